@@ -20,14 +20,14 @@ def tests_of(path):
     text = path.read_text()
     if not _USE.search(text):
         return frozenset()
-    sources, imported = {}, set()
+    rows, sources, imported, methods = text.splitlines(), {}, set(), {}
     for node in ast.parse(text).body:
-        lines = "\n".join(
-            ast.get_source_segment(text, part) for part in (*getattr(node, "decorator_list", ()), node)
-        )
+        first = min((part.lineno for part in getattr(node, "decorator_list", ())), default=node.lineno)
+        lines = "\n".join(rows[first - 1 : node.end_lineno])
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 sources[node.name] = lines
+                methods[node.name] = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
             case ast.Assign(targets=[ast.Name(id=name)]):
                 sources[name] = lines
             case ast.ImportFrom(names=names) if _USE.search(lines):
@@ -40,4 +40,5 @@ def tests_of(path):
     }
     while more := {name for name in sources.keys() - found if words[name] & found}:
         found |= more
-    return frozenset(name for name in found if name.startswith("test_"))
+    names = found.union(*(methods.get(name, ()) for name in found))
+    return frozenset(name for name in names if name.startswith("test_"))

@@ -7,6 +7,7 @@ import pytest
 import timing
 
 _USES = [
+    "import time\nclass TestA:\n    def test_a(self):\n        time.sleep(0)\n",
     "import time\ndef test_a():\n    time.sleep(0)\n",
     "from threading import Thread as T\ndef test_a():\n    T()\n",
     "import os\ndef test_a():\n    os.fork()\n",

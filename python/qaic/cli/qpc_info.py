@@ -225,7 +225,7 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "options": _readable(problems, lambda: qpc.options),
         "effective_options": plan.get("effective", {}),
         "weights": _readable(problems, lambda: _weights(qpc)),
-        "stored_weights": _readable(problems, lambda: stored_weights(qpc)),
+        "stored_weights": _readable(problems, lambda: stored_weights(qpc), "stored weights"),
     }
     options = described["options"] or {}
     described["without_effect"] = without_effect(options) if described["target"] == "cpu" else []

@@ -53,12 +53,13 @@ def entries(folder: Path) -> list[Entry]:
     found: list[Entry] = []
     if not is_own(folder):
         return found
-    now_ns = time.time_ns()
     for path in folder.glob(f"*/{QPC_FILE_NAME}"):
         with contextlib.suppress(OSError):
             stat = path.stat()
             used_ns = max(stat.st_atime_ns, stat.st_mtime_ns)
-            found.append(Entry(path, stat.st_blocks * 512, used_ns if used_ns <= now_ns else 0))
+            # Another process may have used the program since the list began.
+            is_past = used_ns <= time.time_ns()
+            found.append(Entry(path, stat.st_blocks * 512, used_ns if is_past else 0))
     return sorted(found, key=lambda entry: entry.used_ns, reverse=True)
 
 

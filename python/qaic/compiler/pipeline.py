@@ -15,7 +15,7 @@ from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
 from qaic.compiler.backend.op_profiling.operations import describe_operations_pass
 from qaic.compiler.backend.op_profiling.provenance import record_provenance_pass
 from qaic.compiler.backend.op_profiling.values import infer_finished_pass
-from qaic.compiler.calibration.load_or_collect import calibrate_pass, dump_profile_pass
+from qaic.compiler.calibration.load_or_collect import FLOAT_GRAPH, calibrate_pass, dump_profile_pass
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import custom_ops, value_options
@@ -50,12 +50,8 @@ from qaic.compiler.passes.embedding_tables import dump_embedding_tables_pass, lo
 from qaic.compiler.passes.emulation.emulate_float16 import emulate_float16_pass
 from qaic.compiler.passes.emulation.mxfp6_weights import compress_weights_pass
 from qaic.compiler.passes.emulation.partition_io import round_partition_traffic_pass
-from qaic.compiler.passes.emulation.upcast_float16 import upcast_float16_pass
 from qaic.compiler.passes.extra_outputs import add_every_output_pass, add_named_outputs_pass
-from qaic.compiler.passes.fold_batch_normalization import (
-    fold_batch_normalization_for_float16_pass,
-    fold_batch_normalization_for_integers_pass,
-)
+from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization_for_float16_pass
 from qaic.compiler.passes.inlining import (
     inline_for_nodes_pass,
     inline_functions_pass,
@@ -134,8 +130,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
     "precision": (
         merge_equal_nodes_pass,
         dump_profile_pass,
-        upcast_float16_pass,
-        fold_batch_normalization_for_integers_pass,
+        *FLOAT_GRAPH,
         calibrate_pass,
         assign_precision_pass,
         fold_batch_normalization_for_float16_pass,

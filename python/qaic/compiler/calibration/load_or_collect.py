@@ -34,7 +34,7 @@ from qaic.options.table import CompileOptions
 from qaic.support.open_regular import read_regular
 
 #: what makes the float graph that values are measured on
-_FLOAT_GRAPH: Final = (upcast_float16_pass, fold_batch_normalization_for_integers_pass)
+FLOAT_GRAPH: Final = (upcast_float16_pass, fold_batch_normalization_for_integers_pass)
 
 
 @compiler_pass(lambda context: context.options.dump_profile and not is_quantizing(context.options))
@@ -48,7 +48,7 @@ def dump_profile_pass(model: Model, context: Context) -> bool:
         return False
     graph, asked = model.copy(), replace(context, for_integers=True)
     with about_files():
-        for step in _FLOAT_GRAPH:
+        for step in FLOAT_GRAPH:
             if step.is_needed(asked):
                 step.run(graph, asked)
         profile = _measured(graph, asked, with_histograms=True)

@@ -34,7 +34,7 @@ _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
 #: operators of the standard set of which the engine computes every result, also one that is left out
 _WRITING_ALL: Final = frozenset({"BatchNormalization", "If", "Loop", "Scan", "Split"})
 #: operator of the engine, which ends the process if its second result is left out
-_EMBEDDING: Final = "EmbedLayerNormalization"
+_EMBEDDING: Final = ("com.microsoft", "EmbedLayerNormalization")
 
 #: the first IR version in which an initializer need not also be an input
 _IR_FREE_INITIALIZERS: Final = 4
@@ -88,10 +88,12 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
 
 def _name_left_out(model: onnx.ModelProto) -> None:
     """Name the results that nodes leave out although the engine writes them; it would write through null."""
+    own = {(function.domain, function.name) for function in model.functions}
     for body in (model.graph.node, *(function.node for function in model.functions)):
         nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
         for node in all_nodes(body):
-            if node.op_type == _EMBEDDING and len(node.output) == 1:
+            is_embedding = (node.domain, node.op_type) == _EMBEDDING and _EMBEDDING not in own
+            if is_embedding and len(node.output) == 1:
                 node.output.append("")
                 nodes.append(node)
         if not nodes:

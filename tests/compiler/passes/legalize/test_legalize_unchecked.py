@@ -1,5 +1,7 @@
 """Operands that older engines do not check; without their guards some of these tests end the process."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -350,6 +352,32 @@ def test_lengths_of_attention_stay_in_the_cache(tokens, past, rotates, lengths, 
             run(whole(program), feeds)
         return
     np.testing.assert_array_equal(run(whole(program), feeds)["y"], run(model, feeds)["y"])
+
+
+@pytest.mark.parametrize("opset", [9, 11, 12, 13])
+def test_lengths_are_compared_in_every_operator_set(opset):
+    model, feeds = attention(2, 1, 4, rotates=True)
+    model.opset_import[0].version = opset
+    feeds |= {"lengths": np.int32([4, 2]), "total": np.int32([5])}
+    program = whole(lowered(model))
+    np.testing.assert_array_equal(run(program, feeds)["y"], run(model, feeds)["y"])
+    with pytest.raises(Exception, match=r"y .length beyond the cache"):
+        run(program, feeds | {"lengths": np.int32([4, 5])})
+
+
+@pytest.mark.parametrize(
+    "operator", ["RotaryEmbedding", "GroupQueryAttention", "CropAndResize", "MatMulNBits"]
+)
+@pytest.mark.parametrize("count", range(1, 7))
+def test_a_node_with_few_or_wrong_operands_is_left_to_the_engine(operator, count):
+    names = [f"x{at}" for at in range(count)]
+    made = node(
+        operator, names, ["y"], num_heads=2, kv_num_heads=2, K=16, N=16, bits=4, block_size=16, **ENGINE
+    )
+    constants = [(name, np.array(["text"])) for name in names[1:]]
+    # Any other exception would be a defect of the guards.
+    with suppress(CompileError):
+        lowered(model_of([made], [info("x0", [1, 1, 32])], [info("y", [1, 1, 32])], constants))
 
 
 def decoder(layers):

@@ -120,8 +120,9 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
 
     found = program_fit(qpc, _core.Context().devices())
     weights = found["weights"]
+    limit = bandwidth_limit(qpc, weights["read_bytes"]) if weights and weights["read_bytes"] else None
     if weights is not None:
-        weights["limit"] = bandwidth_limit(qpc, weights["read_bytes"])
+        weights["limit"] = limit
     if as_json:
         print_json(found)
         return SUCCESS
@@ -134,9 +135,9 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     if found["state_bytes"]:
         print_line(f"        {bytes_text(found['state_bytes'])} are retained between inferences")
     if weights is not None:
-        limit = weights["limit"]
-        threads = counted(limit["threads"], "thread")
         print_line(f"        {stored_weights_text(weights)}")
+    if limit is not None:
+        threads = counted(limit["threads"], "thread")
         print_line(
             f"limit   {duration(limit['seconds'] * 1e6)} per inference: {threads} of this machine read"
             f" {three_digits(limit['bytes_per_second'] / 1e9)} GB/s (measured)"

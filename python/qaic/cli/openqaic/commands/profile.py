@@ -114,7 +114,7 @@ def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
     qpc = Qpc(program.path)
     span_us = capture.median(lambda sample: sample.span_us)
     weights = stored_weights(qpc) if capture.is_cpu and qpc.is_program else None
-    if not weights or not span_us:
+    if not weights or not weights["read_bytes"] or not span_us:
         return overview
     read = weights["read_bytes"]
     limit = bandwidth_limit(qpc, read)

@@ -102,7 +102,8 @@ class _Selection:
     def of(cls, node: onnx.NodeProto, shapes: ShapesInSets) -> Self | None:
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         at, table, word = _SELECTING.get((domain, node.op_type), (len(node.input), 0, ""))
-        if at >= len(node.input) or not node.input[at]:
+        # The engine refuses a node with fewer operands.
+        if max(at, table) >= len(node.input) or not node.input[at]:
             return None
         given = {attribute.name: attribute.i for attribute in node.attribute}
         groups = -(-given.get("K", 0) // max(given.get("block_size", 0), 1)) if word == "groups" else 0
@@ -121,8 +122,11 @@ class _Selection:
         return tuple(row - token + 1 for row, token in zip(rows, tokens, strict=False))
 
     def fault(self, counts: tuple[int, ...], indices: npt.NDArray[Any]) -> str:
-        is_inside = all(bool(((indices >= 0) & (indices < count)).all()) for count in counts)
-        return "" if is_inside else f"an index that is none of the {min(counts)} {self.word}"
+        if indices.dtype.kind not in "iu" or not counts:
+            return ""
+        least = max(min(counts), 0)
+        is_inside = bool(((indices >= 0) & (indices < least)).all())
+        return "" if is_inside else f"an index that is none of the {least} {self.word}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,8 @@ def legalize_unchecked(
                 elif key not in checked:
                     checked[key] = _selected(node, selection, counts, types, guards)
                 replace_input_with(guarded, selection.at, checked[key])
-            if node.op_type == "GroupQueryAttention" and node.domain == _ENGINE_DOMAIN:
+            is_cached = node.op_type == "GroupQueryAttention" and node.domain == _ENGINE_DOMAIN
+            if is_cached and all(node.input[_LENGTHS : _TOTAL + 1]) and len(node.input) > _TOTAL:
                 sizes = [node.input[at] if at < len(node.input) else "" for at in (_QUERY, _PAST, _ANGLES)]
                 key = (*node.input[_LENGTHS : _TOTAL + 1], *(shapes(name) or name for name in sizes))
                 if key not in checked:
@@ -312,11 +317,17 @@ def _lengths(node: onnx.NodeProto, sizes: list[str], shapes: ShapesInSets, guard
 
     compute, test = partial(guards.compute, lengths), partial(guards.compute, lengths, elem_type=BOOL)
     tokens, past = size(sizes[0], 1), size(sizes[1], 2) if sizes[1] else 0
+
+    def least_of(one: str, other: str | int) -> str:
+        # Min and Max take integers from set 12 on.
+        return compute("Where", test("Less", one, other), one, other)
+
     last, most = (compute("Cast", name, to=INT64) for name in (lengths, total))
     # The cache has room for the total length, or for the rows that it holds.
-    end = compute("Min", compute("Max", most, past), compute("Add", past, tokens))
+    held = compute("Where", test("Less", most, past), past, most)
+    end = least_of(held, compute("Add", past, tokens))
     if sizes[2]:
-        end = compute("Min", end, size(sizes[2], 0))
+        end = least_of(end, size(sizes[2], 0))
     # In the first step all tokens are new, and a sample may be shorter than the others.
     least = compute("Where", test("Equal", most, tokens), 0, compute("Sub", tokens, 1))
     title = f"{node_label(node)} (length beyond the cache)"
