@@ -57,7 +57,7 @@ qaic_qpc::errors! {
         /// The activations of a program take more private memory than is free.
         #[error(
             "the program takes {} of private memory: for each activation (num_activations={activations}) {} of states and {} \
-             of other outputs; at most {} is expected, which is what is free or QAIC_CPU_MEMORY allows; {}",
+             of other outputs; expected at most {} (free memory, or QAIC_CPU_MEMORY): {}",
             mebibytes(*needed),
             mebibytes(*states),
             mebibytes(*outputs),
