@@ -1,8 +1,8 @@
-//! Queues: where clients start the inferences of exec objects.
+//! Queues, through which clients start the inferences of exec objects.
 //!
-//! Threads belong to programs, so that their inferences keep their order whichever queue they come through. A queue checks
-//! that the device is its own, and may say how many threads a program that goes through it has: with several queues, the
-//! last one that was used.
+//! Threads belong to programs, so that inferences keep their order in any queue. A queue checks that a program runs
+//! on the device of the queue. A queue may also set the number of threads of its programs; with several queues, the
+//! last one used determines the number.
 
 use crate::context::Context;
 use crate::device::{DeviceId, Placement};
@@ -18,11 +18,11 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue of `device`, which has to be one of `candidates`, or of the first of these. Programs that go through it keep
-    /// their threads.
+    /// Creates a queue of `device`, which must be one of `candidates`, or of the first candidate. Programs keep their
+    /// number of threads.
     ///
-    /// A device that the context hides may have one: clients that name no device for a program make a queue of device 0 for it,
-    /// wherever the program goes.
+    /// A device that the context hides may have a queue. Clients that name no device for a program create a queue of
+    /// device 0 for it, regardless of the device that the program is loaded on.
     pub fn new(
         context: &Context,
         candidates: &[DeviceId],
@@ -35,7 +35,7 @@ impl Queue {
         Ok(Self { device, threads: None })
     }
 
-    /// The same with `threads` for each activation of a program that goes through it.
+    /// Sets the number of threads for each activation of a program that uses the queue.
     #[must_use]
     pub fn with_threads(self, threads: u32) -> Self {
         Self { threads: Some(threads), ..self }
@@ -46,8 +46,8 @@ impl Queue {
         self.device
     }
 
-    /// Starts the bound inference and returns at once; see [`ExecObj::enqueue`]. Fails when the program is on another device
-    /// that its user named.
+    /// Starts the bound inference and returns at once; see [`ExecObj::enqueue`]. Fails if the user placed the program
+    /// on another device.
     pub fn enqueue(&self, exec: &ExecObj, detached: Detached) -> Result<(), RuntimeError> {
         let program = exec.program();
         let placement = program.placement();

@@ -1,26 +1,26 @@
-//! Errors that only cards have.
+//! Errors that only cards report.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 qaic_qpc::errors! {
-    /// A card or its driver refused, or a program says what no card can do.
+    /// A card or its driver refused, or a program requires a feature that no card has.
     #[derive(Clone, Debug, thiserror::Error)]
     pub enum CardError: "DeviceError" {
-        /// A channel of a card went away, with all that was queued on it; the rest of the card goes on.
+        /// A channel of a card is lost, with all its queued inferences; the rest of the card still works.
         #[error("channel {channel} of device {device} is lost: {reason}")]
         ChannelLost {
             device: u32 = 0, channel: u32 = 3, reason: String = "its cores were restarted".into(),
         } => "device.channel_lost" "DeviceLostError" [device, channel]
             hint "reset() the session, or deactivate and activate the program",
-        /// The user may not open the device.
+        /// The user lacks the permission to open the device.
         #[error("device {id}: no permission to open {}; {fix}", path.display())]
         Permission {
             id: u32 = 0, path: PathBuf = "/dev/accel/accel0".into(),
             fix: String = "it belongs to the group render".into(),
         } => "device.permission" [id as "device", path],
-        /// The firmware of a card speaks another version.
+        /// The firmware of a card has an incompatible version.
         #[error("device {id}: its firmware has {what} version {found}, expected {expected}")]
         FirmwareVersion {
             id: u32 = 0, what: &'static str = "command protocol", found: String = "18.0".into(),
@@ -33,7 +33,7 @@ qaic_qpc::errors! {
             id: u32 = 0, what: &'static str = "activate the program", status: i32 = -13,
             name: &'static str = "NSP alloc",
         } => "device.firmware" [id as "device", what, status, name],
-        /// A card answered something else than its protocol says.
+        /// A reply of a card violates the protocol.
         #[error("device {id}: invalid reply to \"{what}\": {reason}")]
         FirmwareProtocol {
             id: u32 = 0, what: &'static str = "activate the program",
@@ -45,7 +45,7 @@ qaic_qpc::errors! {
             id: u32 = 0, call: &'static str = "CREATE_BO",
             source: Arc<io::Error> = Arc::new(io::Error::from_raw_os_error(22)),
         } => "device.driver" [id as "device", call],
-        /// The ring of a channel had no room for an inference, again and again.
+        /// The ring of a channel had no room for an inference, even after many attempts.
         #[error(
             "device {device}: the ring of channel {channel} had no room for an inference in {attempts} attempts; \
              {elements} elements are needed"
@@ -54,7 +54,7 @@ qaic_qpc::errors! {
             device: u32 = 0, channel: u32 = 3, attempts: u32 = 50, elements: u32 = 12,
         } => "device.ring_full" "DeviceBusyError" [device, channel, attempts, elements]
             hint "submit fewer inferences at a time: lower set_size",
-        /// A program says something of its transfers that no card can do.
+        /// The transfers of a program are impossible on a card.
         #[error("the program cannot run on a card: {what}")]
         Transfers {
             what: String = "DMA request 3 ends at byte 80 of DMA buffer 1, which has 64".into(),
@@ -66,8 +66,7 @@ const WRONG_CHECKSUM: &str = "the checksum of the firmware's reply is wrong";
 const SILENT: &str = "the firmware did not reply in time";
 const NO_ROOM: &str = "the driver had no room to send it, after several attempts";
 
-/// Returns the meaning of a system error for a call; errors that the driver uses in a sense of its own, in
-/// that sense.
+/// Returns the meaning of a system error for a call, including errors that the driver uses with a special meaning.
 fn meaning(call: &str, source: &io::Error) -> String {
     let sense = match (call, source.kind()) {
         ("MANAGE", io::ErrorKind::BrokenPipe) => WRONG_CHECKSUM,

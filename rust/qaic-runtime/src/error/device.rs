@@ -1,10 +1,10 @@
-//! Errors of devices and of their choice.
+//! Errors of devices and of their selection.
 
 qaic_qpc::errors! {
-    /// A device cannot be had, was lost, or does not do what was asked of it.
+    /// A device is unavailable, was lost, or does not support a request.
     #[derive(Clone, Debug, thiserror::Error)]
     pub enum DeviceError: "DeviceError" {
-        /// The container was built for something this device cannot run.
+        /// The container was built for a target that this device cannot run.
         #[error("the container was built for {built_for}; device {device} ({kind}) cannot run it: {reason}")]
         WrongTarget {
             built_for: String = "a card".into(), device: u32 = 0, kind: &'static str = "cpu",
@@ -21,7 +21,7 @@ qaic_qpc::errors! {
         #[error("device {id} does not exist; {}", existing_ids(existing))]
         NotFound { id: u32 = 7, existing: Vec<u32> = vec![0, 1] }
             => "device.not_found" "DeviceNotFoundError" [id as "device", existing],
-        /// A program needs more devices than can be chosen from.
+        /// A program needs more devices than are available.
         #[error(
             "the program is partitioned for {needed} devices; of kind `{kind}` there {} {}, with the ids {existing:?}{}",
             if existing.len() == 1 { "is" } else { "are" },
@@ -31,27 +31,27 @@ qaic_qpc::errors! {
         TooFew {
             needed: u32 = 4, kind: &'static str = "cpu", existing: Vec<u32> = vec![0], hidden: usize = 0,
         } => "device.too_few" "DeviceNotFoundError" [needed, kind, existing, hidden],
-        /// `QAIC_DEVICE` or an argument names a kind of device that does not exist.
+        /// The value of `QAIC_DEVICE` or an argument is not an existing kind of device.
         #[error("device kind `{kind}` does not exist; known kinds: {known}")]
         Kind { kind: String = "gpu".into(), known: &'static str = "cpu, kmd, noop" }
             => "device.kind" "DeviceNotFoundError" [kind]
             hint "set QAIC_DEVICE to one of them",
-        /// Not enough free cores.
+        /// The device does not have enough free cores.
         #[error("device {id} has {free} free cores of {total}; {needed} are needed")]
         Busy { id: u32 = 0, needed: u32 = 4, free: u32 = 2, total: u32 = 16 }
             => "device.busy" "DeviceBusyError" [id as "device", needed, free, total]
             hint "lower num_activations or aic_num_cores, or reset a session that holds cores",
-        /// The device went away.
+        /// The device was lost.
         #[error("device {id} is lost: {reason}")]
         Lost { id: u32 = 0, reason: String = "it was reset".into() }
             => "device.lost" "DeviceLostError" [id as "device"]
             hint "once the device is back, unload and load the program, or reset the session",
-        /// The device is there and cannot be used.
+        /// The device exists but cannot be used.
         #[error("device {id} cannot be used: {reason}")]
         Unavailable {
             id: u32 = 0, reason: String = "it has no node yet; its firmware may still be booting".into(),
         } => "device.unavailable" [id as "device"],
-        /// The device does not do this.
+        /// The device does not support the operation.
         #[error("not supported: {what}")]
         Unsupported { what: String = "a dma-buf on a device of kind `cpu`".into() } => "device.unsupported",
         /// The activations of a program take more private memory than is free.
@@ -78,19 +78,19 @@ qaic_qpc::errors! {
                 "compile for a shorter context or with mxint8_kv_cache=True; QAIC_CPU_MEMORY=any loads the program \
                  without this check"
             },
-        /// Memory for a buffer could not be had.
+        /// The memory for a buffer could not be allocated.
         #[error("{bytes} bytes for {what} could not be allocated")]
         OutOfMemory { bytes: u64 = 1 << 40, what: &'static str = "an output" }
             => "device.memory" "DeviceMemoryError" [bytes],
     }
 }
 
-/// A size in MiB, rounded up.
+/// Formats a size in MiB, rounded up.
 fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-/// How to get more devices of a kind.
+/// Lists the ids of the existing devices, for messages.
 fn existing_ids(existing: &[u32]) -> String {
     if existing.is_empty() { "there is no device".to_owned() } else { format!("existing ids: {existing:?}") }
 }

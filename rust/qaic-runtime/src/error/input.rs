@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::binding::ArgumentError;
 
 qaic_qpc::errors! {
-    /// The caller gave something that the program or the call cannot take.
+    /// The arguments of a call are invalid, or unsuitable for the program.
     #[derive(Clone, Debug, thiserror::Error)]
     pub enum InputError: "OptionError" {
         /// A sequence of transform steps has no host implementation.
@@ -17,12 +17,12 @@ qaic_qpc::errors! {
         #[error("buffer `{buffer}`: {found} bytes given, {expected} expected")]
         BufferSize { buffer: String = "image".into(), expected: u64 = 64, found: u64 = 60 }
             => "input.size" "InputShapeError" [buffer, expected, found],
-        /// The shapes of the buffers are no permitted combination.
+        /// The shapes of the buffers are not a permitted combination.
         #[error("No matching dimension found: {what}")]
         NoMatchingShape {
             what: Arc<str> = "passed [[1, 5]], permitted [[1, 8]], [[1, 1]]".into(),
         } => "input.no_matching_shape" "InputShapeError",
-        /// An input was left out that the device does not retain.
+        /// An omitted input has no retained value on the device.
         #[error("input `{binding}` is missing, and the device has no state for it")]
         StateRequired { binding: String = "image".into() }
             => "input.state_required" "MissingInputError" [binding],
@@ -38,10 +38,10 @@ qaic_qpc::errors! {
             found: u32 = 0x5e6f_7a8b,
         } => "inference.io_crc" "InferenceError" [binding, section, taken, found]
             hint "write to the arrays of an inference only after waiting for its end",
-        /// `QAIC_CPU_DEVICES` is no number.
+        /// The value of `QAIC_CPU_DEVICES` is not a number.
         #[error("QAIC_CPU_DEVICES is {found:?}; a number of virtual cards is expected")]
         VirtualCards { found: String = "many".into() } => "option.cpu_devices",
-        /// `QAIC_CPU_SHARED` says no place.
+        /// The value of `QAIC_CPU_SHARED` is not a valid location.
         #[error(
             "QAIC_CPU_SHARED is \"{found}\"; 1, 0 or the absolute path of a directory of this user is expected"
         )]

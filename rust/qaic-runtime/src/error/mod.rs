@@ -1,8 +1,8 @@
-//! The one error type of the runtime.
+//! The error type of the runtime.
 //!
-//! Errors carry data, so that the Python layer can fill `context` and callers can branch on [`RuntimeError::code`]. What
-//! failed decides the type of the source: a device, a card, the engine, what the caller gave, or the state that an object is
-//! in.
+//! Errors contain data, so that the Python layer can fill `context`, and callers can branch on
+//! [`RuntimeError::code`]. The failed component determines the type of the source: a device, a card, the engine, the
+//! caller's input, or the state of an object.
 
 mod card;
 mod device;
@@ -29,14 +29,14 @@ pub use input::InputError;
 pub use state::StateError;
 pub use status::QStatus;
 
-/// An error; [`RuntimeError::detail`] has the figures. One pointer, because every step of an inference
+/// An error; [`RuntimeError::detail`] returns its data. An error is one pointer, because every step of an inference
 /// returns it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct RuntimeError(Box<ErrorDetail>);
 
 qaic_qpc::errors! {
-    /// An error with the figures for its message.
+    /// An error with the data for its message.
     #[derive(Clone, Debug, thiserror::Error)]
     pub enum ErrorDetail: "InternalError" {
         /// A file could not be read or mapped.
@@ -55,7 +55,7 @@ qaic_qpc::errors! {
         /// The inference was cancelled.
         #[error("the inference was cancelled")]
         Cancelled => "inference.cancelled" "InferenceError",
-        /// A bug of ours.
+        /// A bug of this library.
         #[error("internal error: {what}")]
         Internal { what: String = "...".into() } => "internal",
     }
@@ -72,10 +72,10 @@ qaic_qpc::errors! {
         /// The engine failed.
         #[error(transparent)]
         Engine(EngineError),
-        /// The caller gave something impossible.
+        /// The caller's input is invalid.
         #[error(transparent)]
         Input(InputError),
-        /// The call came at the wrong time.
+        /// The state of an object does not permit the call.
         #[error(transparent)]
         State(StateError),
     }
@@ -136,17 +136,17 @@ impl From<PlanError> for ErrorDetail {
 }
 
 impl RuntimeError {
-    /// The case and its figures.
+    /// The kind of the error, and its data.
     pub fn detail(&self) -> &ErrorDetail {
         &self.0
     }
 
-    /// The case and its figures.
+    /// The kind of the error, and its data.
     pub fn into_detail(self) -> ErrorDetail {
         *self.0
     }
 
-    /// One example of each error of this crate.
+    /// Returns one example of each error of this crate.
     pub fn examples() -> impl Iterator<Item = Self> {
         ErrorDetail::examples()
             .into_iter()
@@ -169,7 +169,7 @@ impl RuntimeError {
         matches!(self.detail(), ErrorDetail::Interrupted)
     }
 
-    /// The status of a refusal by a card's firmware.
+    /// Status with which a card's firmware refused.
     pub(crate) fn firmware_status(&self) -> Option<i32> {
         match self.detail() {
             ErrorDetail::Card(CardError::Firmware { status, .. }) => Some(*status),
@@ -177,7 +177,7 @@ impl RuntimeError {
         }
     }
 
-    /// Stable slug of the case; texts may change, slugs do not.
+    /// Stable code of the error kind. Texts may change; codes do not.
     pub fn code(&self) -> &'static str {
         self.detail().code()
     }

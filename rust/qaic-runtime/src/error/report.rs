@@ -1,4 +1,4 @@
-//! Reports of errors whose class, figures or advice depend on more than the variant.
+//! Reports of errors whose class, data or hint depend on more than the variant.
 
 use std::io;
 
@@ -49,7 +49,7 @@ impl RuntimeError {
     }
 }
 
-/// Returns the class of a refusal by a card's firmware: a resource is used up, the memory is, or another
+/// Returns the class of a refusal by a card's firmware: a resource is exhausted, the memory is exhausted, or another
 /// failure.
 const fn firmware_class(status: i32) -> &'static str {
     match status {

@@ -1,7 +1,7 @@
-//! Errors about the present state of an object.
+//! Errors about the current state of an object.
 
 qaic_qpc::errors! {
-    /// The call comes at the wrong time.
+    /// The state of an object does not permit the call.
     #[derive(Clone, Debug, thiserror::Error)]
     pub enum StateError: "StateError" {
         /// The object belongs to the process that this one was forked from.
@@ -14,19 +14,19 @@ qaic_qpc::errors! {
         /// The exec object or handle carries an inference that has not ended.
         #[error("its inference is in flight; wait until it ends")]
         InFlight => "inference.in_flight",
-        /// More inferences were submitted than there is room for.
+        /// More inferences were submitted than the queue has room for.
         #[error("all {capacity} places for inferences are in use; wait for one inference")]
         QueueFull { capacity: u32 = 512 } => "queue.full",
-        /// The program holds its cores for exec objects.
+        /// The program must keep its cores, because exec objects exist.
         #[error("{count} exec objects of the program still exist; drop them first")]
         LiveExecObjs { count: u32 = 2 } => "program.live_exec_objs",
-        /// No inference with this id is under way or waits to be collected.
+        /// No inference with this id is in flight or can be collected.
         #[error("no inference with id {id} is in flight or completed")]
         UnknownInference { id: u64 = 7 } => "inference.unknown",
         /// There is no inference to wait for.
         #[error("no inference is in flight or completed")]
         NothingSubmitted => "inference.none",
-        /// The call is not valid in the object's present state.
+        /// The call is invalid in the object's current state.
         #[error("{what}")]
         Invalid { what: String = "the program is not activated".into() } => "call.state",
     }

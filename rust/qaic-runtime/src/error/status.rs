@@ -1,10 +1,10 @@
-//! The statuses that calls of the low-level interface answer with.
+//! Status codes that calls of the low-level interface return.
 
 use super::{CardError, DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 
 macro_rules! statuses {
     ($($status:ident $name:literal,)*) => {
-        /// How a call ended.
+        /// Status of a call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)] // docs/reference/errors.md says which errors have which
         pub enum QStatus {
@@ -37,12 +37,12 @@ statuses! {
 }
 
 impl QStatus {
-    /// Its name.
+    /// Name of the status.
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// The status of `error`.
+    /// Returns the status of `error`.
     pub fn of(error: &RuntimeError) -> Self {
         match error.detail() {
             ErrorDetail::Input(InputError::UnsupportedTransform { .. })
@@ -77,7 +77,7 @@ impl QStatus {
         }
     }
 
-    /// The status of an error of a driver's call.
+    /// Returns the status for an error of a driver's call.
     const fn of_driver(errno: i32) -> Self {
         match errno {
             1 | 13 => Self::Perm,

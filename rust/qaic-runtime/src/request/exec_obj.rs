@@ -314,7 +314,7 @@ impl ExecObj {
         self.request.edit(Body::check_outputs).unwrap_or(outcome)
     }
 
-    /// Cancels the inference under way and waits until it has ended.
+    /// Cancels the inference in flight and waits until it has ended.
     pub(crate) fn end(&self) {
         let state = self.request.state();
         while state.is_in_flight() {
