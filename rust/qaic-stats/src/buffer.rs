@@ -237,7 +237,7 @@ mod tests {
     use crate::decode::oqstats::encode_to_vec;
     use crate::decode::record::{Core, Op, Thread};
 
-    /// Bytes that count how often they were let go of.
+    /// Bytes that count how often they were released.
     #[derive(Debug, Default)]
     struct Counting {
         bytes: Vec<u8>,

@@ -1,7 +1,7 @@
-//! Memory of an emulated card: sparse, keyed by the addresses of the device, and bounded.
+//! Memory of an emulated card: sparse, keyed by device addresses, and bounded.
 //!
-//! Each activation sees memory of its own, as the address translation of a card gives it. All activations of a card take it
-//! from one budget, so that no program can make the host run out.
+//! Each activation has its own memory, as with the address translation of a card. All activations of a card share one
+//! budget, so that no program can exhaust the host's memory.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PAGE_BYTES: usize = 1 << 16;
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// There is no memory left for what was to be written.
+/// Error: there is no memory left for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFull;
 
@@ -40,7 +40,7 @@ impl Budget {
     }
 }
 
-/// Memory of the device as one activation sees it. What was never written reads as zeros.
+/// Memory of the device in the address space of one activation. Unwritten memory reads as zeros.
 pub struct DeviceMemory {
     pages: HashMap<u64, Box<[u8]>>,
     budget: Budget,
@@ -51,19 +51,20 @@ impl DeviceMemory {
         Self { pages: HashMap::new(), budget }
     }
 
-    /// Memory without a card, for tests of a [`crate::workload::Workload`]; `limit_bytes` are counted in whole pages.
+    /// Creates memory without a card, for tests of a [`crate::workload::Workload`]; `limit_bytes` is counted in whole
+    /// pages.
     pub fn detached(limit_bytes: u64) -> Self {
         Self::new(Budget::new(limit_bytes))
     }
 
-    /// Copies from the device. Addresses beyond the last one begin at 0 again.
+    /// Copies bytes from the device. Addresses wrap around to 0.
     pub fn read(&self, address: u64, into: &mut [u8]) {
         for chunk in chunks(address, into.len()) {
             into[chunk.done..][..chunk.len].copy_from_slice(self.chunk(&chunk));
         }
     }
 
-    /// Copies to the device. `MemoryFull`: a part of it may have been copied.
+    /// Copies bytes to the device. After `MemoryFull`, some of them may have been copied.
     pub fn write(&mut self, address: u64, from: &[u8]) -> Result<(), MemoryFull> {
         for chunk in chunks(address, from.len()) {
             self.chunk_mut(&chunk)?.copy_from_slice(&from[chunk.done..][..chunk.len]);
@@ -71,7 +72,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Lets `take` have a range piece by piece, with where in the range each begins.
+    /// Passes a range to `take` piece by piece, with the offset of each piece in the range.
     pub fn read_pieces<E>(
         &self,
         address: u64,
@@ -81,7 +82,7 @@ impl DeviceMemory {
         chunks(address, len).try_for_each(|chunk| take(chunk.done, self.chunk(&chunk)))
     }
 
-    /// Lets `fill` write a range piece by piece, with where in the range each begins.
+    /// Writes a range with `fill` piece by piece, which receives the offset of each piece in the range.
     pub fn write_pieces<E: From<MemoryFull>>(
         &mut self,
         address: u64,
@@ -123,12 +124,12 @@ impl fmt::Debug for DeviceMemory {
     }
 }
 
-/// A part of a range that lies in one page.
+/// A part of a range that is within one page.
 struct Chunk {
     page: u64,
     offset: usize,
     len: usize,
-    /// Bytes of the range before it.
+    /// Number of bytes of the range before the part.
     done: usize,
 }
 

@@ -1,33 +1,33 @@
 //! Faults of emulated cards and of `noop` devices, and their triggers: one language for both.
 //!
-//! A plan is rules `TRIGGER@WHICH=ACTION`, separated by `;`; the first that fits counts. `WHICH` is the number of the call,
-//! from 1, a range `2..4` with both ends, or `*` for all. Behind an action `*3` has it happen three times in a row from
-//! that call on, `*all` for ever. What an action is about is in parentheses or behind a colon: `nack(-13)`, `slow:20ms`.
-//! Times have a unit: `us`, `ms`, `s`.
+//! A plan contains rules `TRIGGER@WHICH=ACTION`, separated by `;`; the first matching rule applies. `WHICH` is the
+//! number of the call, from 1, an inclusive range `2..4`, or `*` for all calls. The suffix `*3` of an action applies
+//! it three times in a row, starting with that call; `*all` applies it to all later calls. Arguments of an action are
+//! in parentheses or after a colon: `nack(-13)`, `slow:20ms`. Times have a unit: `us`, `ms`, `s`.
 //!
-//! | trigger | of | when |
+//! | trigger | devices | time |
 //! |---|---|---|
 //! | `open@N`, `manage@N`, `create_bo@N`, `mmap_bo@N`, `mmap@N`, `attach@N`, `execute@N`, `wait@N`, `perf_stats@N`, `detach@N`, `import@N`, `version@N` | cards | the N-th such call; `mmap_bo` asks for an offset, `mmap` maps; `execute` is both execute calls |
 //! | `command(NAME)@N`, `features@N` | cards | the N-th control message with this command (a name or a number); with a status transaction |
-//! | `inference@N` | cards | the N-th execute call that is taken |
-//! | `time@500ms` | cards | so long after the plan was set |
+//! | `inference@N` | cards | the N-th execute call that is accepted |
+//! | `time@500ms` | cards | this time after the plan was set |
 //! | `load@N`, `activate@N`, `exec@N`, `execute@N` | `noop` | the N-th load of a program, activation, exec that is made, inference that is run |
 //!
-//! | action | of | what happens |
+//! | action | devices | effect |
 //! |---|---|---|
-//! | `EAGAIN`, `ENOMEM`, ... | cards | the call answers so and does nothing |
+//! | `EAGAIN`, `ENOMEM`, ... | cards | the call fails with this error and has no effect |
 //! | `nack(-13)`, `nack_both(-13)` | cards | the firmware refuses: in the command's reply; in the channel's transaction too |
 //! | `crc` | cards | the reply's checksum is wrong |
-//! | `wrong_type`, `truncated`, `count(5)`, `channel(16)`, `dbc(16)` | cards | the reply has another type, is cut to a word, is said to have so many transactions, names such a channel in the command's reply or in the channel's transaction |
+//! | `wrong_type`, `truncated`, `count(5)`, `channel(16)`, `dbc(16)` | cards | the reply has another type, is truncated to a word, declares this number of transactions, contains this channel in the command's reply or in the channel's transaction |
 //! | `reset` | cards | the card is reset |
-//! | `dead` | cards | every open file of the card is dead for ever |
-//! | `ssr(0)`, `ssr_without_power_up(0)` | cards | the cores of a channel fail and start again, or do not; without a number the channel of the call |
+//! | `dead` | cards | every open file of the card fails from now on |
+//! | `ssr(0)`, `ssr_without_power_up(0)` | cards | the cores of a channel fail and restart, or do not restart; without a number, the channel of the call |
 //! | `lost_completion`, `short_completion`, `dma_status(7)` | cards | the inference's last element, or its first slice, never completes; every element completes with this status |
 //! | `hang` | cards | the cores of the inference's channel stop; the firmware does not reply |
-//! | `slow(20ms)` | both | the call takes this long, or until it is cancelled; the firmware does what it is sent and replies so much later |
+//! | `slow(20ms)` | both | the call takes this time, or until it is cancelled; the firmware's reply is delayed by this time |
 //! | `stuck` | `noop` | the call lasts until it is cancelled or the device is lost |
 //! | `fail` | `noop` | the inference fails |
-//! | `lost` | `noop` | the device is reset: what was loaded before is lost, what is loaded afterwards works |
+//! | `lost` | `noop` | the device is reset: programs that are loaded are lost, programs that are loaded afterwards work |
 //! | `no_cores`, `no_memory` | `noop` | no cores are free, no memory is left |
 
 #[cfg(feature = "cards")]

@@ -84,7 +84,7 @@ wire! {
         num_retired_pages: u32,
         /// Kind of the board.
         sku_type: u8,
-        /// Which complex of the chip.
+        /// Number of the chip's complex.
         complex_id: u8,
         /// Zero.
         reserved_2: Reserved<2>,

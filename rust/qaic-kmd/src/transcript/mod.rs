@@ -1,20 +1,20 @@
-//! Transcripts: every system call of a run as a line of text, to read and to compare.
+//! Transcripts: text files with one line for each system call of a run, for reading and for comparison.
 //!
-//! A transcript is JSON, one object a line:
+//! A transcript contains one JSON object per line:
 //!
-//! | key | what it is |
+//! | key | value |
 //! |---|---|
 //! | `seq` | number of the line, from 0; calls are written when they return |
 //! | `name` | `HEADER`, `ENUMERATE`, `OPEN`, `CLOSE`, `MAP`, `RESET`, `TELEMETRY`, `EVENT`, or a system call: `MANAGE`, `CREATE_BO`, ... |
-//! | `file` | which open file, counted from 0 |
-//! | `fields` | what the call is given, by name; entries and transactions that the argument points to as well |
-//! | `raw`, `data` | the same in hexadecimal digits: the argument, and what it points to |
-//! | `answer`, `reply`, `data_reply` | the same after the call, where it answers something |
+//! | `file` | number of the open file, from 0 |
+//! | `fields` | input of the call by name, including entries and transactions that the argument points to |
+//! | `raw`, `data` | the same in hexadecimal digits: the argument, and the memory that it points to |
+//! | `answer`, `reply`, `data_reply` | the same after the call, if it returns data |
 //! | `errno` | `null`, or the name of the error |
 //!
-//! Values that say something about one process only are left out, `"*"` by name and zeros in the bytes: process ids, host
-//! addresses, descriptors. Data that cards fetch are there by length and checksum, of 64 MiB at most. Buffer objects are
-//! memory and not system calls: their contents are not there.
+//! Process-specific values are replaced: process ids, host addresses and descriptors are `"*"` by name and zeros in
+//! the bytes. Data that cards fetch are recorded as length and checksum, of at most 64 MiB. The contents of buffer
+//! objects are not recorded, because accesses to them are not system calls.
 
 mod errno;
 mod hex;

@@ -42,7 +42,7 @@ impl fmt::Display for Severity {
 pub struct Finding {
     /// Stable name; equals the code of the [`QpcError`] if there is one.
     pub code: &'static str,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
     /// Segment with the defect; `outer/inner` for a container inside a container.
     pub segment: Option<String>,

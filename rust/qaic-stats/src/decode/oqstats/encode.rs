@@ -31,11 +31,11 @@ pub fn encode_to_vec(model: &StatsModel<'_>, fingerprint: Fingerprint) -> Result
     Ok(buffer)
 }
 
-/// Writes a model to the begin of `buffer` and gives the bytes used.
+/// Writes a model to the start of `buffer` and returns the number of used bytes.
 ///
-/// Records have the size of version 1, and a section has room for its records and no more. Operations that do not fit are
-/// cut at the end, and their threads' ranges with them: [`run_flags::OPS_TRUNCATED`] says so, and
-/// [`run_flags::COMPLETE`] is taken back. What an earlier inference left behind the used bytes is cleared.
+/// Records have the size of version 1, and a section has room for exactly its records. If operations do not fit, the
+/// last ones are omitted, and their threads' ranges are shortened. In that case [`run_flags::OPS_TRUNCATED`] is set,
+/// and [`run_flags::COMPLETE`] is cleared. Data of an earlier inference after the used bytes is cleared.
 ///
 /// # Errors
 ///
