@@ -9,7 +9,7 @@
 
 /// `1.5 * 2^23`. Adding it to a float of magnitude below `2^22` leaves the float rounded half to even in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
-/// From this magnitude on every f32 is an integer.
+/// Magnitude from which every float32 value is an integer.
 const ALL_INTEGERS: f32 = 8_388_608.0;
 
 /// `x / scale + offset`, not yet rounded to an integer.

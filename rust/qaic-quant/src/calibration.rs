@@ -1,7 +1,8 @@
-//! Which part of a tensor's range is worth its levels.
+//! Methods that select the part of a tensor's range to quantize.
 //!
-//! Every method looks at a histogram of equal bins over the range of the tensor and returns a range, from which
-//! [`crate::range::quant_params`] makes scale and offset. It is for activations: constants, scalars and bias keep theirs.
+//! Every method takes a histogram of equal bins over the range of the tensor and returns a range, from which
+//! [`crate::range::quant_params`] computes scale and offset. The methods apply to activations; constants, scalars and
+//! biases keep their ranges.
 
 mod divergence;
 mod error_power;
@@ -10,10 +11,10 @@ use crate::error::QuantError;
 use crate::histogram::share;
 use crate::range::{Precision, Schema, schema_range};
 
-/// How a range is shrunk.
+/// Method that shrinks a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
-    /// Not at all.
+    /// No shrinking.
     MinMax,
     /// The window whose quantized distribution differs least; windows shrink from the whole range.
     KlMinimization,
@@ -23,7 +24,7 @@ pub enum Method {
     Percentile(f64),
     /// Least mean square error of rounding and clipping.
     Mse,
-    /// As `Mse`, with clipping counted three times.
+    /// Like `Mse`, but clipping errors count three times.
     Sqnr,
 }
 

@@ -1,19 +1,21 @@
-//! How the values of a tensor are distributed, in one pass, whatever the order and the number of threads.
+//! The distribution of a tensor's values, computed in one pass, independent of the order and of the number of
+//! threads.
 //!
-//! Values are counted in fine bins of equal width over `[-T, T]`, where `T` is the least power of two above every
-//! magnitude so far. When `T` doubles, neighboring bins are merged, and because both the old and the new edges are
-//! multiples of powers of two, the result is what one pass with the final `T` would have counted. Sums of integers do not
-//! depend on their order, so neither do histograms that threads fill and merge.
+//! Values are counted in fine bins of equal width over `[-T, T]`, where `T` is the smallest power of two above all
+//! magnitudes so far. When `T` doubles, neighboring bins are merged. Old and new edges are multiples of powers of
+//! two, so the result equals that of one pass with the final `T`. Sums of integers do not depend on their order.
+//! Histograms that several threads fill and merge are therefore also independent of it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::QuantError;
 use crate::mx::NotFinite;
 
-/// Fine bins on each side of zero. The widest half of the bins that a profile has (512) holds at least 16 of them.
+/// Number of fine bins on each side of zero. The widest half of the bins of a profile (512) contains at least 16 of
+/// them.
 const SIDE: usize = 8192;
 const SIDE_LOG2: i32 = 13;
-/// The least exponent of `T`. Below it everything counts as next to zero: `SIDE / T` must be an f32.
+/// Minimum exponent of `T`. Smaller values count as next to zero, because `SIDE / T` must be a float32.
 const LEAST_LOG2: i32 = -100;
 /// Bins at most.
 const MAX_BINS: usize = 65_536;

@@ -13,7 +13,7 @@ use std::ops::AddAssign;
 
 use crate::error::QuantError;
 
-/// Elements of a block.
+/// Number of elements of a block.
 pub const BLOCK: usize = 32;
 /// The exponent byte of a block of NaN.
 const NAN_EXPONENT: u8 = 255;
@@ -33,7 +33,7 @@ pub enum MxFormat {
     Int8,
 }
 
-/// How many values had no place in a block.
+/// Number of values that a block cannot represent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotFinite {
     /// Number of NaN.

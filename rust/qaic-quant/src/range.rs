@@ -4,7 +4,7 @@
 
 use crate::error::QuantError;
 
-/// How scale and offset follow from a range.
+/// Method that computes scale and offset from a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schema {
     /// The range as it is.
@@ -117,9 +117,9 @@ pub(crate) fn schema_range(
     Ok(if step_below > step_above { (minimum, step_below * highest) } else { (step_above * lowest, maximum) })
 }
 
-/// Scale and offset of a tensor whose values lie between `minimum` and `maximum`.
+/// Computes scale and offset of a tensor whose values are between `minimum` and `maximum`.
 ///
-/// Fails when the two are not finite or out of order.
+/// Fails if the two are not finite or out of order.
 pub fn quant_params(
     minimum: f64,
     maximum: f64,

@@ -1,10 +1,10 @@
-//! Windows of a histogram by how much quantization changes the distribution in them (Kullback-Leibler divergence).
+//! Selection of the histogram window whose distribution quantization changes least (Kullback-Leibler divergence).
 
 use super::Bins;
 
-/// Groups that a window of [`shrinking`] is merged into.
+/// Number of groups that a window of [`shrinking`] is merged into.
 const GROUPS: usize = 255;
-/// Groups that a window of [`symmetric`] is merged into.
+/// Number of groups that a window of [`symmetric`] is merged into.
 const GROUPS_V2: usize = 128;
 /// Probability of a bin without values, so that the logarithm exists.
 const LITTLE: f64 = 1e-4;
