@@ -4,9 +4,9 @@ use crate::{MOST_FIELDS, MOST_TENSORS, RequestError, Split, append};
 
 /// Depth of the objects that describe tensors: an object in a list in the object of the request.
 const TENSOR_DEPTH: usize = 3;
-/// Number of dimensions that a nested list of numbers may have.
+/// Maximum number of dimensions of a nested list of numbers.
 const MOST_DEPTH: usize = 64;
-/// Decimal digits that any `i64` can have.
+/// Number of decimal digits that always fit an `i64`.
 const SAFE_DIGITS: usize = 18;
 
 /// Splits a body into its envelope and the lists under the key `data` of its tensors.
@@ -76,7 +76,7 @@ pub fn split(body: &[u8], most: usize) -> Result<Split, RequestError> {
     Ok(split)
 }
 
-/// Returns the position behind the string that begins at `begin`, or the end of the body.
+/// Returns the position after the string that begins at `begin`, or the end of the body.
 fn string_end(body: &[u8], begin: usize) -> usize {
     let mut at = begin + 1;
     while let Some(&byte) = body.get(at) {
@@ -89,7 +89,7 @@ fn string_end(body: &[u8], begin: usize) -> usize {
     body.len()
 }
 
-/// Returns the position behind the list that begins at `begin`, or the end of the body.
+/// Returns the position after the list that begins at `begin`, or the end of the body.
 fn list_end(body: &[u8], begin: usize) -> usize {
     let (mut at, mut depth) = (begin, 0_usize);
     while let Some(&byte) = body.get(at) {
@@ -112,16 +112,16 @@ fn skip_space(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Type that holds all numbers of a list, in the order in which one gives way to the next.
+/// Types that can represent all numbers of a list, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `true` and `false` only.
     Bool,
-    /// Whole numbers of 64 bits with a sign.
+    /// Signed integers of 64 bits.
     Signed,
-    /// Whole numbers of 64 bits without a sign, of which one needs all bits.
+    /// Unsigned integers of 64 bits, at least one of which needs all bits.
     Unsigned,
-    /// All others.
+    /// Other numbers.
     Float,
 }
 
@@ -268,7 +268,7 @@ fn classify(text: &[u8]) -> Result<(usize, Kind), RequestError> {
     Ok((end, kind))
 }
 
-/// Returns the position behind the digits at a position, of which there must be some.
+/// Returns the position after the digits at a position; at least one digit is required.
 fn digits_behind(text: &[u8], begin: usize) -> Result<usize, RequestError> {
     match digits_in(text.get(begin..).unwrap_or_default()) {
         0 => Err(RequestError::NotJson),
@@ -284,7 +284,7 @@ fn parse<T: std::str::FromStr>(token: &[u8]) -> Option<T> {
     std::str::from_utf8(token).ok()?.parse().ok()
 }
 
-/// Reads a whole number; `true` is 1, as where numbers and truth values are mixed.
+/// Parses an integer; `true` is 1, in lists that mix numbers and truth values.
 fn whole<T: std::str::FromStr + From<bool>>(token: &[u8]) -> T {
     parse(token).unwrap_or_else(|| T::from(token == b"true"))
 }

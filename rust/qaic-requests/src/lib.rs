@@ -1,8 +1,8 @@
-//! Bodies of requests of the Open Inference Protocol: the numbers of tensors, out of JSON and out of protobuf.
+//! Bodies of requests of the Open Inference Protocol: decoding of tensors from JSON and protobuf.
 //!
-//! A body is split into an envelope of bounded size, which a general parser reads, and the places of the tensors' numbers.
-//! Numbers are counted before they are decoded, so that a body never makes this crate allocate more than the tensor that it
-//! describes. The crate does no I/O and knows no Python.
+//! A body is divided into an envelope of bounded size, which a general parser reads, and the positions of the
+//! tensors' numbers. Numbers are counted before they are decoded, so that a body never makes this crate allocate more
+//! than the tensor it describes. The crate does no I/O and does not depend on Python.
 
 #![forbid(unsafe_code)]
 
@@ -13,12 +13,12 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-/// Number of tensors that a request may have.
+/// Maximum number of tensors of a request.
 pub(crate) const MOST_TENSORS: usize = 4096;
-/// Number of values in JSON, or of fields in protobuf, that a request and its tensors may have besides numbers.
+/// Maximum number of JSON values, or of protobuf fields, of a request and its tensors, without the numbers.
 pub(crate) const MOST_FIELDS: usize = 8 * MOST_TENSORS;
 
-/// Reason for which a body is refused. The message continues a sentence about the body or the tensor.
+/// Reason why a body is refused. The message continues a sentence about the body or the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -28,22 +28,22 @@ pub enum RequestError {
     /// There are more tensors or fields than allowed.
     #[error("it has more than {0} tensors or fields")]
     TooMany(usize),
-    /// Protobuf that does not parse.
+    /// The protobuf message cannot be parsed.
     #[error("it is not a message of the protocol")]
     NotAMessage,
-    /// JSON that does not parse.
+    /// The JSON cannot be parsed.
     #[error("it is not JSON")]
     NotJson,
-    /// A name that only an unescaped spelling may have.
+    /// A name contains escape sequences, which are not allowed there.
     #[error("a key of a tensor has escape sequences")]
     EscapedKey,
-    /// Lists of numbers that form no array.
+    /// The lists of numbers do not form an array.
     #[error("is no array of numbers: its lists differ in length")]
     Ragged,
-    /// Elements that are no numbers.
+    /// Some elements are not numbers.
     #[error("is no array of numbers")]
     NotNumbers,
-    /// Another number of elements than the shape has.
+    /// The number of elements does not match the shape.
     #[error("has {found} numbers")]
     Count {
         /// Number of elements found.
@@ -54,11 +54,11 @@ pub enum RequestError {
 /// A body without the numbers of its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The body, with short marks or nothing in the place of numbers.
+    /// The body, with short placeholders or nothing instead of the numbers.
     pub envelope: Vec<u8>,
-    /// Places of the numbers in the body.
+    /// Positions of the numbers in the body.
     pub places: Vec<Range<usize>>,
-    /// Places of raw tensors in the body; protobuf only.
+    /// Positions of raw tensors in the body; only for protobuf.
     pub raw: Vec<Range<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Numbers in messages of protobuf: `inference.ModelInferRequest` of the Open Inference Protocol.
+//! Numbers in protobuf messages: `inference.ModelInferRequest` of the Open Inference Protocol.
 
 use std::ops::Range;
 
@@ -147,7 +147,7 @@ fn count_up(count: &mut usize, most: usize) -> Result<(), RequestError> {
 pub enum Element {
     /// Truth values, which become bytes.
     Bool,
-    /// Whole numbers, which become 8 bytes.
+    /// Integers, which become 8 bytes.
     Whole,
     /// Floats of 4 bytes.
     Single,
