@@ -351,7 +351,11 @@ def test_lengths_of_attention_stay_in_the_cache(tokens, past, rotates, lengths, 
         with pytest.raises(Exception, match=r"y .length beyond the cache"):
             run(whole(program), feeds)
         return
-    np.testing.assert_array_equal(run(whole(program), feeds)["y"], run(model, feeds)["y"])
+    found, expected = run(whole(program), feeds)["y"], run(model, feeds)["y"]
+    for sample, last in enumerate(lengths):
+        # Older engines write no defined results for tokens after the end of a sample.
+        count = tokens if past else last + 1
+        np.testing.assert_array_equal(found[sample, :count], expected[sample, :count])
 
 
 @pytest.mark.parametrize("opset", [9, 11, 12, 13])
