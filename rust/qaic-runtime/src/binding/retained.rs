@@ -5,7 +5,7 @@
 //! exchanges them. If the device computes only the changed rows, a pair has one buffer, and a successful inference
 //! writes the rows there. A failure therefore leaves the value unchanged, and no value is copied.
 //!
-//! Uploaded boxes ([`window::upload`]) are the exception: they are written into the current value before the
+//! Uploaded boxes ([`super::window::upload_all`]) are the exception: they are written into the current value before the
 //! inference begins, and stay there if it fails. Undoing an upload would require a copy of the value for each
 //! inference. A caller that repeats the inference uploads the same boxes again.
 
