@@ -33,8 +33,8 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 	-o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-# What checks and writes sources runs in either installation; `make lint` does not replace that of `make develop`.
-ANY_INSTALLATION := $(or $(wildcard $(VENV)/.developed),$(VENV)/.installed)
+# Commands that check or write sources keep the editable installation, if there is one, and bring its module up to date.
+ANY_INSTALLATION := $(if $(wildcard $(VENV)/.developed),develop,setup)
 
 comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TESTS = Path(__file__).parents[2] / "tests"
 #: model -> sizes of `decoder_model`
 MODELS = {
-    # To see that a benchmark works.
+    # Small enough for a trial run of a benchmark.
     "0.1B": {
         "layers": 4,
         "heads": 16,

@@ -1,6 +1,7 @@
 """The reference page of the errors is the generated one, and what it is generated from is complete."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import qaicrt
@@ -23,6 +24,12 @@ def test_every_row_names_an_exception_and_a_status_that_exist():
         # Statistics are read after the fact: no call answers with a status.
         assert bool(status) == (bool(message) and not code.startswith("stats."))
         assert not status or status in qaicrt.QStatus.__members__
+
+
+def test_a_code_belongs_to_one_error_of_the_core():
+    codes = Counter(code for code, _, _, message in _core.error_catalogue() if message)
+    # The format and the host each have a limit, and their errors have different classes.
+    assert [code for code, count in codes.items() if count > 1] == ["qpc.tensor_too_large"]
 
 
 def test_what_the_binding_raises_itself_is_listed():

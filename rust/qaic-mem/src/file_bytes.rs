@@ -29,7 +29,7 @@ pub fn open_regular(path: &Path) -> io::Result<(File, u64)> {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }
     if !metadata.is_file() {
-        // What the system says of operations that a kind of file has not.
+        // The system's error for an operation that this kind of file does not support.
         return Err(io::Error::from_raw_os_error(EINVAL));
     }
     Ok((file, metadata.len()))

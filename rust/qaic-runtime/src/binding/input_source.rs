@@ -167,8 +167,16 @@ impl InputSource {
 
 impl BufferSlot {
     fn read(&self, path: &Path) -> Result<Vec<u8>, RuntimeError> {
-        let unreadable = |source: io::Error| {
-            RuntimeError::from(ErrorDetail::Io { path: path.to_owned(), source: Arc::new(source) })
+        let unreadable = |source: io::Error| match source.kind() {
+            io::ErrorKind::InvalidInput => {
+                let what = format!(
+                    "{} is not a regular file; input `{}` is read from one",
+                    path.display(),
+                    self.name
+                );
+                RuntimeError::from(InputError::Argument { what })
+            }
+            _ => ErrorDetail::Io { path: path.to_owned(), source: Arc::new(source) }.into(),
         };
         let mut bytes = Vec::new();
         // One byte more than fits shows that a file is too large, whatever its size.
