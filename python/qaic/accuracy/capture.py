@@ -33,30 +33,20 @@ _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_m
 
 @dataclass(slots=True)
 class Capture:
-    """Measurements with one precision.
+    """Measurements with one precision."""
 
-    Parameters
-    ----------
-    nodes
-        What was observed, in the order of the graph.
-    sums
-        One row for each node, with the columns of `FIELDS`.
-    outputs
-        Errors of the outputs.
-    samples, runs
-        Number of samples or prompts, and of inferences.
-    histograms
-        Values of the rounded nodes.
-    decoding
-        How tokens differ; None where the model makes none.
-    """
-
+    #: Observed nodes, in the order of the graph.
     nodes: Sequence[ObservedNode]
+    #: One row for each node, with the columns of `FIELDS`.
     sums: NDArray[np.float64]
+    #: Errors of the outputs.
     outputs: tuple[OutputAccuracy, ...]
+    #: Number of samples or prompts, and of inferences.
     samples: int
     runs: int
+    #: Values of the rounded nodes.
     histograms: Histograms
+    #: Differences of tokens; None where the model makes none.
     decoding: DecodingAccuracy | None = None
 
 

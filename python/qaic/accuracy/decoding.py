@@ -232,20 +232,14 @@ class Passage:
     """Inferences that follow each other, and which of their outputs are judged together.
 
     A passage of a decoder is a prompt with its tokens; of any other model it is one sample.
-
-    Parameters
-    ----------
-    feeds
-        Inputs of each inference, and in which place of its outputs the judged logits are; None where all
-        outputs are judged, or none of them.
-    judged
-        How many of the last inferences are judged.
-    reference, deployed
-        Outputs that are judged.
     """
 
+    #: Inputs of each inference, and in which place of its outputs the judged logits are; None where all
+    #: outputs are judged, or none of them.
     feeds: list[tuple[Arrays, int | None]]
+    #: Number of the last inferences that are judged.
     judged: int
+    #: Outputs that are judged.
     reference: Arrays
     deployed: Arrays
 

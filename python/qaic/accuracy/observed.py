@@ -46,51 +46,34 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ObservedNode:
-    """A node of the user's model, or several that round once, known by the first output of the last.
+    """A node of the user's model, or several that round once, known by the first output of the last."""
 
-    Parameters
-    ----------
-    value
-        The result in the expanded graph.
-    name
-        Its name in the user's model; of a value in the body of a function behind the path of the call.
-    op_type
-        Operator.
-    node_name
-        Name of the node; may be empty.
-    precision
-        What it computes in.
-    kind
-        How.
-    inputs
-        Observed values and inputs of the model that it is computed from.
-    fused
-        Names of the results inside of its unit.
-    kept_by
-        Names with which a node precision file keeps the unit; one in the body of a function stands for that
-        value in every call.
-    shape
-        Of the result; -1 for a size that differs between sets of shapes, None where the rank is not known.
-    channel_axis
-        Dimension of the channels; None where there are none.
-    params
-        Of the integers that it is stored as.
-    is_read_directly
-        Whether an observer may read it in the deployed graph.
-    """
-
+    #: The result in the expanded graph.
     value: str
+    #: Its name in the user's model; of a value in the body of a function behind the path of the call.
     name: str
+    #: Operator.
     op_type: str
+    #: Name of the node; may be empty.
     node_name: str
+    #: Precision of the computation.
     precision: PrecisionClass
+    #: Computation in the deployed program.
     kind: Kind
+    #: Observed values and inputs of the model that it is computed from.
     inputs: tuple[str, ...]
+    #: Names of the results inside of its unit.
     fused: tuple[str, ...]
+    #: Names with which a node precision file keeps the unit; one in the body of a function stands for that
+    #: value in every call.
     kept_by: tuple[str, ...]
+    #: Shape of the result; -1 for a size that differs between sets of shapes, None if the rank is not known.
     shape: tuple[int, ...] | None
+    #: Dimension of the channels; None where there are none.
     channel_axis: int | None
+    #: Parameters of the integers that it is stored as.
     params: QuantParams | None
+    #: True if an observer may read it in the deployed graph.
     is_read_directly: bool
 
     @property
@@ -101,27 +84,18 @@ class ObservedNode:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The changes of instrumenting that are visible outside of the model.
+    """The changes of instrumenting that are visible outside of the model."""
 
-    Parameters
-    ----------
-    nodes
-        What is observed; the rows of the output of sums have the same order.
-    inputs
-        Inputs of the program.
-    outputs
-        Its outputs.
-    added_inputs
-        Inputs that only the observers have.
-    elements
-        How many elements of the value of each node follow its sums: so many of the reference, then as many of
-        the deployed program.
-    """
-
+    #: Observed nodes; the rows of the output of sums have the same order.
     nodes: tuple[ObservedNode, ...] = ()
+    #: Inputs of the program.
     inputs: tuple[str, ...] = ()
+    #: Its outputs.
     outputs: tuple[str, ...] = ()
+    #: Inputs that only the observers have.
     added_inputs: tuple[str, ...] = ()
+    #: How many elements of the value of each node follow its sums: so many of the reference, then as many of
+    #: the deployed program.
     elements: tuple[int, ...] = ()
 
 

@@ -56,29 +56,20 @@ _REDUCTIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Sums of one node as numbers for people.
+    """Sums of one node as numbers for people."""
 
-    Parameters
-    ----------
-    power
-        Mean square of the reference; NaN where it is beyond float32.
-    inherited_sqnr_db, own_sqnr_db
-        See `qaic.accuracy.reports.report`; NaN where there is none.
-    weights_share
-        Part of the own error that comes from weights, 0 to 1.
-    overflow, underflow, saturation
-        Shares of the elements.
-    outlier_ratio
-        Size of the largest channel over that of the median one; NaN where it is not known.
-    """
-
+    #: Mean square of the reference; NaN where it is beyond float32.
     power: float
+    #: See `qaic.accuracy.reports.report`; NaN where there is none.
     inherited_sqnr_db: float
     own_sqnr_db: float
+    #: Part of the own error that comes from weights, 0 to 1.
     weights_share: float
+    #: Shares of the elements.
     overflow: float
     underflow: float
     saturation: float
+    #: Size of the largest channel over that of the median one; NaN where it is not known.
     outlier_ratio: float
 
 

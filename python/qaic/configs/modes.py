@@ -24,23 +24,15 @@ _ARCHITECTURE = re.compile(r"v[0-9]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SocTarget:
-    """A text's description of one SoC; fields are ``None`` where it has none.
+    """A text's description of one SoC; fields are ``None`` where it has none."""
 
-    Parameters
-    ----------
-    chipset
-        Market name.
-    dsp_arch
-        Generation of the processor, as ``v73``.
-    soc_model
-        Number of the model in the tools.
-    cores
-        Number of its cores.
-    """
-
+    #: Market name.
     chipset: str | None = None
+    #: Generation of the processor, as ``v73``.
     dsp_arch: str | None = None
+    #: Number of the model in the tools.
     soc_model: int | None = None
+    #: Number of its cores.
     cores: int | None = None
 
 

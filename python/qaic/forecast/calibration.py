@@ -34,17 +34,11 @@ _IN_FLIGHT: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measured configurations of one model.
+    """Measured configurations of one model."""
 
-    Parameters
-    ----------
-    settings
-        Configurations.
-    samples_per_s, latency_s
-        Measured values; NaN where one was not measured.
-    """
-
+    #: Configurations.
     settings: Settings
+    #: Measured values; NaN where one was not measured.
     samples_per_s: NDArray[np.float64]
     latency_s: NDArray[np.float64]
 

@@ -21,39 +21,26 @@ _MOST_DEVICES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Needs of one instance with its largest set of shapes, in bytes.
+    """Needs of one instance with its largest set of shapes, in bytes."""
 
-    Parameters
-    ----------
-    weight_bytes
-        Weights in the precision of the program, which instances of a device share.
-    state_bytes
-        What stays on the card between inferences, as caches of decoders.
-    activation_bytes
-        Largest live set of one inference.
-    transfer_bytes
-        Inputs and outputs of one inference.
-    added_bytes
-        Assumed for the program itself.
-    device_bytes
-        Memory of a device.
-    devices
-        Devices that hold the weights and one instance; None where `_MOST_DEVICES` do not.
-    largest_batch
-        Samples of one inference of one instance that fit on one device, where the batch is the first
-        dimension of everything; 0 where the weights alone do not fit.
-    longest_context
-        Tokens of a cache that fit on so many devices as there are; None for a model without caches.
-    """
-
+    #: Weights in the precision of the program, which instances of a device share.
     weight_bytes: int
+    #: State that stays on the card between inferences, as caches of decoders.
     state_bytes: int
+    #: Largest live set of one inference.
     activation_bytes: int
+    #: Inputs and outputs of one inference.
     transfer_bytes: int
+    #: Assumed for the program itself.
     added_bytes: int
+    #: Memory of a device.
     device_bytes: int
+    #: Devices that hold the weights and one instance; None where `_MOST_DEVICES` do not.
     devices: int | None
+    #: Samples of one inference of one instance that fit on one device, where the batch is the first dimension
+    #: of everything; 0 where the weights alone do not fit.
     largest_batch: int
+    #: Tokens of a cache that fit on so many devices as there are; None for a model without caches.
     longest_context: int | None
 
     @property

@@ -29,23 +29,15 @@ _SIZES: Final = {"seq": 128, "len": 128, "token": 128, "height": 224, "width": 2
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section.
+    """One section."""
 
-    Parameters
-    ----------
-    report
-        Sentences and tables.
-    verdict
-        ``yes``, ``no``, ``perhaps``, ``forecast`` or ``unknown``.
-    lines
-        Command lines to paste next, by what they are for; empty where there is none.
-    data
-        Values that JSON has in addition to the sentences.
-    """
-
+    #: Sentences and tables.
     report: Report
+    #: ``yes``, ``no``, ``perhaps``, ``forecast`` or ``unknown``.
     verdict: str
+    #: Command lines to paste next, by what they are for; empty where there is none.
     lines: Mapping[str, str] = field(default_factory=dict)
+    #: Values that JSON has in addition to the sentences.
     data: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -91,46 +91,32 @@ LIMITS: Final = ("computing", "DDR", "overhead", "inputs", "outputs", "host")
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Rates and times of one core, card and host, in SI units; fitted by ``tools/forecast``.
+    """Rates and times of one core, card and host, in SI units; fitted by ``tools/forecast``."""
 
-    Parameters
-    ----------
-    mac_rate, depthwise_rate
-        Multiply-accumulates per second of a core: of the matrix unit, and of convolutions of single channels.
-    depth_half, width_half
-        Sums and columns of a product at which the matrix unit has half of its rate.
-    step_rate, function_rate
-        Elements per second of a core: simple steps, and functions such as exp.
-    ddr_rate
-        Bytes per second of the DDR.
-    kept_bytes
-        Bytes of the operands of an operation that each core keeps on the chip.
-    operation_s, cut_s
-        Seconds for each operation, and for each further part that a sample is cut into.
-    cut_loss
-        Part of the computing that each further part adds.
-    request_s
-        Seconds of the host for each inference.
-    input_rate, output_rate
-        Bytes per second between host and card, of all instances.
-    host_input_rate, host_output_rate
-        Bytes per second that the host converts for one inference.
-    """
-
+    #: Multiply-accumulates per second of a core: of the matrix unit, and of convolutions of single channels.
     mac_rate: float
     depthwise_rate: float
+    #: Sums and columns of a product at which the matrix unit has half of its rate.
     depth_half: float
     width_half: float
+    #: Elements per second of a core: simple steps, and functions such as exp.
     step_rate: float
     function_rate: float
+    #: Bytes per second of the DDR.
     ddr_rate: float
+    #: Bytes of the operands of an operation that each core keeps on the chip.
     kept_bytes: float
+    #: Seconds for each operation, and for each further part that a sample is cut into.
     operation_s: float
     cut_s: float
+    #: Part of the computing that each further part adds.
     cut_loss: float
+    #: Seconds of the host for each inference.
     request_s: float
+    #: Bytes per second between host and card, of all instances.
     input_rate: float
     output_rate: float
+    #: Bytes per second that the host converts for one inference.
     host_input_rate: float
     host_output_rate: float
 
@@ -247,26 +233,17 @@ _CONVOLUTIONAL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Result of the fit to the measured rows.
+    """Result of the fit to the measured rows."""
 
-    Parameters
-    ----------
-    parameters
-        Rates and times.
-    intervals
-        Half of the 90 % interval in logarithms, by kind of model and quantity.
-    within
-        Part of the residuals that differs between configurations of one model, by kind of model.
-    ranges
-        Least and largest value of each property of a model and of a configuration.
-    rows, models
-        Number of measured rows and of their models.
-    """
-
+    #: Rates and times.
     parameters: Parameters
+    #: Half of the 90 % interval in logarithms, by kind of model and quantity.
     intervals: Mapping[str, Mapping[str, float]]
+    #: Part of the residuals that differs between configurations of one model, by kind of model.
     within: Mapping[str, float]
+    #: Least and largest value of each property of a model and of a configuration.
     ranges: Mapping[str, Sequence[float]]
+    #: Number of measured rows and of their models.
     rows: int
     models: int
 

@@ -19,23 +19,15 @@ class OptionSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The place where an option was given, and its spelling there.
+    """The place where an option was given, and its spelling there."""
 
-    Parameters
-    ----------
-    source
-        Kind of place.
-    spelling
-        The key as written.
-    file
-        Path of the options file as the user gave it.
-    line
-        Line in that file, from 1.
-    """
-
+    #: Kind of place.
     source: OptionSource
+    #: The key as written.
     spelling: str
+    #: Path of the options file as the user gave it.
     file: Path | None = None
+    #: Line in that file, from 1.
     line: int | None = None
 
     def __str__(self) -> str:
@@ -46,23 +38,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RawOption:
-    """One option as given.
+    """One option as given."""
 
-    Parameters
-    ----------
-    origin
-        Where and how it was written.
-    value
-        Raw value. In a YAML file every scalar is text; None is an empty or null value.
-    base
-        Directory that relative paths in the value start from; None is the current one.
-    name
-        Canonical name, where the reader knows it: some flags, as ``-m``, are no names elsewhere.
-    """
-
+    #: Place and spelling of the option.
     origin: Origin
+    #: Raw value. In a YAML file every scalar is text; None is an empty or null value.
     value: object
+    #: Directory that relative paths in the value start from; None is the current one.
     base: Path | None = None
+    #: Canonical name, where the reader knows it: some flags, as ``-m``, are no names elsewhere.
     name: str | None = None
 
     @property

@@ -44,33 +44,23 @@ _LOG = logging.getLogger("qaic.options")
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedOptions:
-    """The resolved options of a session or a compilation.
+    """The resolved options of a session or a compilation."""
 
-    Parameters
-    ----------
-    session, compile, runtime, run_step
-        Typed values, one attribute per option.
-    set_compile
-        JSON form of the compile options that were given and can change the container, by canonical name;
-        part of the container and of the cache key.
-    origins
-        Where each option that was given came from, by canonical name.
-    as_given
-        Typed values of the options that were given, by canonical name; a file is its path.
-    unknown
-        What is not in the table and is passed on to the vendor's compiler (``allow_unknown_options``).
-    warnings
-        What was logged.
-    """
-
+    #: Typed values, one attribute per option.
     session: SessionOptions
     compile: CompileOptions
     runtime: RuntimeOptions
     run_step: RunStepOptions
+    #: JSON form of the compile options that were given and can change the container, by canonical name; part
+    #: of the container and of the cache key.
     set_compile: dict[str, Json]
+    #: Origin of each option that was given, by canonical name.
     origins: Mapping[str, Origin]
+    #: Typed values of the options that were given, by canonical name; a file is its path.
     as_given: Mapping[str, object]
+    #: Options that are not in the table, passed on to the vendor's compiler (``allow_unknown_options``).
     unknown: tuple[RawOption, ...]
+    #: Warnings that were logged.
     warnings: tuple[str, ...]
 
     @property

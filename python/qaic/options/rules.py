@@ -22,23 +22,15 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RuleView:
-    """The facts that a rule may use.
+    """The facts that a rule may use."""
 
-    Parameters
-    ----------
-    values
-        Value of every option by canonical name, defaults included.
-    defaults
-        The defaults alone.
-    origins
-        Where the options that were given came from.
-    model_is_container
-        Whether the model is a compiled container.
-    """
-
+    #: Value of every option by canonical name, defaults included.
     values: Mapping[str, Any]
+    #: The defaults alone.
     defaults: Mapping[str, object]
+    #: Origins of the options that were given.
     origins: Mapping[str, Origin]
+    #: True if the model is a compiled container.
     model_is_container: bool
 
     def is_set(self, name: str) -> bool:
@@ -78,26 +70,17 @@ Check: TypeAlias = Callable[[RuleView], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule.
+    """One rule."""
 
-    Parameters
-    ----------
-    name
-        Stable name, the last part of the error's code.
-    options
-        Canonical names the rule is about.
-    severity
-        What a broken rule leads to.
-    summary
-        One sentence for the reference.
-    check
-        Returns what is wrong and how to repair it, or None.
-    """
-
+    #: Stable name, the last part of the error's code.
     name: str
+    #: Canonical names the rule is about.
     options: tuple[str, ...]
+    #: Consequence of a broken rule.
     severity: Severity
+    #: One sentence for the reference.
     summary: str
+    #: Returns what is wrong and how to repair it, or None.
     check: Check
 
 

@@ -62,29 +62,19 @@ class Documented(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Command line flag of an option.
+    """Command line flag of an option."""
 
-    Parameters
-    ----------
-    text
-        Flag without leading dashes, in its documented case; empty for the option's name with hyphens.
-    form
-        How the value follows; the default of a row whose codec is `Bool` is a switch.
-    separator
-        Between the values of a list in one flag.
-    others
-        Other texts of the same flag.
-    inferred
-        Whether the spelling follows from the general rule only, and is in no public text.
-    ours
-        Whether the vendor's tools have no such flag, although they have another way to the same thing.
-    """
-
+    #: Flag without leading dashes, in its documented case; empty for the option's name with hyphens.
     text: str = ""
+    #: Form of the value; the default of a row whose codec is `Bool` is a switch.
     form: FlagForm = FlagForm.VALUE
+    #: Separator of the values of a list in one flag.
     separator: str = ","
+    #: Other texts of the same flag.
     others: tuple[str, ...] = ()
+    #: True if the spelling follows from the general rule only, and is in no public text.
     inferred: bool = False
+    #: True if the vendor's tools have no such flag, although they have another way to the same thing.
     ours: bool = False
 
     @property
@@ -108,84 +98,55 @@ class JsonForm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AicField:
-    """Field of ``AicCompilerConfig`` or ``AicRuntimeConfig``.
+    """Field of ``AicCompilerConfig`` or ``AicRuntimeConfig``."""
 
-    Parameters
-    ----------
-    name
-        Field and constructor argument.
-    default
-        Documented default of the class. It is never a request: only fields that were set count.
-    json_key
-        Key in the flat back-end extension dictionary, in its exact case.
-    form
-        Type of the field and of the JSON value; by default that of the row's codec, or a text.
-    choices
-        Values that the class takes, if it lists them.
-    """
-
+    #: Field and constructor argument.
     name: str
+    #: Documented default of the class. It is never a request: only fields that were set count.
     default: bool | int | float | str | tuple[str, ...]
+    #: Key in the flat back-end extension dictionary, in its exact case.
     json_key: str
+    #: Type of the field and of the JSON value; by default that of the row's codec, or a text.
     form: JsonForm = JsonForm.TEXT
+    #: Values that the class takes, if it lists them.
     choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionSpec:
-    """One row of the option table.
+    """One row of the option table."""
 
-    Parameters
-    ----------
-    name
-        Canonical name: keyword argument and YAML key.
-    stage
-        When the option is used.
-    codec
-        Type of the value.
-    default
-        Value when not given; None where there is none.
-    summary
-        One sentence for the reference.
-    effect
-        What it does on the CPU device.
-    aliases
-        Lookup keys of other names (misspellings, field and JSON names).
-    flag
-        Command line flag, None when there is none.
-    in_container
-        Whether the value can change the bytes of the container.
-    updatable
-        Whether it may change after construction.
-    ours
-        Not an option of the vendor's tools.
-    sdk_only
-        Needs the vendor's compiler: refused for the target ``cpu``.
-    keyword
-        Whether it is a keyword argument and a YAML key too, not only a flag.
-    documented
-        Where the vendor's documents have it.
-    aic
-        Field of the configuration classes.
-    section
-        Heading of the group of options it belongs to.
-    """
-
+    #: Canonical name: keyword argument and YAML key.
     name: str
+    #: When the option is used.
     stage: Stage
+    #: Type of the value.
     codec: Codec[Any]
+    #: Value when not given; None where there is none.
     default: object
+    #: One sentence for the reference.
     summary: str
+    #: Effect on the CPU device.
     effect: Effect
+    #: Lookup keys of other names (misspellings, field and JSON names).
     aliases: tuple[str, ...] = ()
+    #: Command line flag, None when there is none.
     flag: Flag | None = None
+    #: True if the value can change the bytes of the container.
     in_container: bool = False
+    #: True if it may change after construction.
     updatable: bool = False
+    #: Not an option of the vendor's tools.
     ours: bool = False
+    #: Needs the vendor's compiler: refused for the target ``cpu``.
     sdk_only: bool = False
+    #: True if it is a keyword argument and a YAML key too, not only a flag.
     keyword: bool = True
+    #: Place in the vendor's documents.
     documented: Documented = Documented.SESSION
+    #: Field of the configuration classes.
     aic: AicField | None = None
+    #: Heading of the group of options it belongs to.
     section: str = ""
 
     @property

@@ -36,23 +36,15 @@ _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 4, 80
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns are read and written.
+    """Which columns are read and written."""
 
-    Parameters
-    ----------
-    inputs
-        Input of the program -> column, where the names differ.
-    outputs
-        Output of the program -> column; None: all, by their names.
-    keep
-        Columns that stay; None: all.
-    output_format
-        Tensor columns of Ray, or lists of Arrow.
-    """
-
+    #: Input of the program -> column, where the names differ.
     inputs: Mapping[str, str]
+    #: Output of the program -> column; None: all, by their names.
     outputs: Mapping[str, str] | None
+    #: Columns that stay; None: all.
     keep: tuple[str, ...] | None
+    #: Tensor columns of Ray, or lists of Arrow.
     output_format: Literal["numpy", "arrow"]
 
     def check(self, session: Session) -> None:

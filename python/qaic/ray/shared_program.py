@@ -32,20 +32,13 @@ _RESET_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SharedProgram:
-    """A container in Ray's object store, and how it is run.
+    """A container in Ray's object store, and how it is run."""
 
-    Parameters
-    ----------
-    content
-        Reference of its bytes, of which a node has one copy whatever the number of its actors.
-    options
-        Run-time options of `qaic.Session`.
-    devices
-        Devices that a process claims; 0: it claims none.
-    """
-
+    #: Reference of its bytes, of which a node has one copy whatever the number of its actors.
     content: ray.ObjectRef[Any]
+    #: Run-time options of `qaic.Session`.
     options: Mapping[str, Any]
+    #: Devices that a process claims; 0: it claims none.
     devices: float
 
     @classmethod

@@ -24,20 +24,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """The inputs of a request, checked.
+    """The inputs of a request, checked."""
 
-    Parameters
-    ----------
-    inputs
-        Arrays of the program's types.
-    rows
-        Indices along the first dimension; 1 for a program without batches.
-    group
-        Requests of one group can share an inference.
-    """
-
+    #: Arrays of the program's types.
     inputs: Arrays
+    #: Indices along the first dimension; 1 for a program without batches.
     rows: int
+    #: Requests of one group can share an inference.
     group: tuple[Shape, ...]
 
 

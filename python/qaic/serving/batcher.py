@@ -39,26 +39,17 @@ MAX_QUEUE_SIZE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """How an inference of a batcher went.
+    """How an inference of a batcher went."""
 
-    Parameters
-    ----------
-    requests
-        That shared it.
-    rows
-        Their rows.
-    size
-        Rows of the inference, with those that fill it up.
-    run_ns
-        From the stacking of the batch to its end.
-    error
-        Why it failed.
-    """
-
+    #: Requests that shared it.
     requests: int
+    #: Rows of the requests.
     rows: int
+    #: Rows of the inference, with those that fill it up.
     size: int
+    #: Nanoseconds from the stacking of the batch to its end.
     run_ns: int
+    #: Error of the inference; None if it succeeded.
     error: Exception | None
 
 

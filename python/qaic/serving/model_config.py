@@ -40,34 +40,23 @@ _SAYS_NO_BATCH: Final = re.compile(r"^\s*max_batch_size\s*:", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is served.
+    """How a model is served."""
 
-    Parameters
-    ----------
-    name
-        Of the model.
-    device_id
-        Device; None: the runtime chooses.
-    set_size, num_activations
-        As the options of `qaic.Session`.
-    max_batch_size
-        Value of the configuration; None where it leaves that to the container, 0 for no batches.
-    max_queue_delay_s, max_queue_size
-        As for `qaic.serving.batcher.Batcher`.
-    default_timeout_s
-        Seconds that a request may wait without a limit of its own; None: no limit.
-    config
-        The configuration as written; empty where there is none.
-    """
-
+    #: Name of the model.
     name: str
+    #: Device; None: the runtime chooses.
     device_id: int | None = None
+    #: Limits as the options of `qaic.Session` have them.
     set_size: int = _DEFAULT_SET_SIZE
     num_activations: int = 1
+    #: Value of the configuration; None where it leaves that to the container, 0 for no batches.
     max_batch_size: int | None = None
+    #: Parameters of `qaic.serving.batcher.Batcher`.
     max_queue_delay_s: float = 0.0
     max_queue_size: int = MAX_QUEUE_SIZE
+    #: Seconds that a request may wait without a limit of its own; None: no limit.
     default_timeout_s: float | None = None
+    #: The configuration as written; empty where there is none.
     config: Any = None
 
     @property

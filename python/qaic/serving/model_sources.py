@@ -35,20 +35,13 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A model in files.
+    """A model in files."""
 
-    Parameters
-    ----------
-    name
-        Of the model.
-    path
-        Its folder in a Triton repository; else a container or an ONNX file.
-    is_repository
-        Whether it is the former.
-    """
-
+    #: Name of the model.
     name: str
+    #: Its folder in a Triton repository; else a container or an ONNX file.
     path: Path
+    #: True for a folder in a Triton repository.
     is_repository: bool
 
     def settings(self) -> ModelSettings:

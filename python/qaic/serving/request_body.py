@@ -39,26 +39,17 @@ _LONGEST_S: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request.
+    """A request."""
 
-    Parameters
-    ----------
-    id
-        What the client calls it.
-    inputs
-        Name -> array, over the bytes of the request where these are binary.
-    outputs
-        Name -> whether it is wanted as bytes, in their order; None: all.
-    is_binary
-        Whether outputs without a format are wanted as bytes.
-    timeout_s
-        Seconds it may wait; None: no limit.
-    """
-
+    #: Name that the client gave the request.
     id: str
+    #: Name -> array, over the bytes of the request where these are binary.
     inputs: dict[str, NDArray[Any]]
+    #: Name -> whether it is wanted as bytes, in their order; None: all.
     outputs: dict[str, bool] | None
+    #: True if outputs without a format are wanted as bytes.
     is_binary: bool
+    #: Seconds it may wait; None: no limit.
     timeout_s: float | None
 
 

@@ -39,20 +39,13 @@ _EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "model_configura
 
 @dataclass(slots=True)
 class ServerState:
-    """State of a server, one for all its protocols.
+    """State of a server, one for all its protocols."""
 
-    Parameters
-    ----------
-    repository
-        The models.
-    limits
-        What a client may ask for.
-    is_draining
-        Whether the server ends.
-    """
-
+    #: The models.
     repository: Repository
+    #: Limits of requests.
     limits: Limits
+    #: True while the server ends.
     is_draining: bool = False
     memory: MemoryBudget = field(init=False)
     _codecs: ThreadPoolExecutor = field(init=False)
@@ -117,20 +110,13 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Answer to a client.
+    """Answer to a client."""
 
-    Parameters
-    ----------
-    http
-        Status of HTTP.
-    grpc
-        Name of the status of gRPC.
-    message
-        What went wrong.
-    """
-
+    #: Status of HTTP.
     http: int
+    #: Name of the status of gRPC.
     grpc: str
+    #: Reason of the failure.
     message: str
 
 

@@ -34,17 +34,11 @@ _STANDARD_ERRORS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Value of a metric on some samples.
+    """Value of a metric on some samples."""
 
-    Parameters
-    ----------
-    value
-        The metric.
-    standard_error
-        How far it would be off on other samples of the same kind; 0 where that is not known.
-    """
-
+    #: The metric.
     value: float
+    #: Standard error on other samples of the same kind; 0 if it is not known.
     standard_error: float = 0.0
 
     @property
@@ -55,27 +49,18 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A metric and the smallest value of it that will do.
+    """A metric and the smallest value of it that will do."""
 
-    Parameters
-    ----------
-    text
-        As the user gave it.
-    metric
-        ``sqnr``, ``cosine``, ``same``, ``tokens``, or the name of a function.
-    bound
-        The smallest value; of ``same`` a share.
-    function
-        Of the user: outputs and those of the reference, each a list with one dictionary for each sample, to
-        a number.
-    decide
-        What an output decides; None for the largest of its last dimension.
-    """
-
+    #: Text as the user gave it.
     text: str
+    #: ``sqnr``, ``cosine``, ``same``, ``tokens``, or the name of a function.
     metric: str
+    #: The smallest value; of ``same`` a share.
     bound: float
+    #: Of the user: outputs and those of the reference, each a list with one dictionary for each sample, to a
+    #: number.
     function: Callable[[Sequence[Outputs], Sequence[Outputs]], float] | None = None
+    #: Decision of an output; None for the largest of its last dimension.
     decide: Decide | None = None
 
     @property

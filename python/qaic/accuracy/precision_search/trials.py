@@ -21,14 +21,9 @@ from qaic.compiler.diagnostics.record import silenced
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that are kept together.
+    """Nodes that are kept together."""
 
-    Parameters
-    ----------
-    names
-        As a node precision file has them.
-    """
-
+    #: Names in the form of a node precision file.
     names: tuple[str, ...]
 
 

@@ -131,20 +131,13 @@ class SubcommandModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """A subcommand.
+    """A subcommand."""
 
-    Parameters
-    ----------
-    name
-        What is typed.
-    summary
-        One line of help.
-    module
-        Import path of its `SubcommandModule`.
-    """
-
+    #: Word that is typed.
     name: str
+    #: One line of help.
     summary: str
+    #: Import path of its `SubcommandModule`.
     module: str
 
     def load(self) -> SubcommandModule:

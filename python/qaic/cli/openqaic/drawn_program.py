@@ -31,17 +31,11 @@ _LONGEST_ATTRIBUTE: Final = 200
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """Measured times of a program's nodes.
+    """Measured times of a program's nodes."""
 
-    Parameters
-    ----------
-    own_us
-        Microseconds by the name of a node: of the operations that are named after it.
-    within
-        Name of a node -> the node that the operation is named after which does its work.
-    """
-
+    #: Microseconds by the name of a node: of the operations that are named after it.
     own_us: Mapping[str, float]
+    #: Name of a node -> the node that the operation is named after which does its work.
     within: Mapping[str, str]
 
 

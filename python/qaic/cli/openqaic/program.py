@@ -26,26 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program container.
+    """A program container."""
 
-    Parameters
-    ----------
-    path
-        The container.
-    model
-        The model it was compiled from now; None where a container was given.
-    nbytes
-        Bytes of the container.
-    compile_s
-        Seconds that compiling took, or finding it in the cache.
-    from_cache
-        Whether it was compiled before.
-    """
-
+    #: The container.
     path: Path
+    #: The model it was compiled from now; None where a container was given.
     model: Path | None
+    #: Bytes of the container.
     nbytes: int
+    #: Seconds that compiling took, or finding it in the cache.
     compile_s: float
+    #: True if it was compiled before.
     from_cache: bool
 
     @property

@@ -36,23 +36,15 @@ _offset = Int(ge=-128, le=127)
 
 @dataclass(frozen=True, slots=True)
 class CustomIo:
-    """The requested form of one input or output at the program's interface.
+    """The requested form of one input or output at the program's interface."""
 
-    Parameters
-    ----------
-    name
-        Input or output of the model.
-    layout
-        ``NCHW`` or ``NHWC``; None keeps the model's.
-    precision
-        One of `CONVERSIONS` or `INTEGERS`; None keeps the model's type.
-    scale, offset
-        Of ``int8``: real = scale x (q - offset); None where not given.
-    """
-
+    #: Input or output of the model.
     name: str
+    #: ``NCHW`` or ``NHWC``; None keeps the model's.
     layout: str | None = None
+    #: One of `CONVERSIONS` or `INTEGERS`; None keeps the model's type.
     precision: str | None = None
+    #: Of ``int8``: real = scale x (q - offset); None where not given.
     scale: float | None = None
     offset: int | None = None
 

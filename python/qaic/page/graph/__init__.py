@@ -25,64 +25,41 @@ _MOST_FACTS: Final = 64
 
 @dataclass
 class DrawnNode:
-    """One box.
+    """One box."""
 
-    Parameters
-    ----------
-    name
-        What it is called; ``/`` in it divides the groups that it is in.
-    kind
-        What it does, as an operator: the larger text in the box.
-    facts
-        Names and values that are shown when it is chosen.
-    """
-
+    #: Name of the node; ``/`` in it divides the groups that contain the node.
     name: str
+    #: Operator: the larger text in the box.
     kind: str
+    #: Names and values that are shown when it is chosen.
     facts: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
 class Coloring:
-    """One way to color the boxes: by a text, or by an amount.
+    """One way to color the boxes: by a text, or by an amount."""
 
-    Parameters
-    ----------
-    name
-        As ``precision``.
-    texts
-        A text for each node; "" for one without.
-    amounts
-        Microseconds for each node in place of texts; None for one that was not measured.
-    """
-
+    #: Name of the coloring, such as ``precision``.
     name: str
+    #: A text for each node; "" for one without.
     texts: Sequence[str] = ()
+    #: Microseconds for each node in place of texts; None for one that was not measured.
     amounts: Sequence[float | None] = ()
 
 
 @dataclass
 class DrawnGraph:
-    """Boxes in an order in which arrows point forward, and arrows.
+    """Boxes in an order in which arrows point forward, and arrows."""
 
-    Parameters
-    ----------
-    nodes
-        In order: what makes a value comes before what reads it.
-    edges
-        Of each arrow the place of the node it leaves, the place of the node it enters, and its value.
-    colorings
-        The first is the one that a page opens with.
-    notes
-        Sentences below the picture.
-    label
-        Name of the graph where a page has several.
-    """
-
+    #: In order: what makes a value comes before what reads it.
     nodes: list[DrawnNode]
+    #: Of each arrow the place of the node it leaves, the place of the node it enters, and its value.
     edges: list[tuple[int, int, str]]
+    #: The first is the one that a page opens with.
     colorings: list[Coloring]
+    #: Sentences below the picture.
     notes: list[str] = field(default_factory=list)
+    #: Name of the graph where a page has several.
     label: str = ""
 
 

@@ -81,23 +81,14 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """A code of `QaicError`.
-
-    Parameters
-    ----------
-    code
-        The code.
-    exception
-        Name of the exception that has it.
-    status
-        Status that a call of ``qaicrt`` answers with; empty where there is none.
-    message
-        An example; empty where the message is written in Python.
-    """
+    """A code of `QaicError`."""
 
     code: str
+    #: Name of the exception that has it.
     exception: str
+    #: Status that a call of ``qaicrt`` answers with; empty where there is none.
     status: str
+    #: An example; empty where the message is written in Python.
     message: str
 
 
