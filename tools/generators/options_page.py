@@ -138,8 +138,8 @@ def _runner() -> str:
         "Flags of `qaic-runner` only, without keyword arguments and YAML keys. Flags with more than one\n"
         "letter have one or two dashes.\n\n"
     )
-    specs = (row.spec(name, Stage.CLI, "") for name, row in rows_of(RunnerOptions).items())
-    return f"## {RunnerOptions.SECTION}\n\n{text}" + _table(_RUNNER_COLUMNS, map(_runner_row, specs))
+    rows = map(_runner_row, rows_of(RunnerOptions, Stage.CLI))
+    return f"## {RunnerOptions.SECTION}\n\n{text}" + _table(_RUNNER_COLUMNS, rows)
 
 
 def _runner_row(spec: OptionSpec) -> tuple[str, ...]:

@@ -117,9 +117,9 @@ class OptionSpec:
     """One row of the option table."""
 
     #: Canonical name: keyword argument and YAML key.
-    name: str
+    name: str = ""
     #: When the option is used.
-    stage: Stage
+    stage: Stage = Stage.CLI
     #: Type of the value.
     codec: Codec[Any]
     #: Value when not given; None where there is none.
@@ -133,7 +133,7 @@ class OptionSpec:
     #: Command line flag, None when there is none.
     flag: Flag | None = None
     #: True if the value can change the bytes of the container.
-    in_container: bool = False
+    in_container: bool = True
     #: True if it may change after construction.
     updatable: bool = False
     #: Not an option of the vendor's tools.
@@ -165,77 +165,69 @@ _NAMED: Final = Flag()
 _JSON_FORMS: Final = {Bool: JsonForm.BOOL, Int: JsonForm.INT, Float: JsonForm.FLOAT}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row that `option` keeps until the class around it gives the name and the stage."""
-
-    codec: Codec[Any]
-    default: object
-    arguments: dict[str, Any]
-
-    def named(self, name: str) -> Row:
-        """Complete what the flag and the field of the configuration classes have by default."""
-        flag, aic = self.arguments["flag"], self.arguments["aic"]
-        if flag is not None:
-            is_switch = isinstance(self.codec, Bool) and flag.form is FlagForm.VALUE
-            form = FlagForm.SWITCH if is_switch else flag.form
-            flag = replace(flag, text=flag.text or name.replace("_", "-"), form=form)
-        if aic is not None and aic.form is JsonForm.TEXT:
-            forms = (form for codec, form in _JSON_FORMS.items() if type(self.codec) is codec)
-            aic = replace(aic, form=next(forms, JsonForm.TEXT))
-        return replace(self, arguments={**self.arguments, "flag": flag, "aic": aic})
-
-    def spec(self, name: str, stage: Stage, section: str) -> OptionSpec:
-        """Complete the row."""
-        return OptionSpec(
-            name=name, stage=stage, section=section, codec=self.codec, default=self.default, **self.arguments
-        )
+def rows_of(declared: type[DataclassInstance], stage: Stage) -> tuple[OptionSpec, ...]:
+    """Return the rows that are fields of a class, in their order, with their defaults filled in."""
+    sections = {
+        name: vars(base)["SECTION"]
+        for base in declared.__mro__
+        if "SECTION" in vars(base)
+        for name in vars(base)["__annotations__"]
+    }
+    return tuple(
+        _completed(row.metadata["option"], row.name, stage, sections[row.name]) for row in fields(declared)
+    )
 
 
-def rows_of(declared: type[DataclassInstance]) -> dict[str, Row]:
-    """Return the rows that are fields of a class, by name, in their order."""
-    return {row.name: row.metadata["option"].named(row.name) for row in fields(declared)}
+def _completed(row: OptionSpec, name: str, stage: Stage, section: str) -> OptionSpec:
+    flag, aic = row.flag, row.aic
+    if flag is not None:
+        is_switch = isinstance(row.codec, Bool) and flag.form is FlagForm.VALUE
+        form = FlagForm.SWITCH if is_switch else flag.form
+        flag = replace(flag, text=flag.text or name.replace("_", "-"), form=form)
+    if aic is not None and aic.form is JsonForm.TEXT:
+        forms = (form for codec, form in _JSON_FORMS.items() if type(row.codec) is codec)
+        aic = replace(aic, form=next(forms, JsonForm.TEXT))
+    can_change = stage is Stage.COMPILE and row.effect is not Effect.FILE
+    return replace(
+        row,
+        name=name,
+        stage=stage,
+        section=section,
+        flag=flag,
+        aic=aic,
+        in_container=row.in_container and can_change,
+    )
 
 
 def option(
     codec: Codec[T],
-    *,
     default: D,
     summary: str,
     effect: Effect,
-    aliases: tuple[str, ...] = (),
+    *,
     flag: Flag | None = _NAMED,
-    in_container: bool = False,
-    updatable: bool = False,
     ours: bool = False,
-    sdk_only: bool = False,
-    keyword: bool = True,
     documented: Documented = Documented.SESSION,
-    aic: AicField | None = None,
+    **more: Any,
 ) -> T | D:
-    """Declare a row of the option table as a dataclass field; the parameters are those of `OptionSpec`.
+    """Declare a row of the option table as a dataclass field; ``more`` are other fields of `OptionSpec`.
 
-    Without ``flag``, the flag is the name with hyphens; None: there is none.
+    Without ``flag``, the flag is the name with hyphens; None: there is none. Options of the compiler are part
+    of the container, except for those that write a file, and those with ``in_container=False``.
 
     The return type is that of the field's value, so that the type checker compares the annotation of the
     field with the codec and the default, as `dataclasses.field` does.
     """
-    row = Row(
-        codec,
-        default,
-        {
-            "summary": summary,
-            "effect": effect,
-            "aliases": aliases,
-            "flag": flag,
-            "in_container": in_container,
-            "updatable": updatable,
-            "ours": ours,
-            "sdk_only": sdk_only,
-            "keyword": keyword,
-            "documented": Documented.NOWHERE if ours else documented,
-            "aic": aic,
-        },
+    documented = Documented.NOWHERE if ours else documented
+    row = OptionSpec(
+        codec=codec,
+        default=default,
+        summary=summary,
+        effect=effect,
+        flag=flag,
+        ours=ours,
+        documented=documented,
+        **more,
     )
     metadata = {"option": row}
     empty: Any = default
@@ -249,4 +241,25 @@ def option(
 
 def switch(summary: str, effect: Effect, *, default: bool = False, **more: Any) -> bool:
     """Declare a row that is true or false; ``more`` are parameters of `option`."""
-    return option(Bool(), default=default, summary=summary, effect=effect, **more)
+    return option(Bool(), default, summary, effect, **more)
+
+
+def tool_option(
+    codec: Codec[T],
+    default: D,
+    summary: str,
+    effect: Effect,
+    *others: str,
+    form: FlagForm = FlagForm.VALUE,
+    ours: bool = False,
+) -> T | D:
+    """Declare a row that is a flag of a tool and no keyword; ``others`` are further texts of the flag."""
+    return option(
+        codec,
+        default,
+        summary,
+        effect,
+        flag=Flag("", form, others=others, ours=ours),
+        documented=Documented.CLI,
+        keyword=False,
+    )

@@ -57,13 +57,7 @@ OptionClass: TypeAlias = "type[SessionOptions | CompileOptions | RuntimeOptions 
 
 def specs_of(model: OptionClass) -> tuple[OptionSpec, ...]:
     """Return the rows that are declared in one of the classes above, in their order."""
-    sections = {
-        name: vars(base)["SECTION"]
-        for base in model.__mro__
-        if "SECTION" in vars(base)
-        for name in vars(base)["__annotations__"]
-    }
-    return tuple(row.spec(name, _STAGES[model], sections[name]) for name, row in rows_of(model).items())
+    return rows_of(model, _STAGES[model])
 
 
 _STAGES: dict[type, Stage] = {
@@ -86,11 +80,9 @@ def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
     for row in rows:
         for key in row.keys:
             if normalize(key) != key:
-                message = f"the key {key!r} of the option {row.name} is not in its normal form"
-                raise ValueError(message)
+                raise ValueError(f"the key {key!r} of the option {row.name} is not in its normal form")
             if found.setdefault(key, row) is not row:
-                message = f"the key {key!r} means two options: {found[key].name} and {row.name}"
-                raise ValueError(message)
+                raise ValueError(f"the key {key!r} means two options: {found[key].name} and {row.name}")
     return found
 
 

@@ -10,7 +10,7 @@ from qaic.cli import console
 from qaic.errors import OptionConflictError
 from qaic.options.codecs.scalars import Codec, Enum, FilePath, Float, Int, ListOf, ValueMismatchError
 from qaic.options.rows.runner import COUNTED, STREAMED, RunnerOptions
-from qaic.options.spec import Flag, FlagForm, Row, rows_of
+from qaic.options.spec import Flag, FlagForm, OptionSpec, Stage, rows_of
 from qaic.support.program_names import REPORTING_RATES_MS, SAMPLING_RATES
 
 #: of a device's id; Python refuses to read thousands
@@ -79,11 +79,11 @@ def parser() -> console.Parser:
         epilog="Long options may be given with one dash.",
     )
     made.add_version()
-    for name, row in rows_of(RunnerOptions).items():
-        flag: Flag = row.arguments["flag"]
+    for row in rows_of(RunnerOptions, Stage.CLI):
+        assert row.flag is not None  # noqa: S101  # each row of the tool is a flag
         # Percent signs are argparse's own.
-        shown = f"{row.arguments['summary']}{_default(row)}".replace("%", "%%")
-        made.add_argument(*_names(flag), dest=name, help=shown, **_action(row, flag))
+        shown = f"{row.summary}{_default(row)}".replace("%", "%%")
+        made.add_argument(*_names(row.flag), dest=row.name, help=shown, **_action(row, row.flag))
     return made
 
 
@@ -132,11 +132,11 @@ def _names(flag: Flag) -> list[str]:
     return [f"-{text}" if len(text) == 1 else f"--{text}" for text in texts]
 
 
-def _default(row: Row) -> str:
+def _default(row: OptionSpec) -> str:
     return "" if row.default in (None, False, 0, ()) else f" [default {row.default}]"
 
 
-def _action(row: Row, flag: Flag) -> dict[str, Any]:
+def _action(row: OptionSpec, flag: Flag) -> dict[str, Any]:
     if flag.form is FlagForm.SWITCH:
         return {"action": "store_true"}
     if flag.form is FlagForm.COUNT:

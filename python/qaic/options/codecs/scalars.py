@@ -98,8 +98,7 @@ class Codec(ABC, Generic[T]):
             return [Codec.to_json(self, item) for item in value]
         if isinstance(value, Mapping):
             return {name: Codec.to_json(self, item) for name, item in value.items()}
-        message = f"{type(self).__name__} has no JSON form for {format_value(value)}"
-        raise TypeError(message)
+        raise TypeError(f"{type(self).__name__} has no JSON form for {format_value(value)}")
 
     def to_texts(self, value: T) -> tuple[str, ...]:
         """Return the value as text for flags: `parse` of it, or of the sequence of several, gives the value.

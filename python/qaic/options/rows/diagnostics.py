@@ -23,90 +23,88 @@ class DiagnosticOptions:
 
     stats_level: int = option(
         Int(ge=0, le=_LARGEST),
-        default=40,
-        summary="Device statistics: 40 whole inferences, 50 waits for buffers, 70 single nodes, 0 none.",
-        effect=Effect.DIAGNOSTIC,
+        40,
+        "Device statistics: 40 whole inferences, 50 waits for buffers, 70 single nodes, 0 none.",
+        Effect.DIAGNOSTIC,
         documented=Documented.CLI,
         aic=AicField("stat_level", 10, "compiler_stat_level"),
-        in_container=True,
     )
     stats_batchsize: int = option(
         Int(ge=1, le=_LARGEST),
-        default=1,
-        summary="Number of samples in one inference, for reported rates.",
-        effect=Effect.DIAGNOSTIC,
+        1,
+        "Number of samples in one inference, for reported rates.",
+        Effect.DIAGNOSTIC,
         aic=AicField("stats_batch_size", 2, "compiler_stats_batch_size"),
-        in_container=True,
     )
     ddr_stats: bool = switch(
         "Measure the traffic of each core with DDR.",
         Effect.RECORDED,
         aic=AicField("print_ddr_stats", default=True, json_key="compiler_printDDRStats"),
-        in_container=True,
     )
     aic_pmu_recipe: str | None = option(
         Enum("AxiRd", "AxiWr", "AxiRdWr", "KernelUtil", "HmxMacs"),
-        default=None,
-        summary="Group of hardware events to count.",
-        effect=Effect.RECORDED,
+        None,
+        "Group of hardware events to count.",
+        Effect.RECORDED,
         aic=AicField(
             "pmu_recipe_opt",
             "KernelUtil",
             "compiler_PMU_recipe_opt",
             choices=("AxiRd", "AxiWr", "AxiRdWr", "KernelUtil"),
         ),
-        in_container=True,
     )
     aic_pmu_events: tuple[int, ...] = option(
         HexCodes(most=8),
-        default=(),
-        summary="Hardware events to count, by their hexadecimal codes.",
-        effect=Effect.RECORDED,
+        (),
+        "Hardware events to count, by their hexadecimal codes.",
+        Effect.RECORDED,
         aic=AicField("pmu_events", "1 2 0", "compiler_PMU_events", JsonForm.SPACED),
-        in_container=True,
     )
     aic_perf_warnings: bool = switch(
         "Report patterns that make the program slow.",
         Effect.DIAGNOSTIC,
         aic=AicField("perf_warnings", default=True, json_key="compiler_perfWarnings"),
+        in_container=False,
     )
     aic_perf_metrics: bool = switch(
         "Report parameters, multiplications, and bytes of weights and activations.",
         Effect.DIAGNOSTIC,
         aic=AicField("print_perf_metrics", default=True, json_key="compiler_printPerfMetrics"),
+        in_container=False,
     )
     time_passes: bool = switch(
         "Report the time of each pass of the compiler.",
         Effect.DIAGNOSTIC,
         aic=AicField("time_passes", default=True, json_key="compiler_time_passes"),
+        in_container=False,
     )
     enable_debug: bool = switch(
         "Log details of the compilation and keep the graph after each pass.",
         Effect.DIAGNOSTIC,
         flag=Flag(inferred=True),
         aic=AicField("enable_debug", default=True, json_key="compiler_enableDebug"),
+        in_container=False,
     )
     io_crc: bool = switch(
         "Verify every input and output buffer with a CRC.",
         Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("gen_crc", default=True, json_key="compiler_genCRC"),
-        in_container=True,
     )
     io_crc_stride: int | None = option(
         Int(ge=1, le=_LARGEST, unit="bytes"),
-        default=None,
-        summary="Length of the sections with a separate CRC; unset: one CRC for the buffer.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "Length of the sections with a separate CRC; unset: one CRC for the buffer.",
+        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("crc_stride", 256, "compiler_crc_stride"),
-        in_container=True,
     )
     verbose: int = option(
         Int(ge=0, le=3),
-        default=0,
-        summary="Level of detail of messages.",
-        effect=Effect.DIAGNOSTIC,
+        0,
+        "Level of detail of messages.",
+        Effect.DIAGNOSTIC,
         flag=Flag("v", FlagForm.COUNT),
         documented=Documented.CLI,
+        in_container=False,
     )

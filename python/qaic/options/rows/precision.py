@@ -23,37 +23,26 @@ class PrecisionOptions:
         "Compute floating-point nodes in float16, and store weights as float16.",
         Effect.BEHAVIOR,
         aic=AicField("convert_to_fp16", default=True, json_key="compiler_convert_to_FP16"),
-        in_container=True,
     )
     clip_fp16_constants: bool = switch(
         "Clip constants beyond the range of float16; if false, they become infinite.",
         Effect.BEHAVIOR,
         default=True,
-        in_container=True,
         ours=True,
     )
     execute_nodes_in_fp16: tuple[str, ...] = option(
-        ListOf(Str()),
-        default=(),
-        summary="Operators whose nodes all compute in float16.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        ListOf(Str()), (), "Operators whose nodes all compute in float16.", Effect.BEHAVIOR
     )
     node_precision_info_file: NodePrecision | None = option(
         NodePrecisionLists(),
-        default=None,
-        summary="Nodes, by output name, that compute in float16 or float32.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "Nodes, by output name, that compute in float16 or float32.",
+        Effect.BEHAVIOR,
         aliases=("node_precision_info",),
         flag=Flag("node-precision-info"),
-        in_container=True,
     )
     keep_original_precision_for_nodes: tuple[str, ...] = option(
-        ListOf(Str()),
-        default=(),
-        summary="Operators that keep the precision of the model.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        ListOf(Str()), (), "Operators that keep the precision of the model.", Effect.BEHAVIOR
     )
     mxfp6_matmul: bool = switch(
         "Store constant weights of matrix products in the 6-bit block format MXFP6.",
@@ -61,29 +50,25 @@ class PrecisionOptions:
         aliases=("mxfp6",),
         documented=Documented.CLI,
         aic=AicField("mxfp6_matmul_weights", default=False, json_key="compiler_mxfp6_matmul_weights"),
-        in_container=True,
     )
     exclude_mxfp6_matmul: tuple[str, ...] = option(
         ListOf(Str(), spaces=True),
-        default=(),
-        summary="Matrix products, by node or output name, whose weights do not change.",
-        effect=Effect.BEHAVIOR,
+        (),
+        "Matrix products, by node or output name, whose weights do not change.",
+        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         documented=Documented.CONFIG,
         aic=AicField("exclude_mxfp6_matmul", "", "compiler_exclude_mxfp6_matmul", JsonForm.SPACED),
-        in_container=True,
     )
     allow_mxint8_mdp_io: bool = switch(
         "Round floats that cross between partitions to the 8-bit block format MXINT8.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io"),
-        in_container=True,
     )
     mxint8_kv_cache: bool = switch(
         "Keep retained state in the 8-bit block format MXINT8.",
         Effect.BEHAVIOR,
         flag=Flag(ours=True),
         documented=Documented.CLI,
-        in_container=True,
     )

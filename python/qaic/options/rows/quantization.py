@@ -32,127 +32,95 @@ class QuantizationOptions:
 
     external_quantization_file: InputFileContent | None = option(
         FileContent("quantization file"),
-        default=None,
-        summary="Quantize with ranges or parameters of another tool.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "Quantize with ranges or parameters of another tool.",
+        Effect.BEHAVIOR,
         aliases=("external_quantization",),
         flag=Flag("external-quantization"),
-        in_container=True,
     )
     quantization_schema_activations: str = option(
         _SCHEMA,
-        default="symmetric_with_uint8",
-        summary="Schema that converts the range of an activation to scale and offset.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        "symmetric_with_uint8",
+        "Schema that converts the range of an activation to scale and offset.",
+        Effect.BEHAVIOR,
     )
     quantization_schema_constants: str = option(
         _SCHEMA,
-        default="symmetric_with_uint8",
-        summary="Schema that converts the range of a constant to scale and offset.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        "symmetric_with_uint8",
+        "Schema that converts the range of a constant to scale and offset.",
+        Effect.BEHAVIOR,
     )
     quantization_schema: str | None = option(
-        _SCHEMA,
-        default=None,
-        summary="Both schemas at once.",
-        effect=Effect.BEHAVIOR,
-        documented=Documented.CLI,
-        in_container=True,
+        _SCHEMA, None, "Both schemas at once.", Effect.BEHAVIOR, documented=Documented.CLI
     )
     quantization_calibration: str = option(
         Enum("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR"),
-        default="None",
-        summary="Method that selects the range of an activation; `None` uses the whole measured range.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        "None",
+        "Method that selects the range of an activation; `None` uses the whole measured range.",
+        Effect.BEHAVIOR,
     )
     percentile_calibration_value: float = option(
         Float(ge=90, le=100),
-        default=100.0,
-        summary="Percentage of values that the range of `Percentile` covers.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        100.0,
+        "Percentage of values that the range of `Percentile` covers.",
+        Effect.BEHAVIOR,
     )
     num_histogram_bins: int = option(
-        Int(ge=32, le=_MOST_BINS),
-        default=512,
-        summary="Number of histogram bins of each tensor.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        Int(ge=32, le=_MOST_BINS), 512, "Number of histogram bins of each tensor.", Effect.BEHAVIOR
     )
     quantization_precision: str = option(
-        Enum("Int8", "Int16"),
-        default="Int8",
-        summary="Precision of quantized tensors.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        Enum("Int8", "Int16"), "Int8", "Precision of quantized tensors.", Effect.BEHAVIOR
     )
     quantization_precision_bias: str = option(
-        Enum("Int8", "Int32"),
-        default="Int32",
-        summary="Precision of the biases of quantized nodes.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        Enum("Int8", "Int32"), "Int32", "Precision of the biases of quantized nodes.", Effect.BEHAVIOR
     )
     enable_rowwise: bool = switch(
-        "Use one scale for each output row of constant Gemm and MatMul weights.",
-        Effect.BEHAVIOR,
-        in_container=True,
+        "Use one scale for each output row of constant Gemm and MatMul weights.", Effect.BEHAVIOR
     )
     enable_channelwise: bool = switch(
-        "Use one scale for each output channel of convolution weights.", Effect.BEHAVIOR, in_container=True
+        "Use one scale for each output channel of convolution weights.", Effect.BEHAVIOR
     )
     dump_profile: Path | None = option(
         FilePath("profile to write"),
-        default=None,
-        summary="Measure the ranges of tensors on samples and write them; compile in floating point.",
-        effect=Effect.FILE,
+        None,
+        "Measure the ranges of tensors on samples and write them; compile in floating point.",
+        Effect.FILE,
     )
     load_profile: InputFileContent | None = option(
-        FileContent("profile"),
-        default=None,
-        summary="Quantize with the ranges of a profile.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+        FileContent("profile"), None, "Quantize with the ranges of a profile.", Effect.BEHAVIOR
     )
     convert_to_quantize: bool = switch(
-        "Measure the ranges of tensors on samples, and quantize with them.",
-        Effect.BEHAVIOR,
-        in_container=True,
+        "Measure the ranges of tensors on samples, and quantize with them.", Effect.BEHAVIOR
     )
     profiling_threads: int | None = option(
         Int(ge=1, le=2**31 - 1),
-        default=None,
-        summary="Threads that run samples; results do not depend on it.",
-        effect=Effect.TIMING,
+        None,
+        "Threads that run samples; results do not depend on it.",
+        Effect.TIMING,
+        in_container=False,
     )
     input_list_file: InputFileContent | None = option(
         FileContent("list of samples"),
-        default=None,
-        summary="List of the files of samples, one line for each sample.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "List of the files of samples, one line for each sample.",
+        Effect.BEHAVIOR,
         documented=Documented.CLI,
-        in_container=True,
     )
     use_random_input_data: str | None = option(
         RandomInputData(),
-        default=None,
-        summary="Use random samples, uniform or gaussian; they do not show accuracy.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "Use random samples, uniform or gaussian; they do not show accuracy.",
+        Effect.BEHAVIOR,
         flag=Flag(form=FlagForm.OPTIONAL),
         documented=Documented.CLI,
-        in_container=True,
     )
     calibration_data: Iterable[Mapping[str, np.ndarray]] | None = option(
         Samples(),
-        default=None,
-        summary="Samples as dictionaries of arrays by input name, read one at a time; only from Python.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "Samples as dictionaries of arrays by input name, read one at a time; only from Python.",
+        Effect.BEHAVIOR,
         flag=None,
         ours=True,
+        in_container=False,
     )
-    allow_profile_mismatch: bool = switch(
-        "Accept a profile of another graph.", Effect.BEHAVIOR, ours=True, in_container=True
-    )
+    allow_profile_mismatch: bool = switch("Accept a profile of another graph.", Effect.BEHAVIOR, ours=True)

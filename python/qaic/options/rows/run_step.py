@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from qaic.options.codecs.enumerations import Action
 from qaic.options.codecs.scalars import Enum, FilePath, Float, Int, ListOf
-from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
+from qaic.options.spec import Documented, Effect, FlagForm, option, tool_option
 
 _LARGEST = 2**31 - 1
 
@@ -23,114 +23,63 @@ class RunStepOptions:
 
     json_input_file: Path | None = option(
         FilePath("JSON file"),
-        default=None,
-        summary="JSON file with inputs and shapes of the run.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "JSON file with inputs and shapes of the run.",
+        Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
-    aic_num_of_instances: int = option(
-        Int(ge=1, le=_LARGEST),
-        default=1,
-        summary="Number of instances of the program.",
-        effect=Effect.TIMING,
-        documented=Documented.CLI,
-        keyword=False,
+    aic_num_of_instances: int = tool_option(
+        Int(ge=1, le=_LARGEST), 1, "Number of instances of the program.", Effect.TIMING
     )
-    num_iter: int | None = option(
-        Int(ge=1, le=_LARGEST),
-        default=None,
-        summary="Number of inferences.",
-        effect=Effect.BEHAVIOR,
-        documented=Documented.CLI,
-        keyword=False,
+    num_iter: int | None = tool_option(Int(ge=1, le=_LARGEST), None, "Number of inferences.", Effect.BEHAVIOR)
+    time: float | None = tool_option(
+        Float(ge=0, le=_LARGEST), None, "Duration of the run, in seconds.", Effect.BEHAVIOR
     )
-    time: float | None = option(
-        Float(ge=0, le=_LARGEST),
-        default=None,
-        summary="Duration of the run, in seconds.",
-        effect=Effect.BEHAVIOR,
-        documented=Documented.CLI,
-        keyword=False,
-    )
-    write_output_dir: Path | None = option(
+    write_output_dir: Path | None = tool_option(
         FilePath("directory"),
-        default=None,
-        summary="Directory for the outputs of the run, one file for each tensor.",
-        effect=Effect.FILE,
-        documented=Documented.CLI,
-        keyword=False,
+        None,
+        "Directory for the outputs of the run, one file for each tensor.",
+        Effect.FILE,
     )
-    write_output_start_iter: int = option(
-        Int(ge=0, le=_LARGEST),
-        default=0,
-        summary="First inference whose outputs are written.",
-        effect=Effect.FILE,
-        documented=Documented.CLI,
-        keyword=False,
+    write_output_start_iter: int = tool_option(
+        Int(ge=0, le=_LARGEST), 0, "First inference whose outputs are written.", Effect.FILE
     )
-    write_output_num_samples: int = option(
-        Int(ge=1, le=_LARGEST),
-        default=1,
-        summary="Number of inferences whose outputs are written.",
-        effect=Effect.FILE,
-        documented=Documented.CLI,
-        keyword=False,
+    write_output_num_samples: int = tool_option(
+        Int(ge=1, le=_LARGEST), 1, "Number of inferences whose outputs are written.", Effect.FILE
     )
-    aic_profiling_type: tuple[str, ...] = option(
+    aic_profiling_type: tuple[str, ...] = tool_option(
         ListOf(Enum("stats", "trace", "latency", "raw_device_stats"), distinct=True),
-        default=(),
-        summary="Type of recorded profile.",
-        effect=Effect.DIAGNOSTIC,
-        flag=Flag(form=FlagForm.REPEAT, others=("aic-profiling-format",)),
-        documented=Documented.CLI,
-        keyword=False,
+        (),
+        "Type of recorded profile.",
+        Effect.DIAGNOSTIC,
+        "aic-profiling-format",
+        form=FlagForm.REPEAT,
     )
-    aic_profiling_out_dir: Path | None = option(
-        FilePath("directory"),
-        default=None,
-        summary="Directory for recorded profiles.",
-        effect=Effect.FILE,
-        documented=Documented.CLI,
-        keyword=False,
+    aic_profiling_out_dir: Path | None = tool_option(
+        FilePath("directory"), None, "Directory for recorded profiles.", Effect.FILE
     )
-    aic_profiling_num_samples: int = option(
-        Int(ge=1, le=_LARGEST),
-        default=1,
-        summary="Number of recorded inferences.",
-        effect=Effect.DIAGNOSTIC,
-        documented=Documented.CLI,
-        keyword=False,
+    aic_profiling_num_samples: int = tool_option(
+        Int(ge=1, le=_LARGEST), 1, "Number of recorded inferences.", Effect.DIAGNOSTIC
     )
-    aic_profiling_start_iter: int = option(
-        Int(ge=0, le=_LARGEST),
-        default=1,
-        summary="First recorded inference.",
-        effect=Effect.DIAGNOSTIC,
-        documented=Documented.CLI,
-        keyword=False,
+    aic_profiling_start_iter: int = tool_option(
+        Int(ge=0, le=_LARGEST), 1, "First recorded inference.", Effect.DIAGNOSTIC
     )
-    aic_profiling_start_delay: int | None = option(
-        Int(ge=0, le=_LARGEST, unit="ms"),
-        default=None,
-        summary="Delay of the recording after the start.",
-        effect=Effect.DIAGNOSTIC,
-        documented=Documented.CLI,
-        keyword=False,
+    aic_profiling_start_delay: int | None = tool_option(
+        Int(ge=0, le=_LARGEST, unit="ms"), None, "Delay of the recording after the start.", Effect.DIAGNOSTIC
     )
-    operators_supported: str | None = option(
+    operators_supported: str | None = tool_option(
         Enum("onnx", "tensorflow", "pytorch", "caffe", "caffe2"),
-        default=None,
-        summary="Write the list of supported operators of a framework and do nothing else.",
-        effect=Effect.FILE,
-        documented=Documented.CLI,
-        keyword=False,
+        None,
+        "Write the list of supported operators of a framework and do nothing else.",
+        Effect.FILE,
     )
-    help: bool = option(
+    help: bool = tool_option(
         Action(),
-        default=False,
-        summary="Show the options and do nothing else.",
-        effect=Effect.DIAGNOSTIC,
-        flag=Flag(form=FlagForm.ACTION, others=("h", "usage", "u")),
-        documented=Documented.CLI,
-        keyword=False,
+        False,  # noqa: FBT003 - the default
+        "Show the options and do nothing else.",
+        Effect.DIAGNOSTIC,
+        "h",
+        "usage",
+        "u",
+        form=FlagForm.ACTION,
     )

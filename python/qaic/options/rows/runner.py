@@ -1,15 +1,15 @@
 """Options of ``qaic-runner``."""
 
-# ruff: noqa: RUF009  # `_row` makes an immutable row, as `dataclasses.field` does
+# ruff: noqa: RUF009  # `tool_option` makes an immutable row, as `dataclasses.field` does
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final
 
-from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
-from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
+from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int, ListOf, Str
+from qaic.options.spec import Effect, FlagForm, tool_option
 from qaic.support.program_names import REPORTING_RATES_MS, SAMPLING_RATES
 
 #: types of profiles that a number of inferences ends
@@ -17,34 +17,9 @@ COUNTED: Final = ("stats", "trace", "latency", "raw_device_stats")
 #: types of profiles that a duration ends
 STREAMED: Final = ("trace_stream", "latency_stream")
 
-T = TypeVar("T")
-D = TypeVar("D")
-
-
-def _row(
-    codec: Codec[T],
-    default: D,
-    summary: str,
-    effect: Effect,
-    *others: str,
-    form: FlagForm = FlagForm.VALUE,
-    ours: bool = False,
-) -> T | D:
-    """Declare an option whose flag is its name with hyphens; ``others`` are further texts of the flag."""
-    flag = Flag("", form, others=others, ours=ours)
-    return option(
-        codec,
-        default=default,
-        summary=summary,
-        effect=effect,
-        flag=flag,
-        documented=Documented.CLI,
-        keyword=False,
-    )
-
 
 def _switch(summary: str, effect: Effect, *others: str) -> bool:
-    return _row(Bool(), False, summary, effect, *others, form=FlagForm.SWITCH)  # noqa: FBT003 - the default
+    return tool_option(Bool(), False, summary, effect, *others)  # noqa: FBT003 - the default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +28,14 @@ class RunnerOptions:
 
     SECTION: ClassVar = "Running a container (`qaic-runner`)"
 
-    test_data: Path | None = _row(
+    test_data: Path | None = tool_option(
         FilePath("folder or container"),
         None,
         "Folder with programqpc.bin, or a container.",
         Effect.BEHAVIOR,
         "t",
     )
-    aic_device_id: int | None = _row(
+    aic_device_id: int | None = tool_option(
         Int(ge=0),
         None,
         "Device; default: as many as the program was partitioned for, or the first.",
@@ -68,7 +43,7 @@ class RunnerOptions:
         "d",
         "dev",
     )
-    aic_device_map: str | None = _row(
+    aic_device_map: str | None = tool_option(
         Str(),
         None,
         "3:1:2 runs one program on these devices, in this order; 3,4,5 selects one of them.",
@@ -76,7 +51,7 @@ class RunnerOptions:
         "D",
         "dev-list",
     )
-    input_file: tuple[Path, ...] = _row(
+    input_file: tuple[Path, ...] = tool_option(
         ListOf(FilePath("file")),
         (),
         "Raw input, once per input, in order; default: bindings.json in -t, else random.",
@@ -88,71 +63,71 @@ class RunnerOptions:
     bound_random: bool = _switch(
         "Use random inputs with small values and ignore bindings.json.", Effect.BEHAVIOR
     )
-    pre_post_processing: str = _row(
+    pre_post_processing: str = tool_option(
         Enum("on", "off"), "on", "With off, files contain raw device buffers.", Effect.BEHAVIOR, "p"
     )
-    verbose: int = _row(
+    verbose: int = tool_option(
         Int(ge=0), 0, "Print more messages; repeatable.", Effect.DIAGNOSTIC, "v", form=FlagForm.COUNT
     )
-    num_iter: int | None = _row(
+    num_iter: int | None = tool_option(
         Int(ge=1), None, "Inferences; default: 40, or each input of a batch once.", Effect.BEHAVIOR, "n"
     )
-    time: float | None = _row(
+    time: float | None = tool_option(
         Float(ge=0, unit="seconds"), None, "Duration of the run, instead of -n.", Effect.BEHAVIOR
     )
-    aic_num_of_activations: int = _row(
+    aic_num_of_activations: int = tool_option(
         Int(ge=1), 1, "Number of instances of the program.", Effect.TIMING, "a", "aic-num-activations"
     )
-    warm_up: int = _row(
+    warm_up: int = tool_option(
         Int(ge=0), 0, "Number of inferences before the measurement.", Effect.TIMING, ours=True
     )
-    set_size: int | None = _row(
+    set_size: int | None = tool_option(
         Int(ge=1),
         None,
         "Inferences in flight per activation; default: 10, or 1 with -s or --json.",
         Effect.TIMING,
         "S",
     )
-    aic_threads_per_queue: int = _row(
+    aic_threads_per_queue: int = tool_option(
         Int(ge=1), 4, "Threads per queue.", Effect.TIMING, "T", "threads-per-queue"
     )
-    submit_timeout: int = _row(
+    submit_timeout: int = tool_option(
         Int(ge=0, unit="ms"), 0, "Limit of one wait for an inference; 0: the device's limit.", Effect.TIMING
     )
-    submit_retry_count: int = _row(Int(ge=0), 5, "Number of further waits.", Effect.TIMING)
+    submit_retry_count: int = tool_option(Int(ge=0), 5, "Number of further waits.", Effect.TIMING)
     live_reporting: bool = _switch("Report the rate while running.", Effect.DIAGNOSTIC, "l")
-    live_reporting_period: int | None = _row(
+    live_reporting_period: int | None = tool_option(
         Int(ge=1, unit="ms"), None, "Period of -l; default: 1000.", Effect.DIAGNOSTIC, "r"
     )
     stats: bool = _switch(
         "Report latencies of inferences each second, and their percentiles.", Effect.DIAGNOSTIC, "s"
     )
-    json: Path | None = _row(
+    json: Path | None = tool_option(
         FilePath("file"),
         None,
         "Write the result with the latency of each inference as JSON.",
         Effect.FILE,
         ours=True,
     )
-    aic_batch_input_directory: Path | None = _row(
+    aic_batch_input_directory: Path | None = tool_option(
         FilePath("directory"),
         None,
         "Run one inference for each file, for programs with one input.",
         Effect.BEHAVIOR,
     )
-    aic_batch_input_file_list: Path | None = _row(
+    aic_batch_input_file_list: Path | None = tool_option(
         FilePath("file"), None, "Run one inference for each line of comma-separated files.", Effect.BEHAVIOR
     )
-    aic_batch_json_input: Path | None = _row(
+    aic_batch_json_input: Path | None = tool_option(
         FilePath("file"), None, "JSON file with files and shapes of each inference.", Effect.BEHAVIOR
     )
-    aic_batch_max_memory: int | None = _row(
+    aic_batch_max_memory: int | None = tool_option(
         Int(ge=1, unit="MB"), None, "Limit of memory for the inputs of a batch; default: 1024.", Effect.TIMING
     )
     auto_batch_input: bool = _switch(
         "Combine files of batch size 1 to the batch size of the program.", Effect.BEHAVIOR
     )
-    output_file: tuple[Path, ...] = _row(
+    output_file: tuple[Path, ...] = tool_option(
         ListOf(FilePath("file")),
         (),
         "Expected output, once per output, in order; differences are reported at the end.",
@@ -165,30 +140,30 @@ class RunnerOptions:
         Effect.BEHAVIOR,
         "c",
     )
-    rtol: float | None = _row(
+    rtol: float | None = tool_option(
         Float(ge=0),
         None,
         "Relative tolerance of -o and -c for floats; without a tolerance, bytes are compared.",
         Effect.BEHAVIOR,
         ours=True,
     )
-    atol: float | None = _row(
+    atol: float | None = tool_option(
         Float(ge=0), None, "Absolute tolerance of -o and -c for floats.", Effect.BEHAVIOR, ours=True
     )
-    write_output_start_iter: int | None = _row(
+    write_output_start_iter: int | None = tool_option(
         Int(ge=0), None, "First inference whose outputs are written; default: 0.", Effect.FILE
     )
-    write_output_num_samples: int | None = _row(
+    write_output_num_samples: int | None = tool_option(
         Int(ge=1), None, "Number of inferences whose outputs are written; default: 1.", Effect.FILE
     )
-    write_output_dir: Path | None = _row(
+    write_output_dir: Path | None = tool_option(
         FilePath("directory"),
         None,
         "Folder for outputs, created if missing; default: the current folder.",
         Effect.FILE,
     )
     dump_input_buffers: bool = _switch("Also write the inputs of these inferences.", Effect.FILE)
-    aic_profiling_type: tuple[str, ...] = _row(
+    aic_profiling_type: tuple[str, ...] = tool_option(
         ListOf(Enum(*COUNTED, *STREAMED)),
         (),
         "Type of recorded profile; the second name is deprecated.",
@@ -196,40 +171,40 @@ class RunnerOptions:
         "aic-profiling-format",
         form=FlagForm.REPEAT,
     )
-    aic_profiling_start_iter: int | None = _row(
+    aic_profiling_start_iter: int | None = tool_option(
         Int(ge=0), None, "First recorded inference; default: 0.", Effect.DIAGNOSTIC
     )
-    aic_profiling_start_delay: int | None = _row(
+    aic_profiling_start_delay: int | None = tool_option(
         Int(ge=0, unit="ms"), None, "Delay of the recording after the start.", Effect.DIAGNOSTIC
     )
-    aic_profiling_num_samples: int | None = _row(
+    aic_profiling_num_samples: int | None = tool_option(
         Int(ge=1),
         None,
         "Largest number of recorded inferences per activation; default: 1.",
         Effect.DIAGNOSTIC,
     )
-    aic_profiling_duration: int | None = _row(
+    aic_profiling_duration: int | None = tool_option(
         Int(ge=1, unit="ms"), None, "Duration of a stream; default: the whole run.", Effect.DIAGNOSTIC
     )
-    aic_profiling_sampling_rate: str | None = _row(
+    aic_profiling_sampling_rate: str | None = tool_option(
         Enum(*SAMPLING_RATES),
         None,
         "Share of inferences that a stream records; default: full.",
         Effect.DIAGNOSTIC,
     )
-    aic_profiling_reporting_rate: str | None = _row(
+    aic_profiling_reporting_rate: str | None = tool_option(
         Enum(*map(str, REPORTING_RATES_MS)),
         None,
         "Milliseconds between reports of a stream; default: 500.",
         Effect.DIAGNOSTIC,
     )
-    aic_profiling_out_dir: Path | None = _row(
+    aic_profiling_out_dir: Path | None = tool_option(
         FilePath("directory"),
         None,
         "Folder for profiles, created if missing; default: the current folder.",
         Effect.DIAGNOSTIC,
     )
-    aic_lib_path: Path | None = _row(
+    aic_lib_path: Path | None = tool_option(
         FilePath("library"), None, "Deprecated, without effect.", Effect.RECORDED
     )
 

@@ -24,9 +24,9 @@ class RuntimeRows:
 
     dev_id: int | tuple[int, ...] = option(
         DeviceIds(le=_LARGEST),
-        default=0,
-        summary="Device, or several devices that run one program together.",
-        effect=Effect.BEHAVIOR,
+        0,
+        "Device, or several devices that run one program together.",
+        Effect.BEHAVIOR,
         aliases=("runtime_device_id",),
         flag=Flag("device-id"),
         aic=AicField("device_ids", (), "runtime_device_ids", JsonForm.IDS),
@@ -34,9 +34,9 @@ class RuntimeRows:
     )
     num_activations: int = option(
         Int(ge=1, le=_LARGEST),
-        default=1,
-        summary="Number of instances of the program on the device.",
-        effect=Effect.TIMING,
+        1,
+        "Number of instances of the program on the device.",
+        Effect.TIMING,
         flag=None,
         aliases=("num_activation", "aic_num_of_activations"),
         aic=AicField("num_activations", 1, "runtime_num_activations"),
@@ -44,17 +44,17 @@ class RuntimeRows:
     )
     set_size: int = option(
         Int(ge=1, le=_LARGEST),
-        default=10,
-        summary="Inferences in flight per activation.",
-        effect=Effect.TIMING,
+        10,
+        "Inferences in flight per activation.",
+        Effect.TIMING,
         flag=None,
         updatable=True,
     )
     submit_timeout: int = option(
         Int(ge=0, le=_LARGEST, unit="seconds"),
-        default=0,
-        summary="Limit of one wait for completion, in seconds; 0: the limit of the device.",
-        effect=Effect.TIMING,
+        0,
+        "Limit of one wait for completion, in seconds; 0: the limit of the device.",
+        Effect.TIMING,
         flag=None,
         documented=Documented.CONFIG,
         aic=AicField("submit_timeout", 0, "runtime_submit_timeout"),
@@ -62,9 +62,9 @@ class RuntimeRows:
     )
     submit_num_retries: int = option(
         Int(ge=0, le=_LARGEST),
-        default=5,
-        summary="Number of further waits after a timeout.",
-        effect=Effect.TIMING,
+        5,
+        "Number of further waits after a timeout.",
+        Effect.TIMING,
         flag=None,
         aliases=("submit_retry_count",),
         documented=Documented.CONFIG,
@@ -73,9 +73,9 @@ class RuntimeRows:
     )
     threads_per_queue: int = option(
         Int(ge=1, le=_LARGEST),
-        default=4,
-        summary="Host threads per activation that convert and transfer inputs and outputs.",
-        effect=Effect.TIMING,
+        4,
+        "Host threads per activation that convert and transfer inputs and outputs.",
+        Effect.TIMING,
         flag=None,
         documented=Documented.CONFIG,
         aic=AicField("threads_per_queue", 4, "runtime_threads_per_queue"),
@@ -83,9 +83,9 @@ class RuntimeRows:
     )
     oversubscription_name: str | None = option(
         Str(),
-        default=None,
-        summary="Name of a group of programs on one device that share cores.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "Name of a group of programs on one device that share cores.",
+        Effect.BEHAVIOR,
         flag=None,
         documented=Documented.NOWHERE,
         updatable=True,
@@ -103,9 +103,9 @@ class RuntimeRows:
     )
     process_lock: str | None = option(
         Str(),
-        default=None,
-        summary="A key in stored configurations; has no effect.",
-        effect=Effect.RECORDED,
+        None,
+        "A key in stored configurations; has no effect.",
+        Effect.RECORDED,
         flag=None,
         aliases=("runtime_process_lock",),
         documented=Documented.CONFIG,

@@ -20,24 +20,20 @@ class SessionOptions:
 
     model_path: Path | None = option(
         FilePath("model"),
-        default=None,
-        summary="Model to compile (`.onnx`) or container to load (`.bin`).",
-        effect=Effect.BEHAVIOR,
+        None,
+        "Model to compile (`.onnx`) or container to load (`.bin`).",
+        Effect.BEHAVIOR,
         flag=Flag("m", others=("model",)),
     )
     options_path: Path | None = option(
         FilePath("YAML file"),
-        default=None,
-        summary="YAML file with options; keyword arguments take precedence.",
-        effect=Effect.BEHAVIOR,
+        None,
+        "YAML file with options; keyword arguments take precedence.",
+        Effect.BEHAVIOR,
         flag=None,
     )
     backend: str = option(
-        Enum("aic", "qaic"),
-        default="aic",
-        summary="Backend; both names mean the same.",
-        effect=Effect.VALIDATED,
-        flag=None,
+        Enum("aic", "qaic"), "aic", "Backend; both names mean the same.", Effect.VALIDATED, flag=None
     )
     compile: bool = switch(
         "Compile the model; false requires a compiled container.", Effect.BEHAVIOR, default=True, flag=None
