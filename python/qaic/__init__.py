@@ -72,8 +72,7 @@ def __getattr__(name: str) -> object:
     elif name in _SUBMODULES:
         value = _submodule(name)
     else:
-        message = f"module 'qaic' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'qaic' has no attribute {name!r}")
     globals()[name] = value
     return value
 

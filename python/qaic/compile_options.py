@@ -90,8 +90,7 @@ class CompileOptions(Mapping[str, object]):
         """Return the value that counts: what was given, or the default."""
         found = None if name.startswith("_") else find(name)
         if found is None or found.stage is not Stage.COMPILE:
-            message = f"CompileOptions has no option {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"CompileOptions has no option {name!r}")
         return getattr(self._values, found.name)
 
     def __dir__(self) -> list[str]:

@@ -134,8 +134,7 @@ def fields_of(model: type[AicConfig]) -> dict[str, AicField]:
     for kind in model.__mro__:
         if kind in _ROWS:
             return _ROWS[kind]
-    message = f"{model.__name__} is neither AicCompilerConfig nor AicRuntimeConfig"
-    raise TypeError(message)
+    raise TypeError(f"{model.__name__} is neither AicCompilerConfig nor AicRuntimeConfig")
 
 
 def list_config_options() -> None:

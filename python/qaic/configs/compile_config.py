@@ -165,8 +165,7 @@ class CompileConfig(ConfigModel):
             reason = f"found {text!r}, back ends are written in upper case: {text.upper()!r}"
         else:
             reason = f"found {text!r}"
-        message = f"{reason}; expected one of {', '.join(names)}"
-        raise ValueError(message)
+        raise ValueError(f"{reason}; expected one of {', '.join(names)}")
 
     # The fields are checked one by one, and not the whole at its end, so that an assignment that is refused
     # leaves the configuration as it was.
@@ -174,8 +173,7 @@ class CompileConfig(ConfigModel):
     @classmethod
     def _backend_fits(cls, value: BackendType, info: ValidationInfo) -> BackendType:
         if value is not BackendType.AIC and info.data.get("compiler_custom_configs") is not None:
-            message = f"compiler_custom_configs exists for AIC only, found the backend {value}"
-            raise ValueError(message)
+            raise ValueError(f"compiler_custom_configs exists for AIC only, found the backend {value}")
         return value
 
     @field_validator("backend_binary_path", mode="before")
@@ -191,8 +189,7 @@ class CompileConfig(ConfigModel):
             or text.endswith("/")
             or "\0" in text
         ):
-            message = f"found {value!r}, expected the name or path of a file"
-            raise ValueError(message)
+            raise ValueError(f"found {value!r}, expected the name or path of a file")
         return text
 
     @field_validator("compiler_custom_configs")
@@ -200,8 +197,7 @@ class CompileConfig(ConfigModel):
     def _only_for_aic(cls, value: AicCompilerConfig | None, info: ValidationInfo) -> AicCompilerConfig | None:
         backend = info.data.get("backend", BackendType.AIC)
         if value is not None and backend is not BackendType.AIC:
-            message = f"compiler_custom_configs exists for AIC only, found the backend {backend}"
-            raise ValueError(message)
+            raise ValueError(f"compiler_custom_configs exists for AIC only, found the backend {backend}")
         return value
 
     @field_validator(*extension_json.FIELDS.values(), mode="before")

@@ -65,8 +65,7 @@ def parse_soc_details(text: str) -> tuple[SocTarget, ...]:
                 )
                 raise ValueError(message)
             if key in given:
-                message = f"{key} is given twice for one SoC; a | begins the next"
-                raise ValueError(message)
+                raise ValueError(f"{key} is given twice for one SoC; a | begins the next")
             given[key] = value.strip()
         targets.append(_soc(given))
     return tuple(targets)
@@ -75,8 +74,7 @@ def parse_soc_details(text: str) -> tuple[SocTarget, ...]:
 def _soc(given: dict[str, str]) -> SocTarget:
     architecture = given.get("dsp_arch")
     if architecture is not None and not _ARCHITECTURE.fullmatch(architecture):
-        message = f"found dsp_arch {architecture!r}, expected a text such as 'v73'"
-        raise ValueError(message)
+        raise ValueError(f"found dsp_arch {architecture!r}, expected a text such as 'v73'")
     return SocTarget(given.get("chipset"), architecture, _number(given, "soc_model"), _number(given, "cores"))
 
 
@@ -85,8 +83,7 @@ def _number(given: dict[str, str], key: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        message = f"found {key} {text!r}, expected a whole number"
-        raise ValueError(message)
+        raise ValueError(f"found {key} {text!r}, expected a whole number")
     return int(text)
 
 

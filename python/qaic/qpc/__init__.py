@@ -536,8 +536,7 @@ def _decode(text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    message = f"{name} is not a JSON number"
-    raise ValueError(message)
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _mapping(entry: Mapping[str, Any]) -> BufferMapping:

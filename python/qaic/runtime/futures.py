@@ -201,8 +201,7 @@ class Collector:
         if self._thread is None:
             if sys.is_finalizing():
                 # It would never begin, and `start` waits until it has.
-                message = "no thread can begin at the end of the interpreter"
-                raise RuntimeError(message)
+                raise RuntimeError("no thread can begin at the end of the interpreter")
             thread = _CollectorThread(target=self._work, name="qaic-futures")
             thread.start()
             self._thread = thread

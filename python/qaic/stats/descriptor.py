@@ -139,8 +139,7 @@ class Descriptor:
             There is no such core.
         """
         if not 0 <= core < self.cores:
-            message = f"core {core} of a program with {self.cores} cores"
-            raise IndexError(message)
+            raise IndexError(f"core {core} of a program with {self.cores} cores")
         if core not in self._columns:
             self._columns[core] = _columns(self._facts["cores"][core]["ops"])
         return self._columns[core]

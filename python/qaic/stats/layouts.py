@@ -249,13 +249,11 @@ def _records(section: str, given: Any) -> NDArray[Any] | bytes:
     dtype = RECORDS[section]
     array = np.asarray(given)
     if array.ndim != 1:
-        message = f"section {section} has shape {array.shape}; one dimension is expected"
-        raise ValueError(message)
+        raise ValueError(f"section {section} has shape {array.shape}; one dimension is expected")
     if array.dtype == dtype:
         return np.ascontiguousarray(array)
     if array.dtype.names is None:
-        message = f"section {section} has type {array.dtype}; a structured array is expected"
-        raise TypeError(message)
+        raise TypeError(f"section {section} has type {array.dtype}; a structured array is expected")
     unknown = [name for name in array.dtype.names if name not in (dtype.names or ())]
     if unknown:
         message = (

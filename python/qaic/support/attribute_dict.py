@@ -17,8 +17,7 @@ class AttributeDict(dict[str, V]):
             return self[name]
         except KeyError:
             known = ", ".join(self)
-            message = f"{type(self).__name__} has no {name!r}; it has {known}"
-            raise AttributeError(message) from None
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {known}") from None
 
     def __dir__(self) -> list[str]:
         """Keys first of all, for completion."""

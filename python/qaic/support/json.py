@@ -20,8 +20,7 @@ def parse_json(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
     except RecursionError:
-        message = "values are nested too deeply"
-        raise ValueError(message) from None
+        raise ValueError("values are nested too deeply") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -30,6 +29,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         # One pass: the text may come from anywhere and have millions of keys.
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         shown = twice if len(twice) <= _LONGEST_SHOWN else f"{twice[:_LONGEST_SHOWN]}..."
-        message = f"the key {shown!r} stands twice in one object"
-        raise ValueError(message)
+        raise ValueError(f"the key {shown!r} stands twice in one object")
     return made

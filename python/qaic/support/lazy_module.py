@@ -19,8 +19,7 @@ def lazy_door(package: str, homes: Mapping[str, str]) -> Callable[[str], object]
 
     def load(name: str) -> object:
         if name not in modules:
-            message = f"module {package!r} has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = getattr(import_module(modules[name], package), name)
         setattr(sys.modules[package], name, value)
         return value

@@ -75,8 +75,7 @@ def count(text: str, *, least: int = 1) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        message = f"{text!r} is not a whole number of at least {least}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return number
 
 
@@ -92,8 +91,7 @@ def tolerance(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        message = f"{text!r} is not a number of at least 0"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return number
 
 
@@ -105,6 +103,5 @@ def positive(text: str) -> float:
         number = math.nan
     # The comparison is written so that "not a number" fails it.
     if not 0 < number < math.inf:
-        message = f"{text!r} is not a positive number"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return number

@@ -86,8 +86,7 @@ class RangeRecord:
         # NaN comes through both.
         low, high = float(array.min()), float(array.max())
         if not (np.isfinite(low) and np.isfinite(high)):
-            message = "not finite"
-            raise ValueError(message)
+            raise ValueError("not finite")
         with self._lock:
             self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
 

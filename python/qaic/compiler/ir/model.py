@@ -101,8 +101,7 @@ class Model:
     def interface(self) -> Interface:
         """Inputs and outputs with all sets of shapes; known from shape inference on."""
         if self.known is None:
-            message = "the shapes of the model are not known yet"
-            raise AssertionError(message)
+            raise AssertionError("the shapes of the model are not known yet")
         return self.known
 
     @property

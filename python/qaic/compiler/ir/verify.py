@@ -32,8 +32,7 @@ def verify(model: Model, after: str) -> None:
         faults += _node_faults(function.node, known, own | domains, given=set(known))
         faults += [f"output {name!r} of {function.name!r}" for name in function.output if name not in known]
     if faults:
-        message = f"after the pass {after!r}: {'; '.join(faults[:5])}"
-        raise InvalidModelError(message)
+        raise InvalidModelError(f"after the pass {after!r}: {'; '.join(faults[:5])}")
 
 
 def _domain(name: str) -> str:

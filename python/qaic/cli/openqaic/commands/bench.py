@@ -281,8 +281,7 @@ def _streams(text: str) -> list[int]:
 
     numbers = [count(part) for part in text.split(",")]
     if max(numbers) > _MOST_STREAMS:
-        message = f"{max(numbers)} streams are more than {_MOST_STREAMS}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{max(numbers)} streams are more than {_MOST_STREAMS}")
     return numbers
 
 

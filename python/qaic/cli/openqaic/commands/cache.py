@@ -94,8 +94,7 @@ def _limit(text: str) -> int:
 
     size = parse_size(text)
     if size is None:
-        message = f"{text!r} is not a size; bytes are expected, as 500M or 20G"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; bytes are expected, as 500M or 20G")
     return size
 
 

@@ -124,6 +124,5 @@ def _port(text: str) -> int | None:
     if text == "no":
         return None
     if not (text.isascii() and text.isdigit() and int(text[:10]) <= _MOST_PORT):
-        message = f"{text!r} is no port: 0 to {_MOST_PORT}, or 'no'"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {_MOST_PORT}, or 'no'")
     return int(text)
