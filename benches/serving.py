@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 WIDTH, LAYERS, BATCH = 1024, 3, 16
+BATCH_SIZES = (1, 2, 4, 8, BATCH)
 CONCURRENCY = (1, 8, 64)
 #: JSON of what a client measured follows this
 RESULT = "result "
@@ -59,6 +60,16 @@ def model(path: Path, batch: int | str, width: int, layers: int) -> Path:
     built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.write_bytes(built.SerializeToString())
     return path
+
+
+def with_batch_sizes(path: Path) -> Path:
+    """Compile a model for batches of 1, 2, 4, 8 and 16 rows; returns a container with the model's name."""
+    import qaic
+
+    sizes = path.with_name("specializations.json")
+    sizes.write_text(json.dumps({"specializations": [{"batch": rows} for rows in BATCH_SIZES]}))
+    compiled = qaic.compile(path, output_dir=path.parent / "ours", network_specialization_config=sizes)
+    return Path(compiled.path).rename(path.with_suffix(".qpc"))
 
 
 def client(port: int, width: int, concurrency: int, form: str, seconds: float) -> None:
@@ -158,11 +169,9 @@ def compare(
     """Print a table of both servers with one model."""
     # MLServer knows tensors as JSON only, so both are asked for that.
     form = "json" if other == "MLServer" else "binary"
-    (folder / "ours").mkdir(parents=True)
-    models = {
-        "ours": model(folder / "ours" / "layers.onnx", BATCH, width, layers),
-        other: model(folder / "layers.onnx", "batch", width, layers),
-    }
+    folder.mkdir()
+    path = model(folder / "layers.onnx", "batch", width, layers)
+    models = {"ours": with_batch_sizes(path), other: path}
     ports = {name: free_port() for name in models}
     rows = []
     with contextlib.ExitStack() as stack:
