@@ -1,4 +1,4 @@
-"""The guide "Moving from the vendor's SDK": every name of its tables is what the guide says."""
+"""Every name in the tables of the SDK's names has the state that its row gives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from qaic.options.spec import Effect
 from qaic.options.table import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "guide" / "moving.md").read_text()
+TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("guide/moving.md", "reference/sdk-names.md"))
 STATES = {"same", "differs", "not there"}
 MODULES = {"qaic", "qaicrt", "QAicApi_pb2"}
 #: modules and tools of the SDK that are not in this package

@@ -23,7 +23,7 @@ _RECENT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a server. The guide (``docs/guide/serving.md``) gives the reasons for the defaults.
+    """Limits of a server. The reference (``docs/reference/server.md``) gives the reasons for the defaults.
 
     Parameters
     ----------
