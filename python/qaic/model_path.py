@@ -124,12 +124,7 @@ _LONGEST_TEXT: Final = 256 << 20
 def open_model(path: Path) -> Path | onnx.ModelProto:
     """Find a model; one in the text form of protobuf is read.
 
-    Raises
-    ------
-    OptionError
-        It is compiled already, or no model.
-    OSError
-        It cannot be read.
+    Raises OptionError if the file is a container or no model, and OSError if it cannot be read.
     """
     if not path.exists():
         raise missing_file(path)

@@ -78,10 +78,7 @@ class InstrumentedProgram:
     def passages(self, samples: Samples, tokens: int | None, total: Totals) -> Iterator[Passage]:
         """Run everything, one passage after another; sums of nodes go to `total`.
 
-        Raises
-        ------
-        OptionError
-            A sample does not fit the model.
+        Raises OptionError if a sample does not fit the model.
         """
         if tokens is None:
             for arrays in self.samples(samples):
@@ -119,12 +116,8 @@ def load(path: Path, workers: int = 1) -> _core.InferenceSet:
 def instrumented(model: ModelSource, options: CompileOptions) -> Iterator[InstrumentedProgram]:
     """Compile a model with everything that is observed, and load it; its files are removed afterwards.
 
-    Raises
-    ------
-    CompileError
-        The model cannot be compiled.
-    OptionError
-        An option contradicts the model, or changes the border of the program, which is not compared.
+    Raises CompileError if the model cannot be compiled, and OptionError if an option contradicts the model or
+    changes the border of the program, which is not compared.
     """
     with prepared(model, options, "comparing") as source, loaded(source) as program:
         yield program
@@ -154,6 +147,9 @@ def capture(
 
     Blocking; Ctrl-C ends it and leaves nothing behind. One passage is in memory at a time.
 
+    Raises CompileError if the model cannot be compiled, and OptionError if a sample does not fit the model,
+    or there is none.
+
     Parameters
     ----------
     model, options, samples
@@ -164,13 +160,6 @@ def capture(
         Gets every passage.
     decide
         What an output decides; None for the largest of its last dimension.
-
-    Raises
-    ------
-    CompileError
-        The model cannot be compiled.
-    OptionError
-        A sample does not fit the model, or there is none.
     """
     with prepared(model, options, "comparing") as source, loaded(source) as program:
         total = Totals(program.twin, decide)
@@ -255,13 +244,7 @@ class Totals:
         self._samples += 1
 
     def result(self) -> Capture:
-        """Return what was measured.
-
-        Raises
-        ------
-        OptionError
-            There was no sample.
-        """
+        """Return what was measured. Raises OptionError if there was no sample."""
         if not self._samples:
             raise OptionError("samples: found no samples, expected at least one", code="option.samples")
         decoding = None

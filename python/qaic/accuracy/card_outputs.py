@@ -115,13 +115,7 @@ class CardOutputs:
         )
 
     def take(self, passage: Passage) -> None:
-        """Compare the next sample.
-
-        Raises
-        ------
-        OptionError
-            The card's output has another size or shape.
-        """
+        """Compare the next sample. Raises OptionError if the card's output has another size or shape."""
         number, self._taken = self._taken, self._taken + 1
         given: Mapping[str, NDArray[Any]] = {}
         if self._archives:
@@ -174,10 +168,7 @@ class CardOutputs:
     def result(self) -> tuple[CardAccuracy, ...]:
         """Return the comparison of every output that the card gave.
 
-        Raises
-        ------
-        OptionError
-            No output of any sample was there.
+        Raises OptionError if no output of any sample was there.
         """
         if not self._sums:
             raise self._wrong(

@@ -16,10 +16,7 @@ Decide: TypeAlias = Callable[[str, NDArray[Any]], object]
 def imported(name: str) -> Callable[..., object]:
     """Import a function by ``module:function``.
 
-    Raises
-    ------
-    ValueError
-        There is none; the message states why.
+    Raises ValueError, which states the reason, if there is no such function.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -34,10 +31,7 @@ def imported(name: str) -> Callable[..., object]:
 def decision_function(given: object) -> Decide | None:
     """Return the function that a user gave, or named; None for the largest of the last dimension.
 
-    Raises
-    ------
-    OptionError
-        It is none, or cannot be imported.
+    Raises OptionError if the value is no function or cannot be imported.
     """
     if given is None or callable(given):
         return given

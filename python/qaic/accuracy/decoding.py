@@ -185,10 +185,7 @@ class Decoder:
     def prompts(self, samples: Samples, tokens: int) -> Iterator[list[int]]:
         """Yield the prompts.
 
-        Raises
-        ------
-        OptionError
-            A sample is no prompt, or too long for the context; the message names it.
+        Raises OptionError if a sample is no prompt, or too long for the context; the message names it.
         """
         if samples.is_random:
             rng = np.random.default_rng(0)

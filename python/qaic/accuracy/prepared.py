@@ -149,12 +149,8 @@ class PreparedModel:
 def prepared(model: ModelSource, options: CompileOptions, title: str) -> Iterator[PreparedModel]:
     """Open a model and make what does not depend on the precision of single nodes.
 
-    Raises
-    ------
-    CompileError
-        The model cannot be compiled.
-    OptionError
-        An option contradicts the model, or changes the border of the program, which is not compared.
+    Raises CompileError if the model cannot be compiled, and OptionError if an option contradicts the model or
+    changes the border of the program, which is not compared.
     """
     if options.custom_io_list_file:
         raise OptionError(
@@ -205,10 +201,7 @@ _OF_INTEGERS: Final = frozenset((*QUANTIZATION_SETTINGS, *CALIBRATION_SAMPLES))
 def named(to: object) -> tuple[str, ...]:
     """Return the precisions that are asked for: ``fp16``, ``fp16,int8``, or a list; a plus joins two.
 
-    Raises
-    ------
-    OptionError
-        One of them is none.
+    Raises OptionError if a name is no precision.
     """
     given = to.split(",") if isinstance(to, str) else to
     if not isinstance(given, Sequence) or not given or not all(isinstance(name, str) for name in given):

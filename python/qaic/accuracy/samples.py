@@ -87,10 +87,7 @@ class Samples:
     def read(self, inputs: Sequence[SampledInput], model: Model) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the samples as the program takes them.
 
-        Raises
-        ------
-        OptionError
-            A sample does not fit the model; the message names it.
+        Raises OptionError if a sample does not fit the model; the message names it.
         """
         source: SampleSource
         if self.is_random:
@@ -108,10 +105,7 @@ class Samples:
     def given(self) -> Iterator[Sample]:
         """Yield the samples as they are given, not yet compared with a model.
 
-        Raises
-        ------
-        OptionError
-            They are files without names, for which a model must name the inputs.
+        Raises OptionError if they are files without names, for which a model must name the inputs.
         """
         if self.path is not None or self.is_random:
             raise _wrong(f"the input list {str(self.path)!r}" if self.path else repr(_RANDOM))

@@ -234,10 +234,7 @@ _SAMPLES: Final = ("input_list_file", "use_random_input_data")
 def _run_request(resolved: ResolvedOptions) -> RunRequest:
     """Turn the options of the run into those of ``qaic-runner``, before any work; the program comes later.
 
-    Raises
-    ------
-    qaic.errors.OptionConflictError
-        They contradict each other.
+    Raises OptionConflictError if the options contradict each other.
     """
     from qaic.cli.runner.command_line import request_of
     from qaic.options.rows.runner import RunnerOptions

@@ -46,10 +46,7 @@ class FileTypeModel:
     def installed(cls) -> FileTypeModel:
         """Find the model in the installed package, without importing it.
 
-        Raises
-        ------
-        StateError
-            The package is not installed.
+        Raises StateError if the package is not installed.
         """
         spec = importlib.util.find_spec("magika")
         folders = list(spec.submodule_search_locations or ()) if spec else []

@@ -300,10 +300,7 @@ class DeviceSource:
     def reset(self, number: int) -> None:
         """Reset a card with everything that is on it, also of other processes.
 
-        Raises
-        ------
-        DeviceError
-            It cannot be reset; states why.
+        Raises DeviceError with the reason if the device cannot be reset.
         """
         self._context.reset(number)
 

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 def read_graph(qpc: Qpc) -> onnx.ModelProto:
     """Read the graph. Blocking.
 
-    Raises
-    ------
-    StateError
-        The container is of a card, or holds several programs: there is no graph.
-    QpcError
-        The graph is damaged.
+    Raises StateError if the container is of a card or holds several programs, and so has no graph, and
+    QpcError if the graph is damaged.
     """
     content = qpc.graph if qpc.is_program else None
     if content is None:

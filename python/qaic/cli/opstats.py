@@ -281,12 +281,7 @@ def _some(what: str, numbers: Sequence[int]) -> str:
 def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ...]:
     """Return what helps, in the words of the command line.
 
-    Parameters
-    ----------
-    error : QaicError or OSError
-        What is wrong with a buffer.
-    option : str
-        The option that takes the container of the buffer.
+    `error` is the defect of a buffer; `option` is the option that takes the container of the buffer.
     """
     if not isinstance(error, QaicError):
         return ()

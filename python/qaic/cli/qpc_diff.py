@@ -348,10 +348,7 @@ _DEEPEST: Final = 32
 def graph_of(qpc: Qpc) -> onnx.ModelProto | None:
     """Read the graph of a container; None for one that was not compiled here.
 
-    Raises
-    ------
-    QpcFormatError
-        It is no ONNX model.
+    Raises QpcFormatError if the bytes are no ONNX model.
     """
     if not qpc.is_program:
         return None

@@ -87,12 +87,8 @@ def integer_coverage(graph: bytes) -> tuple[int, int] | None:
 def precision(options: Mapping[str, Any], coverage: tuple[int, int] | None = None) -> str:
     """Sum up what a program computes in.
 
-    Parameters
-    ----------
-    options : Mapping[str, Any]
-        Options that the program was compiled with. They come from a file and may hold anything.
-    coverage : tuple of int or None
-        Number of its nodes that compute on integers, and of all; None where it is not known.
+    `options` are those that the program was compiled with; they come from a file and may hold anything.
+    `coverage` is the number of nodes that compute on integers, and of all nodes; None if it is not known.
     """
     parts = ["float16" if options.get("convert_to_fp16") is True else "as in the model"]
     if asks_for_integers(options):

@@ -70,17 +70,7 @@ class Analysis:
 def analyze(model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: CompileOptions) -> Analysis:
     """Look at a model up to the shapes of its values. Blocking; reads no large weights.
 
-    Parameters
-    ----------
-    model : path, bytes or onnx.ModelProto
-        The model.
-    options : CompileOptions
-        Options, of which those about shapes and operators count.
-
-    Raises
-    ------
-    CompileError, OptionError, OSError
-        As `qaic.compile`.
+    Of the options, those about shapes and operators count. Raises what `qaic.compile` raises.
     """
     with opened(model) as source, Progress("looking at the model") as progress:
         read, context = begin(source, options, progress)

@@ -46,6 +46,9 @@ class Measurements:
 def read(path: str | os.PathLike[str], fixed: Fixed, card: Card) -> Measurements:
     """Read a file of measurements.
 
+    Raises InputError if the file has other columns, no rows or impossible values, and OSError if the file
+    cannot be read.
+
     Parameters
     ----------
     path
@@ -56,13 +59,6 @@ def read(path: str | os.PathLike[str], fixed: Fixed, card: Card) -> Measurements
         The settings that a latency report was measured with.
     card
         The card of the runs.
-
-    Raises
-    ------
-    InputError
-        The file has other columns, no rows, or values that cannot be.
-    OSError
-        The file cannot be read.
     """
     file = Path(path)
     try:

@@ -161,13 +161,7 @@ def _count(cards: object) -> int:
 
 
 def _fixed(resolved: ResolvedOptions, card: Card) -> Fixed:
-    """Return the settings that options decide.
-
-    Raises
-    ------
-    OptionConflictError
-        The card has fewer cores.
-    """
+    """Return the settings that options decide. Raises OptionConflictError if the card has fewer cores."""
     asked = resolved.as_given
     fixed = Fixed(
         resolved.compile.aic_num_cores if "aic_num_cores" in asked else None,

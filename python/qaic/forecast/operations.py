@@ -146,12 +146,7 @@ class OperationTable:
 def weight_bytes(precision: str, *, products: bool = True) -> float:
     """Return the bytes of a weight; of several precisions joined by a plus the smallest.
 
-    Parameters
-    ----------
-    precision : str
-        Names of precisions.
-    products : bool
-        Whether it is a weight of a product, which alone can be MXFP6; others are float16 then.
+    `precision` names precisions. Only weights of products (`products`) can be MXFP6; others are float16 then.
     """
     parts = precision.split("+")
     if not products:

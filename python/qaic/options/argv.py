@@ -209,10 +209,7 @@ def _is_for_sdk(spec: OptionSpec) -> bool:
 def written(spec: OptionSpec, value: object) -> list[str]:
     """Write one option as arguments; none where it has no flag.
 
-    Raises
-    ------
-    ValueMismatchError
-        The value cannot be written as a flag.
+    Raises ValueMismatchError if the value cannot be written as a flag.
     """
     return [] if spec.flag is None else _written(spec, spec.flag, value, sdk=False)
 

@@ -38,10 +38,7 @@ _FIXED: Final = (
 def render_help(stages: Collection[Stage]) -> str:
     """Return the flags of some stages, under the headings of their sections.
 
-    Parameters
-    ----------
-    stages
-        Which options to show; those without a flag are left out.
+    Options without a flag are left out.
     """
     specs = [spec for spec in SPECS if spec.flag is not None and spec.stage in stages]
     parts = []

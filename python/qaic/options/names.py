@@ -39,12 +39,7 @@ def normalize(key: str) -> str:
 def nearest(key: str, names: Iterable[str]) -> str | None:
     """Return the name that is most like ``key``, or None when nothing is near.
 
-    Parameters
-    ----------
-    key
-        Name as the user wrote it.
-    names
-        Names to choose from, in any spelling. One that negates ``key`` is never near.
+    `names` may have any spelling; one that negates ``key`` is never near.
     """
     wanted = normalize(key)[:_LONGEST_COMPARED]
     by_key = {normalize(name): name for name in names}
@@ -65,12 +60,7 @@ def _are_opposite(first: str, second: str) -> bool:
 def unknown_keys(given: Iterable[object], known: Iterable[str]) -> list[str]:
     """Return a warning for each unknown key of a user's file, with the nearest known one.
 
-    Parameters
-    ----------
-    given
-        Keys of an object in the file.
-    known
-        Keys that have a meaning there.
+    `given` are the keys of an object in the file, `known` those that have a meaning there.
     """
     meant = list(known)
     texts = []
@@ -85,12 +75,8 @@ def unknown_keys(given: Iterable[object], known: Iterable[str]) -> list[str]:
 def in_style_of(name: str, like: str) -> str:
     """Write a canonical name in the style of another spelling, so that it can be pasted where that one stood.
 
-    Parameters
-    ----------
-    name
-        Canonical name, with underscores.
-    like
-        Spelling whose leading dashes and word separator are taken over.
+    `name` is a canonical name, with underscores; `like` is a spelling whose leading dashes and word separator
+    are taken over.
     """
     dashes = like[: len(like) - len(like.lstrip("-"))]
     hyphenated = bool(dashes) or ("-" in like and "_" not in like)

@@ -196,15 +196,9 @@ def resolve(
 def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
     """Type changes of `RuntimeOptions` and return them by canonical name, for `dataclasses.replace`.
 
-    Parameters
-    ----------
-    changes
-        Any spelling of the names that `RuntimeOptions.backend_options` returns. None changes nothing.
-
-    Raises
-    ------
-    qaic.errors.OptionError
-        A name is unknown or cannot be changed after construction, or a value is wrong.
+    `changes` has any spelling of the names that `RuntimeOptions.backend_options` returns; None changes
+    nothing. Raises OptionError if a name is unknown or cannot be changed after construction, or a value is
+    wrong.
     """
     named: list[_Named] = []
     wrong: list[str] = []

@@ -71,10 +71,7 @@ _STAGES: dict[type, Stage] = {
 def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
     """Map every lookup key to its option.
 
-    Raises
-    ------
-    ValueError
-        Two options claim one key, or a key could never be looked up: the table is wrong.
+    Raises ValueError if two options claim one key, or a key could never be looked up: the table is wrong.
     """
     found: dict[str, OptionSpec] = {}
     for row in rows:
@@ -194,10 +191,7 @@ _ALWAYS_EFFECTIVE = frozenset(
 def set_options(values: Mapping[str, object]) -> dict[str, Json]:
     """Return the JSON form of the values that were given, by canonical name.
 
-    Parameters
-    ----------
-    values
-        Typed values by canonical name; those that cannot change the container are left out.
+    `values` are typed values by canonical name; those that cannot change the container are left out.
     """
     return {
         spec.name: spec.codec.to_json(values[spec.name])

@@ -25,10 +25,7 @@ _MOST_KINDS = 12
 def latency_png(distribution: Distribution, *, title: str) -> bytes:
     """Return a picture of latencies: histogram and curve, or percentiles where only those are known.
 
-    Raises
-    ------
-    StateError
-        matplotlib is not installed.
+    Raises StateError if matplotlib is not installed.
     """
     figure = _figure((9.0, 6.4 if distribution.seconds is not None else 3.6))
     unit, per_second = distribution.unit
@@ -91,10 +88,7 @@ def _draw_curve(axes: Any, distribution: Distribution) -> None:
 def timeline_png(timeline: Timeline, *, title: str) -> bytes:
     """Return a picture of a timeline: a row per thread, colors by kind.
 
-    Raises
-    ------
-    StateError
-        matplotlib is not installed.
+    Raises StateError if matplotlib is not installed.
     """
     rows = [track for track in timeline.tracks if len(track.start)]
     figure = _figure((12.0, 1.6 + 0.32 * max(len(rows), 2)))
@@ -186,13 +180,7 @@ def _png(figure: Any) -> bytes:
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """Return ``.html`` or ``.png``.
-
-    Raises
-    ------
-    OptionError
-        The name ends in neither.
-    """
+    """Return ``.html`` or ``.png``. Raises OptionError if the name ends in neither."""
     suffix = Path(path).suffix.lower()
     if suffix not in {".html", ".png"}:
         raise OptionError(

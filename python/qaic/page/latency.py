@@ -38,13 +38,7 @@ class Distribution:
 
     @classmethod
     def of(cls, seconds: ArrayLike, *, what: str = "run") -> Distribution:
-        """Reduce latencies.
-
-        Raises
-        ------
-        InputError
-            There are none, or one is negative or no number.
-        """
+        """Reduce latencies. Raises InputError if there are none, or one is negative or no number."""
         values = np.asarray(seconds, np.float64).reshape(-1)
         if not len(values):
             raise InputError("no latencies to draw", code="plot.empty")
@@ -67,10 +61,7 @@ class Distribution:
     def of_metrics(cls, metrics: Mapping[str, Any]) -> Distribution:
         """Take over what ``Session.get_metrics`` returned.
 
-        Raises
-        ------
-        InputError
-            A figure is missing or no number.
+        Raises InputError if a figure is missing or no number.
         """
         keys = {"P25": "P25", "P50": "P50", "P75": "P75", "P90": "P90", "P99": "P99", "P99.9": "P999"}
         wanted = ["num_of_inferences", "min_latency", "max_latency", "avg_latency", *keys.values()]

@@ -110,10 +110,7 @@ class BatchShapes:
     def admit(self, inputs: Mapping[str, NDArray[Any]]) -> AdmittedRequest:
         """Check the inputs of a request; types are converted as `qaic.Session.run` does.
 
-        Raises
-        ------
-        qaic.errors.InputError
-            A name is unknown or missing, or a shape, type or value does not fit.
+        Raises InputError if a name is unknown or missing, or a shape, type or value does not fit.
         """
         dtypes = self._dtypes
         if inputs.keys() != dtypes.keys():
@@ -137,10 +134,7 @@ class BatchShapes:
     def converted(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return inputs in the types of the program. Those that it does not have stay as they are.
 
-        Raises
-        ------
-        qaic.errors.InputError
-            A type or value does not fit.
+        Raises InputError if a type or value does not fit.
         """
         dtypes, found = self._dtypes, dict(inputs)
         for name, array in inputs.items():
@@ -251,10 +245,7 @@ def _combinations(session: Session) -> list[tuple[dict[str, Shape], dict[str, Sh
 def refuse_state(session: Session) -> None:
     """Refuse a program whose state would be shared by all requests.
 
-    Raises
-    ------
-    qaic.errors.StateError
-        The device keeps state of it.
+    Raises StateError if the device keeps state of it.
     """
     plan = session.qpc.plan
     inputs = {spec.name for spec in session.inputs}

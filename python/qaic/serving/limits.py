@@ -170,10 +170,7 @@ class Lease:
     def resize(self, size: int) -> None:
         """Set the number of bytes of the lease.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            The budget does not have them (``serving.memory``).
+        Raises StateError if the budget does not have the bytes (``serving.memory``).
         """
         budget = self._budget
         while budget.used_bytes - self.held_bytes + size > budget.total_bytes and size > self.held_bytes:
@@ -188,10 +185,7 @@ class Lease:
     async def collect(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the parts of a body as they arrive, and count their bytes.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            The budget does not have them, or this body had to give way.
+        Raises StateError if the budget does not have the bytes, or this body had to give way.
         """
         self._task = asyncio.current_task()
         self._budget.arriving.add(self)

@@ -79,12 +79,8 @@ class ModelSettings:
 def read_settings(name: str, path: Path) -> ModelSettings:
     """Read a ``config.pbtxt``. Blocking.
 
-    Raises
-    ------
-    OSError
-        It cannot be read.
-    qaic.errors.OptionError
-        It is no configuration of a model for this backend.
+    Raises OSError if the file cannot be read, and OptionError if it is no configuration of a model for this
+    backend.
     """
     try:
         text = read_text(path, _MOST_BYTES)
@@ -146,10 +142,7 @@ def check_tensors(
 ) -> None:
     """Compare the tensors of a configuration, which may leave them out, with those of the container.
 
-    Raises
-    ------
-    qaic.errors.OptionError
-        They differ.
+    Raises OptionError if the tensors differ.
     """
     config = settings.config
     if config is None:

@@ -45,13 +45,7 @@ class FileSource:
     is_repository: bool
 
     def settings(self) -> ModelSettings:
-        """Read how it is to be served. Blocking.
-
-        Raises
-        ------
-        OSError, qaic.errors.OptionError
-            As `read_settings`.
-        """
+        """Read how it is to be served. Blocking. Raises what `read_settings` raises."""
         config = self.path / CONFIG_FILE_NAME
         if self.is_repository and config.exists():
             return read_settings(self.name, config)
@@ -60,12 +54,8 @@ class FileSource:
     def programs(self, settings: ModelSettings) -> Mapping[int, Callable[[], Session]]:
         """Find the programs to serve, in containers or ONNX files. Blocking.
 
-        Raises
-        ------
-        qaic.errors.OptionError
-            There is no version, or not one program in a version.
-        OSError
-            A folder cannot be read.
+        Raises OptionError if there is no version, or not one program in a version, and OSError if a folder
+        cannot be read.
         """
         return {version: partial(_open, path, settings) for version, path in self._files(settings).items()}
 
@@ -94,12 +84,8 @@ def _open(path: Path, settings: ModelSettings) -> Session:
 def find_sources(paths: list[Path]) -> dict[str, FileSource]:
     """Find all models below paths, by name. Blocking.
 
-    Raises
-    ------
-    FileNotFoundError
-        A path does not exist.
-    qaic.errors.OptionError
-        A path is nothing that can be served, or two models have one name.
+    Raises FileNotFoundError if a path does not exist, and OptionError if a path is nothing that can be
+    served, or two models have one name.
     """
     found: dict[str, FileSource] = {}
     for path in paths:

@@ -73,10 +73,7 @@ class Repository:
     def find(self, name: str, version: str = "") -> ServedModel:
         """Return a model; of several versions the highest, unless one is named.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            It is not there (``serving.unknown_model``).
+        Raises StateError if there is no such model (``serving.unknown_model``).
         """
         versions = self._models.get(name)
         if not versions:
@@ -103,10 +100,7 @@ class Repository:
     ) -> tuple[ServedModel, dict[str, NDArray[Any]]]:
         """Answer one request; returns the model that did, too. Of one that is replaced the new one does.
 
-        Raises
-        ------
-        qaic.errors.QaicError
-            As `find` and `ServedModel.infer`.
+        Raises what `find` and `ServedModel.infer` raise.
         """
         while True:
             model = self.find(name, version)
@@ -121,10 +115,7 @@ class Repository:
     ) -> dict[str, NDArray[Any]]:
         """Return inputs in the types of a model, which `infer` converts otherwise. Any thread may call it.
 
-        Raises
-        ------
-        qaic.errors.QaicError
-            As `find`, and for a type that does not convert.
+        Raises what `find` raises, and QaicError for a type that does not convert.
         """
         return self.find(name, version).shapes.converted(inputs)
 
@@ -154,12 +145,8 @@ class Repository:
     def load_all(self) -> None:
         """Find all models and load them. Blocking. What cannot be loaded is logged, and the others answer.
 
-        Raises
-        ------
-        OSError, qaic.errors.OptionError
-            Of finding them.
-        Exception
-            None can be loaded; that of the first.
+        Raises OSError or OptionError if models cannot be found, and the first model's error if none can be
+        loaded.
         """
         first: Exception | None = None
         for name in self._find_sources():
@@ -173,10 +160,8 @@ class Repository:
     async def load_async(self, name: str) -> None:
         """Do as `load`, without blocking the event loop; one change after the other.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            Too many wait already (``serving.loads``), or the server ends (``serving.ending``).
+        Raises StateError if too many wait already (``serving.loads``), or the server ends
+        (``serving.ending``).
         """
         await self._in_turn(self.load, name)
 
@@ -248,12 +233,8 @@ class Repository:
     def load(self, name: str) -> None:
         """Load a model, or load it again. Blocking; until its versions are ready the old ones answer.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            There is no such model.
-        OSError, qaic.errors.QaicError
-            It cannot be loaded; what was loaded before stays.
+        Raises StateError if there is no such model, and OSError or QaicError if it cannot be loaded; a model
+        that was loaded before stays.
         """
         with self._changes:
             sources = self._find_sources()
@@ -288,10 +269,7 @@ class Repository:
     def unload(self, name: str) -> None:
         """Unload a model. Blocking: what is queued is answered first.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            It is not loaded.
+        Raises StateError if the model is not loaded.
         """
         with self._changes:
             self.find(name)
@@ -328,10 +306,7 @@ class Repository:
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Return statistics in the form of the protocol, of all models or one.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            It is not loaded.
+        Raises StateError if the model is not loaded.
         """
         if not name:
             models = self.loaded()
@@ -354,10 +329,7 @@ def _text(error: Exception) -> str:
 def refuse_overrides(parameters: object) -> None:
     """Refuse parameters of a load, which may bring a configuration or files of their own.
 
-    Raises
-    ------
-    qaic.errors.OptionError
-        There are some.
+    Raises OptionError if there are some.
     """
     if parameters:
         raise OptionError(

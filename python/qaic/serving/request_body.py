@@ -148,10 +148,7 @@ def _decode(
 def timeout_s_of(microseconds: object) -> float | None:
     """Turn the parameter ``timeout`` of a request into seconds; None for no limit.
 
-    Raises
-    ------
-    qaic.errors.InputError
-        It is no whole number from 0 on.
+    Raises InputError if the value is no whole number from 0 on.
     """
     if microseconds is None:
         return None
@@ -222,13 +219,7 @@ def _from_json(
 
 
 def checked_shape(name: str, shape: object) -> tuple[int, ...]:
-    """Return a shape that a client gave.
-
-    Raises
-    ------
-    qaic.errors.InputError
-        It is none.
-    """
+    """Return a shape that a client gave. Raises InputError if it is none."""
     if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
         raise _malformed(f"input {name!r} has no 'shape', a list of sizes")
     if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
@@ -268,10 +259,7 @@ def _malformed(what: str) -> InputError:
 def chosen_outputs(outputs: Mapping[str, NDArray[Any]], names: list[str] | None) -> dict[str, NDArray[Any]]:
     """Return the outputs that a client asks for, in its order.
 
-    Raises
-    ------
-    qaic.errors.InputError
-        The program has no output of a name.
+    Raises InputError if the program has no output of a name.
     """
     if names is None:
         return dict(outputs)
@@ -356,10 +344,7 @@ BINARY_ONLY: Final = frozenset({"FP16"})
 def dtype_of(name: str, datatype: str) -> np.dtype[Any]:
     """Return the dtype that a datatype of input ``name`` means.
 
-    Raises
-    ------
-    qaic.errors.InputTypeError
-        No program takes it.
+    Raises InputTypeError if no program takes the type.
     """
     dtype = _DTYPES.get(datatype)
     if dtype is None:
@@ -378,10 +363,8 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> NDArray[Any]:
     """Make an array over the bytes of input ``name``.
 
-    Raises
-    ------
-    qaic.errors.InputTypeError
-        The bytes are not as many as datatype and shape need, or no program takes the datatype.
+    Raises InputTypeError if the bytes are not as many as datatype and shape need, or no program takes the
+    datatype.
     """
     dtype = dtype_of(name, datatype)
     expected = dtype.itemsize
@@ -399,10 +382,7 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvie
 def shaped(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Give an array of as many elements the shape of input ``name``.
 
-    Raises
-    ------
-    qaic.errors.InputShapeError
-        No array can have it.
+    Raises InputShapeError if no array can have the shape.
     """
     try:
         return array.reshape(shape)

@@ -129,10 +129,7 @@ class ServedModel:
     ) -> dict[str, NDArray[Any]]:
         """Answer one request; cancelling the task takes it out of the queue.
 
-        Raises
-        ------
-        qaic.errors.QaicError
-            As `Batcher.submit`, and what the inference raises.
+        Raises what `Batcher.submit` and the inference raise.
         """
         if self._lost:
             raise self._lost_error()

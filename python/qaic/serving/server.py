@@ -81,17 +81,8 @@ class Server:
     def run(self, on_ready: Callable[[Server], object] | None = None) -> None:
         """Load the models, listen, and answer until SIGTERM, Ctrl-C or `stop`. Blocking.
 
-        Parameters
-        ----------
-        on_ready
-            Called once the ports are open.
-
-        Raises
-        ------
-        OSError
-            A port or path cannot be used.
-        Exception
-            No model can be loaded; that of the first.
+        `on_ready` is called once the ports are open. Raises OSError if a port or path cannot be used, and the
+        first model's error if no model can be loaded.
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             loop = runner.get_loop()

@@ -63,10 +63,7 @@ class ServerState:
     async def until_end(self, work: Awaitable[T]) -> T:
         """Await what the end of the server may cut off.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            The time that requests have at the end is over (``serving.ending``).
+        Raises StateError if the time that requests have at the end is over (``serving.ending``).
         """
         try:
             return await work
@@ -95,10 +92,7 @@ class ServerState:
     def check_model_control(self) -> None:
         """Refuse a client's load or unload where the server was started without.
 
-        Raises
-        ------
-        qaic.errors.StateError
-            It was.
+        Raises StateError if it was.
         """
         if not self.limits.model_control:
             raise StateError(

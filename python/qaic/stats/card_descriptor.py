@@ -33,20 +33,9 @@ _SLICE: Final = re.compile(r"_slice(\d+)")
 def card_descriptors(qpc: Qpc, schema: str | os.PathLike[str] | bytes) -> Iterator[Descriptor]:
     """Yield the operations of each network that the segments of a program describe.
 
-    Parameters
-    ----------
-    qpc
-        A program.
-    schema
-        A serialized ``FileDescriptorSet`` that defines ``aicopstatsdesc.OpstatsDescriptor``, or a file with
-        one.
-
-    Raises
-    ------
-    qaic.errors.StatsFormatError
-        The schema is none, or the segment does not follow it.
-    qaic.errors.StatsVersionError
-        The segment has another major version.
+    `schema` is a serialized ``FileDescriptorSet`` that defines ``aicopstatsdesc.OpstatsDescriptor``, or a
+    file with one. Raises StatsFormatError if the schema is none or the segment does not follow it, and
+    StatsVersionError if the segment has another major version.
     """
     segments = [segment for name, segment in qpc.segments.items() if fnmatch(name, SEGMENTS)]
     if not segments:

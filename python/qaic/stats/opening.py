@@ -228,12 +228,7 @@ def stats_file(path: Path) -> StatsFile | None:
 def files_in(directory: Path) -> list[StatsFile]:
     """Return the stats buffers of a directory in the order of their names.
 
-    Raises
-    ------
-    StatsError
-        There are none.
-    OSError
-        The directory cannot be read.
+    Raises StatsError if there are none, and OSError if the directory cannot be read.
     """
     found = [file for path in sorted(directory.iterdir()) if (file := stats_file(path)) is not None]
     if not found:

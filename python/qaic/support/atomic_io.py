@@ -36,15 +36,8 @@ def work_folder(parent: Path) -> Iterator[Path]:
 
     The folder is locked as long as its process lives. Folders of killed processes are reused or removed.
 
-    Parameters
-    ----------
-    parent
-        Existing folder, on the same file system as the results.
-
-    Raises
-    ------
-    OSError
-        Nothing can be written there.
+    `parent` is an existing folder on the file system of the results. Raises OSError if nothing can be written
+    there.
     """
     path, handle = _enter(parent)
     try:
@@ -134,6 +127,8 @@ def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent:
     Permissions and owner of a file that is replaced are kept. A link is followed. A device or pipe is written
     to as it is.
 
+    Raises OSError, which names `path`, if the folder cannot be written to, and what ``write`` raises.
+
     Parameters
     ----------
     path
@@ -142,11 +137,6 @@ def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent:
         Writes to the path it is given, which does not exist; it reports errors of writing and closing.
     work_parent
         Existing folder of the work folder, on the file system of `path`; by default the folder of `path`.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be written to, or what ``write`` raises; the error names `path`.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     parent = target.parent if work_parent is None else work_parent

@@ -11,11 +11,8 @@ _LONGEST_SHOWN: Final = 80
 def parse_json(data: bytes) -> Any:
     """Return the value of a UTF-8 text, with or without a byte order mark.
 
-    Raises
-    ------
-    ValueError
-        It is no JSON, is nested too deeply, or one object has a key twice, of which Python would silently
-        keep the last.
+    Raises ValueError if the text is no JSON, is nested too deeply, or one object has a key twice, of which
+    Python would silently keep the last.
     """
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)

@@ -8,12 +8,7 @@ from importlib import import_module
 def lazy_door(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return the ``__getattr__`` of a package whose public names are imported with their first use.
 
-    Parameters
-    ----------
-    package
-        Name of the package.
-    homes
-        Module, relative to the package -> its public names, separated by spaces.
+    `homes` has for each module, relative to the package, its public names, separated by spaces.
     """
     modules = {name: module for module, names in homes.items() for name in names.split()}
 

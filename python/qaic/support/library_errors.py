@@ -14,12 +14,8 @@ def library_errors(refuse: Callable[[str], Exception], *, among_ours: bool = Fal
     Headers of arrays are Python expressions and archives have damaged members, so the exceptions are of many
     types. Errors of the system and of this package pass through.
 
-    Parameters
-    ----------
-    refuse
-        Makes the error from the first line of the library's message.
-    among_ours
-        The block does more than call a library; what our own code raises is a defect and passes through.
+    `refuse` makes the error from the first line of the library's message. With `among_ours` the block does
+    more than call a library; what our own code raises is a defect and passes through.
     """
     try:
         yield

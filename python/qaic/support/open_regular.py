@@ -15,12 +15,7 @@ class NotRegularError(OSError):
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a regular file for reading. Blocking.
 
-    Raises
-    ------
-    NotRegularError
-        It is a pipe or a device.
-    OSError
-        It cannot be read, or is a folder.
+    Raises NotRegularError for a pipe or a device, and OSError if the file cannot be read or is a folder.
     """
     # O_NONBLOCK: opening a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -42,12 +37,8 @@ def _refuse_others(mode: int, path: str) -> None:
 def read_text(path: str | os.PathLike[str], most_bytes: int = 64 << 20) -> str:
     """Read a regular file of UTF-8 text, with or without a mark of byte order. Blocking.
 
-    Raises
-    ------
-    ValueError
-        It has more bytes than `most_bytes`, or is not UTF-8; the message begins with ``found``.
-    OSError
-        As for :func:`open_regular`.
+    Raises OSError as `open_regular`, and ValueError, which begins with ``found``, if the file has more bytes
+    than `most_bytes` or is not UTF-8.
     """
     content = read_regular(path, most_bytes)
     if len(content) > most_bytes:

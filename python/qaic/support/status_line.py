@@ -69,12 +69,8 @@ def repeated(work: Callable[[], None], period_s: float) -> Iterator[None]:
 def status_line(text: Callable[[], str], patience_s: float = _PERIOD_S) -> Iterator[None]:
     """Show a text and the elapsed seconds on standard error until the block ends.
 
-    Parameters
-    ----------
-    text
-        Returns the text; called from another thread.
-    patience_s
-        Seconds before it first appears on a terminal.
+    `text` returns the text and is called from another thread; `patience_s` is the number of seconds before
+    the line first appears on a terminal.
     """
     stream = sys.stderr
     is_terminal = stream is not None and stream.isatty()

@@ -67,10 +67,7 @@ def compose(data: bytes) -> Node | None:
 
     Aliases put one node in several places, also in itself: a walk over nodes bounds what it visits.
 
-    Raises
-    ------
-    YamlMistakeError
-        It is no YAML, more than one document, or nested more than 100 levels deep.
+    Raises YamlMistakeError if it is no YAML, more than one document, or nested more than 100 levels deep.
     """
     import yaml
 
@@ -98,19 +95,8 @@ def compose(data: bytes) -> Node | None:
 def pairs(node: MappingNode, compared: Callable[[str], str] = str) -> list[tuple[str, int, Node]]:
     """Return the keys of a mapping, the line of each, and the nodes of their values.
 
-    Parameters
-    ----------
-    node
-        The mapping.
-    compared
-        Gives what two spellings of one key have in common.
-
-    Raises
-    ------
-    DuplicateKeyError
-        A key stands twice.
-    YamlMistakeError
-        A key is a list or a mapping.
+    `compared` returns what two spellings of one key have in common. Raises DuplicateKeyError if a key stands
+    twice, and YamlMistakeError if a key is a list or a mapping.
     """
     import yaml
 

@@ -177,17 +177,8 @@ def _equal_tokens(found: Outputs, reference: Outputs) -> int:
 def parse(target: object, decide: Decide | None = None) -> Target:
     """Read a target.
 
-    Parameters
-    ----------
-    target
-        What the user gave.
-    decide
-        What an output decides.
-
-    Raises
-    ------
-    OptionError
-        It is none.
+    `target` is the goal as the user gave it; `decide` returns the decision of an output. Raises OptionError
+    if the text is no target.
     """
     found = _BOUND.fullmatch(target) if isinstance(target, str) else None
     if found is None:

@@ -53,10 +53,7 @@ class _Parser(console.Parser):
 def parser(names: frozenset[str]) -> console.Parser:
     """Build the parser.
 
-    Parameters
-    ----------
-    names
-        Subcommands whose arguments are declared; the others are only listed.
+    The arguments of the subcommands in `names` are declared; the others are only listed.
     """
     from argparse import RawDescriptionHelpFormatter
 

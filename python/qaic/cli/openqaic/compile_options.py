@@ -64,6 +64,8 @@ def resolve_options(
 ) -> ResolvedOptions:
     """Resolve the options that were given.
 
+    Raises OptionError if a value is wrong, or options contradict each other.
+
     Parameters
     ----------
     arguments
@@ -72,11 +74,6 @@ def resolve_options(
         Where the container is to be; None for the compile cache.
     model_is_container
         Whether nothing is compiled.
-
-    Raises
-    ------
-    qaic.errors.OptionError
-        A value is wrong, or options contradict each other.
     """
     flags = read_argv(given_options(arguments))
     if output_folder is not None:
@@ -89,10 +86,7 @@ def resolve_options(
 def keyword_options(arguments: argparse.Namespace) -> dict[str, object]:
     """Return the options that were given as keyword arguments of `qaic.compile`, which checks them.
 
-    Raises
-    ------
-    qaic.errors.OptionError
-        An argument is no option, or its value is missing.
+    Raises OptionError if an argument is no option, or its value is missing.
     """
     items = read_argv(given_options(arguments))
     given = {item.name or item.key: item.value for item in items}
@@ -208,12 +202,7 @@ def next_command(name: str, arguments: argparse.Namespace, *more: str, without: 
 def next_view(qpc: Qpc, path: str) -> str:
     """Return a command line that lists the nodes of a container, or its other contents if it has no nodes.
 
-    Parameters
-    ----------
-    qpc
-        The container.
-    path
-        The user's path of the container.
+    `path` is the user's path of the container.
     """
     name = shlex.quote(path)
     if not qpc.is_program:

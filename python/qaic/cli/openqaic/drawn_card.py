@@ -22,13 +22,7 @@ _CONSTANTS: Final = "constants.bin"
 
 
 def drawn_card(qpc: Qpc) -> tuple[DrawnGraph, list[Table]]:
-    """Draw a container, and list what is drawn.
-
-    Raises
-    ------
-    qaic.errors.QpcError
-        A part of it is damaged.
-    """
+    """Draw a container, and list what is drawn. Raises QpcError if a part of it is damaged."""
     metadata = qpc.metadata
     fields = {} if metadata is None else metadata.fields
     requests: Sequence[Mapping[str, Any]] = fields.get("dmaRequests", ())

@@ -183,13 +183,7 @@ def _time(node: DrawnNode, measured: NodeTimes | None) -> float | None:
 
 
 def check_output(output: Path | None, command: str) -> Path:
-    """Return the file to write.
-
-    Raises
-    ------
-    OptionError
-        There is none.
-    """
+    """Return the file to write. Raises OptionError if there is none."""
     if output is None:
         raise OptionError(
             "-o is missing: the graph is written to a page",
@@ -202,18 +196,9 @@ def check_output(output: Path | None, command: str) -> Path:
 def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path | None = None) -> DrawnGraph:
     """Write the page; it appears complete or not at all. Blocking: ``timed`` runs inferences.
 
-    Parameters
-    ----------
-    model
-        The model that the program was compiled from. The page then opens with its graph, and a switch shows
-        the program.
-
-    Raises
-    ------
-    StateError
-        Times are wanted of a program that measures none, or the container is one of containers.
-    OSError
-        The file cannot be written.
+    With `model`, the model that the program was compiled from, the page opens with the graph of the model,
+    and a switch shows the program. Raises StateError if times are wanted of a program that measures none, or
+    the container is one of containers, and OSError if the file cannot be written.
     """
     if not qpc.is_program:
         raise StateError(

@@ -62,10 +62,7 @@ class Program:
 def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program:
     """Compile the model of a command line into a folder, or the cache. Blocking.
 
-    Raises
-    ------
-    qaic.errors.QaicError, OSError
-        As `qaic.compile`; nothing is written then.
+    Raises what `qaic.compile` raises; nothing is written then.
     """
     from qaic.compiler import compile_resolved
     from qaic.compiler.diagnostics.record import recorded
@@ -92,17 +89,8 @@ def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program
 def open_program(arguments: argparse.Namespace, *, stats_level: int | None = None) -> Program:
     """Find the container of a command line; a model is compiled into the cache. Blocking.
 
-    Parameters
-    ----------
-    arguments
-        With ``model``, and the options of the compiler.
-    stats_level
-        Stats level, unless the command line has one.
-
-    Raises
-    ------
-    qaic.errors.QaicError, OSError
-        As `qaic.compile` and `qaic.Qpc`.
+    `arguments` has ``model`` and the options of the compiler; `stats_level` applies unless the command line
+    has one. Raises what `qaic.compile` and `qaic.Qpc` raise.
     """
     found = find_model(arguments.model) if arguments.model.suffix.lower() != ".onnxtxt" else None
     if found is None or not found.is_container:
@@ -132,6 +120,8 @@ def measured(
 ) -> Capture:
     """Run a container and return the measurements of its device. Blocking.
 
+    Raises StateError if the program was compiled without statistics.
+
     Parameters
     ----------
     program
@@ -142,11 +132,6 @@ def measured(
         Number of inferences that are not measured, and that are.
     **device
         Options of the session.
-
-    Raises
-    ------
-    StateError
-        The program was compiled without statistics.
     """
     from qaic import Session
     from qaic.cli.openqaic.tensor_files import read_inputs
@@ -179,6 +164,9 @@ def check_output_file(
 ) -> None:
     """Refuse a file that cannot be written, or that the same command reads.
 
+    Raises OptionError if its folder is missing, it is a folder itself, or it is one of the files that are
+    read.
+
     Parameters
     ----------
     option
@@ -187,11 +175,6 @@ def check_output_file(
         Its value; nothing is checked where it is None.
     read
         Files that the command reads; those that are missing count as none.
-
-    Raises
-    ------
-    OptionError
-        Its folder is missing, it is a folder itself, or it is one of the files that are read.
     """
     if output is None:
         return

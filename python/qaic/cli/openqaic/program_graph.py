@@ -30,10 +30,7 @@ _LARGEST_MESSAGE: Final = (1 << 31) - 1
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with what is known of the types of its values.
 
-    Raises
-    ------
-    QpcError
-        The graph is damaged.
+    Raises QpcError if the graph is damaged.
     """
     from onnx import shape_inference
 
@@ -66,10 +63,7 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> str:
 def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
     """List the nodes in their order, with what they read, write and compute in, and multiply-accumulates.
 
-    Parameters
-    ----------
-    model
-        As `with_shapes` returns it.
+    `model` is the result of `with_shapes`.
     """
     types, shapes = value_types(model), _shapes(model)
     rounded = rounded_nodes(
@@ -143,12 +137,8 @@ def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
 def write_self_contained(qpc: Qpc, path: Path) -> None:
     """Write the graph with its weights to one ONNX file; it appears complete or not at all. Blocking.
 
-    Raises
-    ------
-    StateError
-        There is no graph, or its weights are more than one ONNX file may hold.
-    OSError
-        The file cannot be written.
+    Raises StateError if there is no graph, or its weights are more than one ONNX file may hold, and OSError
+    if the file cannot be written.
     """
     from onnx import TensorProto
 

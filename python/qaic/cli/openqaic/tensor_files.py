@@ -178,10 +178,7 @@ def write_outputs(outputs: Mapping[str, NDArray[Any]], path: Path) -> None:
 
     Their names are those of outputs, but for what would lead out of a folder: `archive_names`.
 
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    Raises OSError if the file cannot be written.
     """
 
     def write(aside: Path) -> None:

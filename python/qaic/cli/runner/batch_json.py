@@ -36,13 +36,7 @@ _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 def refuse(where: str, why: str) -> NoReturn:
-    """Refuse the content of a file.
-
-    Raises
-    ------
-    InputError
-        With the place in the file and the reason.
-    """
+    """Refuse the content of a file. Raises InputError with the place in the file and the reason."""
     raise InputError(f"{where}: {why}", code="runner.batch_json")
 
 
@@ -56,13 +50,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def text_of(entry: dict[str, Any], name: str, where: str) -> str:
-    """Return a value that is a text.
-
-    Raises
-    ------
-    InputError
-        It is missing, empty or no text.
-    """
+    """Return a value that is a text. Raises InputError if the entry is missing, empty or no text."""
     if name not in entry:
         refuse(where, f'"{name}" is missing')
     value = entry[name]
@@ -74,10 +62,7 @@ def text_of(entry: dict[str, Any], name: str, where: str) -> str:
 def located(entry: dict[str, Any], name: str, folder: Path, where: str) -> Path:
     """Return a value that is a path, completed by the folder of the file, which a relative one may not leave.
 
-    Raises
-    ------
-    InputError
-        It is no text, or leaves the folder.
+    Raises InputError if the path is no text or leaves the folder.
     """
     text = text_of(entry, name, where)
     path = resolve(text, folder)
@@ -112,6 +97,8 @@ _LONGEST_COMPARED = 80
 def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
     """Inferences of a batch file. Sizes of all files are checked; none is read.
 
+    Raises InputError if the text is not as described, or does not fit the program.
+
     Parameters
     ----------
     path
@@ -120,11 +107,6 @@ def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
         Bindings of the program.
     compare
         Whether the files of outputs are expected contents. Otherwise they need not exist.
-
-    Raises
-    ------
-    InputError
-        The text is not as described, or does not fit the program.
     """
     sets = read_object(path).get(TOP)
     if not isinstance(sets, list):
@@ -306,19 +288,8 @@ _KEYS: Final = ("num", "buffSize", "name", "inputFile", "outputFile")
 def read_bindings(path: Path, network: Network) -> Request:
     """Plan the inference of a bindings file. Sizes of all files are checked; none is read.
 
-    Parameters
-    ----------
-    path
-        The JSON file. Paths in it are absolute, or relative to its folder and inside it.
-    network
-        Bindings of the program.
-
-    Raises
-    ------
-    InputError
-        The text is not as described, or does not fit the program.
-    OSError
-        A file cannot be read.
+    Paths in the file are absolute, or relative to its folder and inside it. Raises InputError if the text is
+    not as described or does not fit the program, and OSError if a file cannot be read.
     """
     document = read_object(path)
     if _ROWS not in document and TOP not in document:

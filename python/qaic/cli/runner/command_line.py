@@ -98,13 +98,7 @@ def read(made: console.Parser, argv: Sequence[str]) -> RunnerOptions:
 
 
 def request_of(options: RunnerOptions, program: Path) -> RunRequest:
-    """Check the options together.
-
-    Raises
-    ------
-    qaic.errors.OptionConflictError
-        They do not go together.
-    """
+    """Check the options together. Raises OptionConflictError if they contradict each other."""
     is_batch = _refuse_contradictions(options)
     devices, is_map = _devices(options)
     writes = (options.write_output_start_iter, options.write_output_num_samples, options.write_output_dir)

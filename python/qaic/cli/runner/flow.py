@@ -57,10 +57,7 @@ class _Plan(NamedTuple):
 def run(request: RunRequest) -> int:
     """Run the program; returns the exit code.
 
-    Raises
-    ------
-    QaicError
-        Anything that keeps the program from running to its end.
+    Raises QaicError if something keeps the program from running to its end.
     """
     options, named = request.options, list(request.devices)
     if (code := _check_devices(named)) != SUCCESS:

@@ -79,13 +79,7 @@ class Loop:
         self._written: dict[int, Request] = {}
 
     def warm_up(self, count: int) -> None:
-        """Run inferences that nothing is made of. Blocking.
-
-        Raises
-        ------
-        QaicError
-            An inference failed.
-        """
+        """Run inferences that nothing is made of. Blocking. Raises QaicError if an inference failed."""
         kept = self._writer, self._comparer
         self._writer = self._comparer = None
         self.run(count, None)

@@ -48,13 +48,7 @@ class Binding(NamedTuple):
         return nbytes == self.nbytes or (nbytes < self.nbytes and bool(self.partial or self.allowed))
 
     def dims_for(self, nbytes: int, where: str) -> tuple[int, ...]:
-        """Shape of a buffer of which only the size is known.
-
-        Raises
-        ------
-        InputError
-            No shape has this size.
-        """
+        """Shape of a buffer of which only the size is known. Raises InputError if no shape has this size."""
         if nbytes == self.nbytes:
             return self.dims
         fitting = {dims for dims in self.allowed if prod(dims) * self.item_bytes == nbytes}
@@ -142,10 +136,7 @@ class Part(NamedTuple):
     def read(self) -> NDArray[np.uint8]:
         """Bytes of the buffer. Blocking.
 
-        Raises
-        ------
-        InputError
-            A file is not as large as it was when the run was planned.
+        Raises InputError if a file is not as large as it was when the run was planned.
         """
         if self.data is not None:
             return self.data
@@ -200,10 +191,7 @@ def plain_outputs(network: Network) -> list[Part]:
 def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
     """Inference whose inputs are raw files, in the order of the inputs.
 
-    Raises
-    ------
-    InputError
-        The number or the size of the files is wrong.
+    Raises InputError if the number or the size of the files is wrong.
     """
     check_count(network, len(files), where)
     inputs = [
@@ -216,10 +204,7 @@ def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
 def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where: str) -> Request:
     """Inference whose inputs are put together from files of batch 1.
 
-    Raises
-    ------
-    InputError
-        The number or the size of the files is wrong.
+    Raises InputError if the number or the size of the files is wrong.
     """
     inputs = []
     for row in rows:
@@ -238,13 +223,7 @@ def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where:
 
 
 def check_count(network: Network, given: int, where: str) -> None:
-    """Refuse too many or too few files.
-
-    Raises
-    ------
-    InputError
-        With the names of the inputs.
-    """
+    """Refuse too many or too few files. Raises InputError with the names of the inputs."""
     expected = [binding.name for binding in network.inputs]
     if given != len(expected):
         raise InputError(

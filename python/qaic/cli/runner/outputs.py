@@ -236,10 +236,7 @@ def _difference(expected: NDArray[np.uint8], found: NDArray[np.uint8]) -> str:
 def require_plain_transfers(container: Path) -> None:
     """Refuse a program whose buffers on the device differ from its inputs and outputs.
 
-    Raises
-    ------
-    InputError
-        Lists what is converted.
+    Raises InputError, which lists the conversions, if there are any.
     """
     described = facts(Qpc(container))
     if described["kind"] != "program":
@@ -272,10 +269,7 @@ def _reasons(bindings: list[dict[str, Any]]) -> Iterator[str]:
 def writable_folder(folder: Path) -> Path:
     """Make a folder in one that exists, or take it as it is.
 
-    Raises
-    ------
-    OSError
-        It cannot be made or written.
+    Raises OSError if the folder cannot be made or written.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
@@ -289,12 +283,7 @@ def writable_folder(folder: Path) -> Path:
 def replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file that is complete or not there, and report it. Blocking.
 
-    Parameters
-    ----------
-    path
-        Where it goes. The lines about it are the vendor's.
-    write
-        Writes to the path it is given.
+    `path` is the destination, about which the lines are the vendor's; `write` writes to the path it is given.
     """
     if path.exists():
         print_line(f"Deleting previous file: {path}")

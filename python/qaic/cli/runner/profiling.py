@@ -48,12 +48,8 @@ def statistics_of(container: Path) -> _core.StatsDescriptor | None:
 def checked_folder(wanted: Profiling, statistics: _core.StatsDescriptor | None) -> Path:
     """Make the folder of the files, once it is clear that there can be some.
 
-    Raises
-    ------
-    InputError
-        Buffers of the device are wanted, and the program has none.
-    OSError
-        The folder cannot be made or written.
+    Raises InputError if buffers of the device are wanted, and the program has none, and OSError if the folder
+    cannot be made or written.
     """
     kind = next((kind for kind in wanted.types if kind in _OF_DEVICE), None)
     if kind is not None and statistics is None:
@@ -222,15 +218,7 @@ class Recording:
     def finish(self, completed: int) -> None:
         """Write what has not been written. Blocking.
 
-        Parameters
-        ----------
-        completed
-            Inferences of the run.
-
-        Raises
-        ------
-        OSError
-            A file cannot be written.
+        `completed` is the number of inferences of the run. Raises OSError if a file cannot be written.
         """
         if not self._is_started:
             print_message("warning", "the run ended before --aic-profiling-start-delay; nothing was recorded")

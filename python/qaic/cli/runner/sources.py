@@ -65,12 +65,7 @@ def generator(*, bounded: bool) -> Callable[[Binding], NDArray[np.uint8]]:
 def requests_of(options: RunnerOptions, program: Path, network: Network) -> list[Request]:
     """Plan the inferences of a command line. Files are looked at and not read.
 
-    Raises
-    ------
-    InputError
-        Files do not fit the program.
-    OSError
-        A file or folder cannot be read.
+    Raises InputError if files do not fit the program, and OSError if a file or folder cannot be read.
     """
     if options.aic_batch_json_input is not None:
         from qaic.cli.runner.batch_json import read_batch

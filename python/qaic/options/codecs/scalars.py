@@ -397,12 +397,8 @@ def collecting() -> Iterator[list[str]]:
 def remark(texts: Iterable[str], place: str = "") -> None:
     """Make remarks about the value that is being converted.
 
-    Parameters
-    ----------
-    texts
-        Sentences without the name of the option, which the collector knows.
-    place
-        Where in the value; goes in front of each.
+    `texts` are sentences without the name of the option, which the collector knows; `place`, a part of the
+    value, precedes each sentence.
     """
     collected = _COLLECTED.get()
     if collected is None:

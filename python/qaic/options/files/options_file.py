@@ -22,19 +22,9 @@ MOST_BYTES = 256 * 1024
 def read_options_file(path: Path) -> list[RawOption]:
     """Read the options of a file, in the order of the file.
 
-    Parameters
-    ----------
-    path
-        The YAML file: one flat mapping, or nothing.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    qaic.errors.OptionError
-        The file is not a YAML mapping with text keys.
-    qaic.errors.OptionConflictError
-        A key stands twice, also in two spellings that differ only by hyphens, underscores or case.
+    The file holds one flat mapping, or nothing. Raises OSError if the file cannot be read, OptionError if it
+    is not a YAML mapping with text keys, and OptionConflictError if a key stands twice, also in two spellings
+    that differ only by hyphens, underscores or case.
     """
     import yaml
 

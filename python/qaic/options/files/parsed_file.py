@@ -42,20 +42,14 @@ class ParsedFile(Codec[T]):
     def content(self, value: object) -> T:
         """Convert what was given in place of a file.
 
-        Raises
-        ------
-        ValueMismatchError
-            It is not what the option expects.
+        Raises ValueMismatchError if the value is not what the option expects.
         """
 
     @abstractmethod
     def decode(self, data: bytes) -> T:
         """Convert what a file holds.
 
-        Raises
-        ------
-        ValueMismatchError
-            It is not what the option expects. The file is named by the caller.
+        Raises ValueMismatchError if the content is not what the option expects. The caller names the file.
         """
 
     def parse(self, value: object) -> T:
@@ -107,13 +101,7 @@ class JsonFile(ParsedFile[T]):
 
 
 def parse_yaml(data: bytes) -> Node | None:
-    """Return the root of a YAML file, for `ParsedFile.decode`.
-
-    Raises
-    ------
-    ValueMismatchError
-        It is no YAML.
-    """
+    """Return the root of a YAML file, for `ParsedFile.decode`. Raises ValueMismatchError if it is no YAML."""
     try:
         return compose(data)
     except YamlMistakeError as error:

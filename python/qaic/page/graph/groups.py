@@ -35,12 +35,8 @@ class Group:
 def grouped(names: Sequence[str], kinds: Sequence[str] = ()) -> list[Group]:
     """Return groups, each after the one around it.
 
-    Parameters
-    ----------
-    names
-        Names of the nodes in their order, with parts divided by ``/``.
-    kinds
-        Operators of the nodes. If most names have no parts, a repeated sequence of operators is a block.
+    `names` are the names of the nodes in their order, with parts divided by ``/``; `kinds` are the operators
+    of the nodes. If most names have no parts, a repeated sequence of operators is a block.
     """
     paths = [_scopes(name) for name in names]
     if MOST_CHILDREN < len(kinds) <= _MOST_COMPARED and 2 * sum(len(path) < 2 for path in paths) > len(paths):

@@ -48,13 +48,7 @@ class _Row:
 
 
 def timeline_of_trace(path: Path, *, most: int = MOST_BOXES) -> Timeline:
-    """Read a trace. Blocking.
-
-    Raises
-    ------
-    InputError
-        The file is no trace.
-    """
+    """Read a trace. Blocking. Raises InputError if the file is no trace."""
     reader = _Reader()
     for event in events(path):
         reader.take(event)

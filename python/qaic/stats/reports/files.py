@@ -75,10 +75,7 @@ def write_files(reports: Sequence[Report], form: str, folder: str | os.PathLike[
 
     Text has a file per report, CSV one per table, JSON one for all.
 
-    Raises
-    ------
-    OSError
-        A file cannot be written.
+    Raises OSError if a file cannot be written.
     """
     written = []
     for name, text in _files(reports, form):

@@ -50,10 +50,7 @@ class Column:
 def columns_of(text: str) -> tuple[Column, ...]:
     """Return the columns that a text describes, each as ``name``, ``name:kind`` or ``name:kind unit``.
 
-    Parameters
-    ----------
-    text
-        Descriptions with ``|`` between them; columns of the kind ``bytes`` have that unit.
+    Descriptions have ``|`` between them; columns of the kind ``bytes`` have that unit.
     """
     made = []
     for described in text.split(" | "):

@@ -337,10 +337,7 @@ class RequestRate(Generic[T]):
     def latencies_s(self, samples: NDArray[np.void]) -> NDArray[np.float64]:
         """Return the seconds from the moment that each request was due to its end.
 
-        Parameters
-        ----------
-        samples
-            Recorded inferences (`qaic.profile.Profile.samples`).
+        `samples` are recorded inferences (`qaic.profile.Profile.samples`).
         """
         ordered = np.sort(samples, order="enqueued_ns")
         late_s = np.array(self.late_s[: len(ordered)])

@@ -64,10 +64,7 @@ class HostLatencies:
     def of_report(cls, text: str, *, source: str = "latency report") -> HostLatencies:
         """Read the text of ``aic-profiling-program-<P>-latency.txt``.
 
-        Raises
-        ------
-        StatsError
-            When no line has the columns of a latency report, or a line has others.
+        Raises StatsError if no line has the columns of a latency report, or a line has others.
         """
         lines = text.splitlines()
         head = next((place for place, line in enumerate(lines[:64]) if _TOTAL in _cells(line)), None)
