@@ -171,13 +171,7 @@ def capture(
 
 
 class Split:
-    """Takes apart what the instrumented program has observed.
-
-    Parameters
-    ----------
-    elements : sequence of int
-        See `Twin.elements`.
-    """
+    """Takes apart what the instrumented program has observed. `elements` is `Twin.elements`."""
 
     def __init__(self, elements: Sequence[int]) -> None:
         sizes = len(FIELDS) + 2 * np.array(elements, np.int64)
@@ -193,15 +187,7 @@ class Split:
 
 
 class Totals:
-    """Sums over samples.
-
-    Parameters
-    ----------
-    twin : Twin
-        What is observed.
-    decide : callable, optional
-        What an output decides.
-    """
+    """Sums over samples. `twin` names the observed nodes; `decide` returns the decision of an output."""
 
     def __init__(self, twin: Twin, decide: Decide | None = None) -> None:
         self._twin = twin

@@ -71,17 +71,8 @@ class CardAccuracy:
 class CardOutputs:
     """Outputs of a card by sample.
 
-    Parameters
-    ----------
-    path : path
-        Where they are.
-    decide : callable, optional
-        What an output decides.
-
-    Raises
-    ------
-    OptionError
-        Nothing there is an output of a card.
+    `path` is the folder or file of the outputs; `decide` returns the decision of an output. Raises
+    OptionError if nothing there is an output of a card.
     """
 
     def __init__(self, path: str | os.PathLike[str], decide: Decide | None = None) -> None:

@@ -104,17 +104,8 @@ class DecodingAccuracy:
 class Decoder:
     """How a decoder is fed.
 
-    Parameters
-    ----------
-    inputs
-        Of the program; state is among them and marked as such.
-    model
-        The float graph, with shapes.
-
-    Raises
-    ------
-    OptionError
-        It is not a decoder of this form.
+    `inputs` are those of the program, with state marked as such; `model` is the float graph, with shapes.
+    Raises OptionError if it is not a decoder of this form.
     """
 
     def __init__(self, inputs: Sequence[SampledInput], model: Model) -> None:

@@ -77,12 +77,8 @@ _SMALLEST_HALF: Final = 2.0**-14
 class Observe:
     """A pass that puts the reference and the observers next to the deployed graph.
 
-    Parameters
-    ----------
-    reference : Model
-        The float graph.
-    folded : mapping
-        Results of convolutions that took up a normalization -> what the convolution made before.
+    `reference` is the float graph; `folded` maps results of convolutions that took up a normalization to what
+    the convolution made before.
     """
 
     def __init__(self, reference: Model, folded: Mapping[str, str]) -> None:

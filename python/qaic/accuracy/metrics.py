@@ -47,11 +47,8 @@ BINS: Final = MOST_EXPONENT - LEAST_EXPONENT + 3
 class Histograms:
     """Counts of values.
 
-    Parameters
-    ----------
-    elements : sequence of int
-        How many elements there are of the value of each node: those of the reference, then those of the
-        deployed program.
+    `elements` has the number of elements of each node's value: those of the reference, then those of the
+    deployed program.
     """
 
     def __init__(self, elements: Sequence[int]) -> None:
@@ -301,12 +298,7 @@ class OutputAccuracy:
 class OutputSums:
     """Sums of one output; `samples` counts what was taken.
 
-    Parameters
-    ----------
-    name : str
-        Name of the output.
-    decide : callable, optional
-        What it decides.
+    `name` is the name of the output; `decide` returns its decision.
     """
 
     def __init__(self, name: str, decide: Decide | None = None) -> None:

@@ -25,12 +25,8 @@ _FEW_ELEMENTS: Final = 1 << 12
 class ObserverNodes:
     """Makes nodes and constants for a graph. A method adds what computes a value, and returns its name.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Gets the constants; its names are not taken again.
-    version : int
-        The version of the standard operators.
+    `graph` gets the constants, and its names are not taken again; `version` is the version of the standard
+    operators.
     """
 
     def __init__(self, graph: onnx.GraphProto, version: int) -> None:

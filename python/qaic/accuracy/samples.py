@@ -33,15 +33,7 @@ _RANDOM: Final = "random"
 class Samples:
     """Samples that can be read as often as needed.
 
-    Parameters
-    ----------
-    given : object
-        What the user gives.
-
-    Raises
-    ------
-    OptionError
-        It is none of the forms, or there are no samples.
+    `given` is the user's value. Raises OptionError if it is none of the forms, or there are no samples.
     """
 
     def __init__(self, given: object) -> None:

@@ -253,13 +253,7 @@ def _telemetry(card: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 class DeviceSource:
-    """The devices of this process.
-
-    Raises
-    ------
-    QaicError
-        Devices cannot be listed at all.
-    """
+    """The devices of this process. Raises QaicError if devices cannot be listed at all."""
 
     def __init__(self) -> None:
         self._context = _core.Context()
@@ -267,20 +261,8 @@ class DeviceSource:
     def query(self, wanted: Sequence[int] | None) -> tuple[list[Device], list[int]]:
         """Describe the devices asked for, or all. Blocking: cards are asked one after the other.
 
-        Parameters
-        ----------
-        wanted
-            Device ids, or ``None`` for all.
-
-        Raises
-        ------
-        DeviceError
-            There are none.
-
-        Returns
-        -------
-        tuple
-            The devices in the order of their ids, and the ids no device has.
+        `wanted` are device ids, or ``None`` for all. Returns the devices in the order of their ids, and the
+        ids that no device has. Raises DeviceError if there are none.
         """
         ids = self._context.ids()
         if not ids:
@@ -334,12 +316,7 @@ _KEYS = "(arrows: device, q: leave)"
 class DeviceTable:
     """Shows devices again and again.
 
-    Parameters
-    ----------
-    query
-        Gives the devices as they are now.
-    period_seconds
-        Time between two queries.
+    `query` returns the devices as they are now; `period_seconds` is the time between two queries.
     """
 
     def __init__(self, query: Callable[[], list[Device]], *, period_seconds: float) -> None:

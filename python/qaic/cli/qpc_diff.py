@@ -39,10 +39,7 @@ _PLACES: Final = frozenset({"name", "offset", "size"})
 def differences(a: Qpc, b: Qpc) -> _Json:
     """Compare two containers.
 
-    Returns
-    -------
-    dict
-        ``same`` and the sections. A change is the list ``[in a, in b]``; None is a missing one.
+    Returns ``same`` and the sections. A change is the list ``[in a, in b]``; None is a missing one.
     """
     one, two = facts(a), facts(b)
     problems = [f"{side}: {text}" for side, found in (("a", one), ("b", two)) for text in found["problems"]]

@@ -45,15 +45,8 @@ def asks_for_integers(options: Mapping[str, Any]) -> bool:
 def integer_coverage(graph: bytes) -> tuple[int, int] | None:
     """Count the nodes of a program's graph that compute on integers between scales, and all that compute.
 
-    Parameters
-    ----------
-    graph : bytes
-        Serialized ONNX model. It comes from a file and may hold anything.
-
-    Returns
-    -------
-    tuple of int or None
-        None where the graph cannot be read or has no nodes.
+    `graph` is a serialized ONNX model, which comes from a file and may hold anything. Returns None if the
+    graph cannot be read or has no nodes.
     """
     import onnx
     from google.protobuf.message import DecodeError

@@ -25,16 +25,9 @@ _REPEATS: Final = 3
 def stored_weights(qpc: Qpc) -> dict[str, Any] | None:
     """Sum the weights that kernels of the device read in the container. Blocking.
 
-    Returns
-    -------
-    dict or None
-        ``count``, ``bytes``, ``bytes_per_weight``, and ``read_bytes``: what products of one inference read,
-        each matrix once. None if the program has no such weights.
-
-    Raises
-    ------
-    QpcError
-        The plan or the graph is damaged.
+    Returns ``count``, ``bytes``, ``bytes_per_weight``, and ``read_bytes``: the bytes that products of one
+    inference read, each matrix once. Returns None if the program has no such weights. Raises QpcError if the
+    plan or the graph is damaged.
     """
     records = check_records((qpc.plan or {}).get("initializers", []))
     sizes = mapped_sizes(records)
@@ -62,18 +55,8 @@ def bandwidth_limit(qpc: Qpc, read_bytes: int) -> dict[str, Any]:
 
     Blocking: reads up to 1 GiB of the file a few times, so that its pages are in memory.
 
-    Parameters
-    ----------
-    qpc
-        A container in a file.
-    read_bytes
-        Bytes that an inference reads.
-
-    Returns
-    -------
-    dict
-        ``threads``; the measured ``bytes_per_second``; and ``seconds``, the computed shortest time of an
-        inference.
+    `qpc` is a container in a file; `read_bytes` are the bytes that an inference reads. Returns ``threads``;
+    the measured ``bytes_per_second``; and ``seconds``, the computed shortest time of an inference.
     """
     threads = min(max(1, qpc.program_info.num_cores), len(os.sched_getaffinity(0)))
     size = min(max(read_bytes, 1), qpc.header["size"], _MOST_READ)

@@ -39,18 +39,9 @@ FIELDS = {
 def read_extension_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a back-end extension file, or the file that names it.
 
-    Parameters
-    ----------
-    path
-        JSON file: the options of the back end, or an object ``backend_extensions`` with ``config_file_path``
-        (relative to the folder of the file) or ``config_dict``.
-
-    Raises
-    ------
-    FileNotFoundError
-        The file, or the one it names, does not exist.
-    qaic.errors.OptionError
-        It is not a JSON object of at most 4 MiB.
+    The file holds the options of the back end, or an object ``backend_extensions`` with ``config_file_path``
+    (relative to the folder of the file) or ``config_dict``. Raises FileNotFoundError if the file, or the one
+    it names, does not exist, and OptionError if it is not a JSON object of at most 4 MiB.
     """
     file = Path(path)
     data = read_object(file)
@@ -115,10 +106,7 @@ def sections_from_dict(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the content of a file into fields of `CompileConfig` and what no field holds.
 
-    Raises
-    ------
-    qaic.errors.OptionError
-        A known section is not made of objects.
+    Raises OptionError if a known section is not made of objects.
     """
     known = sections_of(backend)
     fields: dict[str, Any] = {}
@@ -155,17 +143,8 @@ _PLAIN = "QNN_TENSOR_DATA_FORMAT_DENSE"
 def mx_entries(config: Mapping[str, Any] | str) -> list[dict[str, str]]:
     """Return the entries of a custom I/O file that a data format asks for.
 
-    Parameters
-    ----------
-    config
-        The content, or the path of the JSON file.
-
-    Raises
-    ------
-    FileNotFoundError
-        The file does not exist.
-    qaic.errors.OptionError
-        The content has another form, or names another format.
+    `config` is the content, or the path of the JSON file. Raises FileNotFoundError if the file does not
+    exist, and OptionError if the content has another form, or names another format.
     """
     content = read_object(config) if isinstance(config, str) else config
     place = config if isinstance(config, str) else "data_format_config"

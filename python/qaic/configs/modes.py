@@ -39,16 +39,9 @@ class SocTarget:
 def parse_soc_details(text: str) -> tuple[SocTarget, ...]:
     """Parse the text form.
 
-    Parameters
-    ----------
-    text
-        ``key:value`` pairs joined by ``;``. A ``|`` begins a further SoC; a value without a key after it
-        belongs to the key before it, as in ``soc_model:43|57``.
-
-    Raises
-    ------
-    ValueError
-        The text has another form; the message names the part.
+    `text` has ``key:value`` pairs joined by ``;``. A ``|`` begins a further SoC; a value without a key after
+    it belongs to the key before it, as in ``soc_model:43|57``. Raises ValueError, which names the part, if
+    the text has another form.
     """
     targets: list[SocTarget] = []
     key = ""
@@ -156,13 +149,7 @@ class CompilerModeSetters:
 
 
 def require_htp(config: compile_config.CompileConfig, what: str) -> None:
-    """Refuse a configuration of another back end.
-
-    Raises
-    ------
-    qaic.errors.OptionError
-        The back end is not HTP.
-    """
+    """Refuse a configuration of another back end. Raises OptionError if the back end is not HTP."""
     if config.backend != BackendType.HTP:
         raise OptionError(
             f"{what}: found the backend {config.backend}, expected HTP",

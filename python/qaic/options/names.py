@@ -23,15 +23,8 @@ _LEAST_LIKENESS = 0.6
 def normalize(key: str) -> str:
     """Bring any spelling of an option name to its lookup key.
 
-    Parameters
-    ----------
-    key
-        Name as the user wrote it: hyphens, underscores, spaces, any case, leading dashes.
-
-    Returns
-    -------
-    str
-        Lower case, words joined by ``_``, without leading dashes.
+    `key` is the name as the user wrote it: hyphens, underscores, spaces, any case, leading dashes. Returns it
+    in lower case, words joined by ``_``, without leading dashes.
     """
     return key.strip().lstrip("-").replace("-", "_").replace(" ", "_").lower()
 

@@ -50,10 +50,7 @@ class Columns:
     def check(self, session: Session) -> None:
         """Compare the names with those of the program.
 
-        Raises
-        ------
-        qaic.errors.OptionError
-            The program has no such input or output, or the format is none.
+        Raises OptionError if the program has no such input or output, or the format is none.
         """
         for what, named, specs in (
             ("input", self.inputs, session.inputs),
@@ -95,10 +92,8 @@ class BatchInference:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Run the program over the rows of a table. Blocking.
 
-        Raises
-        ------
-        qaic.errors.QaicError
-            A row cannot be used, or the program failed on it; ``context["row"]`` is its index in the table.
+        Raises QaicError if a row cannot be used, or the program failed on it; ``context["row"]`` is its index
+        in the table.
         """
         if table.num_rows:
             requests = self._requests(table, self._arrays(table))

@@ -21,10 +21,7 @@ def array_of(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
     Numbers, lists of one length, lists of these, and tensors are arrays; without a copy where Arrow has them
     in one piece.
 
-    Raises
-    ------
-    qaic.errors.InputError
-        They are not; ``context["row"]`` is the first row that differs, where it is one.
+    Raises InputError if they are not; ``context["row"]`` is the first row that differs, if it is one.
     """
     start = 0
     parts: list[NDArray[Any]] = []

@@ -101,10 +101,7 @@ class Replica:
     async def check_health(self) -> None:
         """Raise unless requests are answered; Serve replaces a replica that stays without its device.
 
-        Raises
-        ------
-        qaic.errors.DeviceLostError
-            They are not.
+        Raises DeviceLostError if they are not.
         """
         if not self._repository.is_ready:
             raise DeviceLostError(

@@ -45,15 +45,8 @@ class SharedProgram:
     def put(cls, model: Model, options: Mapping[str, Any], devices: float) -> tuple[SharedProgram, Session]:
         """Compile a model if needed and put it into the object store. Blocking.
 
-        Returns
-        -------
-        tuple
-            The program, and a session that describes it. Nothing is loaded.
-
-        Raises
-        ------
-        qaic.errors.QaicError
-            As `qaic.Session`, or the program cannot run in several processes.
+        Returns the program, and a session that describes it. Nothing is loaded. Raises what `qaic.Session`
+        raises, and QaicError if the program cannot run in several processes.
         """
         if isinstance(devices, bool) or not isinstance(devices, int | float) or devices < 0:
             raise OptionError(
@@ -84,10 +77,7 @@ class SharedProgram:
     def open(self) -> Session:
         """Claim devices and load the program on them, in an actor. Blocking.
 
-        Raises
-        ------
-        qaic.errors.DeviceError
-            No device is free, or none takes the program.
+        Raises DeviceError if no device is free, or none takes the program.
         """
         if self.devices:
             claim_devices(self.devices)
@@ -112,10 +102,7 @@ def _warn_if_infeasible(devices: float) -> None:
 def load_again(session: Session, attempts: int, pause: Callable[[float], object]) -> None:
     """Load a program again that its device lost. Blocking.
 
-    Raises
-    ------
-    qaic.errors.DeviceError
-        The device did not take it in ``attempts`` attempts.
+    Raises DeviceError if the device did not take it in ``attempts`` attempts.
     """
     for attempt in range(attempts):
         pause(0.1 * 4**attempt)

@@ -89,10 +89,7 @@ class QpcInfo:
 def container_info(text: str) -> QpcInfo:
     """Make the structures from the JSON of the compiled module.
 
-    Parameters
-    ----------
-    text
-        What ``qaic._core.Qpc.program_info_json`` gives.
+    `text` is the result of ``qaic._core.Qpc.program_info_json``.
     """
     info: dict[str, Any] = json.loads(text)
     return QpcInfo(
@@ -110,17 +107,8 @@ def _program(entry: dict[str, Any]) -> QpcProgramInfo:
 def buffer_mappings(text: str, program_index: int) -> list[BufferMapping]:
     """Make the user's buffers of one program from the JSON of the compiled module.
 
-    Parameters
-    ----------
-    text
-        What ``qaic._core.Qpc.program_info_json`` gives.
-    program_index
-        Which program.
-
-    Raises
-    ------
-    ExceptionRuntime
-        There is no such program.
+    `text` is the result of ``qaic._core.Qpc.program_info_json``. Raises ExceptionRuntime if there is no such
+    program.
     """
     return _mappings(text, program_index, "bufferMappings")
 
@@ -144,12 +132,7 @@ def _mappings(text: str, program_index: int, key: str) -> list[BufferMapping]:
 def buffer_mappings_v2(text: str, io_desc: str) -> list[BufferMappingV2]:
     """Make the buffers with their dimensions.
 
-    Parameters
-    ----------
-    text
-        What ``qaic._core.Qpc.program_info_json`` gives.
-    io_desc
-        What ``qaic._core.Qpc.io_desc_json`` gives.
+    `text` is the result of ``qaic._core.Qpc.program_info_json``, and `io_desc` that of ``io_desc_json``.
     """
     described: dict[str, Any] = json.loads(io_desc)
     bindings = described.get("selected_set", {}).get("bindings", [])

@@ -16,17 +16,8 @@ _HELD: dict[int, int] = {}
 def acquire(device: int, *, block: bool) -> bool:
     """Take the lock of a device. Blocking when asked to; Ctrl-C ends the wait.
 
-    Returns
-    -------
-    bool
-        Whether it was taken; ``False`` only without ``block``.
-
-    Raises
-    ------
-    OSError
-        The file cannot be used.
-    qaic.errors.QaicError
-        The directory is not this user's alone.
+    Returns true if it was taken; false only without ``block``. Raises OSError if the file cannot be used, and
+    QaicError if the directory is not this user's alone.
     """
     path = _core.open_user_directory() / f"device-{device}.lock"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,13 +35,7 @@ def acquire(device: int, *, block: bool) -> bool:
 
 
 def release(device: int) -> bool:
-    """Give back the lock of a device.
-
-    Returns
-    -------
-    bool
-        Whether this process had it.
-    """
+    """Give back the lock of a device. Returns true if this process had it."""
     file = _HELD.pop(device, None)
     if file is None:
         return False

@@ -24,13 +24,7 @@ _RUNNING: set[_Runner] = set()
 
 
 class Dispatcher:
-    """Runs callbacks of one context in order, on one thread.
-
-    Parameters
-    ----------
-    channel
-        Where the callbacks are put.
-    """
+    """Runs callbacks of one context in order, on one thread. `channel` takes the callbacks."""
 
     def __init__(self, channel: _core.RtChannel) -> None:
         self._channel = channel
@@ -50,10 +44,7 @@ class Dispatcher:
     def post(self, callback: Callable[..., object], *arguments: object) -> bool:
         """Have ``callback(*arguments)`` called on the thread.
 
-        Returns
-        -------
-        bool
-            Whether it will be; not when the interpreter is about to end.
+        Returns true if it will be; false if the interpreter is about to end.
         """
         self.start()
         return self._channel.post(callback, arguments)
@@ -63,10 +54,7 @@ class Dispatcher:
 
         Called on the thread itself, it does not wait.
 
-        Returns
-        -------
-        bool
-            Whether it was, within ``timeout`` seconds.
+        Returns true if it was, within ``timeout`` seconds.
         """
         if self.is_current():
             return True

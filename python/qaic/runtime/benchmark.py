@@ -34,12 +34,7 @@ class BenchmarkResult(NamedTuple):
 def checked_count(num_inferences: int | None, inf_time: float | None) -> int | None:
     """Return how many inferences are wanted; None where a time is.
 
-    Raises
-    ------
-    OptionConflictError
-        Both were given.
-    OptionError
-        A number is out of range.
+    Raises OptionConflictError if both were given, and OptionError if a number is out of range.
     """
     if num_inferences is not None and inf_time is not None:
         raise OptionConflictError("num_inferences and inf_time exclude each other", code="benchmark.conflict")

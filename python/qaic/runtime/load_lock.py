@@ -20,10 +20,7 @@ class LoadLock:
     def held(self, timeout: float | None) -> Iterator[float | None]:
         """Hold the lock; yields the seconds that are left of ``timeout``. Blocking, for ``timeout`` seconds.
 
-        Raises
-        ------
-        DeviceTimeoutError
-            Another thread loads or resets for longer.
+        Raises DeviceTimeoutError if another thread loads or resets for longer.
         """
         begin = time.monotonic()
         # A value that is no limit is refused by the call that takes it.

@@ -234,15 +234,8 @@ class Batcher:
     def close(self, timeout_s: float | None = None) -> bool:
         """Take no more requests, and wait until those that are there have ended. Blocking.
 
-        Parameters
-        ----------
-        timeout_s
-            Seconds; requests that wait then are refused. ``None``: no limit.
-
-        Returns
-        -------
-        bool
-            Whether all ended.
+        Requests that still wait after `timeout_s` seconds are refused; ``None`` is no limit. Returns true if
+        all ended.
         """
         with self._lock:
             self._is_closed = True

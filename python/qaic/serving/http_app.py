@@ -46,12 +46,7 @@ _SMALL_ANSWER: Final = 64 << 10
 class HttpApp:
     """The application of a server.
 
-    Parameters
-    ----------
-    state
-        State of the server.
-    checks_host
-        As for `SiteCheck`.
+    `state` is the state of the server; `checks_host` is a parameter of `SiteCheck`.
     """
 
     def __init__(self, state: ServerState, *, checks_host: bool = False) -> None:

@@ -356,12 +356,8 @@ def unread_bytes(connection: socket.socket) -> int:
 class HttpServer(uvicorn.Server):  # type: ignore[misc]
     """A server of uvicorn that leaves signals to its owner, and answers all requests sent before its end.
 
-    Parameters
-    ----------
-    config
-        Configuration of uvicorn, whose protocol is a `BoundedProtocol`.
-    listener
-        The socket that is listened on.
+    `config` is the configuration of uvicorn, whose protocol is a `BoundedProtocol`; `listener` is the
+    listening socket.
     """
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:

@@ -69,10 +69,7 @@ class Turns:
     A step is the head of a request, a part of a body that arrived, or the end of a connection with a request.
     All methods belong to the event loop's thread.
 
-    Parameters
-    ----------
-    call_soon
-        Calls a function in the next turn.
+    `call_soon` calls a function in the next turn.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -85,10 +82,7 @@ class Turns:
     def make_room(self) -> int:
         """Keep the next turn short: each turn opens one waiting connection.
 
-        Returns
-        -------
-        int
-            Number of the connection that was opened.
+        Returns the number of the connection that was opened.
         """
         self._is_opening = True
         self._opened += 1
@@ -130,10 +124,7 @@ class Turns:
 class MemoryBudget:
     """Bytes that requests may hold together. All methods belong to the event loop's thread.
 
-    Parameters
-    ----------
-    total_bytes
-        The limit.
+    `total_bytes` is the limit.
     """
 
     def __init__(self, total_bytes: int) -> None:

@@ -277,15 +277,8 @@ def write_answer(
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write an answer.
 
-    Returns
-    -------
-    tuple
-        Parts of the body, and the length of its JSON where bytes follow it.
-
-    Raises
-    ------
-    qaic.errors.InputError
-        As `chosen_outputs`, and for an output that JSON does not carry.
+    Returns the parts of the body, and the length of its JSON if bytes follow it. Raises what `chosen_outputs`
+    raises, and InputError for an output that JSON does not carry.
     """
     wanted = request.outputs
     described: list[dict[str, Any]] = []

@@ -39,6 +39,8 @@ _MOST_WRONG: Final = 16
 class ServedModel:
     """A program that answers requests. Blocking while it is loaded, and compiled where it is an ONNX file.
 
+    Raises OSError or QaicError if it cannot be loaded.
+
     Parameters
     ----------
     settings
@@ -51,11 +53,6 @@ class ServedModel:
         Of the server.
     schedule
         As for `Batcher`.
-
-    Raises
-    ------
-    OSError, qaic.errors.QaicError
-        It cannot be loaded.
     """
 
     def __init__(
@@ -189,15 +186,7 @@ class ServedModel:
     def retire(self, timeout_s: float | None) -> bool:
         """Answer what is queued, then give the device back. Blocking.
 
-        Parameters
-        ----------
-        timeout_s
-            Seconds that queued requests have.
-
-        Returns
-        -------
-        bool
-            Whether all were answered.
+        Queued requests have `timeout_s` seconds. Returns true if all were answered.
         """
         all_answered = self.batcher.close(timeout_s)
         self._retired.set()

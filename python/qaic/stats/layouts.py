@@ -193,13 +193,7 @@ def _load_entry_points() -> None:
 
 
 def find(name: str) -> StatsLayout:
-    """Return the layout of this name.
-
-    Raises
-    ------
-    qaic.errors.StatsError
-        There is none.
-    """
+    """Return the layout of this name. Raises StatsError if there is none."""
     layouts = registered()
     if name not in layouts:
         known = [OPEN_LAYOUT, *layouts]
@@ -224,10 +218,7 @@ def decode(
 ) -> _core.StatsBuffer:
     """Decode a buffer in a layout that a user registered.
 
-    Raises
-    ------
-    qaic.errors.StatsFormatError
-        The layout cannot read it, or gave what cannot be records.
+    Raises StatsFormatError if the layout cannot read it, or gave what cannot be records.
     """
     try:
         run, sections = layout.decode(buffer, descriptor)

@@ -27,10 +27,7 @@ class LazyModule:
 
     Annotations by it can be read by ``typing.get_type_hints``. Each use of a name looks for the module again.
 
-    Parameters
-    ----------
-    name : str
-        Name of the module.
+    `name` is the name of the module.
     """
 
     def __init__(self, name: str) -> None:

@@ -30,12 +30,8 @@ _NULLS = frozenset({"", "~", "null", "none"})
 class YamlMistakeError(ValueError):
     """The text is no YAML.
 
-    Parameters
-    ----------
-    problem
-        What is wrong, in the words of the parser.
-    line
-        Where, from 1; None where the parser does not report it.
+    `problem` is the defect in the words of the parser; `line` is its line, from 1, or None if the parser does
+    not report it.
     """
 
     def __init__(self, problem: str, line: int | None = None) -> None:
@@ -47,12 +43,7 @@ class YamlMistakeError(ValueError):
 class DuplicateKeyError(YamlMistakeError):
     """A mapping has one key twice, of which a parser would silently keep the last.
 
-    Parameters
-    ----------
-    key, line
-        The second of the two.
-    first, first_line
-        The first of the two.
+    `key` and `line` are the second of the two, `first` and `first_line` the first.
     """
 
     def __init__(self, key: str, line: int, first: str, first_line: int) -> None:

@@ -127,17 +127,8 @@ def find_differences(
 ) -> dict[str, str]:
     """Compare outputs with those of a file ``.npz``; NaN equals NaN. Blocking.
 
-    Returns
-    -------
-    dict of str to str
-        Output that differs -> how it differs.
-
-    Raises
-    ------
-    InputError
-        The file has other names than the program, or cannot be read as arrays.
-    OSError
-        The file cannot be read.
+    Returns for each output that differs how it differs. Raises InputError if the file has other names than
+    the program or cannot be read as arrays, and OSError if it cannot be read.
     """
     expected = _loaded(path)
     if unknown := set(expected) - set(outputs):

@@ -89,15 +89,8 @@ class Loop:
     def run(self, count: int | None, seconds: float | None) -> int:
         """Run ``count`` inferences, or for ``seconds``. Blocking.
 
-        Returns
-        -------
-        int
-            Nanoseconds from the first submit to the last completion.
-
-        Raises
-        ------
-        QaicError
-            An inference failed, or its output is not the expected one.
+        Returns the nanoseconds from the first submit to the last completion. Raises QaicError if an inference
+        failed, or its output is not the expected one.
         """
         started = time.perf_counter_ns()
         until = None if seconds is None else started + int(seconds * 1e9)
@@ -176,12 +169,8 @@ def _fail(status: rt.QStatus, what: str) -> NoReturn:
 class InputMemory:
     """Inputs of all requests, within a bound.
 
-    Parameters
-    ----------
-    requests
-        The inferences that are run, again and again.
-    limit_bytes
-        Data held at a time. One inference is held even when it is larger.
+    `requests` are the inferences that are run again and again; `limit_bytes` is the limit of the data held at
+    a time. One inference is held even if it is larger.
     """
 
     def __init__(self, requests: Sequence[Request], limit_bytes: int) -> None:

@@ -66,12 +66,8 @@ class Binding(NamedTuple):
 class Network:
     """A program's bindings.
 
-    Parameters
-    ----------
-    inputs, outputs
-        Bindings in their order.
-    batch
-        Batch size the program was compiled for.
+    `inputs` and `outputs` are the bindings in their order; `batch` is the batch size that the program was
+    compiled for.
     """
 
     def __init__(self, inputs: Sequence[Binding], outputs: Sequence[Binding], batch: int) -> None:

@@ -40,12 +40,7 @@ def written_range(options: RunnerOptions) -> tuple[int, int]:
 class Writer:
     """Writes the buffers of some inferences as ``<binding>-activation-<a>-inf-<i>.bin``.
 
-    Raises
-    ------
-    InputError
-        Two bindings would get the same file.
-    OSError
-        The folder cannot be made.
+    Raises InputError if two bindings would get the same file, and OSError if the folder cannot be made.
     """
 
     def __init__(self, request: RunRequest, network: Network) -> None:
@@ -126,17 +121,9 @@ class Comparer:
 
     A difference does not end the run: card users give placeholders as expected outputs, and want the profile.
 
-    Parameters
-    ----------
-    files
-        Expected outputs of all inferences, in the order of the outputs; ``None`` when the requests name them.
-    tolerance
-        How far outputs of floats may be off; None for not at all.
-
-    Raises
-    ------
-    InputError
-        The number or the size of the files is wrong.
+    `files` are the expected outputs of all inferences, in the order of the outputs; ``None`` if the requests
+    name them. `tolerance` is the tolerance of floats; None compares bytes. Raises InputError if the number or
+    the size of the files is wrong.
     """
 
     def __init__(self, network: Network, files: Sequence[Path], tolerance: Tolerance | None) -> None:

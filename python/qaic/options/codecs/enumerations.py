@@ -78,10 +78,7 @@ class HexCodes(Codec[tuple[int, ...]]):
     In a list, integers are the codes themselves.
     One integer alone is refused: 70 stands for the digits of the documents, which are hexadecimal.
 
-    Parameters
-    ----------
-    most
-        Largest accepted number of codes.
+    `most` is the largest accepted number of codes.
     """
 
     def __init__(self, *, most: int) -> None:

@@ -36,12 +36,8 @@ _MOST_DIGITS = 40
 class ValueMismatchError(ValueError):
     """A value is not of the type of its option.
 
-    Parameters
-    ----------
-    expected
-        What would have been right, as a noun phrase.
-    found
-        What was given, as the reader should see it.
+    `expected` states what would have been right, as a noun phrase; `found` is what was given, as the reader
+    should see it.
     """
 
     def __init__(self, expected: str, found: str) -> None:
@@ -172,12 +168,7 @@ def _limits(low: float | None, high: float | None) -> str:
 class Int(Codec[int]):
     """A whole number; as text decimal only, digits may be grouped by ``_``, leading zeros mean nothing.
 
-    Parameters
-    ----------
-    ge, le
-        Smallest and largest accepted value.
-    unit
-        Unit of the number, for messages.
+    `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
     """
 
     def __init__(self, *, ge: int | None = None, le: int | None = None, unit: str = "") -> None:
@@ -209,12 +200,7 @@ class Int(Codec[int]):
 class Float(Codec[float]):
     """A finite number; as text decimal or with an exponent.
 
-    Parameters
-    ----------
-    ge, le
-        Smallest and largest accepted value.
-    unit
-        Unit of the number, for messages.
+    `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
     """
 
     def __init__(self, *, ge: float | None = None, le: float | None = None, unit: str = "") -> None:
@@ -262,10 +248,7 @@ class Str(Codec[str]):
 class FilePath(Codec[Path]):
     """A path of a file or directory. Whether it exists is checked where it is used.
 
-    Parameters
-    ----------
-    noun
-        What the path points to, for messages.
+    `noun` names the kind of file in messages.
     """
 
     def __init__(self, noun: str = "path") -> None:
@@ -287,10 +270,7 @@ class FilePath(Codec[Path]):
 class Enum(Codec[str]):
     """One of a few words, in any case; the result has the documented case.
 
-    Parameters
-    ----------
-    values
-        The words. The word ``None`` makes the Python ``None`` a value as well.
+    The word ``None`` among `values` makes the Python ``None`` a value as well.
     """
 
     def __init__(self, *values: str) -> None:

@@ -66,10 +66,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
     Accepted forms: an id; a sequence of ids; texts ``"3"``, ``"0:1:2"`` and ``"0,1,2"``. An empty list,
     which is in stored configurations for "any", is device 0.
 
-    Parameters
-    ----------
-    le
-        Largest id.
+    `le` is the largest id.
     """
 
     def __init__(self, *, le: int) -> None:

@@ -123,10 +123,7 @@ class FileContent(Codec[InputFileContent]):
     Between `parse` and `load` a value is the path that was given; only the code that resolves options sees
     it.
 
-    Parameters
-    ----------
-    noun
-        What kind of file it is, for messages.
+    `noun` names the kind of file in messages.
     """
 
     def __init__(self, noun: str) -> None:

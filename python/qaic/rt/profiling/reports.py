@@ -102,9 +102,6 @@ def files(
 def write(folder: Path, name: str, content: str | bytes) -> None:
     """Write a file that is complete or not there. Blocking.
 
-    Raises
-    ------
-    OSError
-        The folder cannot be written to.
+    Raises OSError if the folder cannot be written to.
     """
     replace_bytes(folder / name, content.encode() if isinstance(content, str) else content)

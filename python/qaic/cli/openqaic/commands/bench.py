@@ -351,17 +351,8 @@ _QDQ_PROPAGATION: Final = ("QDQPropagationTransformer",)
 class OnnxRuntimeSession:
     """A session of onnxruntime's processor provider.
 
-    Parameters
-    ----------
-    path
-        The model.
-    threads_per_inference
-        Threads that share one inference.
-
-    Raises
-    ------
-    StateError
-        onnxruntime cannot be imported.
+    `path` is the model; `threads_per_inference` threads share one inference. Raises StateError if onnxruntime
+    cannot be imported.
     """
 
     def __init__(self, path: Path, *, threads_per_inference: int = 1) -> None:
@@ -396,10 +387,7 @@ class OnnxRuntimeSession:
     ) -> tuple[NDArray[np.float64], float]:
         """Run inferences from several threads for some time, or ``inferences`` of them. Blocking.
 
-        Returns
-        -------
-        tuple
-            Seconds of each inference, and inferences per second.
+        Returns the seconds of each inference, and inferences per second.
         """
         started = time.perf_counter()
         until = started + (duration_s if inferences is None else math.inf)

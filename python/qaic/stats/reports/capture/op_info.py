@@ -148,12 +148,8 @@ class Transfer:
 class OpInfo:
     """Operations of a program.
 
-    Parameters
-    ----------
-    descriptor
-        The parsed JSON of the descriptor, or None where there is none: numbers are names then.
-    counts
-        Operations per core that the buffer speaks of, at least.
+    `descriptor` is the parsed JSON of the descriptor; without one, numbers are names. `counts` is the least
+    number of operations of each core that the buffer speaks of.
     """
 
     def __init__(self, descriptor: dict[str, Any] | None, counts: Sequence[int]) -> None:

@@ -198,12 +198,8 @@ class CoreActivity:
 class TraceReader:
     """A stats buffer, reduced.
 
-    Parameters
-    ----------
-    buffer
-        The buffer; it is read again only by reports that need the executions one by one.
-    facts
-        Operations of its program.
+    `buffer` is read again only by reports that need the executions one by one; `facts` are the operations of
+    its program.
     """
 
     def __init__(self, buffer: StatsBuffer, facts: OpInfo) -> None:
