@@ -23,6 +23,7 @@ from qaic.compiler.frontend.check_model import (
     check_model_pass,
     check_operators_pass,
     check_structure_pass,
+    externalize_constants_pass,
     normalize_pass,
     remove_unused_pass,
 )
@@ -30,7 +31,6 @@ from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.frontend.specialization import fix_interface_pass
 from qaic.compiler.frontend.value_options import translate_names_pass
 from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.constants.initializers import externalize_constants_pass
 from qaic.compiler.ir.context import Context, Pass, WorkFolder
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model

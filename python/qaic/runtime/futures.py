@@ -283,7 +283,7 @@ class Collector:
         while self._completions.awaited and time.monotonic() < deadline:
             self._completions.wait(_LOOK_S)
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """Begin again in a forked child, without touching what another thread of the parent may hold."""
         _kept_of_parent.append((self._completions, [future._inference for future in self._pending.values()]))  # noqa: SLF001
         lost = list(self._pending.values())

@@ -7,10 +7,9 @@ The bytes of a buffer have a layout. The layout of the ``cpu`` device is built i
 not public; :func:`register_layout` adds another one.
 """
 
-from qaic.stats.buffer import StatsBuffer
+from qaic.stats.buffer import Core, Engine, Model, StatsBuffer, Thread
 from qaic.stats.descriptor import Descriptor, OpColumns
 from qaic.stats.layouts import RECORDS, Run, StatsLayout, register_layout
-from qaic.stats.model import Core, Engine, Model, Thread
 from qaic.stats.opening import descriptors, open  # noqa: A004 - as `gzip.open`, `tarfile.open`
 
 __all__ = [

@@ -155,10 +155,10 @@ class Loop:
         slot = self._slots[key]
         request = self._request(iteration)
         if self._comparer is not None:
-            self._comparer.check(iteration, request, slot)
+            self._comparer.check(iteration, request, slot.outputs)
         if self._writer is not None and self._writer.wants(iteration):
             # Handles are numbered over the activations in turn.
-            self._writer.write(key % self._activations, iteration, request, slot)
+            self._writer.write(key % self._activations, iteration, request, slot.inputs, slot.outputs)
 
 
 def _fail(status: rt.QStatus, what: str) -> NoReturn:

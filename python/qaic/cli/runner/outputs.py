@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from qaic.cli.console import print_line
 from qaic.cli.qpc_info import facts
-from qaic.cli.runner.network import Binding, Network, Part, Request, file_bytes
+from qaic.cli.runner.network import Binding, Network, Request, file_bytes
 from qaic.errors import InputError
 from qaic.qpc import Qpc
 from qaic.rt import BufferDataTypeEnum
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from qaic.cli.runner.command_line import RunRequest
-    from qaic.cli.runner.loop import Slot
     from qaic.options.rows.runner import RunnerOptions
+
+#: raw data of the inputs or outputs of one inference, in their order
+Buffers = Sequence[NDArray[np.uint8]]
 
 _MOST_MAPS = 256
 
@@ -69,18 +72,16 @@ class Writer:
         """Return whether an inference is among those to write."""
         return self._first <= iteration <= self._last
 
-    def write(self, activation: int, iteration: int, request: Request, slot: Slot) -> None:
+    def write(
+        self, activation: int, iteration: int, request: Request, inputs: Buffers, outputs: Buffers
+    ) -> None:
         """Write what an inference read and wrote. Blocking."""
-        for part, array in self._buffers(request, slot):
+        read = zip(request.inputs, inputs, strict=True) if self._inputs else ()
+        written = zip(request.outputs, outputs, strict=True) if self._outputs else ()
+        for part, array in chain(read, written):
             if not part.skipped:
                 name = f"{safe_name(part.binding.name)}-activation-{activation}-inf-{iteration}.bin"
                 replace_content(self._folder / name, array.data)
-
-    def _buffers(self, request: Request, slot: Slot) -> Iterator[tuple[Part, NDArray[np.uint8]]]:
-        if self._inputs:
-            yield from zip(request.inputs, slot.inputs, strict=True)
-        if self._outputs:
-            yield from zip(request.outputs, slot.outputs, strict=True)
 
 
 class Tolerance(NamedTuple):
@@ -152,9 +153,9 @@ class Comparer:
         # By output: in how many inferences it differs, in which first, and how.
         self._differing: dict[str, tuple[int, int, str]] = {}
 
-    def check(self, iteration: int, request: Request, slot: Slot) -> None:
+    def check(self, iteration: int, request: Request, outputs: Buffers) -> None:
         """Compare the outputs of one inference, and keep what differs for the end of the run."""
-        for part, array in zip(request.outputs, slot.outputs, strict=True):
+        for part, array in zip(request.outputs, outputs, strict=True):
             path = part.paths[0] if part.paths else self._files.get(part.binding.position)
             if path is None or part.skipped:
                 continue

@@ -12,6 +12,7 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import custom_ops, validation
 from qaic.compiler.frontend.files.external_data import ExternalData
 from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.constants.initializers import externalize_constants
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes
@@ -306,4 +307,11 @@ def check_structure_pass(model: Model, context: Context) -> bool:
 def remove_unused_pass(model: Model, _: Context) -> bool:
     """Remove constants that nothing reads."""
     validation.drop_unused(model.proto, model.weights)
+    return True
+
+
+@compiler_pass()
+def externalize_constants_pass(model: Model, _: Context) -> bool:
+    """Set the declared sizes of constants."""
+    externalize_constants(model.proto, model.weights)
     return True

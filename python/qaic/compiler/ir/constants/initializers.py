@@ -10,10 +10,8 @@ from onnx import helper, numpy_helper
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import register_initializer, remove_initializers, remove_nodes
 from qaic.compiler.ir.graph_walk import all_graphs
-from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import CompileError
 
@@ -119,10 +117,3 @@ def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) ->
         weight = as_weight(graph.initializer[index])
         weights[weight.name] = weight
     remove_initializers(graph, large)
-
-
-@compiler_pass()
-def externalize_constants_pass(model: Model, _: Context) -> bool:
-    """Set the declared sizes of constants."""
-    externalize_constants(model.proto, model.weights)
-    return True

@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.stats.buffer import StatsBuffer
-from qaic.stats.model import engine_name
+from qaic.stats.buffer import StatsBuffer, engine_name
 from qaic.stats.reports.capture.op_info import BOOKKEEPING, FLUSH, OpInfo
 
 
