@@ -20,49 +20,32 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapeSet:
-    """A model with one set of shapes.
+    """A model with one set of shapes."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the set; empty where there is only one.
-    table : OperationTable
-        Work of one inference.
-    activation_bytes : int
-        Memory of the values alive at one time, in the types of the model.
-    inputs, states : mapping
-        Dims of the inputs, and of the values that stay on the card, by name.
-    """
-
+    #: Name of the set; empty where there is only one.
     name: str
+    #: Work of one inference.
     table: OperationTable
+    #: Memory of the values alive at one time, in the types of the model.
     activation_bytes: int
+    #: Dims of the inputs, and of the values that stay on the card, by name.
     inputs: Mapping[str, tuple[int, ...]]
     states: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Analysis:
-    """Facts about a model that need no run.
+    """Facts about a model that need no run."""
 
-    Parameters
-    ----------
-    sets : sequence of ShapeSet
-        One for each set of shapes.
-    weights : WeightCounts
-        Weights as the model stores them.
-    operators : mapping
-        Nodes by operator.
-    batch_symbols : frozenset of str
-        Symbols that are the first dimension of inputs.
-    unlikely, refused : mapping
-        What a compiler for the card is unlikely to take, or known to refuse, and the nodes.
-    """
-
+    #: One for each set of shapes.
     sets: Sequence[ShapeSet]
+    #: Weights as the model stores them.
     weights: WeightCounts
+    #: Nodes by operator.
     operators: Mapping[str, int]
+    #: Symbols that are the first dimension of inputs.
     batch_symbols: frozenset[str]
+    #: Operators that a compiler for the card is unlikely to support, or known to refuse, and their nodes.
     unlikely: Mapping[str, list[str]]
     refused: Mapping[str, list[str]]
 

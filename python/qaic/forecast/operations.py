@@ -77,27 +77,18 @@ _REDUCTIONS: Final = ("Reduce", "Global", "Arg")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationTable:
-    """Work of one inference.
+    """Work of one inference."""
 
-    Parameters
-    ----------
-    samples : int
-        Samples in one inference: the batch of the model as it was compiled.
-    input_bytes, output_bytes : int
-        Bytes that go to the card and come back.
-    state_bytes : int
-        Bytes that stay on the card between inferences.
-    rows : array of `WORK_DTYPE`
-        Operations; equal ones share a row.
-    unknown : int
-        Nodes that are not in ``rows``, because a shape is not known or they repeat a body.
-    """
-
+    #: Samples in one inference: the batch of the model as it was compiled.
     samples: int
+    #: Bytes that go to the card and come back.
     input_bytes: int
     output_bytes: int
+    #: Bytes that stay on the card between inferences.
     state_bytes: int
+    #: Operations; equal ones share a row.
     rows: NDArray[np.void]
+    #: Nodes that are not in ``rows``, because a shape is not known or they repeat a body.
     unknown: int = 0
 
     def total(self, column: str) -> float:

@@ -28,26 +28,17 @@ _MEASURED: Final = 110 / 14
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One card.
+    """One card."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the product.
-    devices : int
-        Chips on the card, each a device.
-    cores : int
-        Cores of a device.
-    memory_bytes : int
-        DDR of a device.
-    tflops : float
-        Peak of a device in float16.
-    """
-
+    #: Name of the product.
     name: str
+    #: Chips on the card, each a device.
     devices: int
+    #: Cores of a device.
     cores: int
+    #: DDR of a device.
     memory_bytes: int
+    #: Peak of a device in float16.
     tflops: float
 
     @property
@@ -127,44 +118,28 @@ class Parameters:
 
 
 class Settings(NamedTuple):
-    """Configurations, one for each place of the arrays.
+    """Configurations, one for each place of the arrays."""
 
-    Parameters
-    ----------
-    cores : array
-        Cores of one instance.
-    instances : array
-        Instances at a time.
-    batch : array
-        Samples in one inference.
-    set_size : array
-        Inferences that wait or run for each instance.
-    """
-
+    #: Cores of one instance.
     cores: Array
+    #: Instances at a time.
     instances: Array
+    #: Samples in one inference.
     batch: Array
+    #: Inferences that wait or run for each instance.
     set_size: Array
 
 
 class Forecast(NamedTuple):
-    """Forecasts, one for each configuration.
+    """Forecasts, one for each configuration."""
 
-    Parameters
-    ----------
-    samples_per_s : array
-        Samples per second, all instances together.
-    latency_s : array
-        Seconds from the submission of an inference to its outputs, as many in flight as the set size allows.
-    device_s : array
-        Seconds of one inference on the card.
-    limits : array of int
-        Number of the largest part in `LIMITS`.
-    """
-
+    #: Samples per second, all instances together.
     samples_per_s: Array
+    #: Seconds from the submission of an inference to its outputs, as many in flight as the set size allows.
     latency_s: Array
+    #: Seconds of one inference on the card.
     device_s: Array
+    #: Number of the largest part in `LIMITS`.
     limits: NDArray[np.int64]
 
 

@@ -25,14 +25,9 @@ _BIAS = "enableFP32Bias"
 
 @dataclass(frozen=True, slots=True)
 class NodePrecision:
-    """Nodes by the names of their first outputs.
+    """Nodes by the names of their first outputs."""
 
-    Parameters
-    ----------
-    fp16, fp32
-        Names in the order given, each once; no name is in both.
-    """
-
+    #: Names in the order given, each once; no name is in both.
     fp16: tuple[str, ...] = ()
     fp32: tuple[str, ...] = ()
 
