@@ -11,6 +11,7 @@ from onnx import defs
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import custom_ops, validation
 from qaic.compiler.frontend.files.external_data import ExternalData
+from qaic.compiler.frontend.function_calls import FunctionKey, function_key
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.initializers import externalize_constants
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
@@ -20,9 +21,6 @@ from qaic.compiler.ir.model import Model
 
 #: nodes of an expanded model at most; compiling as many takes minutes
 MAX_NODES: Final = 1_000_000
-
-#: domain, name, overload
-FunctionKey = tuple[str, str, str]
 
 
 def check_functions(model: onnx.ModelProto) -> None:
@@ -75,11 +73,6 @@ def _check_names(model: onnx.ModelProto) -> None:
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionKey]:
     return Counter(function_key(node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
-
-
-def function_key(domain: str, name: str, overload: str) -> FunctionKey:
-    """Identify a function, whose standard domain has two spellings."""
-    return "" if domain in STANDARD_DOMAINS else domain, name, overload
 
 
 def _expanded(calls: Counter[FunctionKey], sizes: dict[FunctionKey, int]) -> int:

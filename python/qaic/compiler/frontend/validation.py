@@ -12,6 +12,7 @@ import onnx
 from onnx import checker, defs
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend.function_calls import ENGINE_DOMAINS, normalize_functions
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.graph_edits import rename_output
@@ -24,9 +25,6 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     read_values,
 )
-
-#: domains of operators the engine brings along without onnx knowing their schemas
-_ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
 #: what the checker says of a declaration without a shape, as bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
@@ -43,11 +41,11 @@ _IR_FREE_INITIALIZERS: Final = 4
 def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     """Bring the model into the one form the passes expect; changes `model` in place.
 
-    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones. Calls
-    of functions state the attributes they leave at their default. Text for humans and traces of exporters
+    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones.
+    `normalize_functions` writes functions and their calls. Text for humans and traces of exporters
     go: they hold paths of the machine that exported the model.
     """
-    _write_defaults(model)
+    normalize_functions(model)
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}.union(weights)
     constants |= {tensor.values.name for tensor in graph.sparse_initializer}
@@ -88,12 +86,10 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
 
 def _name_left_out(model: onnx.ModelProto) -> None:
     """Name the results that nodes leave out although the engine writes them; it would write through null."""
-    own = {(function.domain, function.name) for function in model.functions}
     for body in (model.graph.node, *(function.node for function in model.functions)):
         nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
         for node in all_nodes(body):
-            is_embedding = (node.domain, node.op_type) == _EMBEDDING and _EMBEDDING not in own
-            if is_embedding and len(node.output) == 1:
+            if (node.domain, node.op_type) == _EMBEDDING and len(node.output) == 1:
                 node.output.append("")
                 nodes.append(node)
         if not nodes:
@@ -103,28 +99,6 @@ def _name_left_out(model: onnx.ModelProto) -> None:
             for position, name in enumerate(node.output):
                 if not name:
                     rename_output(node, position, fresh.make(node.name or node.op_type, "left_out"))
-
-
-def _write_defaults(model: onnx.ModelProto) -> None:
-    """Give each call of a function the attributes that it leaves at their default.
-
-    Tools that expand functions (onnx.inliner) or look into them (onnx.shape_inference) forget the defaults.
-    """
-    defaults = {
-        ("" if function.domain in STANDARD_DOMAINS else function.domain, function.name, function.overload): (
-            function.attribute_proto
-        )
-        for function in model.functions
-        if function.attribute_proto
-    }
-    if not defaults:
-        return
-    for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
-        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-        given = {attribute.name for attribute in node.attribute}
-        for default in defaults.get((domain, node.op_type, node.overload), ()):
-            if default.name not in given:
-                node.attribute.add().CopyFrom(default)
 
 
 def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection[str]) -> None:
@@ -258,7 +232,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
             key in seen
             or node.op_type in custom
             or (node.domain, node.op_type) in functions
-            or domain in _ENGINE_DOMAINS
+            or domain in ENGINE_DOMAINS
         ):
             continue
         seen.add(key)

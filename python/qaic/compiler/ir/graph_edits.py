@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     _Message = TypeVar(
         "_Message",
         onnx.ModelProto,
+        onnx.FunctionProto,
         onnx.GraphProto,
         onnx.NodeProto,
         onnx.AttributeProto,
@@ -107,10 +108,10 @@ def add_function(model: onnx.ModelProto, function: onnx.FunctionProto) -> onnx.F
     return model.functions[-1]
 
 
-def import_opset(model: onnx.ModelProto, domain: str, version: int) -> None:
+def import_opset(body: onnx.ModelProto | onnx.FunctionProto, domain: str, version: int) -> None:
     """Let nodes be of an operator set; where one of the domain is imported it stays."""
-    if all(entry.domain != domain for entry in model.opset_import):
-        model.opset_import.add(domain=domain, version=version)
+    if all(entry.domain != domain for entry in body.opset_import):
+        body.opset_import.add(domain=domain, version=version)
 
 
 # --- one node -----------------------------------------------------------------------------------------------

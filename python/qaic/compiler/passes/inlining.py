@@ -13,7 +13,7 @@ from onnx import inliner
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols, validation
-from qaic.compiler.frontend.check_model import FunctionKey, function_key
+from qaic.compiler.frontend.function_calls import FunctionKey, function_key
 from qaic.compiler.frontend.value_options import inside_functions
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs

@@ -310,6 +310,34 @@ def test_indices_of_what_is_not_there_are_an_error(name, is_constant):
                 run(whole(program), feeds | {"i": other})
 
 
+@pytest.mark.parametrize(
+    ("positions", "limit"), [(np.array([5]), 6), (np.array([[0, 1, 2], [7, 0, 3]]), 8), (np.array([[7]]), 8)]
+)
+def test_positions_whose_rank_only_the_run_tells_are_compared(positions, limit):
+    x = TOKENS if positions.size != 1 or positions.ndim == 1 else TOKENS[:1, :1]
+    branches = [
+        helper.make_graph([node("Identity", [name], [result])], name, [], [info(result, None, INT64)])
+        for name, result in (("given", "a"), ("other", "b"))
+    ]
+    other = np.zeros((1, 1) if positions.ndim == 1 else 1, np.int64)
+    model = model_of(
+        [
+            node("If", ["c"], ["i"], then_branch=branches[0], else_branch=branches[1]),
+            node("RotaryEmbedding", ["x", "i", "cos", "sin"], ["y"], **ENGINE),
+        ],
+        [info("x", x.shape), info("given", positions.shape, INT64), info("c", [], TensorProto.BOOL)],
+        [info("y", x.shape)],
+        [("other", other), ("cos", np.cos(ANGLES)), ("sin", np.sin(ANGLES))],
+    )
+    program = whole(lowered(model))
+    feeds = {"x": x, "given": positions, "c": np.array(True)}
+    tokens = positions if positions.ndim == 2 else [positions + np.arange(3)] * 2
+    np.testing.assert_allclose(run(program, feeds)["y"], rotated(x, np.array(tokens)), rtol=1e-5, atol=1e-5)
+    for wrong in (limit, -1):
+        with pytest.raises(Exception, match=r"y .index beyond the rows"):
+            run(program, feeds | {"given": np.full_like(positions, wrong)})
+
+
 def attention(samples, tokens, past, rotates):
     """GroupQueryAttention with two heads of 16; the table has 8 rows."""
     names = ["q", "k", "v", "pk", "pv", "lengths", "total", *(["cos", "sin"] if rotates else [])]

@@ -97,6 +97,8 @@ class _Selection:
     tokens: str
     groups: int
     word: str
+    #: whether only the run tells if there is a single position
+    is_open: bool
 
     @classmethod
     def of(cls, node: onnx.NodeProto, shapes: ShapesInSets) -> Self | None:
@@ -107,14 +109,18 @@ class _Selection:
             return None
         given = {attribute.name: attribute.i for attribute in node.attribute}
         groups = -(-given.get("K", 0) // max(given.get("block_size", 0), 1)) if word == "groups" else 0
-        is_position = word == "rows" and any(len(shape) < 2 for shape in shapes(node.input[at]))
-        tokens = node.input[0] if is_position else ""
-        return cls(at, node.input[at], node.input[table], tokens, groups, word)
+        ranks = {len(shape) for shape in shapes(node.input[at])}
+        may_be_position = word == "rows" and min(ranks, default=0) < 2
+        tokens = node.input[0] if may_be_position else ""
+        is_open = may_be_position and not ranks
+        return cls(at, node.input[at], node.input[table], tokens, groups, word, is_open)
 
     def counts(self, shapes: ShapesInSets) -> tuple[int, ...]:
         """Return the number of allowed indices in each set of sizes; () if it is not known."""
         if self.groups:
             return (self.groups,)
+        if self.is_open:
+            return ()
         rows = [shape[0] for shape in shapes(self.table) if shape]
         if not self.tokens:
             return tuple(rows)
@@ -302,6 +308,12 @@ def _selected(
         count = guards.size(indices, selection.table, 0)
         if selection.tokens:
             others = guards.compute(indices, "Sub", guards.size(indices, selection.tokens, -2), 1)
+            if selection.is_open:
+                # One index of several dims is that of one token, which has no others.
+                given = guards.compute(indices, "Size", indices)
+                is_single = guards.compute(indices, "Equal", given, 1, elem_type=BOOL)
+                number = guards.compute(indices, "Cast", is_single, to=INT64)
+                others = guards.compute(indices, "Mul", others, number)
             count = guards.compute(indices, "Sub", count, others)
     title = f"{node_label(node)} (index beyond the {selection.word})"
     return _below(indices, count, title, guards, types.get(indices, INT64))

@@ -1,0 +1,101 @@
+"""Calls of functions as ONNX allows them, in every precision, against the formula of the function."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import qaic
+
+OPTIONS = {
+    "float32": ({}, 1e-5),
+    "expanded": ({"always_expand_onnx_functions": True}, 1e-5),
+    "float16": ({"convert_to_fp16": True}, 1e-2),
+}
+#: functions whose attributes, results or operator sets a call or the model leaves out
+FUNCTIONS = """
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+inner <alpha: float = 0.5> (x) => (y) { y = LeakyRelu <alpha: float = @alpha> (x) }
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+outer <slope> (x) => (y) { y = local.inner <alpha: float = @slope> (x) }
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+around <slope, more> (x) => (y) {
+    z = local.outer <slope: float = @slope> (x)
+    y = local.outer <slope: float = @more> (z)
+}
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+chosen <slope> (x, c) => (y) {
+    y = If (c) <
+        then_branch = one () => (a) { a = local.outer <slope: float = @slope> (x) },
+        else_branch = two () => (b) { b = Neg (x) }
+    >
+}
+<domain: "local", opset_import: ["" : 18]>
+both (x) => (y, z) { y = Neg (x) z = Exp (y) }
+<domain: "local", opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+scaled (x) => (y) { y = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x) }
+"""
+
+
+def leaky(x, alpha):
+    return np.where(x < 0, alpha * x, x)
+
+
+CALLS = {
+    "an attribute that an outer call leaves out": ("y = local.outer (x)", lambda x: leaky(x, 0.5)),
+    "an attribute that one of two calls gives": (
+        "a = local.outer <slope = 0.2> (x) b = local.outer (x) y = Mul (a, b)",
+        lambda x: leaky(x, 0.2) * leaky(x, 0.5),
+    ),
+    "one of two attributes": ("y = local.around <more = 0.2> (x)", lambda x: leaky(leaky(x, 0.5), 0.2)),
+    "none of two attributes": ("y = local.around (x)", lambda x: leaky(leaky(x, 0.5), 0.5)),
+    "an attribute of a branch": (
+        "c = Constant <value = bool {1}> () y = local.chosen (x, c)",
+        lambda x: leaky(x, 0.5),
+    ),
+    "a result at the end": ("y = local.both (x)", lambda x: -x),
+    "a set that only the function imports": ("y = local.scaled (x)", lambda x: (x - 1) * 2),
+}
+
+
+def found(text, feeds, precision):
+    options, tolerance = OPTIONS[precision]
+    with qaic.Session(parser.parse_model(text).SerializeToString(), **options) as session:
+        return np.array(session.run(feeds)["y"]), tolerance
+
+
+@pytest.mark.parametrize("precision", OPTIONS)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_a_call_leaves_out_has_its_default(call, precision):
+    nodes, expected = CALLS[call]
+    text = (
+        '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>\n'
+        f"g (float[2,3] x) => (float[2,3] y) {{ {nodes} }}\n{FUNCTIONS}"
+    )
+    x = np.float32([[-3, -1, 2], [0.5, -0.25, 1]])
+    result, tolerance = found(text, {"x": x}, precision)
+    np.testing.assert_allclose(result, expected(x), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("precision", OPTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CropAndResize",
+        "EmbedLayerNormalization",
+        "GroupQueryAttention",
+        "MatMulNBits",
+        "RotaryEmbedding",
+        "Gelu",
+    ],
+)
+def test_a_function_of_the_model_goes_before_an_operator_of_the_engine(name, precision):
+    # Numbers that are no index of what the engine's operator reads.
+    x, places = np.float32([[-3, -1, 2], [0.5, -0.25, 1]]), np.array([70, -70])
+    text = (
+        '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>\n'
+        f"g (float[2,3] x, int64[2] i) => (float[2,3] y) {{ y = com.microsoft.{name} (x, i, x, x, i) }}\n"
+        '<domain: "com.microsoft", opset_import: ["" : 18]>\n'
+        f"{name} (x, i, a, b, j) => (y) {{ s = Shape (i) f = CastLike (s, x) y = Mul (x, f) }}\n"
+    )
+    result, tolerance = found(text, {"x": x, "i": places}, precision)
+    np.testing.assert_allclose(result, 2 * x, rtol=tolerance)
