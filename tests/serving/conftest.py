@@ -15,7 +15,13 @@ else:
     if find_spec("schemathesis") is None:
         collect_ignore = ["test_openapi.py"]
 
+    import http_connections
     import serving_support
+
+    @pytest.fixture
+    def connect():
+        """Return a function that opens connections of a server without a network."""
+        return http_connections.connections()
 
     @pytest.fixture(scope="module")
     def repository(tmp_path_factory):

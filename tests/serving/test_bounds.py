@@ -26,6 +26,8 @@ from qaic.serving.server_state import ServerState
 HEAD = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16],"data":['
 TAIL = b"]}]}"
 MANY = 200_000
+#: of a request without its method and path
+SCOPE = {"type": "http", "http_version": "1.1", "headers": [(b"host", b"a")], "query_string": b""}
 
 
 # --- bodies -------------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def test_numbers_count_before_they_are_decoded():
             sent.append(message)
 
         path = "/v2/models/m/infer"
-        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+        scope = {**SCOPE, "method": "POST", "path": path}
         await HttpApp(state).app(scope, receive, send)
         assert len(body) < state.memory.total_bytes
         assert state.memory.used_bytes == 0
@@ -177,13 +179,7 @@ def test_health_checks_need_no_thread_that_reads_bodies():
         # More large bodies than threads that read them, none of which ends.
         reading = [asyncio.create_task(state.off_loop(1 << 20, may_end.wait)) for _ in range(8)]
         await asyncio.sleep(0)
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": "/v2/health/live",
-            "headers": [],
-            "query_string": b"",
-        }
+        scope = {**SCOPE, "method": "GET", "path": "/v2/health/live"}
         await HttpApp(state).app(scope, receive, send)
         assert statuses[0] == 200
         assert not any(task.done() for task in reading)
@@ -283,13 +279,27 @@ def test_one_answer_about_all_models_is_made_in_a_turn(monkeypatch, path, method
         monkeypatch.setattr(repository, "index", counted)
         app = HttpApp(state).app
         counting = asyncio.create_task(count())
-        scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+        scope = {**SCOPE, "method": method, "path": path}
         await asyncio.gather(*(app(dict(scope), receive, send) for _ in range(20)))
         counting.cancel()
         state.close()
         assert len(turns) == len(set(turns)) == 20
 
     asyncio.run(run())
+
+
+def test_a_wrong_method_gets_those_that_are_allowed():
+    async def run():
+        state, sent = ServerState(Repository(dict, drain_s=0), Limits()), []
+
+        async def send(message):
+            sent.append(message)
+
+        await HttpApp(state).app({**SCOPE, "method": "PUT", "path": "/metrics"}, None, send)
+        state.close()
+        return sent[0]["status"], dict(sent[0]["headers"])[b"allow"]
+
+    assert asyncio.run(run()) == (405, b"GET, HEAD")
 
 
 # --- log ----------------------------------------------------------------------------------------------------
@@ -425,7 +435,7 @@ def test_a_large_answer_is_sent_without_joining_its_parts():
 # --- sites --------------------------------------------------------------------------------------------------
 
 
-def status_of(headers, *, checks_host=True):
+def status_of(headers, *, checks_host=True, version="1.1"):
     async def app(_scope, _receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
@@ -435,15 +445,14 @@ def status_of(headers, *, checks_host=True):
         statuses.append(message.get("status"))
 
     check = SiteCheck(app, frozenset({"models.example"}), checks_host=checks_host)
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    asyncio.run(check({"type": "http", "headers": raw}, None, send))
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    asyncio.run(check({"type": "http", "http_version": version, "headers": raw}, None, send))
     return statuses[0]
 
 
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({}, 200),
         ({"host": "127.0.0.1:8000"}, 200),
         ({"host": "[::1]:8000"}, 200),
         ({"host": "localhost"}, 200),
@@ -465,12 +474,38 @@ def status_of(headers, *, checks_host=True):
     ],
 )
 def test_requests_of_other_sites_are_refused(headers, status):
-    assert status_of(headers) == status
+    assert status_of(headers.items()) == status
+
+
+@pytest.mark.parametrize("checks_host", [True, False])
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"),
+    [
+        ("1.1", [], 400),
+        ("1.1", [""], 400),
+        ("1.1", ["a", "a"], 400),
+        ("1.1", ["other.example", "127.0.0.1"], 400),
+        ("1.1", ["a"], 200),
+        ("1.0", [], 200),
+        ("1.0", [""], 200),
+        ("1.0", ["a", "b"], 400),
+        ("2.0", [], 400),
+    ],
+)
+def test_a_request_names_one_host(version, hosts, status, checks_host):
+    """HTTP/1.0 does not have the header, and no browser sends it."""
+    headers = [("host", host) for host in hosts]
+    assert status_of(headers, version=version, checks_host=checks_host) == status
+
+
+def test_the_host_is_compared_in_every_version():
+    assert status_of([("host", "other.example")], version="1.0") == 403
 
 
 def test_a_server_for_other_hosts_has_any_name_but_for_browsers():
-    assert status_of({"host": "other.example"}, checks_host=False) == 200
-    assert status_of({"host": "other.example", "origin": "http://other.example"}, checks_host=False) == 403
+    headers = [("host", "other.example")]
+    assert status_of(headers, checks_host=False) == 200
+    assert status_of([*headers, ("origin", "http://other.example")], checks_host=False) == 403
 
 
 # --- loads --------------------------------------------------------------------------------------------------

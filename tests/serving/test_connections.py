@@ -1,128 +1,12 @@
-"""Bounds of connections: heads, bodies in chunks, requests sent ahead, and the turns that they take."""
+"""Bounds of connections: heads, bodies in chunks, requests sent ahead, and the ends of connections."""
 
 import itertools
-import json
-from collections import Counter, OrderedDict
-from functools import partial
 
 import pytest
-import uvicorn
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import child_process
-import serving_support as support
-import session_models
-from qaic.serving.http_protocol import BoundedProtocol, HttpToolsProtocol
-from qaic.serving.limits import Limits, MemoryBudget, Turns
-
-
-class Transport:
-    """A connection without a network, which keeps what is written."""
-
-    def __init__(self):
-        self.written, self.is_closed, self.is_aborted, self.is_paused = b"", False, False, False
-
-    def get_extra_info(self, _name, default=None):
-        return default
-
-    def is_closing(self):
-        return self.is_closed
-
-    def write(self, data):
-        self.written += data
-
-    def close(self):
-        self.is_closed = True
-
-    def abort(self):
-        self.is_closed = self.is_aborted = True
-
-    def pause_reading(self):
-        self.is_paused = True
-
-    def resume_reading(self):
-        self.is_paused = False
-
-
-class Loop:
-    """An event loop whose clock is turned by hand."""
-
-    def __init__(self):
-        self.now, self.timers, self.running, self.soon = 0.0, [], [], []
-
-    def call_later(self, seconds, function):
-        timer = Timer(self.now + seconds, function)
-        self.timers.append(timer)
-        return timer
-
-    def create_task(self, coroutine, **_):
-        self.running.append(coroutine.cr_frame.f_locals["self"])
-        coroutine.close()
-        return Task()
-
-    def call_soon(self, function):
-        self.soon.append(function)
-
-    def run_soon(self):
-        while self.soon:
-            self.soon.pop(0)()
-
-    def turn(self, seconds):
-        self.now += seconds
-        due = [timer for timer in self.timers if timer.at <= self.now]
-        self.timers = [timer for timer in self.timers if timer.at > self.now]
-        for timer in due:
-            timer.run()
-
-
-class Task:
-    def add_done_callback(self, _function):
-        pass
-
-
-class Timer:
-    def __init__(self, at, function):
-        self.at, self.run = at, function
-
-    def cancel(self):
-        self.run = lambda: None
-
-
-async def nothing(_scope, _receive, _send):
-    """Answers nothing."""
-
-
-@pytest.fixture
-def connect():
-    return connections()
-
-
-def connections(most=3):
-    """Return what opens connections of one server, which has so many at most."""
-    loop, idle, memory = Loop(), OrderedDict(), MemoryBudget(1 << 20)
-    limits = Limits(max_connections=most, max_head_bytes=1000, max_headers=10, head_timeout_s=10)
-    config = uvicorn.Config(
-        nothing,
-        http=partial(BoundedProtocol, limits=limits, memory=memory, idle=idle, turns=Turns(loop.call_soon)),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-    )
-    config.load()
-    state = uvicorn.server.ServerState()
-
-    def connect():
-        protocol = config.http_protocol_class(config=config, server_state=state, app_state={}, _loop=loop)
-        protocol.connection_made(Transport())
-        return protocol
-
-    connect.loop, connect.memory = loop, memory
-    return connect
-
-
-GET = b"GET /v2 HTTP/1.1\r\nHost: a\r\n"
-POST = b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+from http_connections import GET, POST, connections
 
 
 @pytest.mark.parametrize(
@@ -297,9 +181,8 @@ REQUESTS = st.lists(
 )
 
 
-@example(requests=[("chunks", [INNER, INNER]), ("get", [])], cuts=[172], late=False)
-@given(requests=REQUESTS, cuts=st.lists(st.integers(0, 2000), max_size=12), late=st.booleans())
-def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late):
+def written(requests):
+    """Return the bytes of requests, and for each where it ends and what arrives of it."""
     expected, stream = [], b""
     for index, (kind, parts) in enumerate(requests):
         head = b"\r\n" * (index % 2) + b"POST /%d HTTP/1.1\r\nHost: a\r\n" % index
@@ -310,9 +193,23 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late)
         else:
             body = b"" if kind == "get" else body
             stream += head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-        expected.append((f"/{index}", body))
-    protocol = connections()()
-    found = []
+        expected.append((len(stream), (f"/{index}", body)))
+    return stream, expected
+
+
+@example(requests=[("chunks", [INNER, INNER]), ("get", [])], cuts=[172], late=False, end=None)
+@given(
+    requests=REQUESTS,
+    cuts=st.lists(st.integers(0, 2000), max_size=12),
+    late=st.booleans(),
+    end=st.none() | st.integers(0, 2000),
+)
+def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late, end):
+    """The client closes its direction of the connection behind some byte, or does not."""
+    stream, expected = written(requests)
+    connect = connections()
+    protocol, found = connect(), []
+    stream = stream[:end]
     places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
     for begin, end in itertools.pairwise(places):
         protocol.data_received(stream[begin:end])
@@ -320,263 +217,48 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late)
             protocol.loop.run_soon()
         while not late and (one := answered(protocol)):
             found.append(one)
+    if end is not None:
+        is_open = protocol.eof_received()
+        assert is_open is not protocol.transport.is_closed
     protocol.loop.run_soon()
     while one := answered(protocol):
         found.append(one)
         protocol.loop.run_soon()
-    assert found == expected
-    assert not protocol.transport.is_closed
-
-
-# --- turns of the event loop --------------------------------------------------------------------------------
-
-#: steps of connections in a turn
-MOST_STEPS = 32
-
-
-def flooded(connect, count, sent):
-    """Open connections that each send the same at once."""
-    flood = []
-    for _ in range(count):
-        flood.append(connect())
-        flood[-1].data_received(sent)
-    return flood
-
-
-def turn(loop):
-    """Run what was scheduled before, and answer the requests that ran before; returns those that started."""
-    soon, running = loop.soon[:], loop.running[:]
-    del loop.soon[:]
-    for step in soon:
-        step()
-    for cycle in running:
-        loop.running.remove(cycle)
-        cycle.response_complete = True
-        cycle.on_response()
-    return [cycle for cycle in loop.running if cycle not in running]
-
-
-def test_few_requests_start_in_a_turn_and_every_connection_gets_its_share(connect):
-    ahead = 20
-    flood = flooded(connect, 200, (GET + b"\r\n") * ahead)
-    # The first of each.
-    assert len(connect.loop.running) == len(flood)
-    fresh, answered = connect(), Counter(protocol.transport for protocol in flood)
-    answered.update(cycle.transport for cycle in turn(connect.loop))
-    fresh.data_received(GET + b"\r\n")
-    assert fresh.cycle is not None
-    while connect.loop.running or connect.loop.soon:
-        started = turn(connect.loop)
-        assert len(started) <= MOST_STEPS
-        answered.update(cycle.transport for cycle in started)
-        counts = [answered[protocol.transport] for protocol in flood]
-        assert max(counts) - min(counts) <= 1
-    assert set(counts) == {ahead}
-    assert connect.memory.used_bytes == 0
-
-
-def test_turns_are_shorter_while_connections_are_opened(connect):
-    flooded(connect, 200, (GET + b"\r\n") * 20)
-    turn(connect.loop)
-    turn(connect.loop)
-    assert len(turn(connect.loop)) == MOST_STEPS
-    for _ in range(20):
-        connect()
-        assert len(turn(connect.loop)) == 4
-    assert len(turn(connect.loop)) == MOST_STEPS
-
-
-def test_few_pieces_of_bodies_are_parsed_in_a_turn(connect):
-    flood = flooded(connect, 100, POST + b"1\r\nx\r\n" * 1000)
-    while connect.loop.soon:
-        before = [len(protocol.cycle.body) for protocol in flood]
-        soon = connect.loop.soon[:]
-        del connect.loop.soon[:]
-        for step in soon:
-            step()
-        after = [len(protocol.cycle.body) for protocol in flood]
-        assert sum(one != two for one, two in zip(before, after, strict=True)) <= MOST_STEPS
-    assert set(after) == {1000}
-
-
-@pytest.fixture
-def parsed(monkeypatch):
-    """Return a list that gets each connection whose parser gets something."""
-    found, receive = [], HttpToolsProtocol.data_received
-
-    def counted(self, data):
-        found.append(self)
-        receive(self, data)
-
-    monkeypatch.setattr(HttpToolsProtocol, "data_received", counted)
-    return found
-
-
-FIXED = b"POST /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    ("segments", "body"),
-    [
-        ([GET + b"\r\n"], b""),
-        ([GET, b"X: 1\r\n", b"\r\n"], b""),
-        ([FIXED + b"x" * 20], b"x" * 20),
-        ([FIXED] + [b"x"] * 20, b"x" * 20),
-        ([POST] + [b"1\r\nx\r\n"] * 20, b"x" * 20),
-        ([POST] + [bytes([byte]) for byte in b"1;e=1\r\nx\r\n" * 3], b"x" * 3),
-    ],
-    ids=["heads", "lines of heads", "bodies", "bytes of bodies", "chunks", "bytes of chunks"],
-)
-def test_few_steps_are_in_a_turn_however_small_the_segments_are(parsed, segments, body):
-    """All connections of a server send a segment in each turn in which they are read."""
-    connect = connections(1000)
-    unsent = {connect(): list(segments) for _ in range(200)}
-    while any(unsent.values()) or connect.loop.soon:
-        parsed.clear()
-        soon = connect.loop.soon[:]
-        del connect.loop.soon[:]
-        for step in soon:
-            step()
-        for protocol, left in unsent.items():
-            if left and not protocol.transport.is_paused:
-                protocol.data_received(left.pop(0))
-        # The first requests of the connections opened last are in addition.
-        assert len(set(parsed)) <= 2 * MOST_STEPS
-        # A step has a head and what arrived of the body.
-        assert len(parsed) <= 2 * len(set(parsed))
-    assert all(bytes(protocol.cycle.body) == body for protocol in unsent)
-    assert connect.memory.used_bytes == 0
-
-
-def test_few_requests_end_in_a_turn_when_all_connections_end(connect):
-    flood = flooded(connect, 200, FIXED)
-    while connect.loop.soon:
-        connect.loop.run_soon()
-    cycles = [protocol.cycle for protocol in flood]
-    for protocol in flood:
+    assert found == [request for place, request in expected if place <= len(stream)]
+    # Nothing else can arrive, and nobody waits for an answer.
+    assert protocol.transport.is_closed is (end is not None)
+    assert not protocol.transport.is_aborted
+    if end is not None:
         protocol.connection_lost(None)
-    assert not protocol.connections
-    assert all(cycle.disconnected for cycle in cycles)
-    ended = [0]
-    while connect.loop.soon:
-        connect.loop.soon.pop(0)()
-        ended.append(sum(cycle.message_event.is_set() for cycle in cycles))
-    assert ended[-1] == len(flood)
-    assert max(after - before for before, after in itertools.pairwise(ended)) <= MOST_STEPS
+        assert connect.memory.used_bytes == 0
 
 
-def test_the_end_of_a_head_is_searched_once_in_each_byte(connect):
-    searched = []
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-    class Counted(bytes):
-        """Bytes that count where they are searched."""
 
-        def __radd__(self, other):
-            return Counted(bytes(other) + bytes(self))
-
-        def find(self, what, start):
-            searched.append(len(self) - start)
-            return super().find(what, start)
-
+@pytest.mark.parametrize(("version", "interim"), [(b"1.1", CONTINUE), (b"1.0", b"")])
+def test_a_client_that_sends_no_more_gets_interim_responses_until_its_answer(connect, version, interim):
     protocol = connect()
-    head = GET + b"X: " + b"a" * 900 + b"\r\n\r\n"
-    for byte in head:
-        protocol.data_received(Counted([byte]))
-    assert protocol.cycle is not None
-    # Each byte with those that may belong to the same end, for both forms of it.
-    assert sum(searched) <= 2 * 5 * len(head)
-
-
-def test_a_whole_head_that_waits_for_its_turn_is_neither_late_nor_idle(connect):
-    flood = flooded(connect, 100, (GET + b"\r\n") * 2)
-    turn(connect.loop)
-    waiting = [protocol for protocol in flood if protocol.cycle.response_complete]
-    assert waiting
-    # More connections than the server takes do not push one out, and neither does the time of a head.
-    connect()
+    protocol.data_received(GET.replace(b"1.1", version) + b"\r\n")
+    assert protocol.eof_received()
+    for count in range(1, 4):
+        assert protocol.transport.written == count * interim
+        connect.loop.turn(1)
+    protocol.cycle.response_started = True
+    before = protocol.transport.written
+    connect.loop.turn(1)
+    assert protocol.transport.written == before
+    assert protocol.cycle.keep_alive is False
+    protocol.transport.close()
+    # The time of a head is in the past, too.
     connect.loop.turn(20)
-    assert not any(protocol.transport.is_closed for protocol in flood)
-    waiting[0].connection_lost(None)
-    while connect.loop.running or connect.loop.soon:
-        turn(connect.loop)
-    assert not waiting[0].connections & set(waiting[:1])
-    assert connect.memory.used_bytes == 0
+    assert not connect.loop.timers
 
 
-FLOOD = """
-import asyncio, json, socket, sys
-from qaic.serving.http_protocol import BoundedProtocol
-from qaic.serving.server import Server
-
-CONNECTIONS, AHEAD = 200, 100
-LIVE = b"GET /v2/health/live HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n"
-turns, starts, health, begun = [0], [], [], set()
-take_head, end, receive = (
-    BoundedProtocol.on_headers_complete, BoundedProtocol.on_response_complete, BoundedProtocol.data_received
-)
-
-def counted_head(self):
-    starts.append(turns[0])
-    begun.add(self)
-    take_head(self)
-
-def counted_bytes(self, data):
-    if b"X-Check" in data:
-        self.began = turns[0]
-    receive(self, data)
-
-def counted_end(self):
-    if hasattr(self, "began"):
-        health.append(turns[0] - self.began)
-    end(self)
-
-BoundedProtocol.on_headers_complete = counted_head
-BoundedProtocol.data_received, BoundedProtocol.on_response_complete = counted_bytes, counted_end
-
-async def count():
-    while True:
-        turns[0] += 1
-        await asyncio.sleep(0)
-
-async def attack(server):
-    counting = asyncio.create_task(count())
-    address = ("127.0.0.1", server.http_port)
-    flood = [socket.create_connection(address) for _ in range(CONNECTIONS)]
-    for one in flood:
-        one.sendall(LIVE * AHEAD)
-    while len(begun) < CONNECTIONS:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    first, started = turns[0], len(starts)
-    for _ in range(10):
-        with socket.create_connection(address) as fresh:
-            fresh.sendall(LIVE.replace(b"Host", b"X-Check: 1\\r\\nHost"))
-            fresh.setblocking(False)
-            while True:
-                try:
-                    assert fresh.recv(15) == b"HTTP/1.1 200 OK"
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(0)
-    # The flood was there all the time.
-    assert len(starts) < CONNECTIONS * AHEAD
-    checks = starts[started:]
-    print(json.dumps([health, [checks.count(number) for number in range(first, turns[0])]]))
-    counting.cancel()
-    server.stop()
-
-Server([sys.argv[1]], http_port=0, grpc_port=None, drain_s=1).run(
-    lambda server: asyncio.ensure_future(attack(server))
-)
-"""
-
-
-def test_a_health_check_on_a_new_connection_waits_for_few_short_turns(tmp_path):
-    """Turns of the server's own event loop are counted while 20,000 requests wait that were sent ahead."""
-    path = session_models.save(tmp_path, session_models.affine(support.WIDTH, support.BATCH), "small.onnx")
-    done = child_process.run_script(FLOOD, path)
-    turns_of_checks, starts_of_turns = json.loads(done.stdout.splitlines()[-1])
-    assert len(turns_of_checks) == 10
-    assert max(turns_of_checks) <= 3
-    # One health check is among them.
-    assert max(starts_of_turns) <= MOST_STEPS + 1
+def test_a_connection_that_has_ended_is_not_read_again(connect):
+    protocol = connect()
+    protocol.data_received(GET + b"\r\n")
+    protocol.flow.pause_reading()
+    protocol.eof_received()
+    protocol.flow.resume_reading()
+    assert protocol.transport.is_paused

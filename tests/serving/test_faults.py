@@ -125,6 +125,19 @@ def test_the_end_answers_what_waits(patient):
     assert any("ending" in line for line in patient.log)
 
 
+def test_a_client_that_sends_no_more_gets_its_answer_and_one_that_goes_leaves_the_queue(patient):
+    """Both close their direction of the connection, and look alike until the server sends something."""
+    waiting, gone = send(patient, body()), send(patient, body())
+    await_queue(patient, 2)
+    waiting.shutdown(socket.SHUT_WR)
+    gone.close()
+    await_queue(patient, 1)
+    assert patient.end() == 0
+    *interim, answer = read_to_end(waiting).split(b"HTTP/1.1 ")[1:]
+    assert set(interim) == {b"100 Continue\r\n\r\n"}
+    assert answer.startswith(b"200")
+
+
 def test_the_end_does_not_wait_for_an_inference_that_is_stuck(tmp_path):
     shutil.copy(session_models.FIXTURES / "s01_simple_f32_file.qpc", tmp_path / "simple.qpc")
     stuck = {"QAIC_DEVICE": "noop", "QAIC_NOOP_FAULTS": "execute@*=stuck"}

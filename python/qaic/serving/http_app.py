@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 from functools import lru_cache
@@ -13,14 +12,12 @@ from urllib.parse import urlsplit
 import orjson
 from google.protobuf import json_format
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from qaic._core import join_bytes
-from qaic.errors import InputError, QaicError
+from qaic.errors import InputError
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
 from qaic.serving.server_state import failure_of
@@ -58,32 +55,23 @@ class HttpApp:
         model = "/v2/models/{model}"
         version = model + "/versions/{version}"
         control = "/v2/repository/models/{model}"
-        app = Starlette(
-            routes=[
-                *(Route(f"{path}/infer", self._infer, methods=["POST"]) for path in (model, version)),
-                Route("/v2", self._server_metadata),
-                Route("/v2/health/live", self._live),
-                Route("/v2/health/ready", self._ready),
-                Route("/v2/models/stats", self._statistics),
-                *(Route(path, self._metadata) for path in (model, version)),
-                *(Route(f"{path}/ready", self._model_ready) for path in (model, version)),
-                *(Route(f"{path}/config", self._config) for path in (model, version)),
-                *(Route(f"{path}/stats", self._statistics) for path in (model, version)),
-                Route("/v2/repository/index", self._index, methods=["POST"]),
-                Route(f"{control}/load", self._load, methods=["POST"]),
-                Route(f"{control}/unload", self._unload, methods=["POST"]),
-                Route("/metrics", self._metrics),
-            ],
-            exception_handlers={
-                HTTPException: _refused,
-                ClientDisconnect: _refused,
-                QaicError: _failed,
-                OSError: _failed,
-                Exception: _failed,
-            },
-        )
-        self.routes = app.routes
-        self.app = SiteCheck(app, self._limits.allowed_hosts, checks_host=checks_host)
+        self.routes = [
+            *(_Route(f"{path}/infer", self._infer, methods=["POST"]) for path in (model, version)),
+            _Route("/v2", self._server_metadata),
+            _Route("/v2/health/live", self._live),
+            _Route("/v2/health/ready", self._ready),
+            _Route("/v2/models/stats", self._statistics),
+            *(_Route(path, self._metadata) for path in (model, version)),
+            *(_Route(f"{path}/ready", self._model_ready) for path in (model, version)),
+            *(_Route(f"{path}/config", self._config) for path in (model, version)),
+            *(_Route(f"{path}/stats", self._statistics) for path in (model, version)),
+            _Route("/v2/repository/index", self._index, methods=["POST"]),
+            _Route(f"{control}/load", self._load, methods=["POST"]),
+            _Route(f"{control}/unload", self._unload, methods=["POST"]),
+            _Route("/metrics", self._metrics),
+        ]
+        router = Router(self.routes, default=_json({"error": "Not Found"}, 404))
+        self.app = SiteCheck(router, self._limits.allowed_hosts, checks_host=checks_host)
 
     async def _infer(self, request: Request) -> Response:
         name, version = request.path_params["model"], request.path_params.get("version", "")
@@ -98,6 +86,21 @@ class HttpApp:
 
     async def _answer(self, request: Request, name: str, version: str, lease: Lease) -> Response:
         """Answer a request; the answer ends the lease when it is sent."""
+        infer_request, inputs = await self._read(request, name, version, lease)
+        answer = self._repository.infer(name, version, inputs, infer_request.timeout_s)
+        model, outputs = await _unless_gone(request, answer)
+        size = _size(outputs)
+        lease.resize(lease.held_bytes + size)
+        body, head_length = await self._state.off_loop(
+            size, write_answer, infer_request, model.name, model.version, outputs
+        )
+        lease.resize(sum(map(len, body)))
+        return _Answer(body, head_length, lease, self._limits.body_timeout_s)
+
+    async def _read(
+        self, request: Request, name: str, version: str, lease: Lease
+    ) -> tuple[InferRequest, dict[str, NDArray[Any]]]:
+        """Read a request and its inputs, in the types of the model."""
         header = request.headers.get(HEADER_LENGTH)
         off_loop = self._state.off_loop
         parts = await self._body(request, self._limits.max_body_bytes, lease)
@@ -118,15 +121,7 @@ class HttpApp:
         del decoded
         if header is None:
             lease.resize(_size(inputs))
-        answer = self._repository.infer(name, version, inputs, infer_request.timeout_s)
-        model, outputs = await _unless_gone(request, answer)
-        size = _size(outputs)
-        lease.resize(lease.held_bytes + size)
-        body, head_length = await off_loop(
-            size, write_answer, infer_request, model.name, model.version, outputs
-        )
-        lease.resize(sum(map(len, body)))
-        return _Answer(body, head_length, lease, self._limits.body_timeout_s)
+        return infer_request, inputs
 
     async def _body(self, request: Request, most: int, lease: Lease) -> list[bytes]:
         """Read the parts of a body that is not too long, from a sender that is not too slow."""
@@ -232,6 +227,25 @@ class HttpApp:
             return describe()
 
 
+class _Route(Route):  # type: ignore[misc]
+    """A route whose errors are responses, too. Open requests hold few objects, which collections visit."""
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] not in self.methods:
+            response = _json({"error": "Method Not Allowed"}, 405)
+            response.headers["allow"] = ", ".join(sorted(self.methods))
+        else:
+            request = Request(scope, receive)
+            try:
+                response = await self.endpoint(request)
+            except ClientDisconnect as gone:
+                # The response is dropped.
+                response = _json({"error": str(gone)}, 400)
+            except Exception as error:  # noqa: BLE001 (logged if it is a defect)
+                response = _failed(request, error)
+        await response(scope, receive, send)
+
+
 class _Answer(Response):  # type: ignore[misc]
     """An answer that holds its lease until the client has taken it, for which the client has ``timeout_s``.
 
@@ -273,27 +287,24 @@ def _size(arrays: dict[str, Any]) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-async def _unless_gone(request: Request, answer: Any) -> Any:
+async def _unless_gone(request: Request, answer: Awaitable[T]) -> T:
     """Await an answer; when the client goes, it is cancelled."""
-    task = asyncio.ensure_future(answer)
-    # Most answers come before this asks.
-    watch = asyncio.ensure_future(_gone(request.receive))
+    task: Any = asyncio.current_task()
+    watch = asyncio.ensure_future(_cancel_when_gone(request.receive, task))
     try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        return await answer
+    except asyncio.CancelledError:
+        if watch.done() and not watch.cancelled() and task.uncancel() == 0:
+            raise ClientDisconnect from None
+        raise
     finally:
         watch.cancel()
-        if not task.done():
-            task.cancel()
-    if not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        raise ClientDisconnect
-    return task.result()
 
 
-async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
+async def _cancel_when_gone(receive: Callable[[], Awaitable[Any]], task: asyncio.Task[Any]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    task.cancel()
 
 
 def _too_long(found: str, most: int) -> InputError:
@@ -304,14 +315,7 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
-# What a client that has gone would get is dropped.
-async def _refused(_request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 400
-    detail = error.detail if isinstance(error, HTTPException) else str(error)
-    return _json({"error": detail}, status)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
+def _failed(request: Request, error: Exception) -> Response:
     failure = failure_of(error)
     if failure.http == 500:
         _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
@@ -342,10 +346,16 @@ class SiteCheck:
         self._checks_host = checks_host
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, or refuse it with 403."""
+        """Answer a request, or refuse it with 400 or 403."""
         app = self._app
-        if scope["type"] == "http" and (reason := self._why_refused(dict(scope["headers"]))):
-            app = Response(orjson.dumps({"error": reason}), 403, media_type="application/json")
+        if scope["type"] == "http":
+            hosts = [value for name, value in scope["headers"] if name == b"host" and value]
+            # HTTP/1.0 does not have the header, and no browser sends HTTP/1.0.
+            if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
+                reason = f"the request has {len(hosts)} Host headers with a name; 1 is expected"
+                app = _json({"error": reason}, 400)
+            elif reason := self._why_refused(dict(scope["headers"])):
+                app = _json({"error": reason}, 403)
         await app(scope, receive, send)
 
     def _why_refused(self, headers: dict[bytes, bytes]) -> str:

@@ -29,15 +29,17 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECE_BYTES: Final = 2048
 #: carriage returns and line feeds that are skipped in front of a head
 _MOST_EMPTY_BYTES: Final = 8
+#: seconds between two interim responses to a client that sends no more
+_PROBE_S: Final = 1.0
 
 
 class _Flow(FlowControl):  # type: ignore[misc]
-    """Flow of a connection that is not read while bytes of it wait to be parsed."""
+    """Flow of a connection that is not read while bytes of it wait to be parsed, nor after its end."""
 
-    is_held = False
+    is_held = is_ended = False
 
     def resume_reading(self) -> None:
-        if not self.is_held:
+        if not (self.is_held or self.is_ended):
             super().resume_reading()
 
 
@@ -153,6 +155,40 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._parse(self._unparsed + data)
         self._mark_last()
 
+    def eof_received(self) -> bool:
+        """Answer the requests that a client sent before it closed its direction of the connection.
+
+        Returns
+        -------
+        bool
+            True to keep the connection open until then.
+        """
+        self.flow.is_ended = True
+        self.shutdown()
+        self._close_if_cut_off()
+        if not self.transport.is_closing():
+            self._probe()
+        return not self.transport.is_closing()
+
+    def _close_if_cut_off(self) -> None:
+        """Close the connection of a client that sends no more and waits for no answer."""
+        waits = self._waits_for_turn or not (self._is_between_requests or self.cycle.more_body)
+        if self.flow.is_ended and not waits:
+            self.transport.close()
+
+    def _probe(self) -> None:
+        """Send interim responses until the answer begins, because the end of a stream has two reasons.
+
+        A client that waits for the answer ignores them. The system of a client that has gone refuses them, so
+        the next one ends the connection.
+        """
+        if self.transport.is_closing():
+            return
+        is_silent = not self._is_between_requests and not self.cycle.response_started
+        if is_silent and self.cycle.scope["http_version"] != "1.0":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.loop.call_later(_PROBE_S, self._probe)
+
     def _parse(self, data: bytes) -> None:
         """Give the parser what it may have now, and hold the rest."""
         view, at, is_begun = memoryview(data), 0, False
@@ -209,6 +245,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 self.flow.pause_reading()
             elif was_held:
                 self.flow.resume_reading()
+        self._close_if_cut_off()
 
     def _takes_turn(self) -> bool:
         """Return whether a head or piece may be parsed in this turn; otherwise it is in a later one."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.errors import DeviceLostError, OptionError, QaicError
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.qpc import TensorSpec
-    from qaic.serving.batcher import BatchReport
+    from qaic.serving.batcher import BatchedRequest, BatchReport
     from qaic.serving.model_config import ModelSettings
     from qaic.serving.statistics import Metrics
     from qaic.session import Session
@@ -136,7 +138,7 @@ class ServedModel:
         is_success = False
         try:
             async with asyncio.timeout(timeout_s):
-                outputs = await asyncio.wrap_future(request)
+                outputs = await _ended(request)
             is_success = True
         except TimeoutError as error:
             if isinstance(error, QaicError):
@@ -226,6 +228,29 @@ class ServedModel:
             self.shapes.max_batch_size,
             self._shape,
         )
+
+
+async def _ended(request: BatchedRequest) -> dict[str, NDArray[Any]]:
+    """Await a request, and cancel it with the task. `asyncio.wrap_future` needs 20 objects more."""
+    end = asyncio.get_running_loop().create_future()
+    request.add_done_callback(partial(_wake, end))
+    try:
+        await end
+    except asyncio.CancelledError:
+        request.cancel()
+        raise
+    return request.result()
+
+
+def _wake(end: asyncio.Future[None], _request: object) -> None:
+    # The loop may have ended before the inference.
+    with contextlib.suppress(RuntimeError):
+        end.get_loop().call_soon_threadsafe(_set_ended, end)
+
+
+def _set_ended(end: asyncio.Future[None]) -> None:
+    if not end.done():
+        end.set_result(None)
 
 
 def _same(shapes: list[tuple[int, ...]], axis: int) -> bool:
