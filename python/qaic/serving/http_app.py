@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -325,29 +326,20 @@ def _failed(request: Request, error: Exception) -> Response:
 _FIX = "; start the server with --allowed-host NAME if NAME is a name of it"
 
 
+@dataclass(frozen=True)
 class SiteCheck:
-    """An application in front of another that compares ``Host`` and ``Origin`` with the names of this server.
+    """Application in front of another that compares ``Host`` and ``Origin`` with the names of the server."""
 
-    Parameters
-    ----------
-    app
-        The other application.
-    allowed_hosts
-        Names of this server in addition to addresses, names without a dot, and ``localhost``.
-    checks_host
-        Refuse all requests for other names. Otherwise only requests of browsers, which have an ``Origin``.
-    """
-
-    def __init__(
-        self, app: Callable[..., Awaitable[None]], allowed_hosts: frozenset[str], *, checks_host: bool
-    ) -> None:
-        self._app = app
-        self._allowed_hosts = allowed_hosts
-        self._checks_host = checks_host
+    #: The other application.
+    app: Callable[..., Awaitable[None]]
+    #: Names of this server in addition to addresses, names without a dot, and ``localhost``.
+    allowed_hosts: frozenset[str]
+    #: Refuse all requests for other names. Otherwise only requests of browsers, which have an ``Origin``.
+    checks_host: bool
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or refuse it with 400 or 403."""
-        app = self._app
+        app = self.app
         if scope["type"] == "http":
             hosts = [value for name, value in scope["headers"] if name == b"host" and value]
             # HTTP/1.0 does not have the header, and no browser sends HTTP/1.0.
@@ -367,7 +359,7 @@ class SiteCheck:
             site = origin.decode("latin-1").partition("://")[2]
             if site.lower() != host.lower() or not self._is_own(host):
                 return f"the origin {origin.decode('latin-1')[:200]!r} is not this server{_FIX}"
-        elif self._checks_host and host and not self._is_own(host):
+        elif self.checks_host and host and not self._is_own(host):
             return f"the host {host[:200]!r} is not this server{_FIX}"
         return ""
 
@@ -377,7 +369,7 @@ class SiteCheck:
         except ValueError:
             return False
         is_local = "." not in name.removesuffix(".") or name.endswith(".localhost")
-        return is_local or name in self._allowed_hosts or _is_address(name)
+        return is_local or name in self.allowed_hosts or _is_address(name)
 
 
 @lru_cache(64)

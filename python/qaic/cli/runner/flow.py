@@ -217,9 +217,9 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
     batch = plan.network.batch
     progress = RunProgress()
     loop = Loop(
-        inference_set,
-        plan.requests,
-        memory,
+        inference_set=inference_set,
+        requests=plan.requests,
+        memory=memory,
         activations=options.aic_num_of_activations,
         most_in_flight=min(in_flight, memory.most_in_flight or in_flight),
         progress=progress,

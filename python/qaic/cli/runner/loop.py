@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -33,58 +34,37 @@ _DEVICE_ERRORS: dict[rt.QStatus, type[QaicError]] = {
 }
 
 
+@dataclass(kw_only=True, eq=False)
 class Loop:
-    """Runs requests in turn on an inference set.
+    """Runs requests in turn on an inference set."""
 
-    Parameters
-    ----------
-    inference_set, activations
-        The set, and the number of its activations.
-    requests
-        What is run; after the last one the first follows.
-    memory
-        Inputs of the requests.
-    most_in_flight
-        Handles used.
-    progress
-        Counted up with each completion; its fault ends the run.
-    writer, comparer
-        What happens to the outputs before a handle is used again.
-    """
-
-    def __init__(
-        self,
-        inference_set: rt.InferenceSet,
-        requests: Sequence[Request],
-        memory: InputMemory,
-        *,
-        activations: int,
-        most_in_flight: int,
-        progress: RunProgress,
-        writer: Writer | None,
-        comparer: Comparer | None,
-    ) -> None:
-        self._set = inference_set
-        self._requests = requests
-        self._memory = memory
-        self._activations = activations
-        self._most_in_flight = most_in_flight
-        self._progress = progress
-        self._writer = writer
-        self._comparer = comparer
-        self._slots: dict[int, Slot] = {}
-        # Handle -> inference.
-        self._in_flight: dict[int, int] = {}
-        # Requests as they are where their outputs are written.
-        self._written: dict[int, Request] = {}
+    inference_set: rt.InferenceSet
+    #: Number of activations of the set.
+    activations: int
+    #: What is run; after the last one the first follows.
+    requests: Sequence[Request]
+    #: Inputs of the requests.
+    memory: InputMemory
+    #: Number of handles that are used.
+    most_in_flight: int
+    #: Counted up with each completion; its fault ends the run.
+    progress: RunProgress
+    #: Consumers of the outputs, before a handle is used again.
+    writer: Writer | None
+    comparer: Comparer | None
+    _slots: dict[int, Slot] = field(init=False, default_factory=dict)
+    # Handle -> inference.
+    _in_flight: dict[int, int] = field(init=False, default_factory=dict)
+    # Requests as they are where their outputs are written.
+    _written: dict[int, Request] = field(init=False, default_factory=dict)
 
     def warm_up(self, count: int) -> None:
         """Run inferences that nothing is made of. Blocking. Raises QaicError if an inference failed."""
-        kept = self._writer, self._comparer
-        self._writer = self._comparer = None
+        kept = self.writer, self.comparer
+        self.writer = self.comparer = None
         self.run(count, None)
-        self._writer, self._comparer = kept
-        self._progress.completed = 0
+        self.writer, self.comparer = kept
+        self.progress.completed = 0
 
     def run(self, count: int | None, seconds: float | None) -> int:
         """Run ``count`` inferences, or for ``seconds``. Blocking.
@@ -98,7 +78,7 @@ class Loop:
         in_flight = self._in_flight
         while True:
             while (
-                len(in_flight) < self._most_in_flight
+                len(in_flight) < self.most_in_flight
                 and (count is None or issued < count)
                 and (until is None or time.perf_counter_ns() < until)
             ):
@@ -109,7 +89,7 @@ class Loop:
             self._collect()
 
     def _submit(self, iteration: int) -> None:
-        status, handle = self._set.getAvailable()
+        status, handle = self.inference_set.getAvailable()
         if status != _OK or handle is None:
             _fail(status, "no handle became free")
         key = handle.getId()
@@ -118,47 +98,47 @@ class Loop:
             slot = self._slots[key] = Slot()
         request = self._request(iteration)
         if slot.request is not request:
-            status = slot.wire(handle, request, self._memory.load(iteration % len(self._requests)))
+            status = slot.wire(handle, request, self.memory.load(iteration % len(self.requests)))
             if status != _OK:
                 _fail(status, f"inference {iteration}: its buffers were refused")
         self._in_flight[key] = iteration
-        status = self._set.submit(handle, iteration)
+        status = self.inference_set.submit(handle, iteration)
         if status != _OK:
             _fail(status, f"inference {iteration} was refused")
 
     def _request(self, iteration: int) -> Request:
-        number = iteration % len(self._requests)
-        if self._writer is None or not self._writer.wants_outputs(iteration):
-            return self._requests[number]
+        number = iteration % len(self.requests)
+        if self.writer is None or not self.writer.wants_outputs(iteration):
+            return self.requests[number]
         if number not in self._written:
-            self._written[number] = self._requests[number].with_statistics()
+            self._written[number] = self.requests[number].with_statistics()
         return self._written[number]
 
     def _collect(self) -> None:
-        status, handle = self._set.getCompleted()
+        status, handle = self.inference_set.getCompleted()
         if handle is None:
             _fail(status, "an inference failed")
         iteration = self._in_flight.pop(handle.getId())
         if status != _OK:
             _fail(status, f"inference {iteration} failed")
-        if self._comparer is not None or self._writer is not None:
+        if self.comparer is not None or self.writer is not None:
             self._use(handle, iteration)
-        status = self._set.putCompleted(handle)
+        status = self.inference_set.putCompleted(handle)
         if status != _OK:
             _fail(status, f"inference {iteration}: its handle was not taken back")
-        self._progress.completed += 1
-        if self._progress.fault is not None:
-            raise self._progress.fault
+        self.progress.completed += 1
+        if self.progress.fault is not None:
+            raise self.progress.fault
 
     def _use(self, handle: rt.InferenceHandle, iteration: int) -> None:
         key = handle.getId()
         slot = self._slots[key]
         request = self._request(iteration)
-        if self._comparer is not None:
-            self._comparer.check(iteration, request, slot.outputs)
-        if self._writer is not None and self._writer.wants(iteration):
+        if self.comparer is not None:
+            self.comparer.check(iteration, request, slot.outputs)
+        if self.writer is not None and self.writer.wants(iteration):
             # Handles are numbered over the activations in turn.
-            self._writer.write(key % self._activations, iteration, request, slot.inputs, slot.outputs)
+            self.writer.write(key % self.activations, iteration, request, slot.inputs, slot.outputs)
 
 
 def _fail(status: rt.QStatus, what: str) -> NoReturn:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from os import sched_getaffinity
 from pathlib import Path
 from typing import Any, Final
@@ -170,22 +171,15 @@ def workers_of(inputs: Sequence[SampledInput], output_bytes: int, options: Compi
     return max(1, min(wanted, _CORES, _MOST_BYTES // max(output_bytes, 1)))
 
 
+@dataclass(eq=False)
 class _Run:
-    def __init__(
-        self,
-        inputs: Sequence[SampledInput],
-        measured: ObservedTensors,
-        source: SampleSource,
-        records: Mapping[str, RangeRecord | HistogramRecord],
-        progress: Progress,
-    ) -> None:
-        self._inputs = inputs
-        self._measured = measured
-        self._source = source
-        self._records = records
-        self._progress = progress
-        #: tensors that held an infinite value in any sample
-        self.infinite: set[str] = set()
+    _inputs: Sequence[SampledInput]
+    _measured: ObservedTensors
+    _source: SampleSource
+    _records: Mapping[str, RangeRecord | HistogramRecord]
+    _progress: Progress
+    #: tensors that held an infinite value in any sample
+    infinite: set[str] = field(init=False, default_factory=set)
 
     def run(self, path: Path, workers: int) -> None:
         programs = _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)

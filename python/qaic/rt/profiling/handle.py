@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, SupportsIndex, overload
 
@@ -182,24 +183,17 @@ class ProfilingHandle:
         return status
 
 
+@dataclass(eq=False)
 class _Run:
     """A recording between a start and its end. It does not refer to the handle."""
 
-    def __init__(
-        self,
-        context: _core.RtContext,
-        profiler: _core.Profiler,
-        kind: QAicProfilingTypeEnum,
-        callback: ReportCallback | None,
-        count: int | None,
-    ) -> None:
-        self._context = context
-        self._profiler = profiler
-        self._kind = kind
-        self._callback = callback
-        self._count = count
-        self._ending = threading.Lock()
-        self.is_over = False
+    _context: _core.RtContext
+    _profiler: _core.Profiler
+    _kind: QAicProfilingTypeEnum
+    _callback: ReportCallback | None
+    _count: int | None
+    _ending: threading.Lock = field(init=False, default_factory=threading.Lock)
+    is_over: bool = field(init=False, default=False)
 
     def begin(self) -> None:
         if self._count is not None:

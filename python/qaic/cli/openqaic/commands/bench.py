@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -296,43 +297,35 @@ def _default_streams(cores: int) -> list[int]:
 T = TypeVar("T")
 
 
+@dataclass
 class RequestRate(Generic[T]):
     """Yields one value again and again, evenly spaced in time.
 
     A value that is taken too late does not move those after it, so the delay of a program that does not keep
     up grows from request to request.
-
-    Parameters
-    ----------
-    value
-        The value.
-    rate
-        Values per second.
-    seconds
-        Time until the last value.
-    count
-        Number of values, in place of a time.
     """
 
-    def __init__(self, value: T, rate: float, *, seconds: float, count: int | None) -> None:
-        self._value = value
-        self._rate = rate
-        self._seconds = seconds
-        self._count = count
-        #: seconds by which each value was taken too late
-        self.late_s: list[float] = []
+    value: T
+    #: Values per second.
+    rate: float
+    #: Time until the last value.
+    seconds: float
+    #: Number of values, in place of a time.
+    count: int | None
+    #: seconds by which each value was taken too late
+    late_s: list[float] = field(init=False, default_factory=list)
 
     def __iter__(self) -> Iterator[T]:
         began = time.perf_counter()
-        for number in itertools.count() if self._count is None else range(self._count):
-            elapsed_s, due_s = time.perf_counter() - began, number / self._rate
-            if self._count is None and number and max(elapsed_s, due_s) >= self._seconds:
+        for number in itertools.count() if self.count is None else range(self.count):
+            elapsed_s, due_s = time.perf_counter() - began, number / self.rate
+            if self.count is None and number and max(elapsed_s, due_s) >= self.seconds:
                 return
             late_s = elapsed_s - due_s
             if late_s < 0:
                 time.sleep(-late_s)
             self.late_s.append(max(late_s, 0.0))
-            yield self._value
+            yield self.value
 
     def latencies_s(self, samples: NDArray[np.void]) -> NDArray[np.float64]:
         """Return the seconds from the moment that each request was due to its end.
