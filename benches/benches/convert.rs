@@ -4,8 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use qaic_mem::convert::quantize::{QuantParams, QuantType};
-use qaic_mem::convert::{ElementOp, Isa, Pipeline, Step};
+use qaic_mem::convert::{ElementOp, Isa, Pipeline, QuantParams, QuantType, Step};
 use qaic_mem::{HostSlice, HostSliceMut};
 
 const SIZES: [(&str, usize); 3] = [("64 KiB", 1 << 16), ("1 MiB", 1 << 20), ("64 MiB", 1 << 26)];

@@ -13,17 +13,14 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use qaic_benches::containers::{TENSOR_BYTES, card_program};
 use qaic_emu::{EmuKmd, EmuOptions};
+use qaic_kmd::Kmd;
 use qaic_kmd::abi::request;
-use qaic_kmd::kmd::Kmd;
 use qaic_mem::{Lender, Storage};
-use qaic_runtime::Detached;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::WaitScope;
-use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::{Context, Detached, Image, ProgramOptions};
 use tapped::Tap;
 
 /// Inferences in flight where there are several.

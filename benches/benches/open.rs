@@ -12,13 +12,11 @@ use std::{env, fs, process};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use qaic_benches::containers::{network, program, write_sparse};
 use qaic_mem::FileBytes;
-use qaic_qpc::container::{Container, names};
-use qaic_qpc::elf;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::mappings::{dma_mappings, user_mappings};
 use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::{Container, Limits, elf, names};
+use qaic_runtime::Image;
 use qaic_runtime::binding::TransferPlan;
-use qaic_runtime::image::Image;
 
 const LARGE: u64 = 1 << 30;
 const BINDINGS: [u32; 5] = [2, 4, 16, 64, 256];

@@ -4,11 +4,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use qaic_quant::calibration::{Method, calibrate};
-use qaic_quant::histogram::Histogram;
 use qaic_quant::mx::{self, MxFormat};
-use qaic_quant::range::{Precision, QuantParams, Schema};
-use qaic_quant::tensor::{Channels, dequantize, quantize};
+use qaic_quant::{
+    Channels, Histogram, Method, Precision, QuantParams, Schema, calibrate, dequantize, quantize,
+};
 
 const ROW: usize = 1024;
 const COUNT: usize = ROW * 256;

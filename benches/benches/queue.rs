@@ -15,15 +15,12 @@ use crossbeam_queue::ArrayQueue;
 use qaic_benches::containers::{TENSOR_BYTES, network, program};
 use qaic_mem::Storage;
 use qaic_qpc::elf;
-use qaic_runtime::Detached;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
-use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::{Context, Detached, Image, ProgramOptions};
 use qaic_sync::{EventCount, FreeList, ReadyList, Ring};
 
 /// Numbers in flight in the two-thread benches.

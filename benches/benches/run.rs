@@ -18,12 +18,10 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criteri
 use qaic_benches::containers::{TENSOR_BYTES, add_program, network, program};
 use qaic_mem::{Lender, Storage};
 use qaic_qpc::elf;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::WaitScope;
-use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::{Context, Image, ProgramOptions};
 
 fn set(options: &RegistryOptions, image: &Arc<Image>, activations: u32, set_size: u32) -> Arc<InferenceSet> {
     let context = Context::new(options).unwrap();

@@ -6,11 +6,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use qaic_benches::stats_buffers::{REAL_OPS, buffer, descriptor};
-use qaic_stats::decode::columns::columns;
 use qaic_stats::decode::descriptor::fingerprint;
-use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
-use qaic_stats::decode::oqstats;
-use qaic_stats::decode::record::Kind;
+use qaic_stats::decode::{DecodeOptions, Kind, ProgramOperations, columns, decode, oqstats};
 
 const CORES: u32 = 16;
 const OPS_A_CORE: u32 = 12_000;

@@ -10,7 +10,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use qaic_benches::stats_buffers::{REAL_OPS, descriptor, model};
 use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::model::StatsModel;
-use qaic_stats::report::summary::{SummaryOptions, write_summary};
+use qaic_stats::report::{SummaryOptions, write_summary};
 use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, push_trace, write_trace};
 
 const CORES: u32 = 16;

@@ -8,16 +8,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::names;
-use qaic_qpc::dtype::ElementType;
-use qaic_qpc::elf;
-use qaic_qpc::error::QpcError;
 use qaic_qpc::metadata::{DmaRequest, Metadata};
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
 use qaic_qpc::writer::{Layout, SegmentData, SegmentSpec, build_in_memory};
+use qaic_qpc::{ConstantsDesc, ElementType, QpcError, elf, names};
 
 /// Elements of every tensor.
 pub const ELEMENTS: usize = 16;

@@ -2,9 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::elf;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::Metadata;
+use qaic_qpc::{Limits, elf};
 
 fuzz_target!(|bytes: &[u8]| {
     let limits = Limits { max_decoded_bytes: 16 << 20, ..Limits::default() };

@@ -2,10 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::limits::Limits;
-use qaic_qpc::mappings;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::transform::TransferPlan;
+use qaic_qpc::{Limits, mappings};
 
 fuzz_target!(|bytes: &[u8]| {
     let limits = Limits { max_decoded_bytes: 16 << 20, ..Limits::default() };

@@ -2,12 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::Container;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::program_info::QpcInfo;
-use qaic_qpc::validate::validate;
+use qaic_qpc::{ConstantsDesc, Container, Limits, QpcInfo, validate};
 
 fuzz_target!(|bytes: &[u8]| {
     // A mutated length must not hide what lies behind the header.

@@ -2,9 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::container::{Container, Segment};
-use qaic_qpc::limits::Limits;
 use qaic_qpc::writer::{self, SegmentData};
+use qaic_qpc::{Container, Limits, Segment};
 
 fn contents<'a>(container: &'a Container, bytes: &'a [u8]) -> Vec<(&'a str, u64, &'a [u8])> {
     let content = |segment: &'a Segment| (segment.name.as_str(), segment.offset, segment.payload(bytes));

@@ -3,13 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_stats::decode::columns::columns;
 use qaic_stats::decode::descriptor::{CoreOps, Dependency, OpDesc, OpsDescriptor};
-use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
-use qaic_stats::model::StatsModel;
 use qaic_stats::decode::oqstats::{self, Header};
-use qaic_stats::decode::record::Kind;
-use qaic_stats::report::summary::{SummaryOptions, write_summary};
+use qaic_stats::decode::{DecodeOptions, Kind, ProgramOperations, columns, decode};
+use qaic_stats::model::StatsModel;
+use qaic_stats::report::{SummaryOptions, write_summary};
 use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, write_trace};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -101,8 +99,7 @@ fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
     }
     let written = oqstats::encode_to_vec(model, [0; 16]).expect("what was read can be written");
     let options = DecodeOptions { records: false, ..DecodeOptions::default() };
-    let again =
-        decode(&written, None, None, options).expect("what was written can be read");
+    let again = decode(&written, None, None, options).expect("what was written can be read");
     assert_eq!(again.run, model.run);
     assert!(again.ops().iter().eq(model.ops().iter()));
     assert!(again.threads().iter().eq(model.threads().iter()));

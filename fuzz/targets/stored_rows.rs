@@ -18,7 +18,8 @@ fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
         let found = StoredRows::new(form, layout, rows, len, bytes);
         assert!(found.is_err() || form.bytes(layout, rows, len) == Some(bytes.len()));
         let needed = form.bytes(layout, rows, len).unwrap_or(usize::MAX);
-        let Some(Ok(stored)) = bytes.get(..needed).map(|bytes| StoredRows::new(form, layout, rows, len, bytes))
+        let Some(Ok(stored)) =
+            bytes.get(..needed).map(|bytes| StoredRows::new(form, layout, rows, len, bytes))
         else {
             continue;
         };

@@ -2,8 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_kmd::kmd::EventKind;
-use qaic_kmd::uevent;
+use qaic_kmd::{EventKind, uevent};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some(event) = uevent::parse(bytes) else { return };

@@ -8,10 +8,8 @@ mod messages;
 use libfuzzer_sys::fuzz_target;
 use messages::canonical;
 use prost::Message;
-use qaic_qpc::error::QpcError;
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::{IoDesc, Limits, QpcError};
 use serde::Serialize;
 
 fn compare<O: Serialize, T: Message + Default + Serialize>(

@@ -4,10 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use qaic_kmd::abi::ExecuteEntry;
-use qaic_kmd::clock::Clock;
-use qaic_kmd::ioctl::Ioctl;
-use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, Telemetry};
-use qaic_kmd::{Errno, calls};
+use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry, calls};
 use qaic_mem::Mapping;
 
 /// A kernel with one card, and what was asked of it.

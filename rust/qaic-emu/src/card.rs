@@ -16,9 +16,8 @@ use super::options::{EmuClock, EmuOptions, Profile};
 use crate::data_path::bo::Bo;
 use crate::data_path::channel::Channel;
 use crate::data_path::worker::Worker;
-use qaic_kmd::Errno;
 use qaic_kmd::abi::DBC_COUNT;
-use qaic_kmd::kmd::{DbcState, EventKind};
+use qaic_kmd::{DbcState, Errno, EventKind};
 
 /// Interval in which a sleeping thread checks for signals.
 pub(crate) const SIGNAL_POLL: Duration = Duration::from_millis(50);
@@ -525,7 +524,7 @@ impl Card {
             }
             EmuClock::Virtual(_) => SIGNAL_POLL,
             EmuClock::System(clock) => {
-                let left = until.saturating_sub(qaic_kmd::clock::Clock::now(clock));
+                let left = until.saturating_sub(qaic_kmd::Clock::now(clock));
                 if self.options.signaled.is_some() { left.min(SIGNAL_POLL) } else { left }
             }
         };

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::card::Card;
 use super::options::EmuClock;
-use qaic_kmd::Errno;
-use qaic_kmd::kmd::{Event, EventKind, EventSource, Readiness};
+use qaic_kmd::{Errno, Event, EventKind, EventSource, Readiness};
 
 /// Maximum number of unread events of a subscriber; a kernel also drops events.
 const MAX_PENDING: usize = 65_536;

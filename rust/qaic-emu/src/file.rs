@@ -3,10 +3,8 @@
 use std::fmt::Debug;
 use std::sync::{Arc, MutexGuard};
 
-use qaic_kmd::Errno;
 use qaic_kmd::abi::PartialExecuteEntry;
-use qaic_kmd::ioctl::{Ioctl, VersionQuery};
-use qaic_kmd::kmd::AccelFile;
+use qaic_kmd::{AccelFile, Errno, Ioctl, VersionQuery};
 use qaic_mem::Mapping;
 
 use super::card::{Card, CardState};

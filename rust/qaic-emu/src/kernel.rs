@@ -9,9 +9,7 @@ use super::fault::Action;
 use super::file::EmuFile;
 use super::firmware::ResourceUsage;
 use super::options::{EmuOptions, Profile};
-use qaic_kmd::Errno;
-use qaic_kmd::clock::Clock;
-use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, PciAddress, PciInfo, Telemetry};
+use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, PciAddress, PciInfo, Telemetry};
 
 /// An emulated kernel.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Emulated cards with the same system calls as real ones: the driver's rules, the firmware's resource tables and the
 //! data path of a card, without hardware.
 //!
-//! `EmuKmd` is a kernel with emulated cards ([`qaic_kmd::kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`])
+//! `EmuKmd` is a kernel with emulated cards ([`qaic_kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`])
 //! and owns all other memory, so it needs no unsafe code. A crate with an engine provides a `workload::Workload`,
 //! which does the work of the cores. `firmware::Firmware` and `data_path` form a card without a driver:
 //! `tests/kernel/pci_card` adds them to a PCI bus.
@@ -9,7 +9,7 @@
 //! [`fault`] defines the language of faults, for these cards and for other test devices. Without the feature `cards`,
 //! the crate contains only this module.
 //!
-//! [`Ioctl`]: qaic_kmd::ioctl::Ioctl
+//! [`Ioctl`]: qaic_kmd::Ioctl
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "cards")]

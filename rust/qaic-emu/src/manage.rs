@@ -11,10 +11,7 @@ use super::file::EmuFile;
 use super::firmware::{Transaction, TransactionReply};
 use super::options::ExecutionMode;
 use crate::data_path::worker::Worker;
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{DBC_COUNT, MANAGE_MAX_BYTES, MANAGE_MAX_COUNT};
-use qaic_kmd::kmd::DbcState;
-use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::transaction::{
     ACTIVATE_FROM_DEVICE, ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_FROM_USER, Dma, HEADER_BYTES, Header,
     PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, STATUS_FROM_DEVICE, STATUS_FROM_USER, SetUpChannel,
@@ -22,6 +19,7 @@ use qaic_kmd::protocol::transaction::{
 };
 use qaic_kmd::protocol::{NncStatus, parse};
 use qaic_kmd::wire::{self, Layout};
+use qaic_kmd::{DbcState, Errno, ManageBuffer};
 
 /// Error `ERESTARTSYS`: after a stop of the process has ended a call, the kernel repeats the call when the process
 /// continues.

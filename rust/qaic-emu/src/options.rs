@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::fault::FaultPlan;
 use super::firmware::FirmwareConfig;
 use super::workload::{Loopback, Workload};
-use qaic_kmd::clock::{Clock, SystemClock, VirtualClock};
-use qaic_kmd::kmd::Telemetry;
+use qaic_kmd::{Clock, SystemClock, Telemetry, VirtualClock};
 
 /// Declares settings, each with its default.
 macro_rules! settings {

@@ -13,9 +13,6 @@ use qaic_emu::{EmuKmd, EmuOptions, FaultPlan, Profile};
 use qaic_kmd::abi::{
     AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry,
 };
-use qaic_kmd::calls;
-use qaic_kmd::kmd::{AccelFile, Kmd};
-use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::command::{ActivationState, WHOLE_DEVICE};
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::parse::features;
@@ -24,7 +21,7 @@ use qaic_kmd::protocol::reply::{
     ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
 };
 use qaic_kmd::protocol::{CardStatus, NncStatus};
-use qaic_kmd::transcript::Recording;
+use qaic_kmd::{AccelFile, Kmd, ManageBuffer, Recording, calls};
 
 /// The answers of a session, call by call.
 struct Session {

@@ -9,18 +9,27 @@
 #[allow(unsafe_code)] // plain-data casts of the calls' structures
 pub mod abi;
 pub mod calls;
-pub mod clock;
+mod clock;
 #[cfg(feature = "sys")]
 #[allow(unsafe_code)] // the system calls themselves
-pub mod driver;
-pub mod file_mapping;
-pub mod ioctl;
-pub mod kmd;
-pub mod manage;
+mod driver;
+mod ioctl;
+mod kmd;
+mod manage;
 pub mod protocol;
-pub mod transcript;
+mod transcript;
 pub mod uevent;
 #[allow(unsafe_code)] // plain-data casts of fields
 pub mod wire;
 
+pub use clock::{Clock, EventCounter, Listener, SystemClock, VirtualClock};
+#[cfg(feature = "sys")]
+pub use driver::SysKmd;
+pub use ioctl::{DriverInterface, Ioctl, VersionQuery};
+pub use kmd::{
+    AccelFile, DbcState, Event, EventKind, EventSource, Kmd, MemoryErrors, NodeInfo, PciAddress, PciInfo,
+    Readiness, Telemetry,
+};
+pub use manage::ManageBuffer;
 pub use rustix::io::Errno;
+pub use transcript::Recording;

@@ -4,7 +4,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use qaic_kmd::manage::ManageBuffer;
+use qaic_kmd::ManageBuffer;
 use qaic_kmd::protocol::parse::{ReplyError, Transaction, features, transactions};
 use qaic_kmd::protocol::reply::{
     ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,

@@ -5,8 +5,7 @@ mod oracle;
 
 use oracle::{elements, f32_bytes, narrow, transpose, view, view_mut, widen};
 use proptest::prelude::*;
-use qaic_mem::convert::quantize::{QuantParams, QuantType};
-use qaic_mem::convert::{ElementOp, Isa, Pipeline, PipelineError, Step};
+use qaic_mem::convert::{ElementOp, Isa, Pipeline, PipelineError, QuantParams, QuantType, Step};
 use qaic_quant::affine;
 
 const EDGES: [f32; 22] = [

@@ -20,7 +20,7 @@ use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
 use qaic_runtime::Image;
 use qaic_runtime::binding::{Argument, ArrayLayout, native_format};
 use qaic_runtime::request::{ArrayId, Arrays};
-use qaic_stats::buffer::FrozenBytes;
+use qaic_stats::FrozenBytes;
 
 pub(crate) use export::{BufferExport, release_dropped};
 pub(crate) use numpy::{array_over, as_array};

@@ -1,9 +1,9 @@
 //! Which code is which exception and which status, as data: `make docs` writes the reference page from it.
 
 use pyo3::prelude::*;
-use qaic_qpc::error::QpcError;
+use qaic_qpc::QpcError;
 use qaic_runtime::{QStatus, RuntimeError};
-use qaic_stats::error::StatsError;
+use qaic_stats::StatsError;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
 const OWN: [(&str, &str); 16] = [

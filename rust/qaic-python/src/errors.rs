@@ -10,9 +10,9 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
-use qaic_qpc::error::{ErrorReport, Figure, QpcError};
+use qaic_qpc::{ErrorReport, Figure, QpcError};
 use qaic_runtime::{ErrorDetail, RuntimeError};
-use qaic_stats::error::StatsError;
+use qaic_stats::StatsError;
 
 static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 

@@ -8,9 +8,8 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
 use qaic_runtime::process::cancellation::watch;
-use qaic_runtime::process::ignore_signals_on_this_thread;
-use qaic_runtime::process::reaped::{self, DropWait};
 use qaic_runtime::process::reaper::{self, Teardown};
+use qaic_runtime::process::{self, DropWait, ignore_signals_on_this_thread};
 use qaic_runtime::{CancellationToken, Deadline, Detached, ForkGuard, RuntimeError, WaitScope};
 
 use crate::errors;
@@ -61,7 +60,7 @@ pub(crate) trait Detach<'py>: Sized {
 }
 
 /// A value that may take long to tear down; a drop waits a moment for it without the interpreter lock.
-pub(crate) type Reaped<T> = reaped::Reaped<T, DetachedWait>;
+pub(crate) type Reaped<T> = process::Reaped<T, DetachedWait>;
 
 /// Waits without the interpreter lock; without an interpreter there is no lock of it.
 #[derive(Debug)]

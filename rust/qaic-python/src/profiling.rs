@@ -11,8 +11,8 @@ use qaic_runtime::profiling::{
     Collector, DeviceStats, Limits, NameFilter, ProfiledProgram, Profiler, ProgramSamples, Sample,
     SamplingRule, SubscriptionRegistry,
 };
-use qaic_stats::report::kpi::DeviceKpi;
-use qaic_stats::sample::HostSample;
+use qaic_stats::HostSample;
+use qaic_stats::report::DeviceKpi;
 
 use crate::buffers::{BytesView, ReadOnlyBytes};
 use crate::errors::{from_stats, record};

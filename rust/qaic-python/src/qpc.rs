@@ -7,9 +7,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use qaic_mem::FileBytes;
-use qaic_qpc::container::MAGIC;
-use qaic_qpc::error::QpcError;
-use qaic_qpc::validate;
+use qaic_qpc::{MAGIC, QpcError};
 use qaic_runtime::binding::{TensorSpec, tensor_specs};
 use qaic_runtime::{ErrorDetail, Image};
 use serde_json::json;
@@ -206,7 +204,7 @@ impl PyTensor {
 type Finding = (String, String, Option<String>, String);
 
 fn findings(bytes: &[u8]) -> Vec<Finding> {
-    validate::validate(bytes)
+    qaic_qpc::validate(bytes)
         .into_iter()
         .map(|finding| {
             (finding.severity.to_string(), finding.code.to_string(), finding.segment, finding.message)

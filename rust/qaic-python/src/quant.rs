@@ -7,7 +7,7 @@ mod range;
 mod tensor;
 
 use pyo3::prelude::*;
-use qaic_quant::error::QuantError;
+use qaic_quant::QuantError;
 
 use crate::errors::Raise;
 

@@ -14,8 +14,8 @@ use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::process::{Deadline, ForkGuard};
-use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::request::{BoundArrays, Destination};
+use qaic_runtime::{ProgramOptions, WaitLimits};
 use qaic_sync::ObjectPool;
 
 use crate::buffers::Exports;

@@ -8,9 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use qaic_runtime::Image;
 use qaic_stats::decode::descriptor::{self, Fingerprint};
-use qaic_stats::decode::layout::ProgramOperations;
-use qaic_stats::decode::oqstats;
-use qaic_stats::decode::record::Kind;
+use qaic_stats::decode::{Kind, ProgramOperations, oqstats};
 use qaic_stats::model::StatsModel;
 
 use crate::buffers::{Exports, copied_bytes};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
-use qaic_runtime::profiling::stats_output::{self, DevicePart, OutputTarget};
+use qaic_runtime::profiling::{self, DevicePart, OutputTarget};
 use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::trace::{HostTrace, TraceFormat, TraceOptions};
 
@@ -64,7 +64,7 @@ fn summary(
     let (buffer, ops) = (buffer.inner(), ops(descriptor));
     py.detached(|detached| {
         answering_signals(detached, None, |scope| {
-            stats_output::stats_summary(target, buffer, &ops, cores, scope)
+            profiling::stats_summary(target, buffer, &ops, cores, scope)
         })
     })
 }
@@ -155,7 +155,7 @@ fn trace(
     py.detached(|detached| {
         let host_trace = host_trace.as_ref();
         answering_signals(detached, None, |scope| {
-            stats_output::stats_trace(target, &devices, options(), &samples, host_trace, scope)
+            profiling::stats_trace(target, &devices, options(), &samples, host_trace, scope)
         })
     })
 }

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use qaic_qpc::elf;
-use qaic_qpc::file_writer::{FileWriter, FileWriterError};
 use qaic_qpc::metadata::Metadata;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::writer::SegmentSpec;
+use qaic_qpc::{FileWriter, FileWriterError, elf};
 
 use crate::buffers::with_bytes;
 use crate::errors::{Raise, from_qpc, os_error};

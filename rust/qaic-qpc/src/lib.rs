@@ -7,7 +7,7 @@
 //! lints forbid plain indexing, casts and arithmetic.
 //!
 //! ```
-//! use qaic_qpc::{container::Container, limits::Limits, network_desc::NetworkDesc, writer};
+//! use qaic_qpc::{Container, Limits, network_desc::NetworkDesc, writer};
 //!
 //! let network = NetworkDesc { network_name: "tiny".into(), ..NetworkDesc::default() };
 //! let descriptor = network.encode();
@@ -18,7 +18,7 @@
 //! let container = Container::parse(&bytes, &limits)?;
 //! let payload = container.required("networkdesc.bin")?.payload(&bytes);
 //! assert_eq!(NetworkDesc::decode(payload, &limits)?.network_name, "tiny");
-//! # Ok::<(), qaic_qpc::error::QpcError>(())
+//! # Ok::<(), qaic_qpc::QpcError>(())
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -33,23 +33,34 @@
 )]
 
 mod bytes;
-pub mod constants;
-pub mod container;
-pub mod crc;
-pub mod dtype;
+mod constants;
+mod container;
+mod crc;
+mod dtype;
 pub mod elf;
-pub mod error;
-pub mod file_writer;
+mod error;
+mod file_writer;
 pub mod hardware;
-pub mod io_desc;
-pub mod limits;
+mod io_desc;
+mod limits;
 pub mod mappings;
 pub mod metadata;
 pub mod network_desc;
 pub mod plan;
-pub mod program_info;
-pub mod shape;
+mod program_info;
+mod shape;
 pub mod transform;
-pub mod validate;
+mod validate;
 pub mod wire;
 pub mod writer;
+
+pub use constants::{ConstantsDesc, DESCRIPTOR_BYTES};
+pub use container::{Container, Header, MAGIC, Segment, Warning, names};
+pub use crc::{Crc32, CrcSegment, crc32, verify_checksums};
+pub use dtype::ElementType;
+pub use error::{ErrorReport, Figure, NameDefect, QpcError, StepDefect, WireDefect};
+pub use file_writer::{FileWriter, FileWriterError};
+pub use io_desc::IoDesc;
+pub use limits::Limits;
+pub use program_info::{ProgramInfo, QpcInfo};
+pub use validate::{Finding, Severity, validate};

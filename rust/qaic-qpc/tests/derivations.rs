@@ -3,18 +3,11 @@
 
 mod fixture;
 
-use qaic_qpc::container::Container;
-use qaic_qpc::crc::{CrcSegment, crc32};
-use qaic_qpc::elf;
-use qaic_qpc::error::QpcError;
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::limits::Limits;
-use qaic_qpc::mappings;
 use qaic_qpc::metadata::Metadata;
 use qaic_qpc::network_desc::{IoBinding, NetworkDesc, Transform, TransformKind};
-use qaic_qpc::program_info::QpcInfo;
 use qaic_qpc::transform::{Operation, TransferPlan};
 use qaic_qpc::writer::{self, SegmentData};
+use qaic_qpc::{Container, CrcSegment, IoDesc, Limits, QpcError, QpcInfo, crc32, elf, mappings};
 
 fn network(name: &str) -> NetworkDesc {
     fixture::good().iter().find(|case| case.name == name).unwrap().network()

@@ -5,17 +5,11 @@
 mod fixture;
 
 use fixture::{bad, buffers, good, hex, sha256};
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::Container;
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::limits::Limits;
-use qaic_qpc::mappings;
 use qaic_qpc::metadata::{Encoding, LocatedMetadata, Metadata};
 use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::program_info::QpcInfo;
 use qaic_qpc::transform::{TransferPlan, is_copy_only};
-use qaic_qpc::validate::{Severity, validate};
 use qaic_qpc::writer::{self, SegmentData};
+use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, QpcInfo, Severity, mappings, validate};
 use serde_json::{Value, json};
 
 #[test]

@@ -10,9 +10,8 @@ use flatbuffers::{
     field_index_to_field_offset,
 };
 use proptest::prelude::*;
-use qaic_qpc::elf;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::Metadata;
+use qaic_qpc::{Limits, elf};
 
 type Tables<T> = ForwardsUOffset<Vector<'static, ForwardsUOffset<T>>>;
 type List<T> = ForwardsUOffset<Vector<'static, T>>;

@@ -7,16 +7,13 @@ mod sample;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::dtype::ElementType;
-use qaic_qpc::elf;
 use qaic_qpc::metadata::Metadata;
 use qaic_qpc::network_desc::{Direction, DmaBuffer, IoShapes, NetworkDesc, Stats, TensorShape};
 use qaic_qpc::plan::{
     CONTROL_BYTES, Control, Dtype, GRAPH_SECTION, Initializer, PLAN_SECTION, Plan, PlanError,
 };
-use qaic_qpc::validate::validate;
 use qaic_qpc::writer::{self, SegmentData};
+use qaic_qpc::{ConstantsDesc, ElementType, elf, validate};
 use sample::network;
 use serde_json::{Value, json};
 

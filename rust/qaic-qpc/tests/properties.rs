@@ -8,17 +8,11 @@ use std::collections::BTreeMap;
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::Container;
-use qaic_qpc::elf;
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::Metadata;
 use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::program_info::QpcInfo;
 use qaic_qpc::transform::TransferPlan;
-use qaic_qpc::validate::validate;
 use qaic_qpc::writer::{self, SegmentData};
+use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, QpcInfo, elf, validate};
 
 fn payloads() -> impl Strategy<Value = BTreeMap<String, Vec<u8>>> {
     btree_map("[a-z.]{1,20}|\\PC{1,8}", vec(any::<u8>(), 0..200), 1..8)

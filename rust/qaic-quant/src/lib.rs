@@ -7,11 +7,11 @@
 //! Convention of the whole crate: `real = scale * (q - offset)`.
 //!
 //! ```
-//! use qaic_quant::range::{Precision, Schema, quant_params};
+//! use qaic_quant::{Precision, Schema, quant_params};
 //!
 //! let params = quant_params(-1.0, 3.0, Schema::Asymmetric, Precision::Int8)?;
 //! assert_eq!((params.scale, params.offset), (0.015_686_275, -64));
-//! # Ok::<(), qaic_quant::error::QuantError>(())
+//! # Ok::<(), qaic_quant::QuantError>(())
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -26,9 +26,15 @@
 #![allow(clippy::float_cmp)]
 
 pub mod affine;
-pub mod calibration;
-pub mod error;
-pub mod histogram;
+mod calibration;
+mod error;
+mod histogram;
 pub mod mx;
-pub mod range;
-pub mod tensor;
+mod range;
+mod tensor;
+
+pub use calibration::{Method, calibrate};
+pub use error::QuantError;
+pub use histogram::{Histogram, SharedHistogram, check_bins};
+pub use range::{Precision, QuantParams, Schema, quant_params};
+pub use tensor::{Channels, Quantized, dequantize, quantize};

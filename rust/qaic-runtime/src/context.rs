@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use qaic_kmd::kmd::Kmd;
-use qaic_qpc::crc::verify_checksums;
+use qaic_kmd::Kmd;
+use qaic_qpc::verify_checksums;
 
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placed, Placement, Registry, RegistryOptions,

@@ -5,16 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use qaic_mem::FileBytes;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::{Container, MAGIC, names};
-use qaic_qpc::elf;
-use qaic_qpc::error::QpcError;
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::LocatedMetadata;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{Plan, PlanError};
-use qaic_qpc::program_info::QpcInfo;
+use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, MAGIC, QpcError, QpcInfo, elf, names};
 
 use crate::error::{InputError, RuntimeError};
 

@@ -44,18 +44,18 @@
 extern crate self as qaic_runtime;
 
 pub mod binding;
-pub mod context;
+mod context;
 pub mod device;
 #[cfg(test)]
 #[path = "../tests/echo/mod.rs"]
 mod echo;
 pub mod error;
-pub mod image;
+mod image;
 pub mod inference_set;
 pub mod process;
 pub mod profiling;
-pub mod program;
-pub mod queue;
+mod program;
+mod queue;
 pub mod request;
 
 pub use context::Context;
@@ -64,7 +64,7 @@ pub use error::{ErrorDetail, QStatus, RuntimeError};
 pub use image::Image;
 pub use inference_set::{HandleId, InferenceSet};
 pub use process::{CancellationToken, Deadline, Detached, ForkGuard, WaitScope};
-pub use program::{Program, ProgramOptions};
+pub use program::{Program, ProgramOptions, WaitLimits};
 pub use queue::Queue;
 pub use request::{BoundBuffers, BoundSet, ExecObj};
 

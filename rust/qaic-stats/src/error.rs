@@ -1,6 +1,6 @@
 //! Errors of a stats buffer or its descriptor as data. Callers compare variants and codes, never texts.
 
-use qaic_qpc::error::QpcError;
+use qaic_qpc::QpcError;
 use thiserror::Error;
 
 use crate::decode::record::Kind;
@@ -197,7 +197,7 @@ fn hex(bytes: &[u8; 16]) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use qaic_qpc::error::QpcError;
+    use qaic_qpc::QpcError;
 
     use super::*;
 

@@ -21,16 +21,19 @@
     )
 )]
 
-pub mod buffer;
+mod buffer;
 pub mod decode;
-pub mod error;
+mod error;
 pub mod model;
 mod number;
 pub mod report;
-pub mod sample;
+mod sample;
 pub mod trace;
 mod walk;
 mod whole_file;
 
+pub use buffer::{FrozenBytes, Place, StatsBuffer};
+pub use error::StatsError;
+pub use sample::HostSample;
 pub use walk::ProgressObserver;
 pub use whole_file::write_whole;

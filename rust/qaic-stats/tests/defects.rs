@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use qaic_stats::decode::descriptor::{CoreOps, Fingerprint, OpDesc, OpsDescriptor, fingerprint};
-use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
 use qaic_stats::decode::oqstats::encode_to_vec;
-use qaic_stats::decode::record::{Core, Kind, Op, OpPmu, Pmu, Port, Record, Ring, Thread, op_flags};
+use qaic_stats::decode::{
+    Core, DecodeOptions, Kind, Op, OpPmu, Pmu, Port, ProgramOperations, Record, Ring, Thread, decode,
+    op_flags,
+};
 use qaic_stats::model::{Run, StatsModel};
 
 /// Two threads of one core, with two operations each that the descriptor has.
@@ -95,7 +97,7 @@ fn seal(bytes: &mut [u8]) {
     put(bytes, 120, crc);
 }
 
-fn put<T: qaic_stats::decode::record::Field>(bytes: &mut [u8], offset: usize, value: T) {
+fn put<T: qaic_stats::decode::Field>(bytes: &mut [u8], offset: usize, value: T) {
     value.put(bytes, offset);
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use qaic_stats::decode::layout::{DecodeOptions, decode};
+use qaic_stats::decode::{DecodeOptions, decode};
 
 #[test]
 fn hostile_files_are_refused_for_their_reason() {

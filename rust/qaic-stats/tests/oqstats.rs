@@ -2,9 +2,8 @@
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use qaic_stats::decode::descriptor::fingerprint;
-use qaic_stats::decode::layout::{DecodeOptions, decode};
 use qaic_stats::decode::oqstats::{self, Header};
-use qaic_stats::decode::record::{Core, Kind, Op, OpPmu, Thread};
+use qaic_stats::decode::{Core, DecodeOptions, Kind, Op, OpPmu, Thread, decode};
 use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
 
 const HEADER: &str = "4f51535441545331 01000000 8000fffe 8002000000000000 8002000000000000

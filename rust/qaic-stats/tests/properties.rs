@@ -2,11 +2,8 @@
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use proptest::prelude::*;
-use qaic_stats::decode::check;
-use qaic_stats::decode::columns::columns;
-use qaic_stats::decode::layout::{DecodeOptions, decode};
 use qaic_stats::decode::oqstats::{capacity_bytes, encode, encode_to_vec};
-use qaic_stats::decode::record::{Core, Kind, Op, Pmu, Port, Records, Thread};
+use qaic_stats::decode::{Core, DecodeOptions, Kind, Op, Pmu, Port, Records, Thread, check, columns, decode};
 use qaic_stats::model::{DeviceKind, Run, StatsModel};
 
 /// (operation's number, ticks to the one before, duration, wait, flags) of each thread's operations.

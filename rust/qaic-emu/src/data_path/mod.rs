@@ -3,6 +3,7 @@
 pub(crate) mod bo;
 pub(crate) mod channel;
 pub(crate) mod device_memory;
+mod file_mapping;
 pub(crate) mod pages;
 pub(crate) mod ring;
 pub(crate) mod semaphores;

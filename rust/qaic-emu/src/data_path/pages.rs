@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rustix::fs::{SeekFrom, fstat, seek};
 
+use super::file_mapping::FileMapping;
 use qaic_kmd::Errno;
-use qaic_kmd::file_mapping::FileMapping;
 use qaic_mem::Mapping;
 
 /// Bytes of a page.

@@ -8,14 +8,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use bytemuck::bytes_of;
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{
     AttachSliceEntry, CreateBo, DetachSlice, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem, Wait,
 };
-use qaic_kmd::calls;
-use qaic_kmd::ioctl::Ioctl;
-use qaic_kmd::kmd::AccelFile;
-use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::command::{Activate, ActivationState, Deactivate, WHOLE_DEVICE, passthrough};
 use qaic_kmd::protocol::message;
 use qaic_kmd::protocol::parse::{Transaction, transactions};
@@ -24,6 +19,7 @@ use qaic_kmd::protocol::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, Dma, Header, PASSTHROUGH_FROM_USER, SetUpChannel,
     TearDownChannel,
 };
+use qaic_kmd::{AccelFile, Errno, Ioctl, ManageBuffer, calls};
 use qaic_mem::Mapping;
 
 use crate::call::{Call, Part, Slice};

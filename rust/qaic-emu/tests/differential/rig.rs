@@ -12,10 +12,7 @@ use std::time::{Duration, Instant};
 use qaic_emu::fault::Target;
 use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile};
-use qaic_kmd::Errno;
-use qaic_kmd::clock::SystemClock;
-use qaic_kmd::driver::SysKmd;
-use qaic_kmd::kmd::{AccelFile, EventKind, EventSource, Kmd, NodeInfo};
+use qaic_kmd::{AccelFile, Errno, EventKind, EventSource, Kmd, NodeInfo, SysKmd, SystemClock};
 
 /// The longest that anything takes that does not hang.
 const LIMIT: Duration = Duration::from_mins(1);

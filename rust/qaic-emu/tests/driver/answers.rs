@@ -1,15 +1,12 @@
 //! One test for each rule of what calls answer.
 
 use qaic_emu::{EmuOptions, Profile};
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{
     AttachSliceEntry, CreateBo, DIR_FROM_DEVICE, DIR_TO_DEVICE, DetachSlice, DrmVersion, PerfStatsEntry, Sem,
     Wait,
 };
-use qaic_kmd::calls;
-use qaic_kmd::ioctl::{DriverInterface, Ioctl, VersionQuery};
-use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::message;
+use qaic_kmd::{DriverInterface, Errno, Ioctl, ManageBuffer, VersionQuery, calls};
 
 use crate::rig::{Rig, activate, load};
 

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qaic_emu::{EmuKmd, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, PerfStatsEntry, Sem, request};
-use qaic_kmd::calls;
-use qaic_kmd::kmd::Kmd;
 use qaic_kmd::protocol::message;
 use qaic_kmd::protocol::parse::{Transaction, transactions};
 use qaic_kmd::protocol::reply::{DeactivateReply, Reply};
+use qaic_kmd::{Errno, Kmd, calls};
 
 use crate::rig::{Rig, activate};
 

@@ -5,12 +5,9 @@ use std::time::Duration;
 
 use qaic_emu::workload::{CoreView, Images, Progress, Running, Workload};
 use qaic_emu::{EmuClock, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::Errno;
 use qaic_kmd::abi::DIR_FROM_DEVICE;
-use qaic_kmd::calls;
-use qaic_kmd::clock::SystemClock;
-use qaic_kmd::kmd::{DbcState, EventKind, Kmd};
 use qaic_kmd::protocol::NncStatus;
+use qaic_kmd::{DbcState, Errno, EventKind, Kmd, SystemClock, calls};
 
 use crate::rig::{Rig, activate, events};
 

@@ -4,13 +4,11 @@ use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{EmuOptions, Profile};
 use std::os::fd::AsFd;
 
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE};
-use qaic_kmd::calls;
-use qaic_kmd::kmd::Kmd;
 use qaic_kmd::protocol::message;
 use qaic_kmd::protocol::parse::features;
 use qaic_kmd::protocol::reply::{ActivateReply, DeactivateReply, LoadElfReply, Reply};
+use qaic_kmd::{Errno, Kmd, calls};
 
 use crate::rig::{ELF, Rig, activate_message, load};
 
@@ -255,7 +253,7 @@ fn fault_of_an_open_is_its_errno() {
     assert_eq!(rig.open().unwrap_err(), Errno::ACCESS);
     assert_eq!(rig.open().unwrap_err(), Errno::NOENT);
     assert!(rig.open().is_ok());
-    let missing = qaic_kmd::kmd::NodeInfo { path: None, ..rig.node.clone() };
+    let missing = qaic_kmd::NodeInfo { path: None, ..rig.node.clone() };
     assert_eq!(rig.kmd.open(&missing).unwrap_err(), Errno::NOENT);
     rig.close();
 }

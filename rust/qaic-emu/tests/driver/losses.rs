@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use qaic_emu::Profile;
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE};
-use qaic_kmd::calls;
-use qaic_kmd::kmd::{DbcState, EventKind, Kmd};
 use qaic_kmd::protocol::message;
 use qaic_kmd::protocol::reply::{ActivateReply, Reply, UnloadElfReply};
+use qaic_kmd::{DbcState, Errno, EventKind, Kmd, calls};
 
 use crate::rig::{Active, Rig, activate_message, events, load};
 
@@ -214,8 +212,7 @@ fn timed_events_come_at_their_time() {
     let rig = Rig::of(Profile::Ssr);
     let mut listener = rig.kmd.events().unwrap();
     rig.control.reset();
-    let kinds =
-        |events: Vec<qaic_kmd::kmd::Event>| events.into_iter().map(|event| event.kind).collect::<Vec<_>>();
+    let kinds = |events: Vec<qaic_kmd::Event>| events.into_iter().map(|event| event.kind).collect::<Vec<_>>();
     assert_eq!(kinds(events(&mut *listener)), [EventKind::Offline]);
     let clock = rig.kmd.clock();
     clock.sleep(Duration::from_millis(1999));

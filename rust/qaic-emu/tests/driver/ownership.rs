@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use qaic_emu::Profile;
 use qaic_kmd::abi::PerfStatsEntry;
-use qaic_kmd::kmd::{DbcState, EventKind, Kmd};
 use qaic_kmd::protocol::message;
-use qaic_kmd::{Errno, calls};
+use qaic_kmd::{DbcState, Errno, EventKind, Kmd, calls};
 
 use crate::rig::{Active, Rig, events, load};
 
@@ -113,8 +112,7 @@ fn close_of_a_file_frees_its_channel_without_an_event() {
     let rig = Rig::of(Profile::Ssr);
     let mut listener = rig.kmd.events().unwrap();
     let state = |state, dbc_id| EventKind::Channel { dbc_id, state };
-    let kinds =
-        |found: Vec<qaic_kmd::kmd::Event>| found.into_iter().map(|event| event.kind).collect::<Vec<_>>();
+    let kinds = |found: Vec<qaic_kmd::Event>| found.into_iter().map(|event| event.kind).collect::<Vec<_>>();
     let other = rig.open().unwrap();
     let first = crate::rig::activate(&*other, 8).unwrap();
     drop(other);

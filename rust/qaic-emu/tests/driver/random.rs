@@ -9,10 +9,8 @@ use qaic_kmd::abi::{
     AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem,
     Wait,
 };
-use qaic_kmd::calls;
-use qaic_kmd::ioctl::Ioctl;
-use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::message;
+use qaic_kmd::{Ioctl, ManageBuffer, calls};
 
 use crate::rig::{Active, Rig, activate_message, load};
 

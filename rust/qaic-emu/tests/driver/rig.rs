@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use qaic_emu::fault::Target;
 use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile};
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry};
-use qaic_kmd::calls;
-use qaic_kmd::kmd::{AccelFile, Event, EventSource, Kmd, NodeInfo};
-use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::command::ActivationState;
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply, Reply};
+use qaic_kmd::{AccelFile, Errno, Event, EventSource, Kmd, ManageBuffer, NodeInfo, calls};
 use qaic_mem::Mapping;
 
 /// The image that a rig loads; its cores need none.
@@ -50,7 +47,7 @@ impl Rig {
     /// Time of the system, and a thread for each channel.
     pub(crate) fn threaded() -> Self {
         Self::new(EmuOptions {
-            clock: EmuClock::System(qaic_kmd::clock::SystemClock::default()),
+            clock: EmuClock::System(qaic_kmd::SystemClock::default()),
             execution_mode: ExecutionMode::Threads,
             boot: Duration::from_hours(1),
             core_restart: Duration::from_hours(1),

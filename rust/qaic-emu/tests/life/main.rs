@@ -15,15 +15,11 @@ use program::{
 };
 use qaic_emu::firmware::{FirmwareConfig, Performance, Totals};
 use qaic_emu::{EmuClock, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::Errno;
 use qaic_kmd::abi::request;
-use qaic_kmd::calls;
-use qaic_kmd::clock::SystemClock;
-use qaic_kmd::kmd::Kmd;
 use qaic_kmd::protocol::command::WHOLE_DEVICE;
-use qaic_kmd::protocol::parse;
 use qaic_kmd::protocol::reply::{PerformanceInfoReply, Reply, ResourceInfoReply};
-use qaic_kmd::protocol::{CardStatus, NncStatus, message};
+use qaic_kmd::protocol::{CardStatus, NncStatus, message, parse};
+use qaic_kmd::{Errno, Kmd, SystemClock, calls};
 
 fn adders() -> EmuOptions {
     EmuOptions { workload: Arc::new(Adders::default()), ..EmuOptions::default() }

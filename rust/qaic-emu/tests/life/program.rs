@@ -7,10 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use qaic_emu::workload::{CoreView, Images, Progress, Requirements, Running, Workload};
 use qaic_emu::{Control, EmuKmd, EmuOptions};
-use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, Sem};
-use qaic_kmd::calls;
-use qaic_kmd::kmd::{AccelFile, Kmd};
 use qaic_kmd::protocol::NncStatus;
 use qaic_kmd::protocol::command::ActivationState;
 use qaic_kmd::protocol::message::{self, ActivateRequest};
@@ -18,6 +15,7 @@ use qaic_kmd::protocol::reply::{
     ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, Reply, UnloadConstantsReply,
     UnloadElfReply,
 };
+use qaic_kmd::{AccelFile, Errno, Kmd, calls};
 use qaic_mem::Mapping;
 
 /// Bytes that an inference takes and makes.

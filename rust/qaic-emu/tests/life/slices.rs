@@ -4,10 +4,9 @@ use proptest::prelude::*;
 use qaic_emu::workload::Loopback;
 use qaic_emu::{EmuClock, EmuOptions, ExecutionMode};
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, Sem};
-use qaic_kmd::calls;
-use qaic_kmd::clock::SystemClock;
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply, Reply};
+use qaic_kmd::{SystemClock, calls};
 
 use crate::program::Rig;
 

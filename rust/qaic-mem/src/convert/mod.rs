@@ -16,7 +16,7 @@ pub mod mx;
 pub mod pieces;
 pub(crate) mod pipeline;
 mod portable;
-pub mod quantize;
+pub(crate) mod quantize;
 mod transpose;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)] // intrinsics; the file says what keeps each block sound
@@ -24,8 +24,7 @@ mod x86;
 
 pub use dispatch::Isa;
 pub use pipeline::{Pipeline, PipelineError, Step};
-
-use quantize::{QuantParams, QuantType};
+pub use quantize::{QuantParams, QuantType};
 
 /// An operation on single elements.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use qaic_mem::convert::ElementOp;
-use qaic_mem::convert::quantize::{QuantParams, QuantType};
+use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
 use qaic_mem::{ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut, Owner, Storage};
 
 /// Read view of `bytes`.

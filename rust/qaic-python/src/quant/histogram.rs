@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use qaic_mem::Storage;
 use qaic_mem::convert::pieces::pieces;
-use qaic_quant::histogram::{Histogram, SharedHistogram, check_bins};
+use qaic_quant::{Histogram, SharedHistogram, check_bins};
 use qaic_runtime::RuntimeError;
 
 use super::arrays::{Lent, array as array_of};

@@ -1,8 +1,7 @@
 //! `quant_range` and `calibrate_range`.
 
 use pyo3::prelude::*;
-use qaic_quant::calibration::{Method, calibrate};
-use qaic_quant::range::{Precision, Schema, quant_params};
+use qaic_quant::{Method, Precision, Schema, calibrate, quant_params};
 
 use super::arrays::Lent;
 use super::{named, refused};

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use qaic_mem::SharedMemory;
 use qaic_runtime::inference_set::BenchmarkProgress;
-use qaic_runtime::process::failure::FailureSource;
+use qaic_runtime::process::FailureSource;
 use qaic_runtime::{Context, HandleId, QStatus};
 
 use super::argument::buffers;

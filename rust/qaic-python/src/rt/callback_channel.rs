@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use qaic_runtime::Context;
-use qaic_runtime::process::callbacks::{CallbackReceiver, CallbackSender, CallbackSink, Message};
 use qaic_runtime::process::log::Level;
+use qaic_runtime::process::{CallbackReceiver, CallbackSender, CallbackSink, Message};
 
 use crate::gil::Detach;
 

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
-use qaic_runtime::process::failure::FailureSource;
+use qaic_runtime::process::FailureSource;
 use qaic_runtime::process::log::Level;
 use qaic_runtime::{Context, DeviceId, QStatus};
 

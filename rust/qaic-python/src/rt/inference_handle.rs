@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use qaic_runtime::process::failure::FailureSource;
+use qaic_runtime::process::FailureSource;
 use qaic_runtime::request::Part;
 use qaic_runtime::{BoundBuffers, Context, HandleId, QStatus};
 

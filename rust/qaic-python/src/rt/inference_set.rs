@@ -10,12 +10,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList, PyTuple};
-use qaic_runtime::Deadline;
-use qaic_runtime::context::Context;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
-use qaic_runtime::process::failure::FailureSource;
-use qaic_runtime::process::{CancellationToken, reaper};
+use qaic_runtime::process::{CancellationToken, FailureSource, reaper};
 use qaic_runtime::request::BoundSet;
+use qaic_runtime::{Context, Deadline};
 
 use super::argument::{self, buffers, list_of};
 use super::context::RtContext;

@@ -8,8 +8,7 @@ use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::device::Placed;
 use qaic_runtime::error::StateError;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
-use qaic_runtime::process::failure::FailureSource;
-use qaic_runtime::process::reaper;
+use qaic_runtime::process::{FailureSource, reaper};
 use qaic_runtime::{
     CancellationToken, Context, DeviceId, ErrorDetail, Image, Program, ProgramOptions, QStatus, RuntimeError,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use qaic_runtime::process::failure::FailureSource;
+use qaic_runtime::process::FailureSource;
 use qaic_runtime::{Context, Queue};
 
 use super::context::RtContext;

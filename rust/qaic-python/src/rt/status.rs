@@ -4,10 +4,9 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use qaic_runtime::Detached;
 use qaic_runtime::error::{InputError, StateError};
-use qaic_runtime::process::failure::FailureSource;
-use qaic_runtime::{Context, ErrorDetail, QStatus, RuntimeError};
+use qaic_runtime::process::FailureSource;
+use qaic_runtime::{Context, Detached, ErrorDetail, QStatus, RuntimeError};
 
 use crate::gil::{self, Detach};
 

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 use qaic_mem::FileBytes;
-use qaic_stats::buffer::StatsBuffer;
-use qaic_stats::decode::layout::ProgramOperations;
+use qaic_stats::StatsBuffer;
+use qaic_stats::decode::ProgramOperations;
 
 use super::{PyStatsDescriptor, kind, run, section};
 use crate::buffers::{BytesView, ReadOnlyBytes, copied_bytes};

@@ -59,10 +59,10 @@ macro_rules! errors {
             }
 
             /// Returns the error's details other than its code and its message.
-            pub fn report(&self) -> $crate::error::ErrorReport {
+            pub fn report(&self) -> $crate::ErrorReport {
                 match self {
                     $(Self::$variant { $($($figure,)*)? .. } => {
-                        $crate::error::ErrorReport::of($crate::errors!(@last $class_of_enum $($class)?))
+                        $crate::ErrorReport::of($crate::errors!(@last $class_of_enum $($class)?))
                             $($(.with($crate::errors!(@last (stringify!($figure)) $($shown)?), $figure))*)?
                             $(.hint($hint))?
                     })*

@@ -141,7 +141,7 @@ macro_rules! tables {
             fn read(
                 table: &$crate::metadata::flat_read::Table<'_>,
                 budget: &mut $crate::limits::Budget,
-            ) -> Result<Self, $crate::error::QpcError> {
+            ) -> Result<Self, $crate::QpcError> {
                 Ok(Self { $($field: $crate::metadata::table::FlatField::read(table, $id, budget)?,)* })
             }
 

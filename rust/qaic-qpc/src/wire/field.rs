@@ -27,7 +27,7 @@ macro_rules! messages {
                 &mut self,
                 field: &$crate::wire::Field<'_>,
                 budget: &mut $crate::limits::Budget,
-            ) -> Result<(), $crate::error::QpcError> {
+            ) -> Result<(), $crate::QpcError> {
                 match field.number {
                     $($number => $crate::wire::field::WireField::merge(&mut self.$field, field, budget),)*
                     _ => Ok(()),

@@ -1,11 +1,7 @@
 //! Defects of the container.
 
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::{Container, Warning};
-use qaic_qpc::crc::CrcSegment;
-use qaic_qpc::error::{NameDefect, QpcError};
-use qaic_qpc::limits::Limits;
 use qaic_qpc::writer::{self, Layout, SegmentData, SegmentSpec};
+use qaic_qpc::{ConstantsDesc, Container, CrcSegment, Limits, NameDefect, QpcError, Warning};
 
 use super::code;
 

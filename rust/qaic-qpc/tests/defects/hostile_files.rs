@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use qaic_qpc::validate::{Severity, validate};
+use qaic_qpc::{Severity, validate};
 
 #[test]
 fn hostile_files_are_refused_for_their_reason() {

@@ -10,7 +10,7 @@ mod sample;
 mod sequences;
 mod validation;
 
-use qaic_qpc::error::QpcError;
+use qaic_qpc::QpcError;
 
 fn code(error: &QpcError) -> &'static str {
     error.code()

@@ -1,8 +1,7 @@
 //! Defects of protobuf messages.
 
-use qaic_qpc::error::{QpcError, WireDefect};
-use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::{Limits, QpcError, WireDefect};
 
 fn decode(bytes: &[u8]) -> Result<NetworkDesc, QpcError> {
     NetworkDesc::decode(bytes, &Limits::default())

@@ -1,9 +1,7 @@
 //! Defects of ELF files and metadata.
 
-use qaic_qpc::elf;
-use qaic_qpc::error::QpcError;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::Metadata;
+use qaic_qpc::{Limits, QpcError, elf};
 
 use super::code;
 

@@ -1,6 +1,6 @@
 //! A small network descriptor that nothing is wrong with, and its parts.
 
-use qaic_qpc::dtype::ElementType;
+use qaic_qpc::ElementType;
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };

@@ -1,13 +1,10 @@
 //! Descriptors that decode and do not make sense.
 
-use qaic_qpc::dtype::ElementType;
-use qaic_qpc::error::{QpcError, StepDefect};
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::mappings;
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, IoDescriptor, IoShapes, NetworkDesc, Transform, TransformKind,
 };
 use qaic_qpc::transform::TransferPlan;
+use qaic_qpc::{ElementType, IoDesc, QpcError, StepDefect, mappings};
 
 use super::code;
 use super::sample::{copy, network, step, tensor};

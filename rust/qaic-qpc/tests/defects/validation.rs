@@ -1,10 +1,8 @@
 //! Findings of validation, and their places.
 
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::elf;
 use qaic_qpc::metadata::Metadata;
-use qaic_qpc::validate::{Severity, validate};
 use qaic_qpc::writer::{self, SegmentData};
+use qaic_qpc::{ConstantsDesc, Severity, elf, validate};
 
 use super::sample::network;
 

@@ -8,9 +8,8 @@ mod messages;
 use messages::canonical;
 use proptest::prelude::*;
 use prost::Message;
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::{IoDesc, Limits};
 
 fn limits() -> Limits {
     Limits::default()

@@ -6,7 +6,7 @@
 //! are CRC-32 (as in zlib), one per buffer or one per section of a given size. Slices are not covered.
 
 use qaic_mem::{ForeignMemoryMut, HostSlice};
-use qaic_qpc::crc::Crc32;
+use qaic_qpc::Crc32;
 
 use crate::binding::{Bindings, InputBinding, OutputBinding};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
@@ -164,7 +164,7 @@ mod tests {
 
     use proptest::prelude::*;
     use qaic_mem::Storage;
-    use qaic_qpc::crc::crc32;
+    use qaic_qpc::crc32;
 
     use super::*;
 

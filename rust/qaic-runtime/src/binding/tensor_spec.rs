@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 
-use qaic_qpc::dtype::ElementType;
+use qaic_qpc::ElementType;
 use qaic_qpc::network_desc::{IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
 use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
 

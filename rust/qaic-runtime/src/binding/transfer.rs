@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use qaic_mem::convert::quantize::{QuantParams, QuantType};
-use qaic_mem::convert::{ElementOp, Pipeline, PipelineError, Step};
+use qaic_mem::convert::{ElementOp, Pipeline, PipelineError, QuantParams, QuantType, Step};
 use qaic_mem::{HostSlice, HostSliceMut};
-use qaic_qpc::dtype::ElementType;
+use qaic_qpc::ElementType;
 use qaic_qpc::network_desc::{Direction, TransformKind};
 use qaic_qpc::transform::{BindingPlan, Operation};
 

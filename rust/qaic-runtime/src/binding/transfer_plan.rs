@@ -15,7 +15,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use qaic_mem::{HostSlice, HostSliceMut};
-use qaic_qpc::error::QpcError;
+use qaic_qpc::QpcError;
 use qaic_qpc::network_desc::{Direction, NetworkDesc, TransformKind};
 use qaic_qpc::transform::partial::{PartialLayout, Slice};
 use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};

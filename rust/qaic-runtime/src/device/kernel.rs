@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use qaic_kmd::kmd::Kmd;
-use qaic_kmd::transcript::Recording;
+use qaic_kmd::{Kmd, Recording};
 
 use super::RegistryOptions;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
@@ -54,7 +53,7 @@ impl Kernel {
     fn of_source(options: &RegistryOptions) -> Result<Option<Self>, RuntimeError> {
         match options.kernel.kernel.as_deref().unwrap_or_default() {
             #[cfg(feature = "kmd")]
-            "" | "sys" => Ok(Some(Self::of(Arc::new(qaic_kmd::driver::SysKmd::default())))),
+            "" | "sys" => Ok(Some(Self::of(Arc::new(qaic_kmd::SysKmd::default())))),
             #[cfg(not(feature = "kmd"))]
             "" | "sys" => Ok(None),
             #[cfg(feature = "emu")]
@@ -81,7 +80,7 @@ impl Kernel {
         use qaic_emu::fault::{FaultPlan, Target};
         use qaic_emu::firmware::FirmwareConfig;
         use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode, Profile};
-        use qaic_kmd::clock::{SystemClock, VirtualClock};
+        use qaic_kmd::{SystemClock, VirtualClock};
 
         let KernelOptions { emulated_profile, emulated_faults, emulated_time, .. } = &options.kernel;
         let profile = match emulated_profile.as_deref().unwrap_or_default() {

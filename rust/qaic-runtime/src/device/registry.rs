@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use qaic_emu::fault::{FaultPlan, Target};
-use qaic_kmd::kmd::Kmd;
+use qaic_kmd::Kmd;
 use qaic_qpc::hardware::{FAMILIES, Family};
 
 use super::card::CardDevice;

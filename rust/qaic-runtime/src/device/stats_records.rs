@@ -3,10 +3,10 @@
 #[cfg(all(feature = "cpu", feature = "emu"))]
 use std::{ops::Range, sync::Arc};
 
-use qaic_qpc::container::names;
+use qaic_qpc::names;
 use qaic_qpc::network_desc::Stats;
 use qaic_stats::decode::descriptor::{self, Fingerprint};
-use qaic_stats::decode::record::{Core, EngineKind, Port, Thread, port_directions};
+use qaic_stats::decode::{Core, EngineKind, Port, Thread, port_directions};
 use qaic_stats::model::{Run, StatsModel};
 
 use crate::image::Image;

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use qaic_mem::MemoryError;
-use qaic_qpc::error::QpcError;
+use qaic_qpc::QpcError;
 use qaic_qpc::plan::PlanError;
 
 use crate::binding::ArgumentError;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use qaic_qpc::error::ErrorReport;
+use qaic_qpc::ErrorReport;
 
 #[cfg(feature = "cpu")]
 use super::EngineError;
@@ -63,7 +63,7 @@ const fn firmware_class(status: i32) -> &'static str {
 mod tests {
     use std::sync::Arc;
 
-    use qaic_qpc::error::Figure;
+    use qaic_qpc::Figure;
 
     use super::*;
 

@@ -14,7 +14,7 @@ mod recorder;
 mod registry;
 mod samples;
 mod stages;
-pub mod stats_output;
+mod stats_output;
 
 pub use collector::{Collector, NameFilter, ProfiledProgram};
 pub use profiler::Profiler;
@@ -24,5 +24,6 @@ pub use registry::SubscriptionRegistry;
 pub use samples::ProgramSamples;
 pub(crate) use stages::Watch;
 pub use stages::{Identity, Stages};
+pub use stats_output::{DevicePart, OutputTarget, stats_summary, stats_trace};
 
 pub(crate) use registry::{ActiveSample, Arrival};

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qaic_stats::sample::HostSample;
+use qaic_stats::HostSample;
 use qaic_sync::{Event, EventCount};
 
 use super::quota::{SampleQuota, SamplingRule};

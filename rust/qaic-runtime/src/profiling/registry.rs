@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use qaic_stats::sample::HostSample;
+use qaic_stats::HostSample;
 use qaic_sync::OwnerCounts;
 
 use super::recorder::{Recorder, SampleSlot, Subscription};

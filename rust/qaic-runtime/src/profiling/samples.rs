@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
-use qaic_stats::error::StatsError;
-use qaic_stats::report::kpi::DeviceKpi;
-use qaic_stats::report::summary::{SummaryOptions, write_summary};
-use qaic_stats::report::{ProgramFacts, write_latency_report};
-use qaic_stats::sample::HostSample;
+use qaic_stats::decode::{DecodeOptions, ProgramOperations, decode};
+use qaic_stats::report::{DeviceKpi, ProgramFacts, SummaryOptions, write_latency_report, write_summary};
 use qaic_stats::trace::{HostSide, Part, TraceOptions, write_host_trace, write_trace};
+use qaic_stats::{HostSample, StatsError};
 
 use super::{Collected, ProfiledProgram};
 use crate::image::Image;

@@ -7,12 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use qaic_mem::reserve_large;
-use qaic_stats::buffer::{FrozenBytes, StatsBuffer};
 use qaic_stats::decode::descriptor::OpsDescriptor;
-use qaic_stats::report::summary::{SummaryOptions, write_summary};
-use qaic_stats::sample::HostSample;
+use qaic_stats::report::{SummaryOptions, write_summary};
 use qaic_stats::trace::{HostSide, HostTrace, Part, TraceOptions, push_trace, write_trace};
-use qaic_stats::{ProgressObserver, write_whole};
+use qaic_stats::{FrozenBytes, HostSample, ProgressObserver, StatsBuffer, write_whole};
 
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::{WaitScope, clock};
@@ -146,7 +144,7 @@ mod tests {
 
     use std::fs;
 
-    use qaic_stats::decode::record::{Core, Kind, Thread};
+    use qaic_stats::decode::{Core, Kind, Thread};
     use qaic_stats::model::{Run, StatsModel};
 
     use super::*;

@@ -96,7 +96,7 @@ fn program_with_a_wrong_checksum_is_refused() {
         assert!(error.to_string().contains(&format!("segment {name} says 0x04030201")), "{error}");
     }
     let mut spec = CardProgramSpec::default();
-    let crc = qaic_qpc::crc::crc32(&spec.metadata.encode_flatbuffer());
+    let crc = qaic_qpc::crc32(&spec.metadata.encode_flatbuffer());
     spec.extra = vec![("metadata.crc".to_owned(), crc.to_le_bytes().to_vec())];
     let rig = Rig::with(EmuOptions::default(), &spec);
     rig.load().unwrap();

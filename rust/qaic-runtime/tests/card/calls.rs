@@ -2,7 +2,7 @@
 
 use qaic_emu::{EmuOptions, Profile};
 use qaic_kmd::abi::request;
-use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::ConstantsDesc;
 use qaic_qpc::metadata::DmaRequest;
 use qaic_qpc::network_desc::IoBinding;
 use qaic_runtime::device::DeviceStatus;

@@ -9,17 +9,15 @@ use proptest::prelude::*;
 use qaic_emu::fault::Target;
 use qaic_emu::firmware::{FirmwareConfig, Totals};
 use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan};
-use qaic_kmd::kmd::Kmd;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::names;
+use qaic_kmd::Kmd;
 use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::network_desc::{Direction, DmaBuffer, NetworkDesc, Stats};
-use qaic_qpc::{elf, writer};
+use qaic_qpc::{ConstantsDesc, elf, names, writer};
+use qaic_runtime::Image;
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::emulated_cores::GraphWorkload;
 use qaic_runtime::device::{Device, Exec, HostTensors, LoadOptions};
 use qaic_runtime::error::{CardError, ErrorDetail, RuntimeError};
-use qaic_runtime::image::Image;
 use qaic_runtime::profiling::{Identity, Stages};
 
 /// Buffers of a program: the sizes of each side, and whether it has statistics and a control buffer.
@@ -207,7 +205,7 @@ proptest! {
     ) {
         let cards = Cards::new(EmuOptions {
             execution_mode: if threads { ExecutionMode::Threads } else { ExecutionMode::Inline },
-            clock: if threads { EmuClock::System(qaic_kmd::clock::SystemClock::default()) } else { EmuClock::default() },
+            clock: if threads { EmuClock::System(qaic_kmd::SystemClock::default()) } else { EmuClock::default() },
             fragment_bytes: fragment_pages * 4096,
             faults: if is_late { late_dma() } else { FaultPlan::default() },
             ..EmuOptions::default()

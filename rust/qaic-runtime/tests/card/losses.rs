@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use qaic_emu::{EmuOptions, ExecutionMode, Profile};
+use qaic_kmd::Kmd;
 use qaic_kmd::abi::request;
-use qaic_kmd::kmd::Kmd;
 use qaic_runtime::device::{DeviceStatus, Exec};
 
 use crate::rig::{CardProgramSpec, Rig, run};
@@ -23,7 +23,7 @@ fn reset_during_waits_ends_every_inference() {
         let options = EmuOptions {
             profile,
             execution_mode: ExecutionMode::Threads,
-            clock: qaic_emu::EmuClock::System(qaic_kmd::clock::SystemClock::default()),
+            clock: qaic_emu::EmuClock::System(qaic_kmd::SystemClock::default()),
             boot: Duration::from_millis(20),
             ..EmuOptions::default()
         };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use qaic_kmd::Errno;
-use qaic_kmd::clock::{Clock, SystemClock};
-use qaic_kmd::driver::SysKmd;
-use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, MemoryErrors, NodeInfo, PciAddress, PciInfo, Telemetry};
+use qaic_kmd::{
+    AccelFile, Clock, Errno, EventSource, Kmd, MemoryErrors, NodeInfo, PciAddress, PciInfo, SysKmd,
+    SystemClock, Telemetry,
+};
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::{Device, DeviceStatus};
 use qaic_runtime::error::RuntimeError;

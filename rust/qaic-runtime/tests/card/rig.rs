@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use qaic_emu::fault::Target;
 use qaic_emu::{Control, EmuKmd, EmuOptions, FaultPlan};
-use qaic_kmd::kmd::Kmd;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::elf;
+use qaic_kmd::Kmd;
 use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::network_desc::{Direction, DmaBuffer, NetworkDesc};
 use qaic_qpc::writer::{SegmentData, build_file};
+use qaic_qpc::{ConstantsDesc, elf};
+use qaic_runtime::Image;
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::{Activation, Device, Exec, LoadOptions, LoadedProgram};
 use qaic_runtime::error::RuntimeError;
-use qaic_runtime::image::Image;
 
 pub(crate) const BYTES: u32 = 64;
 

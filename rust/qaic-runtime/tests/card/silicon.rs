@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{EmuKmd, EmuOptions};
-use qaic_kmd::Errno;
-use qaic_kmd::clock::Clock;
-use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, Telemetry};
-use qaic_qpc::dtype::ElementType;
+use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, Telemetry};
+use qaic_qpc::ElementType;
 use qaic_qpc::metadata::DmaRequest;
 use qaic_qpc::network_desc::{Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, TensorShape};
 use qaic_runtime::device::card::CardDevice;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use qaic_emu::{EmuClock, EmuOptions};
+use qaic_kmd::SystemClock;
 use qaic_kmd::abi::request;
-use qaic_kmd::clock::SystemClock;
 use qaic_qpc::metadata::DmaRequest;
+use qaic_runtime::WaitLimits;
 use qaic_runtime::device::LoadOptions;
 use qaic_runtime::error::{CardError, ErrorDetail};
-use qaic_runtime::program::WaitLimits;
 
 use crate::rig::{CardProgramSpec, Rig, run};
 

@@ -11,10 +11,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use qaic_emu::Control;
-use qaic_kmd::Errno;
 use qaic_kmd::abi::request;
-use qaic_kmd::clock::{Clock, VirtualClock};
-use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, PciAddress, Telemetry};
+use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, PciAddress, Telemetry, VirtualClock};
 use qaic_runtime::device::DeviceStatus;
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::process::fork;

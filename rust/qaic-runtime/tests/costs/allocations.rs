@@ -7,15 +7,13 @@ use crate::counting::{allocations, bytes_of};
 use crate::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
-use qaic_qpc::dtype::ElementType;
-use qaic_runtime::Detached;
+use qaic_qpc::ElementType;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::WaitScope;
-use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
+use qaic_runtime::{Context, Detached, ProgramOptions};
 
 /// Inferences before the count: threads are made and the usual duration becomes known.
 const WARM_UP: usize = 200;

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use qaic_emu::{EmuKmd, EmuOptions};
-use qaic_kmd::Errno;
-use qaic_kmd::clock::Clock;
-use qaic_kmd::ioctl::Ioctl;
-use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, Telemetry};
+use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry};
 use qaic_mem::Mapping;
 
 use crate::counting::uncounted;

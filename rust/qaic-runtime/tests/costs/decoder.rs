@@ -11,18 +11,15 @@ use std::sync::Arc;
 use crate::containers::program;
 use crate::counting::{allocations, bytes_of};
 use qaic_mem::{Lender, Storage};
-use qaic_qpc::dtype::ElementType;
-use qaic_qpc::elf;
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
+use qaic_qpc::{ElementType, elf};
 use qaic_runtime::binding::Bindings;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::WaitScope;
-use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::{Context, Image, ProgramOptions};
 
 /// Slots that are attended, and numbers of a row.
 const ATTENDED: usize = 64;

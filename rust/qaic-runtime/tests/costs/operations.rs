@@ -15,16 +15,14 @@ use crate::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
 use proptest::prelude::*;
 use qaic_mem::{Lender, SharedMemory, Storage};
-use qaic_qpc::dtype::ElementType;
-use qaic_runtime::Detached;
+use qaic_qpc::ElementType;
 use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{Completion, CompletionQueue, HandleId, InferenceSet, PendingInference};
 use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{BoundBuffers, Part};
+use qaic_runtime::{Context, Detached, ProgramOptions};
 use qaic_sync::IdIndex;
 use qaic_sync::count::Operations;
 
@@ -56,15 +54,11 @@ fn card() -> Arc<InferenceSet> {
     bound(&Context::of_cards(&kernel::card()).unwrap(), &card_image(ElementType::Float32))
 }
 
-fn bound(context: &Arc<Context>, image: &Arc<qaic_runtime::image::Image>) -> Arc<InferenceSet> {
+fn bound(context: &Arc<Context>, image: &Arc<qaic_runtime::Image>) -> Arc<InferenceSet> {
     bound_of_size(context, image, 4)
 }
 
-fn bound_of_size(
-    context: &Arc<Context>,
-    image: &Arc<qaic_runtime::image::Image>,
-    size: u32,
-) -> Arc<InferenceSet> {
+fn bound_of_size(context: &Arc<Context>, image: &Arc<qaic_runtime::Image>, size: u32) -> Arc<InferenceSet> {
     let placement = Placement::one(DeviceId(0));
     let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };
     let set = InferenceSet::new(context, image, &placement, size, 1, options).unwrap();
@@ -311,7 +305,7 @@ fn inference_on_cpu_takes_no_lock() {
         engine_candidates: vec![library.into()],
         ..RegistryOptions::default()
     };
-    let image = qaic_runtime::image::Image::from_bytes(crate::containers::add_program().unwrap()).unwrap();
+    let image = qaic_runtime::Image::from_bytes(crate::containers::add_program().unwrap()).unwrap();
     let set = bound(&Context::new(&options).unwrap(), &image);
     assert_eq!(
         of_each_way("cpu", &set),

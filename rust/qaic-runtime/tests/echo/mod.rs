@@ -5,17 +5,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use qaic_qpc::container::names;
-use qaic_qpc::dtype::ElementType;
 use qaic_qpc::metadata::{DmaRequest, Metadata};
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape,
     Transform, TransformKind,
 };
-use qaic_qpc::{constants::ConstantsDesc, elf, writer};
-use qaic_runtime::context::Context;
+use qaic_qpc::{ConstantsDesc, ElementType, elf, names, writer};
 use qaic_runtime::device::RegistryOptions;
-use qaic_runtime::image::Image;
+use qaic_runtime::{Context, Image};
 
 /// Elements of each tensor.
 pub(crate) const ELEMENTS: u32 = 64;

@@ -6,16 +6,15 @@ use std::time::Duration;
 use crate::echo::{BLOCK_VALUES, ELEMENTS, blocks, image, noop, resizable, retaining, with_split_state};
 use crate::oracle::f32_bytes;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
-use qaic_qpc::dtype::ElementType;
+use qaic_qpc::ElementType;
 use qaic_runtime::binding::mxint8::Half;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
+use qaic_runtime::{Image, ProgramOptions};
 
 const ALL: usize = ELEMENTS as usize;
 const HALF: usize = ALL / 2;

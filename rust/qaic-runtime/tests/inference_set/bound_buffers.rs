@@ -6,15 +6,14 @@ use std::thread;
 use crate::echo::{ELEMENTS, noop, resizable};
 use crate::oracle::f32_bytes;
 use qaic_mem::{ForeignMemoryMut, SharedMemory, Storage};
-use qaic_runtime::Detached;
 use qaic_runtime::binding::{GivenShape, Window, WindowArray};
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::{RuntimeError, StateError};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::WaitScope;
-use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{BoundBuffers, ListedBuffer, Part};
+use qaic_runtime::{Detached, ProgramOptions};
 
 const ALL: usize = ELEMENTS as usize;
 const HALF: usize = ALL / 2;

@@ -10,18 +10,15 @@ use std::time::{Duration, Instant};
 use crate::echo::{ELEMENTS, image, noop, planned, retaining};
 use crate::oracle::{Array, f32_bytes};
 use proptest::prelude::*;
-use qaic_qpc::dtype::ElementType;
-use qaic_runtime::Detached;
+use qaic_qpc::ElementType;
 use qaic_runtime::binding::{InputBinding, OutputBinding};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
 use qaic_runtime::process::{Deadline, WaitScope, clock};
 use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
-use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::request::ExecObj;
+use qaic_runtime::{Context, Detached, Image, ProgramOptions, WaitLimits};
 use qaic_sync::EventCount;
 
 /// Longer than any test takes.

@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use crate::echo::noop;
 use qaic_mem::Storage;
-use qaic_runtime::Detached;
 use qaic_runtime::binding::{Bindings, InputBinding};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::program::{Program, ProgramOptions, WaitLimits};
 use qaic_runtime::request::ExecObj;
+use qaic_runtime::{Context, Detached, Image, Program, ProgramOptions, WaitLimits};
 
 static INPUT: [u8; 768] = [7; 768];
 

@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 use crate::echo::{ELEMENTS, image, noop};
 use crate::oracle::f32_bytes;
 use qaic_mem::Storage;
-use qaic_qpc::dtype::ElementType;
-use qaic_runtime::Detached;
+use qaic_qpc::ElementType;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{CompletionQueue, InferenceSet, PendingInference};
 use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::{Detached, ProgramOptions};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);

@@ -9,15 +9,12 @@ use std::time::Duration;
 
 use crate::echo::noop;
 use qaic_mem::Storage;
-use qaic_runtime::Detached;
 use qaic_runtime::binding::InputBinding;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
+use qaic_runtime::{Context, Detached, Image, Program, ProgramOptions};
 
 use crate::in_flight::CompletionSender;
 

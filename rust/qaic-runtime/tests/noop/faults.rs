@@ -7,14 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::echo::noop;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{
     Activation, DeviceId, DeviceStatus, Exec, LoadOptions, LoadedProgram, Placement, RegistryOptions,
 };
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
-use qaic_runtime::image::Image;
 use qaic_runtime::process::{Deadline, WaitScope};
+use qaic_runtime::{Context, Image};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);

@@ -4,12 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::echo::noop;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::program::{Program, ProgramOptions};
+use qaic_runtime::{Context, Image, Program, ProgramOptions};
 
 /// Cards that no other test uses.
 fn context(cards: u32) -> Arc<Context> {

@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use crate::echo::{ELEMENTS, noop, resizable};
 use qaic_mem::{SharedMemory, Storage};
-use qaic_runtime::Detached;
 use qaic_runtime::binding::BindingSpecs;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::process::WaitScope;
-use qaic_runtime::program::{Program, ProgramOptions};
-use qaic_runtime::queue::Queue;
 use qaic_runtime::request::{BoundBuffers, ExecObj};
+use qaic_runtime::{Context, Detached, Program, ProgramOptions, Queue};
 
 /// A context that shows some of three cards that no other test uses.
 fn context(visible: Option<&str>) -> Arc<Context> {

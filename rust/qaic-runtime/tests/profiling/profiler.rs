@@ -8,15 +8,12 @@ use std::time::Duration;
 
 use crate::oracle::{view, view_mut};
 use qaic_mem::{Lender, Storage};
-use qaic_runtime::Detached;
 use qaic_runtime::binding::InputBinding;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::{Deadline, WaitScope, clock};
 use qaic_runtime::profiling::{Collected, DeviceStats, Limits, Profiler, SamplingRule};
-use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::{Context, Detached, Image, ProgramOptions};
 
 const LONG: Duration = Duration::from_mins(1);
 

@@ -3,9 +3,8 @@
 //! A container of this compiler contains the description as JSON in segment [`SEGMENT`]. Every container with
 //! statistics contains the part that `networkdesc.bin` can represent.
 
-use qaic_qpc::container::{Container, names};
-use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::{NetworkDesc, Stats};
+use qaic_qpc::{Container, Limits, names};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use qaic_qpc::container::Container;
+use qaic_qpc::Container;
 
 use crate::decode::check;
 use crate::decode::descriptor::{Fingerprint, OpsDescriptor, fingerprint};

@@ -1,8 +1,15 @@
 //! Stats buffers: their possible layouts, the rules for their records, and their records as columns.
 
 pub mod check;
-pub mod columns;
+pub(crate) mod columns;
 pub mod descriptor;
-pub mod layout;
+pub(crate) mod layout;
 pub mod oqstats;
-pub mod record;
+pub(crate) mod record;
+
+pub use columns::columns;
+pub use layout::{DecodeOptions, ProgramOperations, decode};
+pub use record::{
+    Core, EngineKind, Field, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread,
+    core_flags, op_flags, op_kind_flags, port_directions, thread_flags,
+};

@@ -1,7 +1,9 @@
 //! Printed reports of measured inferences.
 
-pub mod kpi;
+pub(crate) mod kpi;
 mod latency;
-pub mod summary;
+mod summary;
 
+pub use kpi::DeviceKpi;
 pub use latency::{ProgramFacts, write_latency_report};
+pub use summary::{SummaryOptions, write_summary};

@@ -16,7 +16,7 @@ use echo_model::{Echo, Model, calls, programs};
 use oracle::Array;
 use proptest::prelude::*;
 use qaic_mem::DmaBuf;
-use qaic_qpc::dtype::ElementType::{Float16, Float32, UInt8Q};
+use qaic_qpc::ElementType::{Float16, Float32, UInt8Q};
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding as BindingDesc, IoDescriptor, IoShapes, NetworkDesc,
     Stats as StatsDesc, TensorShape, Transform, TransformKind,

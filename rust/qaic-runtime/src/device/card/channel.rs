@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use qaic_kmd::clock::EventCounter;
+use qaic_kmd::EventCounter;
 
 use crate::error::{CardError, ErrorDetail, RuntimeError};
 

@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
-use qaic_kmd::ioctl::DriverInterface;
-use qaic_kmd::kmd::{Kmd, MemoryErrors, NodeInfo, Telemetry};
 use qaic_kmd::protocol::{COMMAND_PROTOCOL_MAJOR, CardStatus, METADATA_VERSION};
-use qaic_kmd::{Errno, calls};
+use qaic_kmd::{DriverInterface, Errno, Kmd, MemoryErrors, NodeInfo, Telemetry, calls};
 
 use super::constants::Constants;
 use super::device_state::DeviceState;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use qaic_qpc::constants::{ConstantsDesc, DESCRIPTOR_BYTES};
-use qaic_qpc::container::names;
+use qaic_qpc::{ConstantsDesc, DESCRIPTOR_BYTES, names};
 
 use super::connection::Connection;
 use super::session::CardSession;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use qaic_kmd::kmd::{Kmd, NodeInfo};
+use qaic_kmd::{Kmd, NodeInfo};
 use qaic_sched::Executor;
 
 use super::connection::Connection;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use qaic_kmd::abi::DBC_COUNT;
-use qaic_kmd::kmd::{DbcState, EventKind};
+use qaic_kmd::{DbcState, EventKind};
 
 use super::channel::Channel;
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};

@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use qaic_kmd::Errno;
-use qaic_kmd::kmd::AccelFile;
+use qaic_kmd::{AccelFile, Errno};
 
 use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 

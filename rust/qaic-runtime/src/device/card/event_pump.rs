@@ -5,8 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use qaic_kmd::clock::Clock;
-use qaic_kmd::kmd::{EventSource, Kmd, Readiness};
+use qaic_kmd::{Clock, EventSource, Kmd, Readiness};
 
 use super::device_state::DeviceState;
 use super::errno;
@@ -142,9 +141,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::mpsc;
 
-    use qaic_kmd::Errno;
-    use qaic_kmd::clock::VirtualClock;
-    use qaic_kmd::kmd::{AccelFile, DbcState, Event, EventKind, NodeInfo, Telemetry};
+    use qaic_kmd::{AccelFile, DbcState, Errno, Event, EventKind, NodeInfo, Telemetry, VirtualClock};
 
     use super::*;
 

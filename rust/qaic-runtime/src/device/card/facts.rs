@@ -1,7 +1,7 @@
 //! Facts that a card reports, for the tools that list devices.
 
-use qaic_kmd::kmd::{MemoryErrors, NodeInfo, Telemetry};
 use qaic_kmd::protocol::CardStatus;
+use qaic_kmd::{MemoryErrors, NodeInfo, Telemetry};
 use serde_json::{Value, json};
 
 use crate::device::Resources;

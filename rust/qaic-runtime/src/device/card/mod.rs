@@ -1,6 +1,6 @@
 //! Cards of the kernel's driver, or of any other implementation of its system calls.
 //!
-//! This device uses [`qaic_kmd::kmd::Kmd`] and no lower layer. It therefore makes the same calls to real and emulated
+//! This device uses [`qaic_kmd::Kmd`] and no lower layer. It therefore makes the same calls to real and emulated
 //! cards, and cannot distinguish them. If the open runtime and the upstream kernel disagree, this device follows the
 //! kernel.
 //!

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use qaic_qpc::container::names;
-use qaic_qpc::crc::CrcSegment;
-use qaic_qpc::elf;
-use qaic_qpc::hardware;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::LocatedMetadata;
 use qaic_qpc::plan::{Plan, PlanError};
+use qaic_qpc::{CrcSegment, Limits, elf, hardware, names};
 
 use super::activation::CardActivation;
 use super::connection::Connection;

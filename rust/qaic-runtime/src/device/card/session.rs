@@ -6,11 +6,6 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qaic_kmd::Errno;
-use qaic_kmd::calls;
-use qaic_kmd::clock::Clock;
-use qaic_kmd::kmd::AccelFile;
-use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::command::ActivationState;
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::parse::{self, ReplyError, Transaction};
@@ -20,6 +15,7 @@ use qaic_kmd::protocol::reply::{
 };
 use qaic_kmd::protocol::transaction::Features;
 use qaic_kmd::protocol::{CardStatus, NncStatus, PerformanceInfo, ResourceInfo};
+use qaic_kmd::{AccelFile, Clock, Errno, ManageBuffer, calls};
 
 use super::device_state::DeviceState;
 use super::errno::{self, Control, MOST_BUSY, MOST_SIGNALS, uninterrupted};
@@ -455,8 +451,7 @@ impl Drop for CardSession {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use qaic_kmd::clock::VirtualClock;
-    use qaic_kmd::ioctl::Ioctl;
+    use qaic_kmd::{Ioctl, VirtualClock};
     use qaic_mem::Mapping;
 
     use super::*;

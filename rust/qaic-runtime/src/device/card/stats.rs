@@ -5,9 +5,9 @@
 //! layout, and leaves other layouts unchanged.
 
 use qaic_mem::HostSliceMut;
-use qaic_stats::decode::layout::DecodeOptions;
+use qaic_stats::StatsError;
+use qaic_stats::decode::DecodeOptions;
 use qaic_stats::decode::oqstats::{self, MAGIC};
-use qaic_stats::error::StatsError;
 
 use crate::device::stats_records;
 use crate::profiling::Stages;
@@ -33,7 +33,7 @@ pub(super) fn add_host_waits(mut memory: HostSliceMut<'_>, stages: &Stages) -> R
 #[cfg(test)]
 mod tests {
     use qaic_mem::Storage;
-    use qaic_stats::decode::record::{Core, Op};
+    use qaic_stats::decode::{Core, Op};
     use qaic_stats::model::{Run, StatsModel};
 
     use super::*;

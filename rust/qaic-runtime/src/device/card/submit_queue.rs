@@ -7,9 +7,7 @@
 
 use crossbeam_queue::ArrayQueue;
 use qaic_kmd::abi::{ExecuteEntry, PartialExecuteEntry};
-use qaic_kmd::clock::EventCounter;
-use qaic_kmd::kmd::AccelFile;
-use qaic_kmd::{Errno, calls};
+use qaic_kmd::{AccelFile, Errno, EventCounter, calls};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -230,8 +228,8 @@ mod tests {
     use std::sync::Mutex;
     use std::thread;
 
+    use qaic_kmd::Ioctl;
     use qaic_kmd::abi::DIR_TO_DEVICE;
-    use qaic_kmd::ioctl::Ioctl;
     use qaic_mem::Mapping;
 
     use super::*;

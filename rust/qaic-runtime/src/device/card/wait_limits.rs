@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use qaic_kmd::clock::Clock;
+use qaic_kmd::Clock;
 
 use super::errno::MOST_SIGNALS;
 use crate::program::WaitLimits;
@@ -77,7 +77,7 @@ pub(super) fn total_ms(limits: WaitLimits) -> u64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use qaic_kmd::clock::VirtualClock;
+    use qaic_kmd::VirtualClock;
 
     use super::*;
 

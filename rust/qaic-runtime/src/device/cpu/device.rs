@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qaic_qpc::container::names;
+use qaic_qpc::names;
 use qaic_qpc::plan::PlanError;
 use qaic_sched::Executor;
 

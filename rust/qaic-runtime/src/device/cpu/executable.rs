@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use qaic_qpc::container::names;
+use qaic_qpc::names;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{self, GRAPH_SECTION, PLAN_SECTION, Plan};
 

@@ -16,7 +16,7 @@ pub use graph::GraphWorkload;
 
 use qaic_emu::workload::Requirements;
 use qaic_kmd::protocol::NncStatus;
-use qaic_qpc::limits::Limits;
+use qaic_qpc::Limits;
 use qaic_qpc::metadata::Metadata;
 
 use crate::process::log;

@@ -18,11 +18,10 @@ use std::sync::Arc;
 
 use qaic_emu::fault::FaultPlan;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
-use qaic_qpc::container::names;
+use qaic_qpc::names;
 use qaic_qpc::network_desc::Direction;
 use qaic_sched::Executor;
-use qaic_stats::decode::oqstats;
-use qaic_stats::decode::record::Thread;
+use qaic_stats::decode::{Thread, oqstats};
 use qaic_stats::model::{DeviceKind as Measurer, Run, StatsModel, run_flags};
 use qaic_sync::OwnerCount;
 

@@ -9,9 +9,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use qaic_qpc::container::names;
-use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::Metadata;
+use qaic_qpc::{Limits, names};
 
 use super::shared_cores::{ClaimOutcome, SharedCores};
 use crate::device::{DeviceId, Resources};

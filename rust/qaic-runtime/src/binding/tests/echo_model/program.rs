@@ -3,17 +3,13 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use qaic_mem::convert::ElementOp;
-use qaic_mem::convert::quantize::{QuantParams, QuantType};
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::names;
-use qaic_qpc::dtype::ElementType;
+use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
 use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
-use qaic_qpc::{elf, writer};
-use qaic_runtime::image::Image;
+use qaic_qpc::{ConstantsDesc, ElementType, elf, names, writer};
+use qaic_runtime::Image;
 
 use super::super::oracle::{elements, transpose};
 

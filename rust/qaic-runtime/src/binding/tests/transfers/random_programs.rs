@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::super::echo_model::model::Call;
 use super::super::echo_model::{Echo, Model, calls, programs};
 use proptest::prelude::*;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::process::WaitScope;
-use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
+use qaic_runtime::{Context, Image, Program, ProgramOptions};
 
 fn noop() -> Arc<Context> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -70,7 +68,7 @@ proptest! {
     #[test]
     fn data_on_a_card_arrive(program in programs(), calls in calls()) {
         use qaic_emu::{EmuKmd, EmuOptions};
-        use qaic_kmd::kmd::Kmd;
+        use qaic_kmd::Kmd;
         use qaic_runtime::device::emulated_cores::EchoWorkload;
 
         let options = EmuOptions { workload: Arc::new(EchoWorkload), ..EmuOptions::default() };

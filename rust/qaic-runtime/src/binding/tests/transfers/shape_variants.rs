@@ -9,26 +9,20 @@ use ElementType::{Float16, Float32, Int8, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
 use qaic_mem::Storage;
 use qaic_mem::convert::ElementOp;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::names;
-use qaic_qpc::dtype::ElementType;
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape,
     Transform, TransformKind,
 };
-use qaic_qpc::{elf, writer};
-use qaic_runtime::Detached;
+use qaic_qpc::{ConstantsDesc, ElementType, elf, names, writer};
 use qaic_runtime::binding::{
     ArrayType, BindingTransfer, InputBinding, OutputBinding, RetainedPair, ShapeVariant, Shapes,
     TransferPlan, retained_pairs, tensor_specs,
 };
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::{ErrorDetail, InputError};
-use qaic_runtime::image::Image;
 use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
+use qaic_runtime::{Context, Detached, Image, Program, ProgramOptions};
 
 fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
     Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }

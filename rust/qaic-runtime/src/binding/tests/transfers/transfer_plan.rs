@@ -5,9 +5,8 @@ use super::dma::Dma;
 use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
 use proptest::prelude::*;
-use qaic_mem::convert::ElementOp;
-use qaic_mem::convert::quantize::{QuantParams, QuantType};
-use qaic_qpc::dtype::ElementType;
+use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
+use qaic_qpc::ElementType;
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };

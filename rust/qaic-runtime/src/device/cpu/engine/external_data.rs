@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use qaic_qpc::container::names;
+use qaic_qpc::names;
 use qaic_qpc::plan::Plan;
 
 use super::protobuf::{Fields, Value};

@@ -9,34 +9,29 @@ use std::os::fd::AsFd;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
-use crate::Errno;
+use qaic_kmd::Errno;
 use qaic_mem::Mapping;
 
 /// A mapped file, shared by its references.
 #[derive(Debug)]
-pub struct FileMapping {
+pub(crate) struct FileMapping {
     memory: Mapping,
 }
 
 impl FileMapping {
     /// Maps the first `len` bytes of a file. Fails with `EINVAL` for zero bytes.
-    pub fn new(file: impl AsFd, len: usize) -> Result<Self, Errno> {
+    pub(crate) fn new(file: impl AsFd, len: usize) -> Result<Self, Errno> {
         Ok(Self { memory: Mapping::of_file(file, 0, len)? })
     }
 
     /// Number of mapped bytes, even if the file is shorter now.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.memory.len()
-    }
-
-    /// Returns whether the mapping has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.memory.is_empty()
     }
 
     /// Copies bytes at `offset` into `into`. Returns `None` if they exceed the mapping or the file; the contents of
     /// `into` are then unspecified.
-    pub fn read_into(&self, offset: usize, into: &mut [u8]) -> Option<()> {
+    pub(crate) fn read_into(&self, offset: usize, into: &mut [u8]) -> Option<()> {
         let base = self.address(offset, into.len())?;
         transfer(base, into.len(), |remote, done| {
             process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut into[done..])], &[remote])
@@ -45,7 +40,7 @@ impl FileMapping {
 
     /// Copies `from` to `offset`. Returns `None` if the bytes exceed the mapping or the file; the bytes before the
     /// end may then have been written.
-    pub fn write_from(&self, offset: usize, from: &[u8]) -> Option<()> {
+    pub(crate) fn write_from(&self, offset: usize, from: &[u8]) -> Option<()> {
         let base = self.address(offset, from.len())?;
         transfer(base, from.len(), |remote, done| {
             process_vm_writev(Pid::this(), &[IoSlice::new(&from[done..])], &[remote])
@@ -108,7 +103,7 @@ mod tests {
         }
         assert_eq!(mapping.read_into(8192, &mut []), Some(()));
         ftruncate(&file, 0).unwrap();
-        assert_eq!((mapping.len(), mapping.is_empty()), (8192, false));
+        assert_eq!(mapping.len(), 8192);
         assert_eq!(mapping.read_into(0, &mut [0]), None);
         assert_eq!(mapping.write_from(8191, &[0]), None);
         assert!(FileMapping::new(&file, 0).is_err_and(|error| error == Errno::INVAL));
