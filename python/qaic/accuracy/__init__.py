@@ -1,7 +1,7 @@
-"""How well a program computes in reduced precision: which node loses, why, and what has to stay in float32.
+"""Finds the nodes that lose accuracy in reduced precision, the reasons, and the nodes to keep in float32.
 
-`compare` computes a model in float32 and as it would be deployed, in parallel in one graph, and states where
-they part. `search` finds a smallest set of nodes that keeps a target when it stays in float32.
+`compare` runs a model in float32 and in the target precision, in one graph, and reports where the
+results diverge. `search` finds a smallest set of nodes that must stay in float32 to reach a target.
 """
 
 from __future__ import annotations

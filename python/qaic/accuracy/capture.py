@@ -62,7 +62,7 @@ class InstrumentedProgram:
         self._has_zero = any(edge == ZERO for edge in twin.added_inputs)
 
     def samples(self, given: Samples) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield samples as the program takes them; raises an OptionError for one that does not fit."""
+        """Yield samples in the types of the program. Raises OptionError if a sample does not fit."""
         return given.read(self.inputs, self.reference)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -76,7 +76,7 @@ class InstrumentedProgram:
         return self._set.run(given, None, None, None)
 
     def passages(self, samples: Samples, tokens: int | None, total: Totals) -> Iterator[Passage]:
-        """Run everything, one passage after another; sums of nodes go to `total`.
+        """Run all passages, one after the other, and add the sums of nodes to `total`.
 
         Raises OptionError if a sample does not fit the model.
         """
@@ -114,7 +114,7 @@ def load(path: Path, workers: int = 1) -> _core.InferenceSet:
 
 @contextlib.contextmanager
 def instrumented(model: ModelSource, options: CompileOptions) -> Iterator[InstrumentedProgram]:
-    """Compile a model with everything that is observed, and load it; its files are removed afterwards.
+    """Compile a model with all observers, and load it; its files are removed afterwards.
 
     Raises CompileError if the model cannot be compiled, and OptionError if an option contradicts the model or
     changes the border of the program, which is not compared.
@@ -153,13 +153,13 @@ def capture(
     Parameters
     ----------
     model, options, samples
-        What is compared.
+        The compared model, its compile options, and the samples.
     tokens
-        How many tokens a decoder makes; None for models that are none.
+        Number of tokens that a decoder generates; None for other models.
     keep
         Gets every passage.
     decide
-        What an output decides; None for the largest of its last dimension.
+        Function that returns the decisions of an output; None for the largest of its last dimension.
     """
     with prepared(model, options, "comparing") as source, loaded(source) as program:
         total = Totals(program.twin, decide)
@@ -203,7 +203,7 @@ class Totals:
         self._split = Split(twin.elements)
 
     def add(self, found: Mapping[str, NDArray[Any]]) -> None:
-        """Take what one run of the instrumented program gave."""
+        """Add the results of one run of the instrumented program."""
         sums, elements = self._split(found[OBSERVED])
         rows = sums.astype(np.float64)
         for at, name in enumerate(FIELDS):
@@ -219,7 +219,7 @@ class Totals:
         self._runs += 1
 
     def end(self, passage: Passage) -> None:
-        """Take the outputs of a passage that ends; state stays on the device, and has rows of its own."""
+        """Add the outputs at the end of a passage; state stays on the device and has separate rows."""
         for name, array in passage.reference.items():
             self._outputs.setdefault(name, OutputSums(name, self._decide)).add(array, passage.deployed[name])
         if passage.feeds[0][1] is not None:
@@ -230,7 +230,7 @@ class Totals:
         self._samples += 1
 
     def result(self) -> Capture:
-        """Return what was measured. Raises OptionError if there was no sample."""
+        """Return the measurements. Raises OptionError if there was no sample."""
         if not self._samples:
             raise OptionError("samples: found no samples, expected at least one", code="option.samples")
         decoding = None
@@ -246,6 +246,6 @@ class Totals:
 
 
 def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
-    """Make an array that was checked before one the runtime takes in place."""
+    """Convert a checked array to one that the runtime reads in place."""
     del name, partial
     return np.require(np.asarray(value, np.dtype(dtype)), requirements=["C", "A"]).reshape(tuple(shape))

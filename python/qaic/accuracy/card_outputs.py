@@ -2,7 +2,7 @@
 
 They come from a folder that ``qaic-runner --write-output-dir`` wrote, with files
 ``NAME-activation-A-inf-I.bin`` where ``I`` is the number of the sample, from an ``.npz`` file whose arrays
-have the names of outputs and, for several samples, a dimension in front, or from a folder of such files, one
+have the names of outputs and, for several samples, a leading dimension, or from a folder of such files, one
 for each sample in the order of their names.
 """
 
@@ -45,7 +45,7 @@ class CardAccuracy:
     rounded, card
         Errors against float32.
     apart
-        The card against what rounding gives.
+        Difference between the card and the expected rounding.
     """
 
     name: str
@@ -127,7 +127,7 @@ class CardOutputs:
     def _found(
         self, name: str, number: int, reference: NDArray[Any], given: Mapping[str, NDArray[Any]]
     ) -> NDArray[Any] | None:
-        """Return what the card gave; None where it is not there."""
+        """Return the output of the card; None if it is missing."""
         file = self._files.get((safe_name(name), number))
         if file is not None:
             return self._read(file, name, reference)
@@ -157,9 +157,9 @@ class CardOutputs:
         raise self._wrong(f"{size} bytes of {name!r} as {file.name}", f"{sizes} bytes")
 
     def result(self) -> tuple[CardAccuracy, ...]:
-        """Return the comparison of every output that the card gave.
+        """Return the comparison of every output of the card.
 
-        Raises OptionError if no output of any sample was there.
+        Raises OptionError if all outputs are missing.
         """
         if not self._sums:
             raise self._wrong(

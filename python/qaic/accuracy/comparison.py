@@ -150,7 +150,7 @@ def check_tokens(tokens: object) -> None:
 def _prefill(
     model: ModelSource, samples: Samples, tokens: int, wanted: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the option that calibrates with the inferences of prompts, as the model takes them."""
+    """Return the option that calibrates with the inferences of prompts, in the form of the model."""
     with _inputs_of(model, wanted) as source:
         decoder = Decoder(source.inputs, source.shaped)
     prompts = decoder.prompts(samples, tokens)
@@ -165,7 +165,7 @@ def _archived(model: ModelSource, samples: Samples, wanted: Mapping[str, object]
 
 @contextmanager
 def _inputs_of(model: ModelSource, wanted: Mapping[str, object]) -> Iterator[PreparedModel]:
-    """Open a model for its inputs; nothing is calibrated."""
+    """Open a model to read its inputs, without calibration."""
     options = {**wanted, "use_random_input_data": True}
     read = resolve(options, options_path=None, model_is_container=False).compile
     with silenced(), prepared(model, read, "reading") as source:
@@ -173,5 +173,5 @@ def _inputs_of(model: ModelSource, wanted: Mapping[str, object]) -> Iterator[Pre
 
 
 def title_of(model: object) -> str:
-    """Name a model for people."""
+    """Return a name of a model for people."""
     return Path(model).name if isinstance(model, str | os.PathLike) else "model"

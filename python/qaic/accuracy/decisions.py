@@ -29,9 +29,9 @@ def imported(name: str) -> Callable[..., object]:
 
 
 def decision_function(given: object) -> Decide | None:
-    """Return the function that a user gave, or named; None for the largest of the last dimension.
+    """Return the function that a user passed or named; None for the largest of the last dimension.
 
-    Raises OptionError if the value is no function or cannot be imported.
+    Raises OptionError if the value is not a function or cannot be imported.
     """
     if given is None or callable(given):
         return given
@@ -50,7 +50,7 @@ def decision_function(given: object) -> Decide | None:
 def decisions(
     name: str, reference: NDArray[Any], found: NDArray[Any], decide: Decide | None
 ) -> tuple[int, int]:
-    """Count the decisions of an output of one sample, and those that are equal."""
+    """Count the decisions of an output of one sample, and the equal ones."""
     if decide is not None:
         a, b = (np.asarray(decide(name, array)) for array in (reference, found))
         # As many as the reference has, none of them the same where the others are not as many.

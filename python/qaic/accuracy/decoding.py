@@ -1,8 +1,8 @@
 """Greedy decoding of prompts, in which both programs continue with the tokens of the float32 run.
 
-Both sides get the same tokens, so an early difference does not make all later ones. A decoder is what
-exporters for the card write: ``input_ids`` and ``position_ids``, where position -1 is padding, caches as
-retained state, and with continuous batching ``batch_index``.
+Both programs get the same tokens, so an early difference does not cause later ones. A decoder has the form
+that exporters for the card write: ``input_ids`` and ``position_ids`` (-1 is padding), caches as
+retained state, and for continuous batching ``batch_index``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STEP_DTYPE: Final = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class CacheAccuracy:
-    """Error of one cache behind the last step of every prompt.
+    """Error of one cache after the last step of every prompt.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class CacheAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class DecodingAccuracy:
-    """How the tokens of a decoder differ.
+    """Differences of the tokens of a decoder.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class DecodingAccuracy:
         Tokens of each prompt.
     steps
         A structured array with one row for each token: ``prompt`` and ``step`` from 0; ``token`` of the
-        reference, with which both go on; ``found``, that of the deployed program; errors of its logits.
+        reference, with which both continue; ``found``, that of the deployed program; errors of its logits.
     caches
         Errors of the caches, in the order of the graph.
     """
@@ -87,7 +87,7 @@ class DecodingAccuracy:
 
     @property
     def first_difference(self) -> tuple[int, int] | None:
-        """Prompt and step, from 0, of the first token that differs; None where none does."""
+        """Prompt and step, from 0, of the first different token; None if all are equal."""
         places = np.flatnonzero(self.steps["token"] != self.steps["found"])
         if not places.size:
             return None
@@ -96,13 +96,13 @@ class DecodingAccuracy:
 
     @property
     def equal_tokens(self) -> int:
-        """Tokens before the first that differs, of the prompt where that is soonest."""
+        """Smallest number of tokens before the first different one, over all prompts."""
         first = self.first_difference
         return self.tokens if first is None else first[1]
 
 
 class Decoder:
-    """How a decoder is fed.
+    """Builds the inputs of a decoder.
 
     `inputs` are those of the program, with state marked as such; `model` is the float graph, with shapes.
     Raises OptionError if it is not a decoder of this form.
@@ -143,7 +143,7 @@ class Decoder:
         self.context = min(counts.values(), default=math.inf)
 
     def prefill(self, prompt: Sequence[int]) -> list[tuple[Arrays, int]]:
-        """Return the inferences of a prompt, and in which place of each the last token is."""
+        """Return the inferences of a prompt, and the position of the last token in each."""
         size = self._chunk[0]
         chunks = []
         for begin in range(0, len(prompt), size):
@@ -152,7 +152,7 @@ class Decoder:
         return chunks
 
     def step(self, token: int, position: int) -> tuple[Arrays, int]:
-        """Return the inference of one more token."""
+        """Return the inference of another token."""
         return self._feed(self._step, [token], position), 0
 
     def _feed(self, shape: tuple[int, int, Any], tokens: Sequence[int], position: int) -> Arrays:
@@ -168,7 +168,7 @@ class Decoder:
         return feed
 
     def row(self, logits: NDArray[Any], place: int) -> NDArray[np.float32]:
-        """Return the logits behind the last token of an inference."""
+        """Return the logits after the last token of an inference."""
         first = logits.reshape(logits.shape[0], -1, logits.shape[-1])[0]
         row: NDArray[np.float32] = first[place if len(first) > 1 else 0].astype(np.float32)
         return row
@@ -176,7 +176,7 @@ class Decoder:
     def prompts(self, samples: Samples, tokens: int) -> Iterator[list[int]]:
         """Yield the prompts.
 
-        Raises OptionError if a sample is no prompt, or too long for the context; the message names it.
+        Raises OptionError if a sample is not a prompt, or too long for the context; the message names it.
         """
         if samples.is_random:
             rng = np.random.default_rng(0)
@@ -217,7 +217,7 @@ def _wrong(place: str, found: str) -> OptionError:
 
 @dataclass(slots=True)
 class Passage:
-    """Inferences that follow each other, and which of their outputs are judged together.
+    """Consecutive inferences, whose outputs are judged together.
 
     A passage of a decoder is a prompt with its tokens; of any other model it is one sample.
     """
@@ -240,15 +240,15 @@ def decoded(
     Parameters
     ----------
     decoder
-        How the model is fed.
+        Builds the inputs of the model.
     prompt
-        Its tokens.
+        Tokens of the prompt.
     tokens
-        How many to make; the first comes from the prompt.
+        Number of tokens to generate; the first comes from the prompt.
     run
         Runs the instrumented program.
     prefix
-        In front of the names of outputs of the reference.
+        Prefix of the names of outputs of the reference.
     """
     feeds: list[tuple[Arrays, int | None]] = []
     found: Arrays = {}
@@ -294,7 +294,7 @@ def steps_of(passages: Iterable[Passage]) -> NDArray[np.void]:
 def cache_accuracy(
     names: Sequence[str], signal: Sequence[float], noise: Sequence[float]
 ) -> tuple[CacheAccuracy, ...]:
-    """Make the errors of caches from sums."""
+    """Compute the errors of caches from sums."""
     return tuple(
         CacheAccuracy(name, decibels(a, b) if math.isfinite(a) else math.nan)
         for name, a, b in zip(names, signal, noise, strict=True)

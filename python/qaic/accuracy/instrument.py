@@ -1,7 +1,7 @@
 """One graph that computes the reference, the deployed program, rounded nodes, and sums of their differences.
 
-The deployed graph stays as it is and under its names. Next to it are a copy of the float graph, with
-inputs of its own that are given the same numbers, and for every rounded node a copy of that node as the
+The deployed graph and its names do not change. A copy of the float graph is added, with
+separate inputs for the same numbers, and for every rounded node a copy of that node as the
 deployed program has it, fed by the float graph. Only sums and counts leave the graph.
 """
 
@@ -75,7 +75,7 @@ _SMALLEST_HALF: Final = 2.0**-14
 
 
 class Observe:
-    """A pass that puts the reference and the observers next to the deployed graph.
+    """Pass that adds the reference and the observers to the deployed graph.
 
     `reference` is the float graph; `folded` maps results of convolutions that took up a normalization to what
     the convolution made before.
@@ -87,7 +87,7 @@ class Observe:
         self.twin = Twin()
 
     def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
+        """Add them to the model."""
         nodes = observed_nodes(self._reference, model, context, self._folded)
         inputs = tuple(value.name for value in model.proto.graph.input)
         outputs = tuple(value.name for value in model.proto.graph.output)

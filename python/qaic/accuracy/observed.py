@@ -113,7 +113,7 @@ def observed_nodes(
     context
         What was decided about its nodes.
     folded
-        Results of convolutions that took up a normalization -> what the convolution made before.
+        Results of convolutions with a fused normalization -> original results of the convolutions.
     """
     graph = reference.proto.graph
     facts = reference.facts

@@ -13,7 +13,7 @@ from qaic.compiler.ir.quantization import QuantParams
 
 
 class Reason(enum.StrEnum):
-    """Why the result of a node differs."""
+    """Reason for a different result of a node."""
 
     OVERFLOW = "overflow"
     UNDERFLOW = "underflow"
@@ -81,9 +81,9 @@ def reason_of(node: ObservedNode, own: Measured, others: Mapping[str, Measured])
     node
         The node.
     own
-        What was measured of it.
+        Measurements of the node.
     others
-        What was measured of the nodes before it, by value.
+        Measurements of the nodes before it, by value.
     """
     if own.overflow > 0:
         return Reason.OVERFLOW
@@ -112,7 +112,7 @@ def _levels(params: QuantParams) -> int:
 
 
 def _cancels(node: ObservedNode, own: Measured, operands: Sequence[Measured]) -> bool:
-    """Return whether a sum is much smaller than its operands while its errors are not."""
+    """Return whether a sum is much smaller than its operands but its errors are not."""
     if node.op_type not in _SUMS or not operands or math.isnan(own.inherited_sqnr_db):
         return False
     largest = max((item.power for item in operands if not math.isnan(item.power)), default=0.0)
@@ -126,7 +126,7 @@ def _cancels(node: ObservedNode, own: Measured, operands: Sequence[Measured]) ->
 
 
 def measured(sums: Mapping[str, float]) -> Measured:
-    """Turn sums into numbers for people."""
+    """Convert sums to numbers for people."""
     size = sums["elements"]
     signal = sums["signal"]
     is_masked = not math.isfinite(signal)

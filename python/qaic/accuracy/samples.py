@@ -59,7 +59,7 @@ class Samples:
 
     @property
     def path(self) -> Path | None:
-        """The input list, where it is one."""
+        """The input list, if the samples are one."""
         is_list = self._path is not None and self._path.is_file() and self._path.suffix.lower() != ".npz"
         return self._path if is_list else None
 
@@ -69,7 +69,7 @@ class Samples:
         return self._path is not None and self.path is None
 
     def calibration(self) -> dict[str, object]:
-        """Return the compile options that calibrate with these samples, which are not archived."""
+        """Return the compile options that calibrate with these samples, which must not be archives."""
         if self.is_random:
             return {"use_random_input_data": True}
         if self.path is not None:
@@ -77,7 +77,7 @@ class Samples:
         return {"calibration_data": self._items}
 
     def read(self, inputs: Sequence[SampledInput], model: Model) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield the samples as the program takes them.
+        """Yield the samples in the types of the program.
 
         Raises OptionError if a sample does not fit the model; the message names it.
         """
@@ -95,7 +95,7 @@ class Samples:
             yield fitted("samples", sample, inputs)
 
     def given(self) -> Iterator[Sample]:
-        """Yield the samples as they are given, not yet compared with a model.
+        """Yield the samples unchanged, before they are compared with a model.
 
         Raises OptionError if they are files without names, for which a model must name the inputs.
         """
@@ -128,7 +128,7 @@ class Samples:
 def _split(
     name: str, arrays: dict[str, NDArray[Any]], inputs: Sequence[SampledInput] | None
 ) -> Iterator[Sample]:
-    """Take an archive as one sample, or as many along a dimension in front of those of the inputs."""
+    """Read an archive as one sample, or as several along a leading dimension."""
     ranks = {item.name: len(item.shapes[0]) for item in inputs or ()}
     stacked = [array for key, array in arrays.items() if array.ndim == ranks.get(key, array.ndim) + 1]
     if not arrays or len(stacked) < len(arrays) or len({len(array) for array in stacked}) > 1:

@@ -1,7 +1,7 @@
-"""Forecasts without a card: support, memory and speed of a model on one.
+"""Forecasts of support, memory and speed of a model on a card, without a card.
 
-`check` answers for a model. Its forecast of speed has few physical parameters, fitted on published
-measurements; ``docs/forecast.md`` has them, and its errors on models that it has not seen.
+`check` checks a model. Its forecast of speed has few physical parameters, which were fitted to published
+measurements; ``docs/forecast.md`` lists them, and the errors for models that were not used for the fit.
 """
 
 from qaic.forecast.model_check import check

@@ -51,9 +51,9 @@ class Analysis:
 
 
 def analyze(model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: CompileOptions) -> Analysis:
-    """Look at a model up to the shapes of its values. Blocking; reads no large weights.
+    """Analyze a model up to the shapes of its values. Blocking; reads no large weights.
 
-    Of the options, those about shapes and operators count. Raises what `qaic.compile` raises.
+    Only options about shapes and operators have an effect. Raises the errors of `qaic.compile`.
     """
     with opened(model) as source, Progress("looking at the model") as progress:
         read, context = begin(source, options, progress)

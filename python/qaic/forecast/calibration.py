@@ -56,7 +56,7 @@ def read(path: str | os.PathLike[str], fixed: Fixed, card: Card) -> Measurements
         ``inferences_per_s`` (samples per second), ``latency_ms`` or both; other columns are ignored. Or a
         latency report of ``qaic-runner``.
     fixed
-        The settings that a latency report was measured with.
+        The settings with which a latency report was measured.
     card
         The card of the runs.
     """
@@ -154,7 +154,7 @@ def _numbers(
 def _check_units(
     file: Path, settings: Settings, speed: NDArray[np.float64], delay: NDArray[np.float64]
 ) -> None:
-    """Refuse rows whose throughput and latency cannot be of one run: most often one has another unit."""
+    """Refuse rows whose throughput and latency contradict each other, usually because of a wrong unit."""
     in_flight = settings.instances * settings.batch * settings.set_size
     ratio = speed * delay / 1e3 / in_flight
     wrong = np.flatnonzero((ratio > _IN_FLIGHT) | (ratio < 1 / _IN_FLIGHT))
@@ -178,9 +178,9 @@ def correct(
     widening: float = 1.0,
     measurements: Measurements | None = None,
 ) -> Correction:
-    """Return what measurements of a model change; without any the intervals of the fit.
+    """Return the correction by measurements of a model; without measurements, the intervals of the fit.
 
-    The mean of the residuals moves forecasts, less where there are few of them. Intervals keep the part that
+    The mean of the residuals moves forecasts, less if there are few of them. Intervals keep the part that
     differs between configurations of one model and lose the part that the runs have in common.
     """
     kind = kind_of(table)

@@ -33,7 +33,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Settings that the user has decided; None leaves one open."""
+    """Settings that the user has fixed; None for an open one."""
 
     cores: int | None = None
     instances: int | None = None
@@ -52,7 +52,7 @@ class Configuration:
     samples_per_s, latency_s
         Forecast: lower end, value, and upper end of the 90 % interval.
     limit
-        What takes most of the time.
+        The part that takes most of the time.
     """
 
     cores: int
@@ -65,7 +65,7 @@ class Configuration:
 
 
 def candidates(card: Card, fixed: Fixed, *, batches: Sequence[int] = _BATCHES) -> Settings:
-    """Return the configurations that fit the cores of a device, as many instances as there is room for."""
+    """Return the configurations that fit the cores of a device, with as many instances as fit."""
     rows = []
     for cores in (fixed.cores,) if fixed.cores else range(1, card.cores + 1):
         most = card.cores // cores
@@ -94,7 +94,7 @@ class Ranking:
     card : Card
         The card.
     precision : str
-        What is computed in.
+        Precision of the computation.
     correction : Correction
         Factors from measurements of this model, and the widths of the intervals.
     """
@@ -120,7 +120,7 @@ class Ranking:
         return len(self.settings.cores)
 
     def best(self, objective: str, count: int = 3) -> list[Configuration]:
-        """Return the best configurations for one of `OBJECTIVES`, each with other cores or another batch."""
+        """Return the best configurations for one of `OBJECTIVES`, which differ in cores or batch."""
         speed, delay = np.log(self._samples_per_s), np.log(self._latency_s)
         # A forecast says nothing about differences below its steps: the other quantity decides those.
         goals: dict[str, tuple[NDArray[np.float64], ...]] = {

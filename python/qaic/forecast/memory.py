@@ -71,7 +71,7 @@ def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> M
     analysis : Analysis
         The model.
     precision : str
-        What weights and activations are stored in.
+        Precision of stored weights and activations.
     card : Card
         The card.
     devices : int

@@ -46,7 +46,7 @@ def check(
     measured: str | os.PathLike[str] | None = None,
     **options: object,
 ) -> CheckReport:
-    """Check whether a card takes a model and whether it fits, and forecast its speed, without a card.
+    """Check without a card whether a card supports a model and whether it fits, and forecast its speed.
 
     Blocking: one compilation, which goes to the compile cache, and with ``samples`` the runs of
     `qaic.accuracy.compare`. Speed is a forecast; ``docs/forecast.md`` has its errors on measured models.
@@ -62,19 +62,19 @@ def check(
     cards
         Number of cards, at least 1.
     samples
-        Inputs as `qaic.accuracy.compare` takes them; without them precision is judged by the weights alone.
+        Inputs as for `qaic.accuracy.compare`; without them, the verdict on precision uses only the weights.
     measured
         Runs of this model on a card that correct the forecast: a CSV table with the columns ``cores``,
         ``instances``, ``batch``, ``set_size``, ``inferences_per_s`` (samples per second) and ``latency_ms``,
         or a latency report of ``qaic-runner``.
     **options
-        Compile options of `qaic.compile`; they win over those of the precision. ``aic_num_cores``,
+        Compile options of `qaic.compile`; they override those of the precision. ``aic_num_cores``,
         ``num_activations``, ``batchsize`` and ``set_size`` fix a part of the configuration.
 
     Returns
     -------
     CheckReport
-        The findings; of a model that does not compile, the reason.
+        The findings; for a model that does not compile, the reason.
 
     Raises
     ------

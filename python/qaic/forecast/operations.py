@@ -1,8 +1,8 @@
 """Work of the operations of a model, the basis of the forecast of its speed.
 
 An operation has multiply-accumulates, steps of the vector unit, evaluations of functions such as exp, weights
-that are read, and elements that go in and come out. The counts follow from shapes alone. A function that
-is written out, such as GELU or layer normalization, has about the work of the operator of its name.
+that are read, and elements of inputs and outputs. The counts follow from shapes alone. A function that
+is expanded, such as GELU or layer normalization, has about the work of the operator with its name.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class OperationTable:
 
 
 def weight_bytes(precision: str, *, products: bool = True) -> float:
-    """Return the bytes of a weight; of several precisions joined by a plus the smallest.
+    """Return the bytes of a weight; the smallest for several precisions joined by a plus.
 
     `precision` names precisions. Only weights of products (`products`) can be MXFP6; others are float16 then.
     """
@@ -200,7 +200,7 @@ def _samples(shapes: Sequence[Sequence[int]]) -> int:
 def _row(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], constants: set[str]
 ) -> tuple[float, ...] | None:
-    """Return the columns of a node behind ``count``; None where a shape is missing."""
+    """Return the columns of a node after ``count``; None if a shape is missing."""
     varying = [name for name in node.input if name and name not in constants]
     known = [shapes.get(name) for name in (*varying, *filter(None, node.output))]
     macs = macs_of(node, shapes)

@@ -86,7 +86,7 @@ class Checked:
         return shlex.join(["qaic-compile", f"-m={self.path}", *_flags(kept)])
 
     def _kept(self, options: Mapping[str, object]) -> dict[str, object]:
-        """Return the options that a line repeats; a batch replaces the sizes of its symbols."""
+        """Return the options that a command line repeats; a batch replaces the sizes of its symbols."""
         kept = {key: value for key, value in self.given.items() if key not in _NOT_REPEATED}
         symbols = self.symbols
         if "batchsize" in options and self.analysis is not None and symbols:
@@ -113,7 +113,7 @@ class Checked:
 
 
 def _flags(options: Mapping[str, object]) -> list[str]:
-    """Return options as flags; one that was given as the content of a file names a file to write."""
+    """Return options as flags; an option that was given as the content of a file names a file to write."""
     resolved = resolve(options, options_path=None, model_is_container=False)
     try:
         return to_argv(resolved)
@@ -130,7 +130,7 @@ class CheckReport:
     Parameters
     ----------
     checked : Checked
-        What was found.
+        The findings.
     """
 
     def __init__(self, checked: Checked) -> None:
@@ -157,11 +157,11 @@ class CheckReport:
 
     @cached_property
     def sections(self) -> list[Section]:
-        """Sections in their order: operators, memory, precision, speed, what would help."""
+        """Sections in their order: operators, memory, precision, speed, help."""
         return sections.sections_of(self)
 
     def reasons(self, shapes: ShapeSet) -> list[str]:
-        """Return in which ways a forecast goes beyond the measured rows; each doubles its intervals."""
+        """Return the differences of a forecast from the measured rows; each doubles its intervals."""
         one = self.checked
         settings = candidates(one.card, one.fixed)
         return reasons_outside(shapes.table, settings, one.fitted, one.card, one.precision)
@@ -240,7 +240,7 @@ class CheckReport:
         }
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write an HTML page that needs no network; returns its path. It appears complete or not at all."""
+        """Write an HTML page that needs no network, atomically; return its path."""
         from qaic.page.document import document
         from qaic.page.report_tables import report_html
 

@@ -66,7 +66,7 @@ class Section:
 
 
 def sections_of(report: CheckReport) -> list[Section]:
-    """Return the sections in their order; of a model whose shapes are not known only the first."""
+    """Return the sections in their order; only the first for a model with unknown shapes."""
     one = report.checked
     found = [_operators(one)]
     if one.memory is not None:

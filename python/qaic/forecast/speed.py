@@ -3,7 +3,7 @@
 An inference takes the longer of two times, because weights are fetched while the cores compute: the time of
 multiply-accumulates, vector steps and functions on the cores of an instance, and that of weights and
 activations beyond the on-chip memory through the DDR, which all instances share. Each operation adds a fixed
-time, and one for every cut where a sample is cut among cores. The host converts and transfers inputs and
+time, and another for every cut if a sample is split among cores. The host converts and transfers inputs and
 outputs; with a set size above 1 this overlaps with the device.
 """
 
@@ -48,7 +48,7 @@ class Card:
 
     @property
     def is_measured(self) -> bool:
-        """True for the card that measurements are of."""
+        """True for the measured card."""
         return self.name == "standard"
 
     @staticmethod
@@ -155,7 +155,7 @@ def forecast(
     settings : Settings
         Configurations.
     parameters : Parameters
-        Of the cards that were measured.
+        Parameters of the measured cards.
     card : Card
         The card; its rates are scaled from those.
     precision : str
@@ -240,14 +240,14 @@ def shipped() -> Fitted:
 
 
 def kind_of(table: OperationTable) -> str:
-    """Return the kind of models that a model is compared with: ``convolutions`` or ``products``."""
+    """Return the kind of models with which a model is compared: ``convolutions`` or ``products``."""
     return "convolutions" if table.convolutions > _CONVOLUTIONAL else "products"
 
 
 def reasons_outside(
     table: OperationTable, settings: Settings, fitted: Fitted, card: Card, precision: str
 ) -> list[str]:
-    """List in which ways a forecast goes beyond the measured rows; each makes its interval twice as wide."""
+    """List the differences of a forecast from the measured rows; each doubles the width of its interval."""
     found = []
     if precision != "fp16":
         found.append(f"the precision is {precision}; all measurements are of float16")

@@ -1,4 +1,4 @@
-"""Models served over the Open Inference Protocol: ``pip install 'openqaic[serve]'``.
+"""Serves models over the Open Inference Protocol: ``pip install 'openqaic[serve]'``.
 
 ``openqaic serve`` is the command for it; the guide is ``docs/guide/serving.md``.
 """

@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """The inputs of a request, checked."""
+    """Checked inputs of a request."""
 
     #: Arrays of the program's types.
     inputs: Arrays
@@ -35,7 +35,7 @@ class AdmittedRequest:
 
 
 class BatchShapes:
-    """Shapes of a program's inputs, with the first dimension as a batch where it is one.
+    """Shapes of a program's inputs, with the first dimension as a batch if it is one.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class BatchShapes:
     is_batched
         Whether the first dimension may be a batch.
     is_declared
-        Whether the operator declares that rows are independent, which needs no proof then.
+        Whether the operator declares that rows are independent, without proof.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class BatchShapes:
         same, the device keeps no state, and an analysis of the graph proves that rows do not depend on each
         other and on their place (`qaic.compiler.reports.row_independence`), or that is declared.
     reason : str
-        Why not; empty where it is a batch or was not to be one.
+        The reason if requests do not share inferences although they may; otherwise empty.
     first_dimension : int
-        Largest first dimension that inputs and outputs have in common; 0 without.
+        Largest first dimension that inputs and outputs have in common; 0 if there is none.
 
     Raises
     ------
@@ -87,12 +87,12 @@ class BatchShapes:
 
     @property
     def max_batch_size(self) -> int:
-        """Rows of the largest batch; 0 for a program without."""
+        """Rows of the largest batch; 0 for a program without batches."""
         return max(map(max, self._sizes.values())) if self.is_batched else 0
 
     @property
     def groups(self) -> tuple[tuple[Shape, ...], ...]:
-        """Shapes of inputs that the program takes together, without the batch where there is one."""
+        """Shapes of inputs that the program accepts together, without the batch dimension."""
         return tuple(self._sizes)
 
     def shapes_of(self, name: str) -> list[Shape]:
@@ -104,7 +104,7 @@ class BatchShapes:
         return self._sizes[group][-1]
 
     def batch_size(self, group: tuple[Shape, ...], rows: int) -> int:
-        """Rows of the smallest batch that holds so many rows."""
+        """Rows of the smallest batch that has room for the given rows."""
         return next(size for size in self._sizes[group] if size >= rows)
 
     def admit(self, inputs: Mapping[str, NDArray[Any]]) -> AdmittedRequest:
@@ -132,7 +132,7 @@ class BatchShapes:
         return AdmittedRequest(self.converted(inputs), rows, group)
 
     def converted(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return inputs in the types of the program. Those that it does not have stay as they are.
+        """Return inputs in the types of the program. Other inputs do not change.
 
         Raises InputError if a type or value does not fit.
         """
@@ -146,7 +146,7 @@ class BatchShapes:
     def stack(self, requests: Sequence[AdmittedRequest]) -> Arrays:
         """Put requests of one group into the inputs of one inference, filled up with copies of the last row.
 
-        A program takes such a row, which it may not of zeros.
+        Copies are valid inputs; rows of zeros might not be.
         """
         if not self.is_batched:
             return _in_place(requests[0].inputs)
@@ -167,7 +167,7 @@ class BatchShapes:
         return stacked
 
     def split(self, requests: Sequence[AdmittedRequest], outputs: Arrays) -> list[Arrays]:
-        """Give each request its rows of the outputs of `stack`."""
+        """Return the rows of each request in the outputs of `stack`."""
         if not self.is_batched:
             return [outputs]
         parts = []
@@ -221,7 +221,7 @@ def _rows(inputs: Mapping[str, Shape]) -> int:
 
 
 def _in_place(inputs: Arrays) -> Arrays:
-    """Copy arrays that a session could not read where they are, as those behind the JSON of a request."""
+    """Copy arrays that a session cannot read in place, such as those after the JSON of a request."""
     return {
         name: array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
         for name, array in inputs.items()
@@ -229,7 +229,7 @@ def _in_place(inputs: Arrays) -> Arrays:
 
 
 def _combinations(session: Session) -> list[tuple[dict[str, Shape], dict[str, Shape]]]:
-    """List the shapes of inputs and of outputs that the program takes together."""
+    """List the shapes of inputs and of outputs that the program accepts together."""
     inputs = {spec.name: spec.shape for spec in session.inputs}
     outputs = {spec.name: spec.shape for spec in session.outputs}
     network = session.qpc.network_descriptor

@@ -39,7 +39,7 @@ MAX_QUEUE_SIZE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """How an inference of a batcher went."""
+    """Outcome of an inference of a batcher."""
 
     #: Requests that shared it.
     requests: int
@@ -54,7 +54,7 @@ class BatchReport:
 
 
 class BatchedRequest(Future["Outputs"]):
-    """Result of a request, in time. ``cancel`` takes it out of the queue until the device has it."""
+    """Future result of a request. Until the device has the request, ``cancel`` removes it from the queue."""
 
     def __init__(self, batcher: Batcher, admitted: AdmittedRequest, deadline: float | None) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class BatchedRequest(Future["Outputs"]):
         self.started_ns = 0
 
     def cancel(self) -> bool:
-        """Take the request back; False when the device has it or it has ended."""
+        """Withdraw the request; return False if the device has it or it has ended."""
         if not super().cancel():
             return False
         self._batcher.taken_back(self)
@@ -90,8 +90,8 @@ class BatchedRequest(Future["Outputs"]):
 class Batcher:
     """Queue of requests in front of a session.
 
-    A batch that is full starts when an exec object is free. One that is not full starts when an activation
-    has nothing to do and its oldest request has waited ``max_queue_delay_s``. Requests of one group of shapes
+    A full batch starts when an exec object is free. A partial batch starts when an activation
+    is idle and its oldest request has waited ``max_queue_delay_s``. Requests of one group of shapes
     keep their order.
 
     Parameters
@@ -99,11 +99,11 @@ class Batcher:
     session
         The program; nothing else may run on it.
     shapes
-        What requests may be.
+        Accepted shapes of requests.
     max_queue_delay_s
-        Seconds that a request waits for others to share its batch, at most; 0: those that are there count.
+        Longest time in seconds that a request waits for others to share its batch; 0 for no wait.
     max_queue_size
-        Requests that may wait.
+        Number of requests that may wait.
     schedule
         Runs a function soon, as ``loop.call_soon`` does; requests that arrive until then share a batch.
         ``None``: at once, on the thread that submits.
@@ -156,12 +156,12 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
         return self._waiting
 
     @property
     def running(self) -> int:
-        """Inferences on the device."""
+        """Number of inferences on the device."""
         return self._in_flight
 
     @property
@@ -177,9 +177,9 @@ class Batcher:
         Parameters
         ----------
         inputs
-            Name -> array. They are read until the request ends and must not change before.
+            Name -> array. The arrays must not change until the request ends.
         timeout_s
-            Seconds until the device has to have the request, which is refused then; ``None``: no limit.
+            Seconds after which a request that still waits is refused; ``None``: no limit.
 
         Raises
         ------
@@ -226,13 +226,13 @@ class Batcher:
                 self._idle.notify_all()
 
     def hurry(self) -> None:
-        """Let no request wait any more for others to share its batch."""
+        """Start requests without waiting for others to share their batch."""
         with self._lock:
             self._delay_s = 0.0
         self._pump()
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Take no more requests, and wait until those that are there have ended. Blocking.
+        """Accept no more requests, and wait until the present ones have ended. Blocking.
 
         Requests that still wait after `timeout_s` seconds are refused; ``None`` is no limit. Returns true if
         all ended.
@@ -263,7 +263,7 @@ class Batcher:
     # --- batches --------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Start every batch that can start; one thread at a time, which sees what others change meanwhile."""
+        """Start every batch that can start. One thread at a time, which sees concurrent changes of others."""
         with self._lock:
             if self._is_pumping:
                 return
@@ -296,7 +296,7 @@ class Batcher:
         )
 
     def _take_batch(self, late: list[BatchedRequest]) -> list[BatchedRequest]:
-        """Take the requests of the next batch out of the queue; none when none may start now.
+        """Remove the requests of the next batch from the queue; none if none may start now.
 
         Those whose deadline has passed go to ``late`` instead.
         """
@@ -376,7 +376,7 @@ class Batcher:
             self._ended(batch, outputs, failed)
 
     def _run_here(self, inputs: Outputs) -> Outputs | None:
-        """Run an inference that is likely short; None when it was not, and has to begin again elsewhere."""
+        """Run a probably short inference; return None if it was long and must start again elsewhere."""
         try:
             return self._session.run(inputs, timeout=_LONGEST_HERE_S)
         except DeviceTimeoutError:
@@ -420,7 +420,7 @@ class Batcher:
         self._pump()
 
     def _queue_alone(self, batch: list[BatchedRequest]) -> None:
-        """Queue requests again, before all others, each for an inference of its own."""
+        """Queue requests again, before all others, each for a separate inference."""
         with self._lock:
             queue = self._queues.setdefault(batch[0].admitted.group, collections.deque())
             for request in reversed(batch):

@@ -66,7 +66,7 @@ _FIELDS: Final = {
 class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The service. Its methods have the names of the protocol.
 
-    A call is taken before its message is read, so few messages arrive at a time. The parts of a message are
+    A call is accepted before its message is read, so few messages arrive at a time. Message parts are
     counted before it is parsed, on another thread if it is large.
 
     Parameters
@@ -91,7 +91,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 self._handlers[f"/{method.containing_service.full_name}/{name}"] = handler
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return what takes a call; None for an unknown method."""
+        """Return the handler of a call; None for an unknown method."""
         return self._handlers.get(handler_call_details.method)
 
     async def _control(self, answer: Any, message: Any, requests: Any, context: Any) -> bytes:
@@ -141,7 +141,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return request, self._repository.converted(request.model_name, request.model_version, inputs)
 
     async def ServerLive(self, _request: Any) -> Any:  # noqa: N802
-        """Return that the server runs."""
+        """Report that the server runs."""
         return service_pb2.ServerLiveResponse(live=True)
 
     async def ServerReady(self, _request: Any) -> Any:  # noqa: N802
@@ -206,9 +206,9 @@ def _write_answer(request: Any, model: ServedModel, outputs: dict[str, NDArray[A
 
 
 class _Inbox:
-    """Reads ``most`` messages at a time, each of which has to arrive within ``limit_s`` seconds.
+    """Reads ``most`` messages at a time, each of which must arrive within ``limit_s`` seconds.
 
-    If others wait, a message that arrives slowly has to give way.
+    If others wait, a slow message is cancelled.
     """
 
     def __init__(self, most: int, limit_s: float) -> None:
@@ -293,7 +293,7 @@ def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDA
     Raises
     ------
     qaic.errors.InputError
-        It is no request of the protocol.
+        The body is not a request of the protocol.
     """
     try:
         envelope, places, raw_places = split_infer_message(raw, MOST_ENVELOPE_BYTES)

@@ -44,7 +44,7 @@ class _Flow(FlowControl):  # type: ignore[misc]
 
 
 class _TrailersError(Exception):
-    """More headers behind a body than heads may have."""
+    """The trailer after a body exceeds the limit of headers."""
 
 
 class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
@@ -190,7 +190,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.loop.call_later(_PROBE_S, self._probe)
 
     def _parse(self, data: bytes) -> None:
-        """Give the parser what it may have now, and hold the rest."""
+        """Pass the bytes that may be parsed now to the parser, and keep the rest."""
         view, at, is_begun = memoryview(data), 0, False
         while at < len(data) and not self.transport.is_closing() and not self._waits_for_turn:
             if self._body_left is None or self._is_in_head:
@@ -370,7 +370,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             self._mark_last()
 
     def _mark_last(self) -> None:
-        """Mark the answer to the last request of a server that ends: no other request is taken."""
+        """Mark the response to the last request of a stopping server: the connection accepts no other."""
         if self._is_draining and not self._is_between_requests and self._is_last():
             self.cycle.keep_alive = False
 
@@ -391,7 +391,7 @@ def unread_bytes(connection: socket.socket) -> int:
 
 
 class HttpServer(uvicorn.Server):  # type: ignore[misc]
-    """A server of uvicorn that leaves signals to its owner, and answers all requests sent before its end.
+    """Server of uvicorn that leaves signals to its owner, and answers all requests sent before its end.
 
     `config` is the configuration of uvicorn, whose protocol is a `BoundedProtocol`; `listener` is the
     listening socket.
@@ -407,7 +407,7 @@ class HttpServer(uvicorn.Server):  # type: ignore[misc]
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 (of uvicorn)
-        """Take the connections that were opened before, answer what was sent, and close all."""
+        """Accept the connections that were opened before, answer their requests, and close all."""
         for server in self.servers:
             server.close()
         await self._accept_rest()

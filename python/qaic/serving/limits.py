@@ -133,15 +133,15 @@ class MemoryBudget:
         self.arriving: set[Lease] = set()
 
     def lease(self) -> Lease:
-        """Return a lease of no bytes yet, to be used in a ``with`` block of one task."""
+        """Return an empty lease, for a ``with`` block of one task."""
         return Lease(self)
 
 
 class Lease:
     """Bytes that one request holds.
 
-    While its body arrives, a request may have to give way: if the budget is exhausted, the largest body that
-    is not complete is refused, so that many unfinished bodies never keep out a small request.
+    If the budget is exhausted, the largest body that
+    is not complete is refused, so that many unfinished bodies never block a small request.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -176,7 +176,7 @@ class Lease:
     async def collect(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the parts of a body as they arrive, and count their bytes.
 
-        Raises StateError if the budget does not have the bytes, or this body had to give way.
+        Raises StateError if the budget does not have the bytes, or this body was refused in favor of others.
         """
         self._task = asyncio.current_task()
         self._budget.arriving.add(self)

@@ -40,7 +40,7 @@ _SAYS_NO_BATCH: Final = re.compile(r"^\s*max_batch_size\s*:", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is served."""
+    """Settings of a served model."""
 
     #: Name of the model.
     name: str
@@ -65,7 +65,7 @@ class ModelSettings:
         return bool(self.max_batch_size) and self.config.HasField("dynamic_batching")
 
     def versions(self, found: Iterable[int]) -> list[int]:
-        """Choose versions by the policy of the configuration; the highest one without."""
+        """Choose versions by the policy of the configuration; without a policy, the highest one."""
         versions = sorted(found)
         policy = None if self.config is None else self.config.version_policy
         if policy is None or policy.WhichOneof("policy_choice") in (None, "latest"):
@@ -79,7 +79,7 @@ class ModelSettings:
 def read_settings(name: str, path: Path) -> ModelSettings:
     """Read a ``config.pbtxt``. Blocking.
 
-    Raises OSError if the file cannot be read, and OptionError if it is no configuration of a model for this
+    Raises OSError if the file cannot be read, and OptionError if it is not a model's configuration for this
     backend.
     """
     try:
@@ -198,13 +198,13 @@ def complete_config(
     Parameters
     ----------
     settings
-        What was asked for.
+        The requested settings.
     inputs, outputs
         Of the container.
     max_batch_size
         Rows of a batch; 0 for no batches.
     shape_of
-        Shape of a tensor for clients, with a -1 first where there are batches.
+        Shape of a tensor for clients, with a leading -1 if there are batches.
     """
     config = model_config_pb2.ModelConfig() if settings.config is None else copy.deepcopy(settings.config)
     config.name, config.backend, config.max_batch_size = settings.name, BACKEND, max_batch_size

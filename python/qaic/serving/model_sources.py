@@ -27,15 +27,15 @@ class ModelSource(Protocol):
     """A model that can be served."""
 
     def settings(self) -> ModelSettings:
-        """Read how it is to be served. Blocking."""
+        """Read the settings. Blocking."""
 
     def programs(self, settings: ModelSettings) -> Mapping[int, Callable[[], Session]]:
-        """Find the programs to serve: version -> what opens it, which compiles where needed. Blocking."""
+        """Find the programs to serve: version -> function that opens, or first compiles, it. Blocking."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A model in files."""
+    """Model in files."""
 
     #: Name of the model.
     name: str
@@ -45,7 +45,7 @@ class FileSource:
     is_repository: bool
 
     def settings(self) -> ModelSettings:
-        """Read how it is to be served. Blocking. Raises what `read_settings` raises."""
+        """Read the settings. Blocking. Raises the errors of `read_settings`."""
         config = self.path / CONFIG_FILE_NAME
         if self.is_repository and config.exists():
             return read_settings(self.name, config)
@@ -84,7 +84,7 @@ def _open(path: Path, settings: ModelSettings) -> Session:
 def find_sources(paths: list[Path]) -> dict[str, FileSource]:
     """Find all models below paths, by name. Blocking.
 
-    Raises FileNotFoundError if a path does not exist, and OptionError if a path is nothing that can be
+    Raises FileNotFoundError if a path does not exist, and OptionError if a path cannot be
     served, or two models have one name.
     """
     found: dict[str, FileSource] = {}
@@ -136,7 +136,7 @@ def _is_container(path: Path) -> bool:
 
 
 def _only_program(folder: Path, file_name: str) -> Path:
-    """Find the one program anywhere below the folder of a version; links of folders are not followed."""
+    """Find the only program below the folder of a version, without following links to folders."""
     programs = sorted(Path(where) / file_name for where, _, files in os.walk(folder) if file_name in files)
     if len(programs) != 1:
         listed = ", ".join(str(program.relative_to(folder)) for program in programs[:4]) or "none"

@@ -1,4 +1,4 @@
-"""The models of a server: found, loaded, replaced and unloaded while others answer."""
+"""Finds, loads, replaces and unloads the models of a server while others answer."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Repository:
     Parameters
     ----------
     find_sources
-        Finds the models that there are, by name. Blocking.
+        Finds the present models, by name. Blocking.
     drain_s
-        Seconds that requests of a model have which is unloaded.
+        Seconds until the requests of an unloaded model must end.
     schedule
         As for `Batcher`.
     max_loads
-        Loads and unloads of clients that run or wait.
+        Number of loads and unloads of clients that may run or wait.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Repository:
     async def infer(
         self, name: str, version: str, inputs: Mapping[str, NDArray[Any]], timeout_s: float | None
     ) -> tuple[ServedModel, dict[str, NDArray[Any]]]:
-        """Answer one request; returns the model that did, too. Of one that is replaced the new one does.
+        """Answer one request; also return the model that answered, which may be the replacement.
 
-        Raises what `find` and `ServedModel.infer` raise.
+        Raises the errors of `find` and `ServedModel.infer`.
         """
         while True:
             model = self.find(name, version)
@@ -115,7 +115,7 @@ class Repository:
     ) -> dict[str, NDArray[Any]]:
         """Return inputs in the types of a model, which `infer` converts otherwise. Any thread may call it.
 
-        Raises what `find` raises, and QaicError for a type that does not convert.
+        Raises the errors of `find`, and QaicError for a type that does not convert.
         """
         return self.find(name, version).shapes.converted(inputs)
 
@@ -143,7 +143,7 @@ class Repository:
     # --- what changes them ----------------------------------------------------------------------------------
 
     def load_all(self) -> None:
-        """Find all models and load them. Blocking. What cannot be loaded is logged, and the others answer.
+        """Find all models and load them. Blocking. Failures of models are logged; the others answer.
 
         Raises OSError or OptionError if models cannot be found, and the first model's error if none can be
         loaded.
@@ -158,7 +158,7 @@ class Repository:
             raise first
 
     async def load_async(self, name: str) -> None:
-        """Do as `load`, without blocking the event loop; one change after the other.
+        """Load a model as `load` does, without blocking the event loop; changes run one after the other.
 
         Raises StateError if too many wait already (``serving.loads``), or the server ends
         (``serving.ending``).
@@ -166,7 +166,7 @@ class Repository:
         await self._in_turn(self.load, name)
 
     async def unload_async(self, name: str) -> None:
-        """Do as `unload`, as `load_async` does as `load`."""
+        """Unload a model as `unload` does, without blocking the event loop."""
         await self._in_turn(self.unload, name)
 
     async def _in_turn(self, work: Callable[[str], None], name: str) -> None:
@@ -267,7 +267,7 @@ class Repository:
         self._retire(old, self._drain_s)
 
     def unload(self, name: str) -> None:
-        """Unload a model. Blocking: what is queued is answered first.
+        """Unload a model. Blocking: queued requests are answered first.
 
         Raises StateError if the model is not loaded.
         """
@@ -285,7 +285,7 @@ class Repository:
                 _logger.warning("model %r: requests were not answered in time", model.name)
 
     def begin_end(self) -> None:
-        """Refuse loads that wait or come, and let no request wait any more for others to share its batch."""
+        """Refuse waiting and new loads, and start requests without waiting for full batches."""
         self._is_ending = True
         while self._turns:
             turn = self._turns.popleft()
@@ -295,7 +295,7 @@ class Repository:
             model.batcher.hurry()
 
     def close(self) -> None:
-        """Unload all; requests had their time before. Blocking, but not for a load that still runs."""
+        """Unload all models, after the time for requests. Blocking, except for a load that still runs."""
         is_mine = self._changes.acquire(timeout=_LONGEST_CHANGE_S)
         models, self._models = self._models, {}
         if is_mine:
@@ -327,7 +327,7 @@ def _text(error: Exception) -> str:
 
 
 def refuse_overrides(parameters: object) -> None:
-    """Refuse parameters of a load, which may bring a configuration or files of their own.
+    """Refuse parameters of a load, which may contain a configuration or files.
 
     Raises OptionError if there are some.
     """

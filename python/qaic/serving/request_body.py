@@ -56,12 +56,12 @@ class InferRequest:
 def read_request(
     body: bytes | BytesView, header_length: str | None, most_tensors: int = _MOST_TENSORS
 ) -> tuple[int, Callable[[], InferRequest]]:
-    """Read the body of a request. Allocates nothing on a claim: sizes are compared with what is there.
+    """Read the body of a request. Declared sizes are compared with the body before memory is allocated.
 
     Parameters
     ----------
     body
-        All of it.
+        The whole body.
     header_length
         Value of the header `HEADER_LENGTH`; None: all of the body is JSON.
     most_tensors
@@ -76,7 +76,7 @@ def read_request(
     Raises
     ------
     qaic.errors.InputError
-        It is no request of the protocol.
+        The body is not a request of the protocol.
     """
     length = len(body)
     if header_length is not None:
@@ -148,7 +148,7 @@ def _decode(
 def timeout_s_of(microseconds: object) -> float | None:
     """Turn the parameter ``timeout`` of a request into seconds; None for no limit.
 
-    Raises InputError if the value is no whole number from 0 on.
+    Raises InputError if the value is not an integer of 0 or more.
     """
     if microseconds is None:
         return None
@@ -162,7 +162,7 @@ def timeout_s_of(microseconds: object) -> float | None:
 def _input(
     tensor: dict[str, Any], binary: memoryview, body: bytes | BytesView, places: list[tuple[int, int]]
 ) -> tuple[str, NDArray[Any], int]:
-    """Read an input; returns its name, its array and how many bytes behind the JSON are its own."""
+    """Read an input; return its name, its array, and the number of its bytes after the JSON."""
     name, datatype = _name(tensor), tensor.get("datatype")
     if not isinstance(datatype, str):
         raise _malformed(f"input {name!r} has no 'datatype'")
@@ -219,7 +219,7 @@ def _from_json(
 
 
 def checked_shape(name: str, shape: object) -> tuple[int, ...]:
-    """Return a shape that a client gave. Raises InputError if it is none."""
+    """Return the shape that a client gave. Raises InputError if it is invalid."""
     if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
         raise _malformed(f"input {name!r} has no 'shape', a list of sizes")
     if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
@@ -257,9 +257,9 @@ def _malformed(what: str) -> InputError:
 
 
 def chosen_outputs(outputs: Mapping[str, NDArray[Any]], names: list[str] | None) -> dict[str, NDArray[Any]]:
-    """Return the outputs that a client asks for, in its order.
+    """Return the outputs that a client requests, in its order.
 
-    Raises InputError if the program has no output of a name.
+    Raises InputError if the program does not have a requested output.
     """
     if names is None:
         return dict(outputs)
@@ -275,7 +275,7 @@ def chosen_outputs(outputs: Mapping[str, NDArray[Any]], names: list[str] | None)
 def write_answer(
     request: InferRequest, model: str, version: int, outputs: Mapping[str, NDArray[Any]]
 ) -> tuple[list[bytes | memoryview], int | None]:
-    """Write an answer.
+    """Write a response.
 
     Returns the parts of the body, and the length of its JSON if bytes follow it. Raises what `chosen_outputs`
     raises, and InputError for an output that JSON does not carry.
@@ -306,7 +306,7 @@ def write_answer(
 
 
 def _as_json(array: NDArray[Any]) -> Any:
-    """Return what is written for an array, of which the parts are written one by one if it is large."""
+    """Return the text or bytes of an array, in parts if it is large."""
     if array.size <= _PIECE:
         return array
     pieces = (array[start : start + _PIECE] for start in range(0, array.size, _PIECE))
@@ -335,7 +335,7 @@ BINARY_ONLY: Final = frozenset({"FP16"})
 
 
 def dtype_of(name: str, datatype: str) -> np.dtype[Any]:
-    """Return the dtype that a datatype of input ``name`` means.
+    """Return the dtype of a datatype of input ``name``.
 
     Raises InputTypeError if no program takes the type.
     """
@@ -373,7 +373,7 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvie
 
 
 def shaped(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Give an array of as many elements the shape of input ``name``.
+    """Return an array in the shape of input ``name``.
 
     Raises InputShapeError if no array can have the shape.
     """

@@ -1,4 +1,4 @@
-"""One version of a model, loaded, with its batcher."""
+"""Loaded version of a model, with its batcher."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_WRONG: Final = 16
 
 
 class ServedModel:
-    """A program that answers requests. Blocking while it is loaded, and compiled where it is an ONNX file.
+    """Program that answers requests. Blocking while it is loaded, and compiled if it is an ONNX file.
 
     Raises OSError or QaicError if it cannot be loaded.
 
@@ -126,9 +126,9 @@ class ServedModel:
     async def infer(
         self, inputs: Mapping[str, NDArray[Any]], timeout_s: float | None
     ) -> dict[str, NDArray[Any]]:
-        """Answer one request; cancelling the task takes it out of the queue.
+        """Answer one request; cancelling the task removes it from the queue.
 
-        Raises what `Batcher.submit` and the inference raise.
+        Raises the errors of `Batcher.submit` and of the inference.
         """
         if self._lost:
             raise self._lost_error()
@@ -171,7 +171,7 @@ class ServedModel:
         )
 
     def _recover(self) -> None:
-        """Load the program again and again until the device takes it."""
+        """Load the program repeatedly until the device accepts it."""
         delay_s = _FIRST_RETRY_S
         while not self._retired.wait(delay_s):
             try:
@@ -186,7 +186,7 @@ class ServedModel:
             return
 
     def retire(self, timeout_s: float | None) -> bool:
-        """Answer what is queued, then give the device back. Blocking.
+        """Answer the queued requests, then release the device. Blocking.
 
         Queued requests have `timeout_s` seconds. Returns true if all were answered.
         """
@@ -214,7 +214,7 @@ class ServedModel:
         ]
 
     def _shape(self, spec: TensorSpec) -> list[int]:
-        """Give a shape for clients: -1 where several sizes are taken."""
+        """Return a shape for clients, with -1 for dimensions of several sizes."""
         shapes = self.shapes.shapes_of(spec.name)
         sizes = [shapes[0][axis] if _same(shapes, axis) else -1 for axis in range(len(spec.shape))]
         return [-1, *sizes[1:]] if self.shapes.is_batched else sizes

@@ -1,4 +1,4 @@
-"""The server: HTTP and gRPC on one event loop, from its start to a clean end."""
+"""Server for HTTP and gRPC on one event loop, from its start to a clean end."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _ENVELOPE_BYTES: Final = 1 << 20
 
 
 class Server:
-    """A server of models. Nothing listens before `run`.
+    """Server of models. It does not listen before `run`.
 
     The parameters are those of :func:`qaic.serving.serve`. After the start, ``http_port`` and ``grpc_port``
-    are the ports that are listened on, or None.
+    are the open ports, or None.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Server:
                 repository.close()
 
     def stop(self) -> None:
-        """Let `run` end: requests that are there are answered first. From any thread."""
+        """End `run` after the present requests have been answered. Any thread may call it."""
         with self._lock:
             loop, stopping = self._loop, self._stopping
         if loop is not None and stopping is not None:
@@ -210,9 +210,9 @@ class Server:
 
 
 async def _take_last_calls(host: str, port: int) -> None:
-    """Wait until the calls that were sent to a port of gRPC before this one have been taken.
+    """Wait until all calls that were sent to a gRPC port before this one have been accepted.
 
-    The library takes no call after the start of its shutdown. The kernel shows what the library has not read
+    The library accepts no call after the start of its shutdown. The kernel shows bytes that it has not read
     yet; a call of our own, on a connection behind all others, shows that the server's queue has come so far.
     """
     unread = await asyncio.to_thread(unread_connections, port)
@@ -227,7 +227,7 @@ async def _take_last_calls(host: str, port: int) -> None:
 
 
 def unread_connections(port: int) -> set[str]:
-    """Return the peers of a local port whose connection or bytes the process has not taken yet.
+    """Return the peers of a local port whose connection or bytes the process has not read yet.
 
     Connections that wait to be accepted count as one peer, the null address.
     """
@@ -254,9 +254,9 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Iterator[None]:
-    """Have SIGTERM and Ctrl-C set the event; the second one ends the process as without a server.
+    """Set the event on SIGTERM and Ctrl-C; the second signal ends the process as without a server.
 
-    A signal that is ignored stays ignored, as the shell of a background job asks.
+    An ignored signal stays ignored, because the shell of a background job ignores it on purpose.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -297,9 +297,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class LogHandler(logging.Handler):
-    """Writes records as lines of JSON on a thread of its own: a log that nobody reads delays no answer.
+    """Writes records as lines of JSON on a separate thread, so a log that nobody reads delays no response.
 
-    Lines beyond those that wait are lost, and counted in the next line that is written.
+    If too many lines wait, further lines are dropped and counted in the next line that is written.
 
     Parameters
     ----------
@@ -336,7 +336,7 @@ class LogHandler(logging.Handler):
                 self._stream.flush()
 
     def close(self) -> None:
-        """Write what waits, within a second. Blocking; Python calls it at its end."""
+        """Write the waiting lines, within a second. Blocking; Python calls it at exit."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(None)
         self._thread.join(1)
@@ -344,7 +344,7 @@ class LogHandler(logging.Handler):
 
 
 def log_to_stderr(*, access: bool) -> None:
-    """Send the server's messages to standard error, with a line per request of HTTP if ``access``."""
+    """Send the server's messages to standard error, with a line for each HTTP request if ``access``."""
     handler = LogHandler(sys.stderr)
     for name in ("qaic.serving", "uvicorn"):
         logger = logging.getLogger(name)

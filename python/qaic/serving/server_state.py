@@ -55,13 +55,13 @@ class ServerState:
         self._codecs = ThreadPoolExecutor(_CODEC_THREADS, "codec")
 
     async def off_loop(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
-        """Read or write ``size`` bytes, on another thread unless they are few: the loop stays free."""
+        """Read or write ``size`` bytes, on another thread unless they are few. Does not block the loop."""
         if size <= _SMALL_BYTES:
             return work(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._codecs, work, *arguments)
 
     async def until_end(self, work: Awaitable[T]) -> T:
-        """Await what the end of the server may cut off.
+        """Await a coroutine that the end of the server may cancel.
 
         Raises StateError if the time that requests have at the end is over (``serving.ending``).
         """
@@ -76,12 +76,12 @@ class ServerState:
             ) from None
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Release the threads."""
         self._codecs.shutdown(wait=False, cancel_futures=True)
 
     @property
     def is_ready(self) -> bool:
-        """Return whether every model answers, and will for a while."""
+        """Return whether every model answers and the server is not stopping."""
         return self.repository.is_ready and not self.is_draining
 
     @staticmethod
@@ -90,7 +90,7 @@ class ServerState:
         return {"name": "openqaic", "version": __version__, "extensions": _EXTENSIONS}
 
     def check_model_control(self) -> None:
-        """Refuse a client's load or unload where the server was started without.
+        """Refuse a client's load or unload if the server was started without model control.
 
         Raises StateError if it was.
         """
@@ -139,7 +139,7 @@ _BY_CLASS: Final = (
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what a client gets for an exception; of a bug, no details."""
+    """Return the response to a client for an exception; without details for a defect."""
     if isinstance(error, QaicError):
         # Names come from clients, and a status of gRPC is sent in a header.
         message = "; ".join((error.message, *error.hints))[:_LONGEST]

@@ -31,7 +31,7 @@ class Metrics:
     Parameters
     ----------
     models
-        Gives the models that are loaded.
+        Returns the loaded models.
     """
 
     def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
@@ -59,7 +59,7 @@ class Metrics:
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is read at the moment."""
+        """Yield the current values."""
         queue = GaugeMetricFamily("qaic_queue_length", "requests that wait", labels=_LABELS)
         running = GaugeMetricFamily("qaic_running_inferences", "inferences on the device", labels=_LABELS)
         ready = GaugeMetricFamily("qaic_model_ready", "whether a model answers", labels=_LABELS)

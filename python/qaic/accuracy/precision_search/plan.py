@@ -23,7 +23,7 @@ class PrecisionPlan:
     Parameters
     ----------
     model, to, target, keep
-        What was asked for.
+        The requested settings.
     nodes
         First outputs of the nodes, as node precision files have them, in the order of the graph; of a unit
         that rounds once all its nodes.
