@@ -213,6 +213,58 @@ def test_defaults_of_functions_hold_in_every_precision(what, options, least):
     assert sqnr(reference(model, feeds), found(model, feeds, **options)) > least
 
 
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_int8_takes_attributes_that_mean_nothing_in_their_mode(mode, opset):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Pad", ["a"], ["b"], mode=mode, pads=[0, 0, 1, 1, 0, 0, 1, 1], value=0.5),
+        helper.make_node("Conv", ["b", "w"], ["y"]),
+    ]
+    rng = np.random.default_rng(6)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1, 2, 5, 5])],
+        [helper.make_tensor_value_info("y", 1, [1, 4, 7, 7])],
+        [numpy_helper.from_array(rng.standard_normal((4, 2, 1, 1)).astype(np.float32), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
+    feeds = {"x": rng.standard_normal((1, 2, 5, 5)).astype(np.float32)}
+    assert sqnr(reference(model, feeds), found(model, feeds, **INT8)) > 20
+
+
+@pytest.mark.parametrize("places", [[0, 5, 11], [[0, 0], [1, 1], [2, 3]]])
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [({}, 100), ({"convert_to_fp16": True}, 38), (INT8, 20)],
+    ids=["float32", "float16", "int8"],
+)
+def test_sparse_constants_have_the_numbers_of_dense_ones(options, least, places):
+    dense = np.zeros((3, 4), np.float32)
+    numbers = [2.0, -3.0, 0.5]
+    dense.reshape(-1)[[0, 5, 11]] = numbers
+    sparse = helper.make_sparse_tensor(
+        helper.make_tensor("v", 1, [3], numbers),
+        helper.make_tensor("i", 7, np.shape(places), np.ravel(places)),
+        [3, 4],
+    )
+    nodes = [
+        helper.make_node("Constant", [], ["w"], sparse_value=sparse),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "",
+        [helper.make_tensor_value_info("x", 1, [3, 3])],
+        [helper.make_tensor_value_info("y", 1, [3, 4])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x = np.random.default_rng(7).standard_normal((3, 3)).astype(np.float32)
+    assert sqnr(x @ dense + dense, found(model, {"x": x}, **options)) > least
+
+
 @pytest.mark.parametrize("attributes", [{"ceil_mode": 1, "count_include_pad": 1}, {"dilations": [2, 2]}])
 def test_int8_average_pool_that_the_integer_kernel_cannot_compute(attributes):
     node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], **attributes)

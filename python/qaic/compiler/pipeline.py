@@ -62,6 +62,7 @@ from qaic.compiler.passes.legalize.legalize_division import legalize_division_pa
 from qaic.compiler.passes.legalize.legalize_exports import (
     legalize_captured_values_pass,
     legalize_exports_pass,
+    legalize_resize_pass,
     legalize_where_pass,
 )
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
@@ -116,6 +117,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         add_named_outputs_pass,
         translate_names_pass,
         infer_shapes_pass,
+        legalize_resize_pass,
         legalize_where_pass,
         legalize_division_pass,
         legalize_unchecked_pass,

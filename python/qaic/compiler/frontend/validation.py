@@ -41,7 +41,8 @@ _IR_FREE_INITIALIZERS: Final = 4
 def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     """Bring the model into the one form the passes expect; changes `model` in place.
 
-    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones.
+    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones. Graphs
+    have names.
     `normalize_functions` writes functions and their calls. Text for humans and traces of exporters
     go: they hold paths of the machine that exported the model.
     """
@@ -60,6 +61,7 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
         model.metadata_props.extend(entries)
     _name_left_out(model)
     for current in all_graphs(graph):
+        current.name = current.name or "unnamed"
         current.ClearField("doc_string")
         # Shape inference sets declared shapes aside, and a constant without a shape has no value for it.
         _keep_others(current.value_info, constants | {tensor.name for tensor in current.initializer})

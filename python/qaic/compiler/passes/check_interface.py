@@ -16,7 +16,7 @@ def name_specializations_pass(model: Model, context: Context) -> bool:
     """Check the inputs and outputs, and name the graphs of the container."""
     _check_outputs(model.interface)
     model.name, specializations = named(
-        model.proto.graph.name or "unnamed", model.specializations, context.options.graph_names
+        model.proto.graph.name, model.specializations, context.options.graph_names
     )
     model.known = replace(model.interface, specializations=specializations)
     context.given_weights = dict(model.weights)

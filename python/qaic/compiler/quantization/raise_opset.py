@@ -13,7 +13,14 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_edits import add_attribute, import_opset, remove_inputs, replace_graph
+from qaic.compiler.ir.graph_edits import (
+    add_attribute,
+    clear_attributes,
+    clone,
+    import_opset,
+    remove_inputs,
+    replace_graph,
+)
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
@@ -66,6 +73,7 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
         return _as_it_is(version, "onnx gives values other names")
     remove_inputs(converted.graph, weights)
     for node in converted.graph.node:
+        _drop_unknown_attributes(node)
         nearest_mode = rounding.get(node_key(node)) if node.op_type == "Resize" else None
         if nearest_mode is not None:
             _keep_coordinates(node, nearest_mode)
@@ -123,6 +131,18 @@ def _nearest_mode(node: onnx.NodeProto, constants: ConstantReader) -> str | None
     if all(scale >= 1 for scale in scales):
         return "floor"
     return "ceil" if all(scale <= 1 for scale in scales) else None
+
+
+def _drop_unknown_attributes(node: onnx.NodeProto) -> None:
+    """Remove attributes that an operator no longer has; onnx's converter leaves those that meant nothing."""
+    if node.domain not in STANDARD_DOMAINS:
+        return
+    known = defs.get_schema(node.op_type, WANTED, "").attributes
+    kept = [clone(attribute) for attribute in node.attribute if attribute.name in known]
+    if len(kept) < len(node.attribute):
+        clear_attributes(node)
+        for attribute in kept:
+            add_attribute(node, attribute)
 
 
 def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:

@@ -294,3 +294,32 @@ def test_spectra_have_the_sizes_that_the_engine_gives_them(onesided, windowed, i
     program = whole(lowered(model_of(nodes, *edge, functions=functions)))
     np.testing.assert_allclose(run(program, {"signal": signal})["y"], expected, rtol=1e-5)
     assert [dim.dim_value for dim in program.graph.output[0].type.tensor_type.shape.dim] == [1, 13, 3]
+
+
+# --- Resize -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+@pytest.mark.parametrize("axes", [[-1, -2], [3, -2], [-2, 1]])
+@pytest.mark.parametrize("place", ["graph", "function", "branch"])
+def test_axes_of_resize_count_from_either_end(place, axes, policy):
+    def model(chosen, place):
+        attributes = {"mode": "nearest", "keep_aspect_ratio_policy": policy, "axes": chosen}
+        nodes = [
+            node("Constant", [], ["sizes"], value_ints=[9, 10]),
+            node("Abs", ["x"], ["magnitude"]),
+            node("Resize", ["magnitude", "", "", "sizes"], ["y"], **attributes),
+        ]
+        functions, inputs, result = [], [info("x", [1, 3, 4, 6])], "y"
+        if place == "function":
+            nodes, functions = in_function(nodes, ["x"], "y", 18)
+        elif place == "branch":
+            nodes, result = in_branch(nodes, "y", None), "chosen"
+            inputs.append(info("go", [], TensorProto.BOOL))
+        return model_of(nodes, inputs, [info(result, None)], opset=18, functions=functions)
+
+    x = np.random.default_rng(1).standard_normal((1, 3, 4, 6)).astype(np.float32)
+    (expected,) = run(whole(lowered(model([axis % 4 for axis in axes], "graph"))), {"x": x}).values()
+    feeds = {"x": x} | ({"go": np.array(True)} if place == "branch" else {})
+    (found,) = run(whole(lowered(model(axes, place))), feeds).values()
+    np.testing.assert_array_equal(found, expected)

@@ -153,6 +153,21 @@ def test_sizes_of_columns_are_judged_alike_as_constants_and_as_inputs(image, blo
         np.testing.assert_array_equal(run(whole(program), feeds | sizes)["y"], expected)
 
 
+def graph_of(operator, gates):
+    return recurrent(operator, gates, [2, 0, 3], is_body=True).graph
+
+
+def recurrent(operator, gates, shape, *, is_body=False):
+    weights = [(name, np.ones((1, 2 * gates, size), np.float32)) for name, size in (("w", 3), ("r", 2))]
+    nodes = [node(operator, ["x", "w", "r"], ["y"], hidden_size=2)]
+    return model_of(
+        nodes,
+        [] if is_body else [info("x", shape)],
+        [info("y", [shape[0], 1, shape[1], 2])],
+        [] if is_body else weights,
+    )
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -170,12 +185,45 @@ def test_sizes_of_columns_are_judged_alike_as_constants_and_as_inputs(image, blo
             [("a", np.zeros(0, np.int64))],
             opset=20,
         ),
+        recurrent("GRU", 3, [0, 2, 3]),
+        recurrent("GRU", 3, [2, 0, 3]),
+        recurrent("LSTM", 4, [2, 0, 3]),
+        model_of(
+            [node("If", ["c"], ["y"], then_branch=graph_of("GRU", 3), else_branch=graph_of("GRU", 3))],
+            [info("c", [], TensorProto.BOOL), info("x", [2, 0, 3])],
+            [info("y", [2, 1, 0, 2])],
+            [("w", np.ones((1, 6, 3), np.float32)), ("r", np.ones((1, 6, 2), np.float32))],
+        ),
     ],
-    ids=["Col2Im", "Trilu", "DFT"],
 )
 def test_empty_operands_are_refused(model):
     with pytest.raises(CompileError):
         lowered(model)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize(
+    ("equation", "shape"),
+    [
+        ("ij,kj->ik", (2, 0)),
+        ("ij,kj->ik", (0, 3)),
+        ("bij, bkj -> bik", (0, 2, 3)),
+        ("...j, kj", (2, 0)),
+        ("...ij,...kj", (2, 0, 3)),
+        ("ij,ij->", (2, 0)),
+    ],
+)
+def test_a_sum_of_nothing_is_zero(equation, shape, dtype):
+    x = np.ones(shape, np.float32)
+    expected = np.einsum(equation.replace(" ", ""), x, x)
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        node("Cast", ["x"], ["a"], to=code),
+        node("Einsum", ["a", "a"], ["b"], equation=equation),
+        node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = model_of(nodes, [info("x", shape)], [info("y", expected.shape)])
+    np.testing.assert_array_equal(run(whole(lowered(model)), {"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize("given", [[], ["image", "block"]])

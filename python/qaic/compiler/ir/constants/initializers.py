@@ -80,6 +80,11 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
             attribute = node.attribute[0]
             if attribute.name == "value" and attribute.t.data_type in elem_types.FLOATS:
                 register_initializer(graph, attribute.t, node.output[0])
+            elif (
+                attribute.name == "sparse_value"
+                and attribute.sparse_tensor.values.data_type == elem_types.FLOAT
+            ):
+                register_initializer(graph, _densified(attribute.sparse_tensor), node.output[0])
             elif attribute.name == "value_float":
                 scalar = helper.make_tensor(node.output[0], elem_types.FLOAT, [], [attribute.f])
                 register_initializer(graph, scalar)
@@ -91,6 +96,17 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
                 continue
             lifted.append(index)
         remove_nodes(graph, lifted)
+
+
+def _densified(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """Write the numbers of a sparse tensor between zeros; an index is one number or one for each dim."""
+    values, places = dense(sparse.values), dense(sparse.indices)
+    numbers = np.zeros(tuple(sparse.dims), values.dtype)
+    if places.ndim == 1:
+        numbers.reshape(-1)[places] = values
+    else:
+        numbers[tuple(places.T)] = values
+    return numpy_helper.from_array(numbers)
 
 
 def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:

@@ -5,6 +5,7 @@
   the pieces, ``SplitToSequence``, and take them out with ``SequenceAt``.
 * The mask of ``Attention`` has a row for each query. ONNX lets one row stand for all.
 * ``STFT`` states ``onesided``. Shape inference takes 0 where the operator's default is 1.
+* Axes of ``Resize`` count from the first. The engine skips others where it keeps proportions.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -302,6 +303,35 @@ def legalize_exports_pass(model: Model, _: Context) -> bool:
     """Rewrite patterns of exporters that shape inference or the engine does not support."""
     legalize_exports(model.proto)
     return True
+
+
+def resizes_from_the_end(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Find each Resize, in nested graphs too, that counts an axis from the end."""
+    return [
+        node
+        for node in find_nodes(nodes, {"Resize"})
+        if any(
+            axis < 0 for attribute in node.attribute if attribute.name == "axes" for axis in attribute.ints
+        )
+    ]
+
+
+@compiler_pass()
+def legalize_resize_pass(model: Model, _: Context) -> bool:
+    """Count axes of Resize from the first."""
+    found = resizes_from_the_end(model.proto.graph.node)
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for graph in (all_graphs(model.specialized[0].graph) if found else ())
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+    for node in found:
+        rank = ranks.get(node.input[0], 0)
+        for attribute in node.attribute if rank else ():
+            if attribute.name == "axes":
+                attribute.ints[:] = [axis % rank for axis in attribute.ints]
+    return bool(found)
 
 
 #: types of which some supported engine lacks the kernel

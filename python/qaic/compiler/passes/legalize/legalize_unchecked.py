@@ -3,6 +3,7 @@
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
 they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
 rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
+An Einsum of an operand without elements becomes zeros; GRU and LSTM have one with elements.
 Nodes of a graph that read one operand with one limit share its check, so the layers of a decoder together
 add as many nodes as one layer.
 """
@@ -16,6 +17,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.constants.weights import Weight
@@ -46,13 +48,15 @@ _SELECTING: Final = {
     (_ENGINE_DOMAIN, "MatMulNBits"): (4, 2, "groups"),
     (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
 }
-_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "MaxUnpool", "STFT", "Trilu"}).union(
+_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "GRU", "LSTM", "MaxUnpool", "STFT", "Trilu"}).union(
     name for _, name in _SELECTING
 )
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
 #: positions of operands of GroupQueryAttention
 _QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
+#: dim of the samples in the operand of a recurrent operator
+_SAMPLES: Final = 1
 #: diagonals beyond all elements of a tensor
 _FARTHEST: Final = 2**40
 
@@ -82,6 +86,8 @@ def fault(
     if standard(node, "DFT"):
         axis = _dft_axis(node, values.get)
         return _dft_fault(axis, len(shapes[node.input[0]]) if node.input[0] in shapes else 0)
+    if reason := _recurrent_fault(node, shapes.get(next(iter(node.input), ""), ())):
+        return reason
     if standard(node, "Col2Im") and all(name in values for name in node.input[1:3]):
         return _col2im_fault(node, shapes.get(node.input[0]), *(values[name] for name in node.input[1:3]))
     return ""
@@ -173,6 +179,18 @@ def _col2im_fault(
     return ""
 
 
+def _recurrent_fault(node: onnx.NodeProto, data: tuple[int, ...]) -> str:
+    """Return why the kernel of a recurrent operator would end the process: it has nothing to divide."""
+    is_ended = standard(node, "GRU") and 0 in data
+    is_ended = is_ended or (standard(node, "LSTM") and 0 in data[_SAMPLES : _SAMPLES + 1])
+    return f"an operand of {list(data)}, without elements" if is_ended else ""
+
+
+def is_empty_sum(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
+    """Return whether a node is an Einsum of nothing, in some set of sizes; the engine may divide by zero."""
+    return standard(node, "Einsum") and any(0 in shape for name in node.input for shape in shapes(name))
+
+
 def _frame_length(node: onnx.NodeProto) -> str:
     return node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
 
@@ -236,6 +254,12 @@ def legalize_unchecked(
                     replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, types, guards))
                 elif not length.all():
                     raise refused_operand(node, "a frame length of 0", "another length")
+            elif standard(node, "GRU", "LSTM"):
+                found = [_recurrent_fault(node, data) for data in shapes(node.input[0])]
+                if reason := next(filter(None, found), ""):
+                    raise refused_operand(node, reason, "at least one element")
+            elif is_empty_sum(node, shapes):
+                guarded = _zeros(node, shapes(node.output[0]), types, guards)
             elif standard(node, "DFT"):
                 rank = next((len(shape) for shape in shapes(node.input[0])), 0)
                 axis = _dft_axis(node, read)
@@ -264,6 +288,23 @@ def legalize_unchecked(
         if len(nodes) != len(graph.node):
             set_nodes(graph, nodes)
     return added
+
+
+def _zeros(
+    node: onnx.NodeProto,
+    results: tuple[tuple[int, ...], ...],
+    types: Mapping[str, int],
+    guards: GuardNodes,
+) -> onnx.NodeProto:
+    """Make a node of zeros that takes the place of a sum of nothing."""
+    (result,) = node.output
+    if len(set(results)) != 1 or result not in types:
+        raise refused_operand(
+            node, "an operand without elements in some set of sizes", "elements in each set"
+        )
+    value = helper.make_tensor("", types[result], [1], [0])
+    shape = guards.constant(result, np.array(results[0], np.int64))
+    return helper.make_node("ConstantOfShape", [shape], [result], name=node.name, value=value)
 
 
 def _limited(diagonal: str, guards: GuardNodes) -> str:

@@ -32,7 +32,7 @@ from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producer
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
-from qaic.compiler.passes.legalize.legalize_unchecked import fault
+from qaic.compiler.passes.legalize.legalize_unchecked import fault, is_empty_sum
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
@@ -179,6 +179,8 @@ class SizeCheck:
         constants = {name: values[name] for name in names if name in values}
         if reason := fault(node, shapes, constants):
             return reason
+        if is_empty_sum(node, lambda name: (shapes[name],)):
+            return ""
         key = (
             node.op_type,
             node.domain,
