@@ -52,7 +52,9 @@ class Repository:
         self._find_sources = find_sources
         self._drain_s = drain_s
         self._schedule = schedule
-        self.metrics = Metrics(self.loaded)
+        self.metrics = Metrics(
+            lambda: ((one.name, one.version, one.is_ready, one.batcher) for one in self.loaded())
+        )
         self._models: dict[str, dict[int, ServedModel]] = {}
         # Names of all models that were found, and why one is not loaded.
         self._reasons: dict[str, str] = {}

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from qaic.serving.batcher import BatchReport
-    from qaic.serving.served_model import ServedModel
+    from qaic.serving.batcher import Batcher, BatchReport
 
 _SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -26,15 +25,9 @@ _LABELS = ("model", "version")
 
 
 class Metrics:
-    """Metrics of a server.
+    """Metrics of a server. `models` returns name, version, readiness and batcher of each loaded model."""
 
-    Parameters
-    ----------
-    models
-        Returns the loaded models.
-    """
-
-    def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
+    def __init__(self, models: Callable[[], Iterable[tuple[str, int, bool, Batcher]]]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "qaic_requests", "requests that ended", (*_LABELS, "outcome"), registry=self.registry
@@ -68,12 +61,12 @@ class Metrics:
             "seconds in which the device had an inference; its rate is the busy share",
             labels=_LABELS,
         )
-        for model in self._models():
-            labels = (escape_unprintable(model.name), str(model.version))
-            queue.add_metric(labels, model.batcher.waiting)
-            running.add_metric(labels, model.batcher.running)
-            ready.add_metric(labels, model.is_ready)
-            busy.add_metric(labels, model.batcher.busy_s)
+        for name, version, is_ready, batcher in self._models():
+            labels = (escape_unprintable(name), str(version))
+            queue.add_metric(labels, batcher.waiting)
+            running.add_metric(labels, batcher.running)
+            ready.add_metric(labels, is_ready)
+            busy.add_metric(labels, batcher.busy_s)
         yield from (queue, running, ready, busy)
 
 

@@ -17,7 +17,6 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.ir.graph_edits import add_input, clear_shape, clone, set_initializers, set_shape
 from qaic.compiler.ir.graph_walk import subgraphs
-from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference import engine_shapes
@@ -27,6 +26,7 @@ from qaic.compiler.reports.row_rules import (
     RULES,
     SHAPE_OPERANDS,
     Constant,
+    Known,
     Node,
     NotProvedError,
     Rows,
@@ -74,7 +74,7 @@ def why_dependent(
     return ""
 
 
-class Analysis:
+class Analysis(Known):
     """One set of shapes."""
 
     def __init__(
@@ -85,25 +85,24 @@ class Analysis:
         *,
         is_one_size: bool,
     ) -> None:
-        self.batch = next(iter(shapes.values()))[0]
+        batch = next(iter(shapes.values()))[0]
+        rows = {name: Rows(shape, 0) for name, shape in shapes.items()}
+        constants = {
+            tensor.name: Constant(tuple(tensor.dims), read=partial(_stored, tensor, weights))
+            for tensor in model.graph.initializer
+        }
+        super().__init__(model, batch, _infer_shapes(model, shapes), {**rows, **constants})
         self.is_one_size = is_one_size
-        self.opset = standard_version(model)
-        self.imports = model.opset_import
-        self._model = model
-        self._shapes = _infer_shapes(model, shapes)
-        self.values: dict[str, Rows | Constant] = {name: Rows(shape, 0) for name, shape in shapes.items()}
-        for tensor in model.graph.initializer:
-            self.values[tensor.name] = Constant(tuple(tensor.dims), read=partial(_stored, tensor, weights))
 
     def run(self) -> dict[str, tuple[int, Shape]]:
         """Return the layout of each value with rows: its dimension of rows, and the others."""
-        for proto in self._model.graph.node:
+        for proto in self.model.graph.node:
             try:
                 self._visit(Node(proto, self))
             except NotProvedError as reason:
                 name = proto.name or next(iter(proto.output), "")
                 raise NotProvedError(f"{proto.op_type} {name!r} {reason}") from None
-        for output in self._model.graph.output:
+        for output in self.model.graph.output:
             value = self.values.get(output.name)
             if isinstance(value, Rows):
                 is_batch = (value.axis, value.shape[0]) == (0, self.batch)
@@ -117,13 +116,6 @@ class Analysis:
             for name, value in self.values.items()
             if isinstance(value, Rows)
         }
-
-    def shape(self, name: str) -> Shape:
-        """Return the shape of a result."""
-        shape = self._shapes.get(name)
-        if shape is None:
-            raise NotProvedError(f"has a result {name!r} of unknown shape")
-        return shape
 
     def _visit(self, node: Node) -> None:
         proto = node.proto
@@ -213,7 +205,7 @@ def _evaluate(node: Node, index: int) -> NDArray[Any] | None:
         kept = [numpy_helper.from_array(np.ascontiguousarray(array), key) for key, array in arrays.items()]
         output = helper.make_value_info(name, helper.make_tensor_type_proto(0, None))
         graph = helper.make_graph([node.proto], "constant", [], [output], kept)
-        evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=node.analysis.imports))
+        evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=node.known.model.opset_import))
         (array,) = cast("list[Any]", evaluator.run(None, {}))
         return np.asarray(array)
     except Exception:  # noqa: BLE001 (what another package does not compute is not known)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-
-if TYPE_CHECKING:
-    from qaic.compiler.reports.row_independence import Analysis
-
-    Rule = Callable[["Node"], int | list[int]]
+from qaic.compiler.ir.opset_version import standard_version
 
 Shape = tuple[int, ...]
 
@@ -68,18 +64,38 @@ class Constant:
         return all(block.tobytes() == blocks[0].tobytes() for block in blocks)
 
 
+@dataclass(eq=False)
+class Known:
+    """Facts about a model with one set of shapes."""
+
+    model: onnx.ModelProto
+    #: size of the batch
+    batch: int
+    #: shapes of the results that are known
+    shapes: Mapping[str, Shape]
+    #: rows and constants by name
+    values: dict[str, Rows | Constant]
+
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a result."""
+        shape = self.shapes.get(name)
+        if shape is None:
+            raise NotProvedError(f"has a result {name!r} of unknown shape")
+        return shape
+
+
 class Node:
     """A node, with what is known about its inputs by position."""
 
-    def __init__(self, proto: onnx.NodeProto, analysis: Analysis) -> None:
+    def __init__(self, proto: onnx.NodeProto, known: Known) -> None:
         self.proto = proto
-        self.analysis = analysis
+        self.known = known
         self.rows: dict[int, Rows] = {}
         self.constants: dict[int, Constant] = {}
         for index, name in enumerate(proto.input):
             if not name:
                 continue
-            value = analysis.values.get(name)
+            value = known.values.get(name)
             if value is None:
                 raise NotProvedError(f"reads {name!r}, of which nothing is known")
             if isinstance(value, Rows):
@@ -95,7 +111,7 @@ class Node:
     @property
     def result(self) -> Shape:
         """Shape of the first result."""
-        return self.analysis.shape(self.proto.output[0])
+        return self.known.shape(self.proto.output[0])
 
     def only(self, *positions: int) -> Rows:
         """Return the rows of the first of the inputs that may have any."""
@@ -133,7 +149,7 @@ class Node:
 
     def check_same(self, constant: Constant, axis: int) -> None:
         """Refuse a constant that gives each row something else."""
-        if not constant.is_same_along(axis, self.analysis.batch):
+        if not constant.is_same_along(axis, self.known.batch):
             raise NotProvedError("has a constant with other numbers for each row")
 
     def keep_off(self, rows: Rows, axes: Sequence[int]) -> int:
@@ -163,7 +179,7 @@ def _quantize(node: Node) -> int:
 
 def _softmax(node: Node) -> int:
     rows = node.only(0)
-    if node.analysis.opset >= 13:
+    if standard_version(node.known.model) >= 13:
         return node.keep_off(rows, [node.attribute("axis", -1)])
     return node.keep_off(rows, _from(rows, node.attribute("axis", 1)))
 
@@ -289,7 +305,7 @@ def _reshape(node: Node) -> int:
     product = 1
     for axis, size in enumerate(node.result):
         if product == before and size != 1:
-            if size % node.analysis.batch:
+            if size % node.known.batch:
                 break
             return axis
         product *= size
@@ -390,6 +406,9 @@ def _recurrent(node: Node) -> list[int]:
         if index in places:
             node.check_same(constant, places[index])
     return [0, 0, 0] if is_batch_first else [2, 1, 1]
+
+
+Rule = Callable[[Node], int | list[int]]
 
 
 def _rules(rule: Rule, names: str) -> dict[str, Rule]:
