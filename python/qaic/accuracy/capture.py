@@ -147,19 +147,10 @@ def capture(
 
     Blocking; Ctrl-C ends it and leaves nothing behind. One passage is in memory at a time.
 
+    `tokens` is the number of tokens that a decoder generates; None for other models. `keep` gets every
+    passage. `decide` returns the decisions of an output; None selects the largest of its last dimension.
     Raises CompileError if the model cannot be compiled, and OptionError if a sample does not fit the model,
     or there is none.
-
-    Parameters
-    ----------
-    model, options, samples
-        The compared model, its compile options, and the samples.
-    tokens
-        Number of tokens that a decoder generates; None for other models.
-    keep
-        Gets every passage.
-    decide
-        Function that returns the decisions of an output; None for the largest of its last dimension.
     """
     with prepared(model, options, "comparing") as source, loaded(source) as program:
         total = Totals(program.twin, decide)

@@ -237,18 +237,9 @@ def decoded(
 ) -> Passage:
     """Continue a prompt by the tokens of the reference.
 
-    Parameters
-    ----------
-    decoder
-        Builds the inputs of the model.
-    prompt
-        Tokens of the prompt.
-    tokens
-        Number of tokens to generate; the first comes from the prompt.
-    run
-        Runs the instrumented program.
-    prefix
-        Prefix of the names of outputs of the reference.
+    `decoder` builds the inputs of the model, and `run` runs the instrumented program. `tokens` is the number
+    of tokens to generate; the first comes from the prompt. `prefix` precedes the names of outputs of the
+    reference.
     """
     feeds: list[tuple[Arrays, int | None]] = []
     found: Arrays = {}

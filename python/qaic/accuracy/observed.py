@@ -104,16 +104,9 @@ def observed_nodes(
 ) -> list[ObservedNode]:
     """List what can be observed, in the order of the graph.
 
-    Parameters
-    ----------
-    reference
-        The float graph.
-    deployed
-        The same after its floats were rounded or quantized.
-    context
-        What was decided about its nodes.
-    folded
-        Results of convolutions with a fused normalization -> original results of the convolutions.
+    `reference` is the float graph, and `deployed` the same after its floats were rounded or quantized;
+    `context` has the decisions about its nodes. `folded` maps results of convolutions with a fused
+    normalization to the original results of the convolutions.
     """
     graph = reference.proto.graph
     facts = reference.facts

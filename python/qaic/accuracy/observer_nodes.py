@@ -204,16 +204,9 @@ def make_node(operator: str, inputs: Iterable[str], output: str, **attributes: A
 def extend_interface(model: Model, added: Sequence[TensorSpec], reference: str, zero_name: str) -> None:
     """Declare inputs and outputs, for every set of shapes.
 
-    Parameters
-    ----------
-    model
-        The program, whose graph has the inputs and outputs of the reference already.
-    added
-        Outputs that are the same for every set of shapes, which are declared in the graph here.
-    reference
-        In front of the names of the inputs and outputs of the reference.
-    zero_name
-        Name of an input of one element, which the graph may have.
+    The graph of `model` has the inputs and outputs of the reference already, whose names begin with
+    `reference`. `added` are outputs that are the same for every set of shapes, and are declared in the graph
+    here. `zero_name` is the name of an input of one element, which the graph may have.
     """
     from onnx import helper
 

@@ -76,14 +76,7 @@ class Measured:
 def reason_of(node: ObservedNode, own: Measured, others: Mapping[str, Measured]) -> Reason:
     """Return the first reason that holds for a node.
 
-    Parameters
-    ----------
-    node
-        The node.
-    own
-        Measurements of the node.
-    others
-        Measurements of the nodes before it, by value.
+    `own` are the measurements of the node, `others` those of the nodes before it, by value.
     """
     if own.overflow > 0:
         return Reason.OVERFLOW

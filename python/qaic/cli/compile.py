@@ -41,16 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
-    """Do what a command line asks for.
+    """Do what a command line asks for. `argv` lacks the name of the tool, which `name` has for messages.
 
-    Parameters
-    ----------
-    argv
-        Arguments without the name of the tool.
-    name
-        Name of the tool, for messages.
-    runs
-        Whether the program is run after it was compiled.
+    With `runs`, the program is run after it was compiled.
     """
     if _HELP & set(argv):
         print_text(_help_text(name, runs=runs))

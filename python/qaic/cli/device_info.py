@@ -98,14 +98,8 @@ def describe(
 ) -> Device:
     """All facts of a device. Those beyond its link are known of a ready device only.
 
-    Parameters
-    ----------
-    info
-        Values of the low-level interface.
-    card
-        Further facts that a card reports; ``None`` for a virtual one.
-    reason
-        Why it is not ready.
+    `info` has the values of the low-level interface, and `card` further facts that a card reports; ``None``
+    for a virtual one. `reason` states why the device is not ready.
     """
     facts = list(_identity(info))
     if facts[0].text == "Ready":

@@ -46,19 +46,11 @@ class Measurements:
 def read(path: str | os.PathLike[str], fixed: Fixed, card: Card) -> Measurements:
     """Read a file of measurements.
 
+    The file is a table with a header, separated by commas: ``cores``, ``instances``, ``batch``, ``set_size``,
+    and ``inferences_per_s`` (samples per second), ``latency_ms`` or both; other columns are ignored. Or it is
+    a latency report of ``qaic-runner``, measured with the settings `fixed`. `card` is the card of the runs.
     Raises InputError if the file has other columns, no rows or impossible values, and OSError if the file
     cannot be read.
-
-    Parameters
-    ----------
-    path
-        A table with a header, separated by commas: ``cores``, ``instances``, ``batch``, ``set_size``, and
-        ``inferences_per_s`` (samples per second), ``latency_ms`` or both; other columns are ignored. Or a
-        latency report of ``qaic-runner``.
-    fixed
-        The settings with which a latency report was measured.
-    card
-        The card of the runs.
     """
     file = Path(path)
     try:

@@ -66,16 +66,8 @@ class Memory:
 def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> Memory:
     """Add up what a model needs on a device.
 
-    Parameters
-    ----------
-    analysis : Analysis
-        The model.
-    precision : str
-        Precision of stored weights and activations.
-    card : Card
-        The card.
-    devices : int
-        Devices that the model may be split over.
+    `precision` is that of stored weights and activations; `devices` is the number of devices that the model
+    may be split over.
     """
     largest = max(analysis.sets, key=lambda one: one.activation_bytes + one.table.state_bytes)
     weights = _weight_bytes(analysis, largest, precision)

@@ -150,12 +150,8 @@ def operation_table(
 ) -> OperationTable:
     """Count the work of a model with one set of shapes.
 
-    Parameters
-    ----------
-    specialized : onnx.ModelProto
-        The model with all types and shapes and with its weights as inputs or initializers.
-    inputs, outputs : sequence of TensorSpec
-        Its inputs and outputs; those that stay on the card are not transferred.
+    `specialized` has all types and shapes, and its weights as inputs or initializers. Of `inputs` and
+    `outputs`, those that stay on the card are not transferred.
     """
     graph = specialized.graph
     shapes = collect_shapes(specialized)

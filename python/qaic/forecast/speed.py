@@ -148,18 +148,9 @@ def forecast(
 ) -> Forecast:
     """Forecast the speed of a model in some configurations.
 
-    Parameters
-    ----------
-    table : OperationTable
-        Work of one inference of the model.
-    settings : Settings
-        Configurations.
-    parameters : Parameters
-        Parameters of the measured cards.
-    card : Card
-        The card; its rates are scaled from those.
-    precision : str
-        ``fp16``; ``int8`` and ``mxfp6`` are extrapolated from public peak rates and the bytes of weights.
+    `table` has the work of one inference. `parameters` are those of the measured cards, from which the rates
+    of `card` are scaled. `precision` is ``fp16``; ``int8`` and ``mxfp6`` are extrapolated from public peak
+    rates and the bytes of weights.
     """
     cores, instances, batch, set_size = (np.asarray(value, np.float64) for value in settings)
     p, rows = parameters, table.rows

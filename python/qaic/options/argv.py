@@ -257,15 +257,10 @@ _CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
 
 
 def with_flags(text: str, dashes: str) -> str:
-    """Return a message with flags in place of keywords.
+    """Return a message with flags in place of keywords; flags of several letters begin with `dashes`.
 
-    Parameters
-    ----------
-    text
-        Message; ``keyword=value`` with a value as Python writes it becomes the flags that give it. What is in
-        quotes is a name or text of a user and stays.
-    dashes
-        What flags of several letters begin with, ``-`` or ``--``.
+    In `text`, ``keyword=value`` with a value as Python writes it becomes the flags that give it. What is in
+    quotes is a name or text of a user and stays.
     """
     by_name = _by_name()
     parts = []

@@ -94,16 +94,10 @@ def rule(*options: str, summary: str, severity: Severity = Severity.WARNING) -> 
 
 
 def exclusive(name: str, *options: str, because: str = "keep one of them") -> Rule:
-    """Make the rule that at most one of some options is asked for.
+    """Make the rule that at most one of some options, by canonical names, is asked for.
 
-    Parameters
-    ----------
-    name
-        Name of the rule.
-    *options
-        Canonical names.
-    because
-        End of the message: why, or what to do; ``{0}`` is the first option as the user wrote it.
+    `because` is the end of the message: the reason or the remedy; ``{0}`` is the first option as the user
+    wrote it.
     """
 
     def check(view: RuleView) -> str | None:
@@ -120,18 +114,10 @@ def exclusive(name: str, *options: str, because: str = "keep one of them") -> Ru
 def needs(
     name: str, options: tuple[str, ...], needed: tuple[str, ...], severity: Severity = Severity.WARNING
 ) -> Rule:
-    """Make the rule that options mean nothing without one of some others.
+    """Make the rule that `options` mean nothing without one of the options `needed`, all by canonical names.
 
-    Parameters
-    ----------
-    name
-        Name of the rule.
-    options
-        Canonical names of the options with the need.
-    needed
-        Canonical names of options of which one must be asked for.
-    severity
-        Whether to warn that they have no effect, or to refuse them, because the caller relies on them.
+    `severity` selects whether to warn that they have no effect, or to refuse them, because the caller relies
+    on them.
     """
 
     def check(view: RuleView) -> str | None:

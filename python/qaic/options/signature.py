@@ -24,10 +24,8 @@ class _WithOptions:
 def with_options(keywords: Literal["SessionKeywords", "CompileKeywords"]) -> Callable[[type[T]], type[T]]:
     """Let the signature of a class name the options that it takes as ``**options``.
 
-    Parameters
-    ----------
-    keywords
-        Name of the ``TypedDict`` of the options in ``qaic.options.keywords``, not imported for the class.
+    `keywords` names the ``TypedDict`` of the options in ``qaic.options.keywords``, which is not imported for
+    the class.
     """
 
     def decorate(decorated: type[T]) -> type[T]:
@@ -38,13 +36,7 @@ def with_options(keywords: Literal["SessionKeywords", "CompileKeywords"]) -> Cal
 
 
 def function_with_options(keywords: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let the signature of a function name the options that it takes as ``**options``.
-
-    Parameters
-    ----------
-    keywords
-        The ``TypedDict`` of the options.
-    """
+    """Let the signature of a function name the options that it takes as ``**options``, a ``TypedDict``."""
 
     def decorate(decorated: Callable[P, T]) -> Callable[P, T]:
         # `inspect` takes nothing lazy from a function.

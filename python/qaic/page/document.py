@@ -65,20 +65,11 @@ def document(
     graph: str | None = None,
     by: str = "",
 ) -> str:
-    """Return a page.
+    """Return a page with some sections.
 
-    Parameters
-    ----------
-    title, subtitle
-        Text.
-    parts
-        Sections.
-    data
-        What :func:`qaic.page.timeline.pack` returned, if the page has a timeline.
-    graph
-        What :func:`qaic.page.graph.pack` returned, if the page has a graph.
-    by
-        What measured, as text.
+    `data` is the result of :func:`qaic.page.timeline.pack` if the page has a timeline, and `graph` that of
+    :func:`qaic.page.graph.pack` if it has a graph. `title`, `subtitle` and `by`, the device that measured,
+    are text.
     """
     script = _script(graph=graph is not None)
     policy = (

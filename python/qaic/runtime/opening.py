@@ -36,16 +36,9 @@ def open_program(
     given: Mapping[str, object],
     options_path: str | os.PathLike[str] | None,
 ) -> OpenedProgram:
-    """Open a container, or compile a model and open what comes out.
+    """Open a container, or compile a model and open the result; `model` is that of :class:`qaic.Session`.
 
-    Parameters
-    ----------
-    model
-        As for :class:`qaic.Session`.
-    given
-        Options by any spelling of their names.
-    options_path
-        YAML file with more of them.
+    `given` are options by any spelling of their names; `options_path` is a YAML file with more of them.
     """
     container: Path | Qpc | memoryview | None = None
     if isinstance(model, Qpc):

@@ -195,16 +195,8 @@ def complete_config(
 ) -> Any:
     """Complete a configuration from the container, as the message of the protocol.
 
-    Parameters
-    ----------
-    settings
-        The requested settings.
-    inputs, outputs
-        Of the container.
-    max_batch_size
-        Rows of a batch; 0 for no batches.
-    shape_of
-        Shape of a tensor for clients, with a leading -1 if there are batches.
+    `inputs` and `outputs` are those of the container; `max_batch_size` is 0 for no batches. `shape_of`
+    returns the shape of a tensor for clients, with a leading -1 if there are batches.
     """
     config = model_config_pb2.ModelConfig() if settings.config is None else copy.deepcopy(settings.config)
     config.name, config.backend, config.max_batch_size = settings.name, BACKEND, max_batch_size

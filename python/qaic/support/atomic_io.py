@@ -127,16 +127,10 @@ def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent:
     Permissions and owner of a file that is replaced are kept. A link is followed. A device or pipe is written
     to as it is.
 
-    Raises OSError, which names `path`, if the folder cannot be written to, and what ``write`` raises.
-
-    Parameters
-    ----------
-    path
-        File to write. On failure it is as before, and nothing else is left.
-    write
-        Writes to the path it is given, which does not exist; it reports errors of writing and closing.
-    work_parent
-        Existing folder of the work folder, on the file system of `path`; by default the folder of `path`.
+    `write` writes to the path it is given, which does not exist, and reports errors of writing and closing.
+    The work folder is made in `work_parent`, on the file system of `path`; by default in the folder of
+    `path`. Raises OSError, which names `path`, if the folder cannot be written to, and what ``write`` raises.
+    After a failure the file is as before, and nothing else is left.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     parent = target.parent if work_parent is None else work_parent

@@ -101,14 +101,8 @@ MOST_ROWS: Final = 60
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
     """Return a table; every text in it is escaped, and what has no value is an empty cell.
 
-    Parameters
-    ----------
-    titles
-        Of the columns.
-    rows
-        Each has a cell per column. After `MOST_ROWS` of them a line states how many there are.
-    caption
-        Text above the table.
+    Each row has a cell per column. After `MOST_ROWS` rows a line states how many there are. `caption` is the
+    text above the table.
     """
     listed = list(rows)
     head = "".join(f"<th>{escape_html(title)}</th>" for title in titles)

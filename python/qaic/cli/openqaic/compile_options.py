@@ -64,16 +64,9 @@ def resolve_options(
 ) -> ResolvedOptions:
     """Resolve the options that were given.
 
-    Raises OptionError if a value is wrong, or options contradict each other.
-
-    Parameters
-    ----------
-    arguments
-        What the parser read.
-    output_folder
-        Where the container is to be; None for the compile cache.
-    model_is_container
-        Whether nothing is compiled.
+    The container is to be in `output_folder`, or in the compile cache if that is None. With
+    `model_is_container`, nothing is compiled. Raises OptionError if a value is wrong, or options contradict
+    each other.
     """
     flags = read_argv(given_options(arguments))
     if output_folder is not None:
@@ -178,16 +171,8 @@ def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
 def next_command(name: str, arguments: argparse.Namespace, *more: str, without: Collection[str] = ()) -> str:
     """Return the command line of another subcommand for the same model, inputs, device and compile options.
 
-    Parameters
-    ----------
-    name
-        The subcommand.
-    arguments
-        Arguments of the running subcommand.
-    more
-        Further words.
-    without
-        Names of compile options to leave out.
+    `arguments` are those of the running subcommand, `more` are further words, and `without` names compile
+    options to leave out.
     """
     words = ["openqaic", name, str(arguments.model)]
     for text in getattr(arguments, "inputs", ()):

@@ -42,20 +42,11 @@ class NodeTimes:
 def drawn_program(
     model: onnx.ModelProto, measured: NodeTimes | None = None, *, label: str = ""
 ) -> DrawnGraph:
-    """Draw a graph.
+    """Draw the graph of a program or of a user's model, which states the types of its values.
 
-    Parameters
-    ----------
-    model
-        Graph of a program or of a user's model, with the types of its values.
-    measured
-        Times of the nodes; None where nothing was measured.
-    label
-        Name of the graph on a page with several.
-
-    Notes
-    -----
-    The casts with which the cpu device rounds the result of a node are drawn as a part of the node.
+    `measured` has the times of the nodes, if they were measured; `label` is the name of the graph on a page
+    with several. The casts with which the cpu device rounds the result of a node are drawn as a part of the
+    node.
     """
     graph = model.graph
     rows = listed(model)

@@ -120,18 +120,9 @@ def measured(
 ) -> Capture:
     """Run a container and return the measurements of its device. Blocking.
 
-    Raises StateError if the program was compiled without statistics.
-
-    Parameters
-    ----------
-    program
-        The container.
-    inputs
-        Arguments ``[NAME=]FILE``; random inputs without them.
-    warm_up, inferences
-        Number of inferences that are not measured, and that are.
-    **device
-        Options of the session.
+    `inputs` are arguments ``[NAME=]FILE``, without which the inputs are random; `device` are options of the
+    session. The first `warm_up` inferences are not measured. Raises StateError if the program was compiled
+    without statistics.
     """
     from qaic import Session
     from qaic.cli.openqaic.tensor_files import read_inputs
@@ -164,17 +155,9 @@ def check_output_file(
 ) -> None:
     """Refuse a file that cannot be written, or that the same command reads.
 
-    Raises OptionError if its folder is missing, it is a folder itself, or it is one of the files that are
-    read.
-
-    Parameters
-    ----------
-    option
-        The option as messages show it, such as ``-o``.
-    output
-        Its value; nothing is checked where it is None.
-    read
-        Files that the command reads; those that are missing count as none.
+    `option` is the option as messages show it, such as ``-o``, and `output` its value; nothing is checked if
+    that is None. Files of `read` that are missing count as none. Raises OptionError if the folder of the file
+    is missing, the file is a folder itself, or it is one of the files that are read.
     """
     if output is None:
         return

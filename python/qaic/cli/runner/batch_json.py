@@ -97,16 +97,9 @@ _LONGEST_COMPARED = 80
 def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
     """Inferences of a batch file. Sizes of all files are checked; none is read.
 
-    Raises InputError if the text is not as described, or does not fit the program.
-
-    Parameters
-    ----------
-    path
-        The JSON file; paths in it are absolute, or relative to its folder and inside it.
-    network
-        Bindings of the program.
-    compare
-        Whether the files of outputs are expected contents. Otherwise they need not exist.
+    Paths in the file are absolute, or relative to its folder and inside it. With `compare`, the files of
+    outputs are expected contents; otherwise they need not exist. Raises InputError if the text is not as
+    described, or does not fit the program.
     """
     sets = read_object(path).get(TOP)
     if not isinstance(sets, list):

@@ -106,18 +106,8 @@ class DeviceMetrics:
 class Recording:
     """Records a run from entering to leaving the ``with`` block; `finish` then writes the rest.
 
-    Without `finish`, as after a failure, there are only the files that were complete.
-
-    Parameters
-    ----------
-    inference_set
-        Whose inferences.
-    wanted, folder
-        What is recorded, and where it goes.
-    statistics
-        Facts about the device that the program has.
-    progress
-        Ends the run when a file cannot be written.
+    Without `finish`, as after a failure, there are only the files that were complete. `statistics` are the
+    facts about the device that the program has; `progress` ends the run if a file cannot be written.
     """
 
     def __init__(

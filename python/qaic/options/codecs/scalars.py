@@ -294,16 +294,8 @@ class Enum(Codec[str]):
 class ListOf(Codec[tuple[T, ...]], Generic[T]):
     """Several values of one type: a sequence, or one text split at separators.
 
-    Parameters
-    ----------
-    item
-        Type of one value.
-    spaces
-        Whether text is split at white space too, not only at commas (clusters, MOS, PMU events).
-    most
-        Largest accepted number of values.
-    distinct
-        Whether every value may stand once only.
+    With `spaces`, text is split at white space too, not only at commas (clusters, MOS, PMU events). `most` is
+    the largest accepted number of values. With `distinct`, every value may stand once only.
     """
 
     def __init__(

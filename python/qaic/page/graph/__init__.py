@@ -154,16 +154,9 @@ _KEYS: Final = (
 
 
 def graph_page(*graphs: DrawnGraph, title: str, subtitle: str, parts: Sequence[Part]) -> str:
-    """Return a page as HTML.
+    """Return a page as HTML, which opens with the first graph and has a switch between them.
 
-    Parameters
-    ----------
-    graphs
-        Graphs to draw; the page opens with the first and has a switch between them.
-    title, subtitle
-        Text.
-    parts
-        Of each section below the picture its id, title and HTML.
+    `title` and `subtitle` are text; `parts` has id, title and HTML of each section below the picture.
     """
     sections = [("graph", "Graph", graph_html(graphs)), *parts]
     return document(title, subtitle, sections, graph=pack(graphs))

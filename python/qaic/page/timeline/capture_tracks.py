@@ -28,14 +28,8 @@ _MOST_NAMED: Final = 50_000
 def host_tracks(times: NDArray[Any], origin_ns: float, labels: Labels) -> Iterator[Track]:
     """Yield the rows of the host.
 
-    Parameters
-    ----------
-    times
-        Samples of a profiler, in nanoseconds of its clock.
-    origin_ns
-        Where the begin of the first sample is on the time of the page.
-    labels
-        Names of the timeline; those of the inferences are added.
+    `times` are samples of a profiler, in nanoseconds of its clock; the first begins at `origin_ns` on the
+    time of the page. The names of the inferences are added to `labels`, the names of the timeline.
     """
     named = len(times) <= _MOST_NAMED
     first = int(times["enqueued_ns"].min()) if len(times) else 0

@@ -18,14 +18,8 @@ _ABSENT: Final = "N/A"
 def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_ROWS) -> str:
     """One report as text, with a line break at its end.
 
-    Parameters
-    ----------
-    report
-        What to show.
-    width
-        Columns of the terminal; long names lose their middle.
-    most_rows
-        Rows shown of a table; None for all.
+    `width` is the number of columns of the terminal; long names lose their middle. `most_rows` is the limit
+    of rows shown of a table; None for all.
     """
     return "\n".join(_lines(report, width, most_rows)) + "\n"
 

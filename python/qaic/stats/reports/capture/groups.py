@@ -48,14 +48,8 @@ def grouped(
 ) -> list[Group]:
     """Sum columns over the operations with the same key; groups that nothing was executed of are left out.
 
-    Parameters
-    ----------
-    capture
-        Samples and devices.
-    key
-        Column of keys.
-    weights
-        Per name the column that is summed; ``count`` (executions, transfers left out) is always there.
+    `key` returns the column of keys. `weights` has per name the column that is summed; ``count`` (executions,
+    transfers left out) is always there.
     """
     found: dict[Hashable, dict[str, float]] = {}
     columns = {

@@ -62,16 +62,8 @@ def in_time_order(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
     """Yield starts, ends and numbers (in ``OpInfo``) of a core's executions by start, some at a time.
 
-    What is no work of the model is left out.
-
-    Parameters
-    ----------
-    reader
-        The buffer.
-    core
-        Number of the core.
-    transfers
-        True for transfers alone, False for all else; None for everything.
+    What is no work of the model is left out. `transfers` is true for transfers alone, false for all else, and
+    None for everything.
     """
     facts = reader.facts
     if core + 1 >= len(facts.base):
