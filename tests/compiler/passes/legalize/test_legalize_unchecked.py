@@ -194,6 +194,11 @@ def recurrent(operator, gates, shape, *, is_body=False):
             [info("y", [2, 1, 0, 2])],
             [("w", np.ones((1, 6, 3), np.float32)), ("r", np.ones((1, 6, 2), np.float32))],
         ),
+        model_of(
+            [node("MultiHeadAttention", ["x", "x", "x"], ["y"], num_heads=2, domain="com.microsoft")],
+            [info("x", [2, 4, 0])],
+            [info("y", [2, 4, 0])],
+        ),
     ],
 )
 def test_empty_operands_are_refused(model):

@@ -3,9 +3,9 @@
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
 they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
 rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
-An Einsum of an operand without elements becomes zeros; GRU and LSTM have one with elements.
-Nodes of a graph that read one operand with one limit share its check, so the layers of a decoder together
-add as many nodes as one layer.
+An Einsum of an operand without elements becomes zeros, recurrent operators and attention have elements. Nodes
+of a graph that read one operand with one limit share its check, so the layers of a decoder together add as
+many nodes as one layer.
 """
 
 import math
@@ -48,15 +48,20 @@ _SELECTING: Final = {
     (_ENGINE_DOMAIN, "MatMulNBits"): (4, 2, "groups"),
     (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
 }
-_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "GRU", "LSTM", "MaxUnpool", "STFT", "Trilu"}).union(
-    name for _, name in _SELECTING
+#: operator -> dims of its first operand that must not be 0
+_NEEDING_ELEMENTS: Final = {
+    ("", "GRU"): (0, 1, 2),
+    ("", "LSTM"): (1,),
+    (_ENGINE_DOMAIN, "GroupQueryAttention"): (2,),
+    (_ENGINE_DOMAIN, "MultiHeadAttention"): (2,),
+}
+_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "MaxUnpool", "STFT", "Trilu"}).union(
+    name for _, name in _SELECTING.keys() | _NEEDING_ELEMENTS.keys()
 )
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
 #: positions of operands of GroupQueryAttention
 _QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
-#: dim of the samples in the operand of a recurrent operator
-_SAMPLES: Final = 1
 #: diagonals beyond all elements of a tensor
 _FARTHEST: Final = 2**40
 
@@ -86,7 +91,7 @@ def fault(
     if standard(node, "DFT"):
         axis = _dft_axis(node, values.get)
         return _dft_fault(axis, len(shapes[node.input[0]]) if node.input[0] in shapes else 0)
-    if reason := _recurrent_fault(node, shapes.get(next(iter(node.input), ""), ())):
+    if reason := _empty_fault(node, shapes.get(next(iter(node.input), ""), ())):
         return reason
     if standard(node, "Col2Im") and all(name in values for name in node.input[1:3]):
         return _col2im_fault(node, shapes.get(node.input[0]), *(values[name] for name in node.input[1:3]))
@@ -179,10 +184,11 @@ def _col2im_fault(
     return ""
 
 
-def _recurrent_fault(node: onnx.NodeProto, data: tuple[int, ...]) -> str:
-    """Return why the kernel of a recurrent operator would end the process: it has nothing to divide."""
-    is_ended = standard(node, "GRU") and 0 in data
-    is_ended = is_ended or (standard(node, "LSTM") and 0 in data[_SAMPLES : _SAMPLES + 1])
+def _empty_fault(node: onnx.NodeProto, data: tuple[int, ...]) -> str:
+    """Return why the kernel of a node would end the process: a dim that it divides by is 0."""
+    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+    needed = _NEEDING_ELEMENTS.get((domain, node.op_type), ())
+    is_ended = any(at < len(data) and data[at] == 0 for at in needed)
     return f"an operand of {list(data)}, without elements" if is_ended else ""
 
 
@@ -228,6 +234,9 @@ def legalize_unchecked(
         for node in graph.node:
             guards = GuardNodes(fresh, added, version)
             guarded = clone(node)
+            for data in shapes(next(iter(node.input), "")):
+                if reason := _empty_fault(node, data):
+                    raise refused_operand(node, reason, "at least one element")
             if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:
                 diagonal = read(node.input[1])
                 if diagonal is not None and diagonal.size != 1:
@@ -254,10 +263,6 @@ def legalize_unchecked(
                     replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, types, guards))
                 elif not length.all():
                     raise refused_operand(node, "a frame length of 0", "another length")
-            elif standard(node, "GRU", "LSTM"):
-                found = [_recurrent_fault(node, data) for data in shapes(node.input[0])]
-                if reason := next(filter(None, found), ""):
-                    raise refused_operand(node, reason, "at least one element")
             elif is_empty_sum(node, shapes):
                 guarded = _zeros(node, shapes(node.output[0]), types, guards)
             elif standard(node, "DFT"):
