@@ -143,7 +143,7 @@ def test_cards_alone_refuse_programs_of_several_devices(environment, partitioned
     environment(DEVICE="kmd", KMD="emu", CPU_DEVICES="4")
     program = qaicrt.Program(qaicrt.Context(), None, qaicrt.Qpc(str(partitioned.parent)))
     assert program.load() != qaicrt.QStatus.QS_SUCCESS
-    assert "cards run programs of one device only" in capfd.readouterr().err
+    assert "cards only run programs for one device" in capfd.readouterr().err
 
 
 def test_contexts_choose_by_id(environment):

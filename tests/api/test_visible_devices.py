@@ -99,7 +99,7 @@ def test_a_queue_of_a_hidden_device_serves_programs_whose_device_was_chosen(four
         assert exec_obj.waitForCompletion() == QStatus.QS_SUCCESS
         del exec_obj
     assert y.any()
-    assert "this queue is of device 0" in capfd.readouterr().err
+    assert "this queue belongs to device 0" in capfd.readouterr().err
 
 
 def test_a_session_is_on_the_first_that_is_seen(four, path):

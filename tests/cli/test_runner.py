@@ -403,7 +403,7 @@ def test_a_program_of_several_devices_is_on_as_many_as_it_needs(tool, tmp_path, 
     monkeypatch.setenv("QAIC_CPU_DEVICES", "2")
     code, _, err = tool("-t", tmp_path / "qpc", "-n", "2")
     assert code == 3
-    assert "partitioned for 3 devices; of kind `cpu` there are 2" in err
+    assert "partitioned for 3 devices; kind `cpu` has 2 devices" in err
     assert "set QAIC_CPU_DEVICES=3" in err
 
 

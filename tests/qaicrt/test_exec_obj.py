@@ -255,7 +255,7 @@ def test_size_and_dims_must_agree(affine, capfd):
     exec_obj = affine.exec_obj()
     buffers = [qaicrt.QBuffer(bytes(32)), qaicrt.QBuffer(bytes(32))]
     for dims in ((4, [2, 5]), (8, [2, 4]), (4, [2**40, 2**40])):
-        refused(capfd, exec_obj.setData(buffers, [dims, (4, [2, 4])]), "`x`", "both must say the same")
+        refused(capfd, exec_obj.setData(buffers, [dims, (4, [2, 4])]), "`x`", "both must give the same size")
     empty = [qaicrt.QBuffer(b""), buffers[1]]
     refused(capfd, exec_obj.setData(empty, [(4, [2, 4]), (4, [2, 4])]), "`x`", "0 bytes given")
 
@@ -409,7 +409,7 @@ def test_what_is_no_list_of_buffers_or_arrays(affine, data):
 
 
 def test_dims_go_with_buffers_only(affine, capfd):
-    refused(capfd, affine.exec_obj().setData([(0, X)], [(4, [2, 4])]), "dims go with a list of buffers")
+    refused(capfd, affine.exec_obj().setData([(0, X)], [(4, [2, 4])]), "dims are only for a list of buffers")
 
 
 # --- lifetime ------------------------------------------------------------------------------------------

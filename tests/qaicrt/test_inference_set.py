@@ -211,7 +211,7 @@ def test_put_back_twice(affine, capfd):
     handles = affine.inference_set(1)
     handle = take(handles.getAvailable())
     assert handles.putCompleted(handle) == S.QS_SUCCESS
-    refused(capfd, handles.putCompleted(handle), "handle 0 was put back already")
+    refused(capfd, handles.putCompleted(handle), "handle 0 was already returned")
     # It is free once.
     assert take(handles.getAvailable()) is handle
     refused(capfd, handles.putCompleted(None), "no handle")
@@ -253,12 +253,14 @@ def test_a_handle_outlives_its_set(affine, capfd):
     x, y, given = buffers(2)
     assert handle.setBuffers(given) == S.QS_SUCCESS
     del handles
-    refused(capfd, handle.setBuffers(given), "set of this handle is gone")
-    refused(capfd, handle.setInputBuffers(given[:1]), "set of this handle is gone")
-    refused(capfd, handle.setOutputBuffers(given[1:]), "set of this handle is gone")
-    refused(capfd, handle.setBufferDimensions([]), "set of this handle is gone")
-    refused(capfd, handle.getBuffers(), "set of this handle is gone")
-    with pytest.raises(qaicrt.ExceptionRuntime, match=r"^Runtime Exception: .*set of this handle is gone"):
+    refused(capfd, handle.setBuffers(given), "set of this handle was deleted")
+    refused(capfd, handle.setInputBuffers(given[:1]), "set of this handle was deleted")
+    refused(capfd, handle.setOutputBuffers(given[1:]), "set of this handle was deleted")
+    refused(capfd, handle.setBufferDimensions([]), "set of this handle was deleted")
+    refused(capfd, handle.getBuffers(), "set of this handle was deleted")
+    with pytest.raises(
+        qaicrt.ExceptionRuntime, match=r"^Runtime Exception: .*set of this handle was deleted"
+    ):
         handle.execObj()
     assert handle.getId() == 0
     other = affine.inference_set(1)

@@ -88,7 +88,7 @@ def test_input_that_changes_before_it_is_used(sectioned, held, capfd):
     assert statuses == [S.QS_ERROR] * 4
     log = capfd.readouterr().err
     assert "buffer `x`, bytes 24 to 31 (section 2): its CRC was" in log
-    assert "when the inference was submitted" in log
+    assert "when it was submitted" in log
     # The next one is judged again.
     exec_obj, x, _ = others[-1]
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS

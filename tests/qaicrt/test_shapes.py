@@ -145,7 +145,7 @@ def test_sizes_that_no_combination_has_are_refused_at_once(doubled, capfd):
         exec_obj.setData([qaicrt.QBuffer(rows(2)), qaicrt.QBuffer(b"")], [(4, [3, 4]), (4, [0])])
         == S.QS_INVAL
     )
-    assert "both must say the same" in capfd.readouterr().err
+    assert "both must give the same size" in capfd.readouterr().err
 
 
 def test_shapes_of_buffers_that_do_not_go_together(doubled, capfd):

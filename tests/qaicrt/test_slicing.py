@@ -307,7 +307,7 @@ def test_downloads_need_writable_memory_in_one_piece(counter, capfd):
 
 def test_only_state_can_be_set_in_part(path, capfd):
     counter = Counter(path, spec(name="x", starts=("row",)))
-    refused(capfd, counter.slice(IN, ONE), "`x`", "keeps no value")
+    refused(capfd, counter.slice(IN, ONE), "`x`", "keeps no state")
 
 
 def test_a_refused_call_changes_nothing(counter, capfd):

@@ -133,24 +133,24 @@ def test_devices_are_chosen_among_those_of_the_context(monkeypatch, qpc):
 
 @pytest.mark.virtual_card("cards run only programs for one device")
 @pytest.mark.parametrize(
-    ("environment", "there_are", "fix"),
+    ("environment", "devices", "fix"),
     [
-        ({}, r"there is 1, with the ids \[0\]", "set QAIC_CPU_DEVICES=2"),
-        ({"QAIC_CPU_DEVICES": "1"}, r"there is 1, with the ids \[0\]", "set QAIC_CPU_DEVICES=2"),
+        ({}, r"1 device, with the ids \[0\]", "set QAIC_CPU_DEVICES=2"),
+        ({"QAIC_CPU_DEVICES": "1"}, r"1 device, with the ids \[0\]", "set QAIC_CPU_DEVICES=2"),
         (
             {"QAIC_CPU_DEVICES": "4", "QAIC_VISIBLE_DEVICES": "3"},
-            r"there is 1, with the ids \[3\]",
+            r"1 device, with the ids \[3\]",
             "3 more can be named in QAIC_VISIBLE_DEVICES",
         ),
     ],
 )
 def test_too_few_devices_to_choose_from_are_named_with_the_way_to_more(
-    monkeypatch, qpc, environment, there_are, fix
+    monkeypatch, qpc, environment, devices, fix
 ):
     monkeypatch.delenv("QAIC_CPU_DEVICES", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    message = rf"partitioned for 2 devices; of kind `cpu` {there_are}; {fix}"
+    message = rf"partitioned for 2 devices; kind `cpu` has {devices}; {fix}"
     with pytest.raises(qaicrt.ExceptionInit, match=message) as caught:
         qaicrt.Program(qaicrt.Context(), None, qpc)
     assert caught.value.code == "device.too_few"

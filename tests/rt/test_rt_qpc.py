@@ -159,7 +159,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "programqpc.bin")
-    with pytest.raises(qaicrt.ExceptionInit, match="no regular file"):
+    with pytest.raises(qaicrt.ExceptionInit, match="not a regular file"):
         qaicrt.Qpc(tmp_path)
     with pytest.raises(qaicrt.ExceptionInit, match="Not a regular file"):
         qaicrt.QpcFile(tmp_path).load()

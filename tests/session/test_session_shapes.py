@@ -255,7 +255,7 @@ def test_maps_and_futures_keep_the_order_of_the_state(stateful_path):
 
 def test_each_activation_would_have_a_state_of_its_own(stateful_path):
     session = qaic.Session(stateful_path, retained_state=True, num_activations=2)
-    with pytest.raises(OptionError, match="keeps state") as caught:
+    with pytest.raises(OptionError, match="has its own state") as caught:
         session.run({"x": X})
     assert "qaicrt" in str(caught.value.hints)
     session.update_backend_options(num_activations=1)

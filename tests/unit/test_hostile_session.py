@@ -336,7 +336,7 @@ def test_partial_input_of_a_cpu_program_is_refused_at_load(tmp_path):
         network["inputs"][0]["is_partial_allowed"] = True
 
     session = qaic.Session(changed(session_models.save(tmp_path, built), tmp_path, allow_less))
-    with pytest.raises(DeviceError, match="input `x` may be given in part"):
+    with pytest.raises(DeviceError, match="input `x` accepts partial data"):
         session.setup()
 
 

@@ -299,7 +299,7 @@ impl Card {
         for dbc_id in 0..DBC_COUNT {
             // One that was given up stays in use: the driver looks for its owner, and there is none.
             if state.dbcs[dbc_id as usize].owner == Some(user) {
-                // The state of the channel stays what it was, and no event says that it is free.
+                // The state of the channel does not change, and no event reports that it is free.
                 cleanup.add(self.release_but_state(&mut state, dbc_id, Errno::PERM));
             }
         }

@@ -226,7 +226,7 @@ impl EmuFile {
         if is_same {
             return Ok(replies);
         }
-        // The reset ended what the firmware did for its earlier users.
+        // The reset ended the work of the firmware for its earlier users.
         self.card.firmware.terminate(wire_id);
         Err(Errno::IO)
     }
@@ -395,7 +395,7 @@ fn take_apart_transaction<'data>(
         }
         ACTIVATE_FROM_USER => {
             let SetUpChannel { queue_size, options, pad, .. } = read(body)?;
-            // The rings lie in one buffer whose size has 32 bits.
+            // The rings are in one buffer whose size has 32 bits.
             let ring_bytes = queue_size.checked_mul(68).and_then(|bytes| bytes.checked_add(256 + 4095));
             if queue_size == 0 || pad != 0 || ring_bytes.is_none() {
                 return Err(Errno::INVAL);

@@ -212,7 +212,7 @@ impl Ioctl<'_, '_> {
             Self::Version(query) => {
                 let name = HostAddress(query.name.as_mut_ptr().expose_provenance() as u64);
                 let name_len = query.version.name_len.min(DRIVER_NAME_BYTES as u64);
-                // Without an address, the kernel says how long the texts are and no more.
+                // Without an address, the kernel only reports the length of the texts.
                 let nowhere = HostAddress::default();
                 let arg = DrmVersion { name_len, name, date: nowhere, desc: nowhere, ..query.version };
                 Argument::of(request, &arg)

@@ -33,7 +33,7 @@ pub fn parse(message: &[u8]) -> Option<Event> {
             b"SYNTH_UUID" => return None,
             _ => continue,
         };
-        // The kernel says each once.
+        // The kernel sends each key once.
         if place.replace(value).is_some() {
             return None;
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn uevent_triggered_by_a_program_is_no_event() {
-        // What `udevadm trigger --action=remove` makes the kernel send: the card has not gone.
+        // What `udevadm trigger --action=remove` makes the kernel send: the card still exists.
         assert_eq!(parse(&about_a_node("remove", &[("SYNTH_UUID", "0")])), None);
     }
 

@@ -337,9 +337,7 @@ fn reply_with_a_wrong_header_ends_there() {
         let bytes = [3_u32.to_le_bytes(), len.to_le_bytes()].concat();
         assert_eq!(
             error(&bytes),
-            format!(
-                "header of a transaction: found length {text}, expected 8 to 8, which is what is left of the reply"
-            )
+            format!("header of a transaction: found length {text}, expected 8 to 8, the rest of the reply")
         );
     }
 }

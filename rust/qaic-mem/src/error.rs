@@ -16,7 +16,7 @@ pub enum MemoryError {
     },
 
     /// The memory could not be allocated.
-    #[error("{bytes} bytes for {what} could not be allocated")]
+    #[error("cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {
         /// Number of requested bytes.
         bytes: u64,

@@ -15,10 +15,10 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// The owner of the memory.
 enum Backing {
-    Owner(#[allow(dead_code)] Owner),              // kept, never looked at
-    Shared(#[allow(dead_code)] Arc<SharedMemory>), // kept, never looked at
+    Owner(#[allow(dead_code)] Owner),              // kept, never read
+    Shared(#[allow(dead_code)] Arc<SharedMemory>), // kept, never read
     Storage(Storage),
-    Loan(#[allow(dead_code)] LoanGuard), // its drop says that the memory is given back
+    Loan(#[allow(dead_code)] LoanGuard), // its drop reports the return of the memory
 }
 
 impl Backing {
@@ -173,7 +173,7 @@ mod tests {
         let owner: Arc<[u8; 4]> = Arc::new([1, 2, 3, 4]);
         let ptr = owner.as_ptr();
         let kept: Owner = Arc::clone(&owner) as Owner;
-        // SAFETY: the bytes lie in the owner, and nothing writes them.
+        // SAFETY: the bytes are in the owner, and nothing writes them.
         let mut memory = unsafe { ForeignMemory::new(ptr, 4, kept) };
         assert_eq!(Arc::strong_count(&owner), 2);
         assert_eq!(memory.as_slice().to_vec(), [1, 2, 3, 4]);

@@ -37,7 +37,7 @@
 //! ```compile_fail,E0505
 //! let mut memory = qaic_mem::ForeignMemoryMut::from(qaic_mem::Storage::new(8)?);
 //! let mut view = memory.as_mut();
-//! let storage = memory.into_storage(); // neither can it be taken apart
+//! let storage = memory.into_storage(); // nor can it be split
 //! view.fill(1);
 //! # Ok::<(), qaic_mem::MemoryError>(())
 //! ```
@@ -59,7 +59,7 @@
 //! ```compile_fail,E0597
 //! qaic_mem::Lender::default().scope(|loan| {
 //!     let bytes = [1_u8; 4];
-//!     let lent = loan.lend(qaic_mem::HostSlice::of(&bytes)); // what is lent outlives the call
+//!     let lent = loan.lend(qaic_mem::HostSlice::of(&bytes)); // the lent memory outlives the call
 //! });
 //! ```
 //!
@@ -89,7 +89,7 @@ mod file_bytes;
 mod foreign;
 #[allow(unsafe_code)] // advice on memory that is reserved
 mod large_pages;
-#[allow(unsafe_code)] // marks that outlive what is lent
+#[allow(unsafe_code)] // marks that outlive the lent memory
 mod loan;
 #[allow(unsafe_code)] // maps pages
 mod mapping;
@@ -100,7 +100,7 @@ mod storage;
 #[allow(unsafe_code)] // keeps allocations as addresses
 mod storage_pool;
 pub mod stored;
-#[allow(unsafe_code)] // copies what is no run of bytes
+#[allow(unsafe_code)] // copies non-contiguous arrays
 mod transposed;
 #[allow(unsafe_code)] // copies between addresses
 mod view;

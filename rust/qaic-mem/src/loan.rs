@@ -15,7 +15,7 @@ use crate::{ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut};
 /// Marks of the lent memory; the allocation is reused by later calls.
 #[derive(Debug, Default)]
 pub struct Lender {
-    // One per piece of memory that was lent: whether it was given back.
+    // One flag for each lent piece of memory: true if it was returned.
     #[allow(clippy::vec_box)] // a mark is written to from afar, so it must not move
     marks: Vec<Box<AtomicBool>>,
 }
@@ -45,7 +45,7 @@ impl Drop for LoanGuard {
     fn drop(&mut self) {
         // SAFETY: the loan waits for this mark before it ends, and it is set only here.
         let mark = unsafe { self.mark.as_ref() };
-        // Release: what was done with the memory happened before it is given back.
+        // Release: all accesses to the memory happened before it is returned.
         mark.store(true, Ordering::Release);
     }
 }

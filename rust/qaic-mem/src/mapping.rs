@@ -59,7 +59,7 @@ impl Mapping {
         // SAFETY: the kernel chooses a place where nothing is.
         let address = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) }?;
         let owner = Box::new(MappedPages { address: address.expose_provenance(), len });
-        // SAFETY: as in `anonymous`; the file's length is what the doc comment makes a condition.
+        // SAFETY: as in `anonymous`; the doc comment states the condition for the length of the file.
         Ok(unsafe { Self::new(address.cast(), len, owner) })
     }
 
@@ -69,7 +69,7 @@ impl Mapping {
             return None;
         }
         let address = self.address.wrapping_add(offset);
-        // SAFETY: the part lies within the mapping, which its owner keeps.
+        // SAFETY: the part is inside the mapping, which its owner keeps.
         Some(unsafe { Self::new(address, len, Box::new(Arc::clone(self))) })
     }
 
@@ -121,7 +121,7 @@ impl Mapping {
             return Some(&[]);
         }
         let first = self.address.wrapping_add(offset).cast::<AtomicU8>();
-        // SAFETY: the bytes lie within the mapping, valid by the contract of `new`, and have the layout of atomic ones; a view
+        // SAFETY: the bytes are in it, valid by the contract of `new`, and have the layout of atomic ones; a view
         // made by `memory_mut` has exclusively borrowed the mapping.
         Some(unsafe { slice::from_raw_parts(first, len) })
     }

@@ -17,7 +17,7 @@ pub struct Kept<K: ?Sized> {
     is_readonly: bool,
     // No memory of the host: there is nothing at the address.
     dma_buf: Option<Arc<DmaBuf>>,
-    #[allow(dead_code)] // kept, never looked at
+    #[allow(dead_code)] // kept, never read
     keeper: K,
 }
 
@@ -53,7 +53,7 @@ impl SharedMemory {
     /// The conditions of [`Self::foreign`] about threads hold.
     pub unsafe fn of_storage(storage: Storage) -> Arc<Self> {
         let (address, len) = (storage.as_mut_ptr(), storage.memory().len());
-        // SAFETY: the storage keeps its memory, and is reached through the value alone; the caller says the rest.
+        // SAFETY: the storage keeps its memory, and is reached through the value alone; the caller guarantees the rest.
         unsafe { Self::foreign(address, len, false, storage) }
     }
 
@@ -121,7 +121,7 @@ mod tests {
     fn memory_is_kept_by_every_reference() {
         let keeper = Arc::new([1_u8, 2, 3]);
         let address = keeper.as_ptr().cast_mut();
-        // SAFETY: the bytes lie in the keeper, and nothing writes them.
+        // SAFETY: the bytes are in the keeper, and nothing writes them.
         let shared = unsafe { SharedMemory::foreign(address, 3, true, Arc::clone(&keeper)) };
         assert!(shared.is_readonly() && ForeignMemoryMut::of_shared(&shared).is_none());
         let input = ForeignMemory::from(&shared);

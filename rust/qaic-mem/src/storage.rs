@@ -26,7 +26,7 @@ unsafe impl Sync for Block {}
 
 impl Block {
     fn layout(len_bytes: usize) -> Option<Layout> {
-        // An empty tensor still gets an address of its own, because engines refuse null.
+        // An empty tensor still gets an address, because engines refuse null.
         Layout::from_size_align(len_bytes.max(1), ALIGNMENT_BYTES).ok()
     }
 

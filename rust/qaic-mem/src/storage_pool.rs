@@ -39,7 +39,7 @@ impl StoragePool {
     fn empty(&self, slot: &AtomicPtr<u8>) -> Option<Block> {
         // A look is cheaper than an exchange.
         NonNull::new(slot.load(Ordering::Relaxed))?;
-        // Acquire: what was written to the buffer before it was given back happened before.
+        // Acquire: writes to the buffer before it was returned happened before.
         let address = NonNull::new(slot.swap(ptr::null_mut(), Ordering::Acquire))?;
         // SAFETY: the slot had the block of `len_bytes`, and has it no more.
         Some(unsafe { Block::from_raw(address, self.len_bytes) })

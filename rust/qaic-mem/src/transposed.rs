@@ -29,7 +29,7 @@ pub(crate) trait Movable: Pod {
 /// `N` rows of 8 bytes, `stride` elements apart, can be read at `from`.
 unsafe fn read_rows<T, const N: usize>(from: *const T, stride: usize) -> [u64; N] {
     std::array::from_fn(|r| {
-        // SAFETY: row `r` can be read; the caller says so.
+        // SAFETY: row `r` can be read; the caller guarantees it.
         let row = unsafe { from.wrapping_add(r * stride).cast::<u64>().read_unaligned() };
         u64::from_le(row)
     })
@@ -42,7 +42,7 @@ unsafe fn read_rows<T, const N: usize>(from: *const T, stride: usize) -> [u64; N
 /// `N` rows of 8 bytes, `stride` elements apart, can be written at `to`.
 unsafe fn write_rows<T, const N: usize>(to: *mut T, stride: usize, rows: [u64; N]) {
     for (r, row) in rows.into_iter().enumerate() {
-        // SAFETY: row `r` can be written; the caller says so.
+        // SAFETY: row `r` can be written; the caller guarantees it.
         unsafe { to.wrapping_add(r * stride).cast::<u64>().write_unaligned(row.to_le()) };
     }
 }
@@ -62,12 +62,12 @@ impl Movable for u8 {
     const SIDE: usize = 8;
 
     unsafe fn exchange(from: *const Self, from_stride: usize, to: *mut Self, to_stride: usize) {
-        // SAFETY: 8 rows of 8 elements, as the caller says.
+        // SAFETY: 8 rows of 8 elements, as the caller guarantees.
         let mut rows: [u64; 8] = unsafe { read_rows(from, from_stride) };
         exchange_quarters(&mut rows, 4, 32, 0x0000_0000_ffff_ffff);
         exchange_quarters(&mut rows, 2, 16, 0x0000_ffff_0000_ffff);
         exchange_quarters(&mut rows, 1, 8, 0x00ff_00ff_00ff_00ff);
-        // SAFETY: 8 columns of 8 elements, as the caller says.
+        // SAFETY: 8 columns of 8 elements, as the caller guarantees.
         unsafe { write_rows(to, to_stride, rows) };
     }
 }
@@ -76,11 +76,11 @@ impl Movable for u16 {
     const SIDE: usize = 4;
 
     unsafe fn exchange(from: *const Self, from_stride: usize, to: *mut Self, to_stride: usize) {
-        // SAFETY: 4 rows of 4 elements, as the caller says.
+        // SAFETY: 4 rows of 4 elements, as the caller guarantees.
         let mut rows: [u64; 4] = unsafe { read_rows(from, from_stride) };
         exchange_quarters(&mut rows, 2, 32, 0x0000_0000_ffff_ffff);
         exchange_quarters(&mut rows, 1, 16, 0x0000_ffff_0000_ffff);
-        // SAFETY: 4 columns of 4 elements, as the caller says.
+        // SAFETY: 4 columns of 4 elements, as the caller guarantees.
         unsafe { write_rows(to, to_stride, rows) };
     }
 }
@@ -90,12 +90,12 @@ impl Movable for u32 {
 
     unsafe fn exchange(from: *const Self, from_stride: usize, to: *mut Self, to_stride: usize) {
         let rows: [[u32; 4]; 4] = std::array::from_fn(|r| {
-            // SAFETY: row `r` of 4 elements can be read, as the caller says.
+            // SAFETY: row `r` of 4 elements can be read, as the caller guarantees.
             unsafe { from.wrapping_add(r * from_stride).cast::<[u32; 4]>().read_unaligned() }
         });
         for c in 0..4 {
             let column = rows.map(|row| row[c]);
-            // SAFETY: column `c` of 4 elements can be written, as the caller says.
+            // SAFETY: column `c` of 4 elements can be written, as the caller guarantees.
             unsafe { to.wrapping_add(c * to_stride).cast::<[u32; 4]>().write_unaligned(column) };
         }
     }
@@ -105,9 +105,9 @@ impl Movable for u64 {
     const SIDE: usize = 1;
 
     unsafe fn exchange(from: *const Self, _: usize, to: *mut Self, _: usize) {
-        // SAFETY: one element can be read, as the caller says.
+        // SAFETY: one element can be read, as the caller guarantees.
         let value = unsafe { from.read_unaligned() };
-        // SAFETY: one element can be written, as the caller says.
+        // SAFETY: one element can be written, as the caller guarantees.
         unsafe { to.write_unaligned(value) };
     }
 }
@@ -135,7 +135,7 @@ pub(crate) fn copy_transposed<T: Movable>(
     let (from, to) = (src.as_ptr().cast::<T>(), dst.as_mut_ptr().cast::<T>());
     let matrix = Matrix { from, src_stride, to, dst_stride, cols };
     match rows {
-        // SAFETY: `rows` by `cols` elements lie in both memories, as checked above.
+        // SAFETY: `rows` by `cols` elements are in both memories, as checked above.
         2 => unsafe { matrix.columns::<2>() },
         // SAFETY: as above.
         3 => unsafe { matrix.columns::<3>() },
@@ -164,10 +164,10 @@ impl<T: Movable> Matrix<T> {
     unsafe fn columns<const R: usize>(&self) {
         for c in 0..self.cols {
             let column: [T; R] = std::array::from_fn(|r| {
-                // SAFETY: element (r, c) lies in the source, as the caller says.
+                // SAFETY: element (r, c) is in the source, as the caller guarantees.
                 unsafe { self.from.wrapping_add(r * self.src_stride + c).read_unaligned() }
             });
-            // SAFETY: elements (c, 0) to (c, R) lie in the destination, as the caller says.
+            // SAFETY: elements (c, 0) to (c, R) are in the destination, as the caller guarantees.
             unsafe { self.to.wrapping_add(c * self.dst_stride).cast::<[T; R]>().write_unaligned(column) };
         }
     }
@@ -183,16 +183,16 @@ impl<T: Movable> Matrix<T> {
             for c in (0..whole_cols).step_by(T::SIDE) {
                 let from = self.from.wrapping_add(r * self.src_stride + c);
                 let to = self.to.wrapping_add(c * self.dst_stride + r);
-                // SAFETY: the block lies below `whole_rows` and `whole_cols`, so in both memories.
+                // SAFETY: the block is below `whole_rows` and `whole_cols`, so in both memories.
                 unsafe { T::exchange(from, self.src_stride, to, self.dst_stride) };
             }
         }
         for c in 0..self.cols {
             let first = if c < whole_cols { whole_rows } else { 0 };
             for r in first..rows {
-                // SAFETY: element (r, c) lies in the source, as the caller says.
+                // SAFETY: element (r, c) is in the source, as the caller guarantees.
                 let value = unsafe { self.from.wrapping_add(r * self.src_stride + c).read_unaligned() };
-                // SAFETY: element (c, r) lies in the destination, as the caller says.
+                // SAFETY: element (c, r) is in the destination, as the caller guarantees.
                 unsafe { self.to.wrapping_add(c * self.dst_stride + r).write_unaligned(value) };
             }
         }

@@ -211,7 +211,7 @@ impl<'a> HostSliceMut<'a> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::float_cmp)] // bit for bit is what is promised
+    #![allow(clippy::float_cmp)] // results must be equal bit for bit
 
     use super::*;
 

@@ -34,7 +34,7 @@ pub(crate) fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
 /// Adds every class, and the function that unpickles them, to the compiled module.
 pub(crate) fn register(target: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = target.py();
-    // The source is compiled in this module's place, so it also replaces what the module says of itself.
+    // The source is compiled in this module's place, so it also replaces the docstring of the module.
     let (name, file) = (target.getattr("__name__")?, target.getattr("__file__")?);
     let classes = module(py)?.dict().copy()?;
     target.setattr("__name__", name)?;
@@ -171,7 +171,7 @@ pub(crate) fn panicked(py: Python<'_>, payload: &(dyn std::any::Any + Send)) -> 
         .map(ToString::to_string)
         .or_else(|| payload.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned());
-    Raise::new(py, "InternalError", "internal.panic", format!("a bug of openqaic showed: {text}"))
+    Raise::new(py, "InternalError", "internal.panic", format!("a defect in openqaic: {text}"))
         .hint("please report it with this message")
         .build()
 }

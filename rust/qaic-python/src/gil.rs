@@ -79,7 +79,7 @@ pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
     let finish = PyCFunction::new_closure(py, None, None, |arguments, _| {
         arguments.py().detached(|detached| match answering_signals(detached, None, reaper::finish) {
             Err(error) if error.is_interrupted() => Err(error),
-            // The kernel frees what is left.
+            // The kernel frees the rest.
             _ => Ok(()),
         })
     })?;
@@ -127,7 +127,7 @@ pub(crate) fn deadline_after(py: Python<'_>, seconds: Option<f64>) -> PyResult<O
     let Some(seconds) = seconds else { return Ok(None) };
     match Duration::try_from_secs_f64(seconds) {
         Ok(limit) => Ok(Deadline::after(limit)),
-        // A limit beyond what the clock can express is no limit.
+        // A limit that the clock cannot express is no limit.
         Err(_) if seconds > 0.0 => Ok(None),
         Err(_) => {
             let text = format!("timeout is {seconds}; it must be a number of seconds, 0 or more");
@@ -170,7 +170,7 @@ impl<'py> Detach<'py> for Python<'py> {
             (_, Err(payload)) => Err(errors::panicked(self, payload.as_ref())),
             (Some(signal), _) => Err(signal),
             (None, Ok(Ok(value))) => Ok(value),
-            // What was cancelled at the deadline says so in many ways.
+            // Several errors can mean that an inference was cancelled at the deadline.
             (None, Ok(Err(error))) if token.is_cancelled() => {
                 let late = deadline.map_or(error, |deadline| deadline.error(what).into());
                 Err(to_exception(self, late))

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 /// # Errors
 /// `ImportError` in a sub-interpreter: the process would hang at exit.
 pub(crate) fn require_main(_py: Python<'_>) -> PyResult<()> {
-    // SAFETY: `_py` shows that a thread state is current, so its interpreter is neither null nor gone.
+    // SAFETY: `_py` shows that a thread state is current, so its interpreter exists.
     let current = unsafe { ffi::PyInterpreterState_Get() };
     // SAFETY: `current` is the interpreter that runs this call.
     let id = unsafe { ffi::PyInterpreterState_GetID(current) };

@@ -4,7 +4,7 @@
 
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)] // the buffer protocol; every block says why it is sound
+#[allow(unsafe_code)] // the buffer protocol; every block states why it is sound
 mod buffers;
 mod context;
 mod emu_control;
@@ -82,7 +82,7 @@ mod _core {
         super::gil::finish_with_interpreter(module.py())?;
         let py = module.py();
         let factory = rt::factory_method(py)?;
-        // The names of `qaicrt` stand for other classes here.
+        // The names of `qaicrt` mean other classes here.
         for (name, class) in [
             ("RtQBuffer", py.get_type::<buffers::PyQBuffer>()),
             ("RtBufferDimensionsVecRef", py.get_type::<rt::dims::PyDims>()),

@@ -28,9 +28,9 @@ impl PyQpc {
         if self.image.is_program() {
             return Ok(&self.image);
         }
-        let message = "this is no program but a container of one container per device";
+        let message = "this container contains one container per device and is not a program";
         Err(Raise::new(py, "QpcError", "qpc.multi_device", message)
-            .hint("qaic.Qpc(...).slices holds the containers inside; each is a program")
+            .hint("qaic.Qpc(...).slices contains them; each is a program")
             .build())
     }
 

@@ -147,7 +147,7 @@ impl PyInferenceSet {
     ///
     /// Blocking, without the interpreter lock: waits for a free exec object, then for the device.
     #[pyo3(signature = (inputs, out = None, output_names = None, timeout = None))]
-    #[allow(clippy::needless_pass_by_value)] // what the binding extracts
+    #[allow(clippy::needless_pass_by_value)] // the binding extracts owned values
     fn run<'py>(
         &self,
         py: Python<'py>,

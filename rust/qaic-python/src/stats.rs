@@ -88,7 +88,7 @@ pub(crate) fn stats_capacity(py: Python<'_>, counts: Bound<'_, PyDict>) -> PyRes
         by_kind.push((kind(&name.extract::<String>()?)?, count.extract::<usize>()?));
     }
     oqstats::capacity_bytes(&by_kind)
-        .ok_or_else(|| argument(py, "so many records fit into no memory".to_owned()))
+        .ok_or_else(|| argument(py, "the records do not fit into memory".to_owned()))
 }
 
 /// Writes a buffer in the open layout.
@@ -141,7 +141,7 @@ fn section(
     let bytes = exported.memory.to_vec();
     if !bytes.len().is_multiple_of(stride) {
         let (found, size) = (bytes.len(), stride);
-        let text = format!("section {name} has {found} bytes, which are no whole records of {size}");
+        let text = format!("section {name} has {found} bytes, which is not a multiple of {size}");
         return Err(argument(py, text));
     }
     Ok((kind, bytes, stride))

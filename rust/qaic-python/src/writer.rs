@@ -26,7 +26,7 @@ pub(crate) struct PyQpcWriter {
 impl PyQpcWriter {
     /// `segments` are (name, size in bytes, offset field) in the order of the table. `path` must not exist.
     #[new]
-    #[allow(clippy::needless_pass_by_value)] // what the binding extracts
+    #[allow(clippy::needless_pass_by_value)] // the binding extracts owned values
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -106,7 +106,7 @@ pub(crate) fn encode_metadata<'py>(py: Python<'py>, json: &str) -> PyResult<Boun
 
 /// Builds a small ELF file with these sections.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // what the binding extracts
+#[allow(clippy::needless_pass_by_value)] // the binding extracts owned values
 pub(crate) fn encode_elf(py: Python<'_>, sections: Vec<(String, Vec<u8>)>) -> PyResult<Bound<'_, PyBytes>> {
     let borrowed: Vec<(&str, &[u8])> =
         sections.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();

@@ -205,7 +205,7 @@ fn metadata_fields_are_the_recorded_ones() {
         let json = serde_json::to_value(metadata).unwrap();
         assert_eq!(serde_json::from_value::<Metadata>(json.clone()).unwrap(), *metadata, "{}", case.name);
         if expected["decode"] == "error" {
-            // The reference strips what it takes for a terminator and gives up on the legacy struct.
+            // The reference removes the assumed terminator, and does not read the legacy struct.
             assert_eq!(located.encoding, Encoding::Legacy, "{}", case.name);
             continue;
         }

@@ -188,7 +188,7 @@ fn tensors_that_are_not_the_bindings_are_refused() {
     let mut partial = network();
     partial.inputs[0].is_partial_allowed = true;
     let error = decode(&plan()).unwrap().check_network(&partial).unwrap_err();
-    assert_eq!(error.to_string(), "input `x` may be given in part, which no graph can take");
+    assert_eq!(error.to_string(), "input `x` accepts partial data, which no graph supports");
 }
 
 #[test]

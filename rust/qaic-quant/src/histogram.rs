@@ -204,7 +204,7 @@ impl Histogram {
         let below = self.below.iter().enumerate().rev().map(|(i, &count)| (-(i as f64) - 1.0, count));
         let above = self.above.iter().enumerate().map(|(i, &count)| (i as f64, count));
         for (index, count) in below.chain(above).filter(|&(_, count)| count > 0) {
-            // Values are known to lie in the range, so only the part of the bin inside can hold them.
+            // Values are in the range, so only the part of the bin inside it can contain them.
             let low = (index * fine).clamp(minimum, maximum);
             let high = ((index + 1.0) * fine).clamp(minimum, maximum);
             share(&mut counts, (low - minimum) / width, (high - minimum) / width, count as f64);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     /// Hands values over in pieces of three.
-    #[allow(clippy::type_complexity)] // what a histogram takes
+    #[allow(clippy::type_complexity)] // the arguments of a histogram
     fn in_pieces(values: &[f32]) -> impl Fn(&mut dyn FnMut(&[f32])) {
         move |count| values.chunks(3).for_each(&mut *count)
     }

@@ -15,7 +15,7 @@
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
-// Conversions between number types are the subject of this crate; where one can lose something, the code says what.
+// Conversions between number types are the subject of this crate; comments state what a conversion can lose.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,

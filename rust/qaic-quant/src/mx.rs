@@ -272,7 +272,7 @@ fn shared_exponent(format: MxFormat, block: &[f32; BLOCK]) -> Option<i32> {
     if largest >= INFINITY {
         return None;
     }
-    // Zero and numbers below 2^-126 have the exponent field 0: whatever their exponent, the result is clamped.
+    // Zero and numbers below 2^-126 have the exponent field 0; the result is clamped in any case.
     let exponent = (largest >> FRACTION_BITS) - BIAS;
     Some((exponent - format.largest_exponent()).max(-BIAS))
 }

@@ -135,7 +135,7 @@ pub enum Kind {
 /// numbers as the text can have.
 pub fn numbers(text: &[u8], expected: usize, is_single: bool) -> Result<(Vec<u8>, Kind), RequestError> {
     let size = if is_single { 4 } else { 8 };
-    // A number and what separates it from the next have two bytes.
+    // A number and its separator have at least two bytes.
     let capacity = if expected <= text.len() / 2 { expected * size } else { 0 };
     let mut bytes = Vec::with_capacity(capacity);
     let (found, kind) = examine(text, |token| {

@@ -125,7 +125,7 @@ impl Context {
                 return self.choose_free(needed, first.kind(), &candidates[at..], image);
             }
         }
-        // The load says why not.
+        // The load reports the reason.
         let first = candidates.first().map(|device| Placement::one(device.id()));
         Ok(first.ok_or(NO_DEVICE)?)
     }

@@ -23,7 +23,7 @@ pub(crate) const MAX_NESTING: u32 = 2;
 #[derive(Debug)]
 pub struct Image {
     path: Option<PathBuf>,
-    // Shared with the container this one lies in.
+    // Shared with the container that contains this one.
     bytes: Arc<FileBytes>,
     range: Range<usize>,
     depth: u32,
@@ -64,7 +64,7 @@ impl Image {
         };
         if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
             let what = format!(
-                "{} is no regular file; a container is needed, or a directory with one",
+                "{} is not a regular file; a container, or a directory with one, is expected",
                 path.display()
             );
             return Err(InputError::Argument { what }.into());
@@ -232,7 +232,7 @@ mod tests {
         let refusal = locate(Path::new("/dev/null"), None).unwrap_err();
         assert_eq!(
             refusal.to_string(),
-            "/dev/null is no regular file; a container is needed, or a directory with one"
+            "/dev/null is not a regular file; a container, or a directory with one, is expected"
         );
     }
 

@@ -39,7 +39,7 @@
 //! [`device`] defines the contract of a device.
 #![deny(unsafe_code)]
 
-// Models of programs serve unit tests and the tests beside the crate alike.
+// Unit tests and integration tests use the same models of programs.
 #[cfg(test)]
 extern crate self as qaic_runtime;
 

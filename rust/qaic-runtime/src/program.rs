@@ -115,7 +115,7 @@ struct ProgramState {
     // Held by the exec objects, and here when the user activated.
     activated: Weak<Activated>,
     manual: Option<Arc<Activated>>,
-    // Whether the user deactivated what exec objects still hold.
+    // True if the user deactivated a program that exec objects still hold.
     is_ending: bool,
 }
 
@@ -219,7 +219,7 @@ impl Program {
         if Arc::ptr_eq(context, &self.context) {
             return Ok(());
         }
-        let what = "the program belongs to another context; pass the one it was made with".to_owned();
+        let what = "the program belongs to another context; pass the context that created it".to_owned();
         Err(InputError::Argument { what }.into())
     }
 
@@ -369,7 +369,7 @@ impl Program {
         } else {
             let activated = state.activated.upgrade().filter(|_| !state.is_ending);
             activated.ok_or_else(|| StateError::Invalid {
-                what: "the program is not activated; activate it before making exec objects".to_owned(),
+                what: "the program is not activated; activate it before you create exec objects".to_owned(),
             })?
         };
         activated.live_exec_objs.fetch_add(1, Ordering::AcqRel);
@@ -438,7 +438,7 @@ impl Program {
             work(held).map_err(|bytes| {
                 RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                     what: format!(
-                        "the state of input {input} has {bytes} bytes, and what is asked for lies outside"
+                        "the state of input {input} has {bytes} bytes; the requested range is outside"
                     ),
                 }))
             })

@@ -30,7 +30,7 @@ pub enum Error {
     InFlight,
 
     /// The object belongs to the process that this one was forked from.
-    #[error("the object was made before the process was forked")]
+    #[error("the object was created before the process was forked")]
     Forked,
 
     /// More inferences were submitted than the queue has room for.
@@ -41,7 +41,7 @@ pub enum Error {
     },
 
     /// No request number is free.
-    #[error("{most} requests exist, and there are no more")]
+    #[error("{most} requests exist, the maximum")]
     TooManyRequests {
         /// Maximum number of requests.
         most: u32,

@@ -38,7 +38,7 @@ impl Default for ForkGuard {
 impl ForkGuard {
     /// Creates a guard for objects that this process creates.
     pub fn new() -> Self {
-        // The only writer is the child's only thread, before it goes on.
+        // The only writer is the child's only thread, before it continues.
         Self(GENERATION.load(Ordering::Relaxed))
     }
 

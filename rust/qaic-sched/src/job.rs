@@ -162,7 +162,7 @@ impl<J: Job> Task<J> {
         request: &Request<J>,
         check: Option<CancellationCheck<'_>>,
     ) -> Result<(), J::Error> {
-        // Another thread may have begun it and was called away.
+        // Another thread may have started it and was then interrupted.
         self.spent_ns = self.spent_ns.map(|_| 0);
         self.timed(|job| job.run(request, check))
     }

@@ -99,7 +99,7 @@ mod tests {
             on_device.push(number, is_returned);
             assert!(!on_device.is_empty());
         }
-        // Stale entries are passed over, and are gone.
+        // Stale entries are skipped and removed.
         let oldest = [(); 4].map(|()| on_device.take_oldest(|number| number != 3));
         assert_eq!(oldest, [Some(2), Some(1), Some(0), None]);
         assert!(on_device.is_empty());

@@ -46,15 +46,15 @@ pub struct Request<J: Job> {
     // Number among the requests of its scheduler, and the run queue of its activation.
     number: u32,
     queue: u32,
-    // Combination of shapes of the inference that was begun last.
+    // Combination of shapes of the inference that was started last.
     variant: AtomicU32,
     // When it counts as stuck, on the process's clock; 0 while nothing limits it. Its owner clears it before it completes.
     deadline_ns: AtomicU64,
     // After how long that is.
     limit_ms: AtomicU64,
-    // When the thread that runs it, its caller's, has to go on; 0 on other threads, CALLED_AWAY once it has to.
+    // Time at which the caller's thread, which runs it, must continue; 0 on other threads, CALLED_AWAY afterwards.
     guard_ns: AtomicU64,
-    // Why the last inference failed; read where the state word says that it did.
+    // Reason why the last inference failed; read if the state word reports a failure.
     failure: Mutex<Option<J::Error>>,
     canceller: Mutex<Option<Arc<dyn Canceller>>>,
     // How long an inference may take.

@@ -22,7 +22,7 @@ type Segment<J> = OnceLock<Box<[OnceLock<Arc<Request<J>>>]>>;
 pub(crate) struct Requests<J: Job> {
     segments: [Segment<J>; SEGMENTS],
     count: AtomicU32,
-    // Requests whose exec objects are gone, per run queue.
+    // Requests without exec objects, per run queue.
     unused: Box<[Mutex<Vec<u32>>]>,
     limit: Option<Duration>,
 }

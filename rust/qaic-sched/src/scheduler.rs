@@ -234,7 +234,7 @@ impl<J: Job> Scheduler<J> {
             && shared.queues.is_empty()
             && let Some(permit) = on_device.acquire(shared.most_on_device())
         {
-            // A completion callback has to come whether or not a caller waits.
+            // A completion callback must run even if no caller waits.
             let is_for_workers = task.has_completion();
             shared.hand_over(on_device, request, task, permit);
             // RMW: either this sees the caller that is about to sleep, or that caller sees what is on the device.
@@ -303,7 +303,7 @@ impl<J: Job> Scheduler<J> {
         if shared.queues.is_ordered() || !shared.suits_caller(request.variant(), CALLER_LIMIT_NS) {
             return self.help(check);
         }
-        // Its entry stands for the next inference of the request.
+        // Its entry represents the next inference of the request.
         if !request.state().claim(generation) {
             return false;
         }
@@ -433,7 +433,7 @@ impl<J: Job> Shared<J> {
     /// less than `limit_ns`.
     pub(crate) fn suits_caller(&self, variant: usize, limit_ns: u64) -> bool {
         let device = &self.options.device;
-        // Bounded devices that queue by themselves have a path of their own.
+        // Bounded devices with their own queue have a separate path.
         let is_short = || device.executes_on_host() && self.durations.of(variant) < limit_ns;
         self.on_device.is_none() && (device.is_bounded() || is_short())
     }
@@ -463,7 +463,7 @@ impl<J: Job> Shared<J> {
                 request.fail(Error::Interrupted.into());
                 Ok(())
             }
-            // The entry of an inference that was revoked stands for this one as well.
+            // The entry of the revoked inference also represents this one.
             Ok(false) => {
                 self.call_worker();
                 Ok(())

@@ -61,7 +61,7 @@ impl StateAccess {
     /// Passes the turn to the ticket's thread. Returns false if that thread has stopped waiting; the caller then
     /// keeps the turn.
     pub(crate) fn grant(&self, ticket: u32) -> bool {
-        // Release: what earlier turns did is seen by the thread.
+        // Release: the thread sees the writes of earlier turns.
         let granted = self
             .state(ticket)
             .compare_exchange(WAITING, GRANTED, Ordering::AcqRel, Ordering::Acquire)

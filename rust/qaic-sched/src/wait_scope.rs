@@ -21,7 +21,7 @@ pub const UNTIL_WOKEN: Duration = Duration::MAX;
 const RARE_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 thread_local! {
-    // In a forked process the thread that forked is the main one, whatever it was before.
+    // In a forked process, the thread that forked is the main thread.
     static WITHOUT_SIGNALS: Cell<Option<ForkGuard>> = const { Cell::new(None) };
 }
 

@@ -56,7 +56,7 @@ impl Watchdog {
         match Thread::spawn("qaic-watchdog".to_owned(), life) {
             Ok(handle) => *thread = Some(handle),
             // The threads that wait enforce their own deadlines.
-            Err(error) => shared.warn(&format!("no thread that enforces time limits: {error}")),
+            Err(error) => shared.warn(&format!("cannot start the thread that enforces time limits: {error}")),
         }
     }
 

@@ -85,10 +85,10 @@ impl Workers {
                 handles.retain(|thread| !thread.has_ended());
                 handles.push(handle);
             }
-            // Callers that wait run what is queued.
+            // Waiting callers run the queued inferences.
             Err(error) => {
                 self.spawned.fetch_sub(1, Ordering::AcqRel);
-                shared.warn(&format!("no thread for queued inferences: {error}; callers that wait run them"));
+                shared.warn(&format!("no thread for queued inferences: {error}; waiting callers run them"));
             }
         }
     }
@@ -120,7 +120,7 @@ fn work<J: Job>(shared: &Arc<Shared<J>>) {
                 let is_wanted = || (shared.has_work() || shared.is_stopping()).then_some(());
                 let _ = workers.idle.wait(UNTIL_WOKEN, is_wanted);
             }
-            Err(_) => shared.warn("a worker panicked and goes on"),
+            Err(_) => shared.warn("a worker panicked and continues"),
         }
     }
 }

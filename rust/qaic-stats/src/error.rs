@@ -18,8 +18,8 @@ qaic_qpc::errors! {
         /// The bytes have no registered layout.
         #[error(
             "a stats buffer of {bytes} bytes has no known layout (the program: level {level}, {cores} cores, {threads} threads \
-             a core, operations per core {ops:?}); the layout of real cards is not public, and a layout of your own can be \
-             registered"
+             a core, operations per core {ops:?}); the layout of real cards is not public, but you can register a \
+             layout"
         )]
         UnknownLayout {
             bytes: u64 = 885_384, level: u32 = 70, cores: usize = 2, threads: usize = 6,
@@ -55,8 +55,8 @@ qaic_qpc::errors! {
         EntrySize { found: u32 = 16 } => "stats.entry_size",
         /// The directory is outside of the used bytes, or overlaps the header.
         #[error(
-            "the section directory ({count} entries of {entry_bytes} bytes at {offset}) does not lie between the header and the \
-             end of the {used} used bytes"
+            "the section directory ({count} entries of {entry_bytes} bytes at {offset}) is not between the header and \
+             the end of the {used} used bytes"
         )]
         Directory {
             offset: u64 = 128, count: u32 = 4, entry_bytes: u32 = 32, used: u64 = 200,
@@ -115,15 +115,14 @@ qaic_qpc::errors! {
         ThreadCount { found: usize = 11, cores: u16 = 2, threads: u16 = 6 } => "stats.thread_count",
         /// A record refers to a core or thread that does not exist, or that another record describes.
         #[error(
-            "record {index} of section {} is of core {core} thread {thread}, which the run has not or another record has",
+            "record {index} of section {} is for core {core} thread {thread}, which is missing or has another record",
             name_of(*section)
         )]
         CoreNumber { section: u32 = 3, index: usize = 4, core: u16 = 9, thread: u8 = 0 }
             => "stats.core_number",
         /// The threads do not partition the operations.
         #[error(
-            "the OP records of core {core} thread {thread} begin at {first} and are {count}, but the next that no thread has is \
-             {expected} of {ops}"
+            "core {core} thread {thread} has {count} OP records from {first} on, expected from {expected} on (of {ops})"
         )]
         OpRanges {
             core: u16 = 0, thread: u8 = 1, first: u32 = 10, count: u32 = 5, expected: u64 = 12, ops: usize = 40,
@@ -132,15 +131,15 @@ qaic_qpc::errors! {
         #[error("OP records {first} to {ops} belong to no thread")]
         OpsUnclaimed { first: u64 = 38, ops: usize = 40 } => "stats.ops_unclaimed",
         /// An operation is among those of another thread.
-        #[error("OP record {index} of core {core} thread {thread} is among the records of another thread")]
+        #[error("OP record {index} of core {core} thread {thread} is in the range of another thread")]
         OpThread { index: usize = 3, core: u16 = 0, thread: u8 = 4 } => "stats.op_thread",
         /// The descriptor has no such operation.
         #[error("OP record {index} is operation {oc} of core {core}, which has {ops} operations")]
         UnknownOp { index: usize = 3, oc: u32 = 77, core: u16 = 0, ops: usize = 20 } => "stats.unknown_op",
         /// A thread executed an operation of another group.
         #[error(
-            "OP record {index} is operation {oc} of core {core}, which is of thread group {group}, but ran on thread {thread} of \
-             another group"
+            "OP record {index}: operation {oc} of core {core} belongs to thread group {group}, but ran on thread \
+             {thread} of another group"
         )]
         OpGroup {
             index: usize = 3, oc: u32 = 7, core: u16 = 0, group: u32 = 1, thread: u8 = 0,
@@ -150,7 +149,7 @@ qaic_qpc::errors! {
         OpIndex { index: usize = 0, op: u32 = 41, ops: usize = 40 } => "stats.op_index",
         /// An interval ends before it begins.
         #[error(
-            "record {index} of section {} has counters that run backwards: from {start} to {end}",
+            "record {index} of section {} has counters that decrease, from {start} to {end}",
             name_of(*section)
         )]
         CounterOrder {

@@ -178,7 +178,7 @@ impl<'a> ThreadOps<'a> {
             if op.kflags & op_kind_flags::EXECUTED == 0 {
                 continue;
             }
-            // Only what others run inside of has to wait for them, which almost nothing does.
+            // Only operations that contain others wait for them, and almost none do.
             let has_parts = || {
                 let next = records.get(place.saturating_add(1));
                 !self.open.is_empty() || next.is_some_and(|next| next.kflags & op_kind_flags::NESTED != 0)

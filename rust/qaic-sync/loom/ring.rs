@@ -73,7 +73,7 @@ fn three_consumers_never_take_the_same_number() {
             let ring = Arc::clone(&ring);
             thread::spawn(move || [ring.pop(), ring.pop()])
         });
-        // A lap later; what was taken has left its slot free.
+        // One lap later, the slot of the number that was taken is free.
         let mine = ring.pop();
         assert_eq!(ring.push(3), Ok(false));
         let theirs = consumers.into_iter().flat_map(|consumer| consumer.join().unwrap()).flatten();

@@ -101,7 +101,7 @@ impl State<'_> {
     }
 
     fn exchange(self, stamp: u64, first: Option<u32>, announced: u64) -> bool {
-        // The shift drops what the number of the change has no room for.
+        // The shift drops the high bits, for which the number of the change has no room.
         let word = stamp << CHANGE_SHIFT | with_one(first) << FIRST_SHIFT | announced;
         // AcqRel: what was written before this change, and for it, comes before what follows.
         self.bucket.compare_exchange(self.word, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -191,7 +191,7 @@ impl IdIndex {
         let stamp = OF_OWNER | u64::from(additions) & (OF_OWNER - 1);
         // The request is in no list, so no other thread writes its links. The exchange publishes them.
         entry.id.store(id, Ordering::Release);
-        // A store, which costs no exchange. A thread that sees what this one does later sees it.
+        // A store is cheaper than an exchange. A thread that sees a later write of this thread also sees this one.
         self.latest.store(u64::from(additions) << 32 | u64::from(number), Ordering::Release);
         let bucket = self.bucket_of(id);
         loop {
@@ -208,7 +208,7 @@ impl IdIndex {
                 settled.change(Some(number), 0)
             };
             if is_added {
-                // Makes what was announced.
+                // Makes the announced change.
                 self.settled(bucket);
                 return;
             }
@@ -227,7 +227,7 @@ impl IdIndex {
                     return;
                 }
             } else if settled.change(settled.first(), REMOVAL | u64::from(number)) {
-                // Makes what was announced: the request is in no list when this returns.
+                // Makes the announced change: the request is in no list when this returns.
                 self.settled(bucket);
                 return;
             }
@@ -469,7 +469,7 @@ mod tests {
             let index = IdIndex::new(4);
             let is_there = [true, false, false].map(AtomicBool::new);
             index.insert(id, 0);
-            // The latest is gone.
+            // The latest entry was removed.
             index.insert(1, 1);
             index.remove(1);
             let found = index.find(|number| {

@@ -124,7 +124,7 @@ pub struct End {
 /// assert_eq!(pending.settled(), Some(Settled::Succeeded));
 pub struct PendingState {
     word: AtomicU32,
-    // Written once, before the word says that the inference was started.
+    // Written once, before the state word reports the start of the inference.
     number: AtomicU32,
     generation: AtomicU64,
     changed: EventCount,

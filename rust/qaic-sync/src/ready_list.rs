@@ -118,7 +118,7 @@ impl<L: Numbers> ReadyList<L> {
     ///
     /// If `number` is not below the capacity.
     pub fn push(&self, number: u32) {
-        // Publishes what the caller did before to the thread that takes the number.
+        // Publishes the caller's earlier writes to the thread that takes the number.
         if self.list.put(number) {
             self.waiters.notify_one();
         }

@@ -246,7 +246,7 @@ impl RequestState {
     /// until then. Returns false if no inference is outstanding. Earlier writes of the caller are visible to the
     /// thread of that step.
     pub fn await_collection(&self) -> bool {
-        // Also where it is marked: that step has to come after this one.
+        // Also if it is marked: that step must come after this one.
         self.step(|word| is_outstanding(word).then_some(word | COLLECTION_AWAITED)).is_ok()
     }
 

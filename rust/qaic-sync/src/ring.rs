@@ -131,7 +131,7 @@ impl Ring {
             if !matches!(self.look(word, head), Look::Waits) {
                 return false;
             }
-            // Also where it is marked: the producer has to see what this thread did before.
+            // Also if the entry is marked: the producer must see the earlier writes of this thread.
             if self.exchange(head, word, word | AWAITED) {
                 return true;
             }

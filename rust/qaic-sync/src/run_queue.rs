@@ -96,7 +96,7 @@ impl RunQueues {
             return None;
         }
         let turn = Turn { queues: self, queue };
-        // A turn dropped here hands over what came in between.
+        // A turn that is dropped here hands over the entries that arrived in between.
         run_queue.pending.is_empty().then_some(turn)
     }
 

@@ -231,7 +231,7 @@ impl EmuFile {
             worker.wake();
         }
         if state.waiters > 0 {
-            // It may be what the channel of another thread's wait was blocked on.
+            // The channel on which another thread waits may have been blocked by it.
             self.card.changed.notify_all();
         }
         Ok(fault)
@@ -315,7 +315,7 @@ impl EmuFile {
         }
         let awaited = PendingWait { dbc_id: arg.dbc_id, losses, bo_id, serial };
         let outcome = self.card.wait_until_idle(&awaited, options.clock.now() + limit);
-        // A deactivation waits for this wait to end, which says so unless its time is over.
+        // A deactivation waits for the end of this wait, which reports it unless its time is over.
         let is_given_up = self.card.lock().dbcs[arg.dbc_id as usize].owner.is_none();
         match outcome {
             Ok(()) | Err(Errno::INTR) if is_given_up => Err(Errno::PERM),
@@ -339,7 +339,7 @@ impl EmuFile {
                 return Err(Errno::INVAL);
             }
             entry.queue_level_before = bo.last_execution.level_before;
-            // Known from the attachment on, whatever was executed.
+            // Known since the attachment, regardless of executions.
             entry.num_queue_element =
                 bo.attachment.as_ref().map_or(0, |attachment| attachment.slices.elements());
             entry.submit_latency_us = bo.last_execution.submit_us;

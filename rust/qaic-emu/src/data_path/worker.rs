@@ -98,7 +98,7 @@ fn drive(card: &Card, dbc_id: u32, activation: u64, signal: &Signal) {
         status.is_idle = true;
         drop(status);
         if matches!(card.options.clock, EmuClock::Virtual(_)) {
-            // Time may go on now; waiting threads look at the status under the card's lock.
+            // Time may continue now; waiting threads read the status under the card's lock.
             drop(card.lock());
             card.changed.notify_all();
         }

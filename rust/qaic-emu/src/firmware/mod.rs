@@ -261,7 +261,7 @@ impl Firmware {
             mcid_base: layout.mcids,
         })?;
         let data_path = Arc::new(Channel::new(running, self.budget.clone()));
-        // The user or the card may be gone by now.
+        // The user or the card may no longer exist.
         if !self.tables().complete_activation(id, &data_path) {
             return Err(NncStatus::GENERAL);
         }
@@ -339,7 +339,7 @@ impl Firmware {
         let constants = Arc::clone(tables.constants(user, constants_id)?);
         let loaded = data.and_then(|data| constants.load(offset, &data));
         if loaded.is_err() {
-            // Constants in use stay; their activations have what they need.
+            // Constants in use stay, because their activations need them.
             let _ = tables.unload_constants(user, constants_id);
         }
         loaded

@@ -29,7 +29,7 @@ pub(crate) fn check(cases: u32, seed: [u8; 32], difference: &dyn Fn(&[Call]) -> 
 fn sequences() -> impl Strategy<Value = Vec<Vec<Call>>> {
     let objects = || 0..6_usize;
     let file = || prop_oneof![5 => Just(0_usize), 1 => Just(1)];
-    // One channel: what an execution on another one than the slices' does is explained.
+    // One channel: executions on other channels than that of the slices are a known difference.
     let dbc_id = || prop_oneof![10 => Just(0_u32), 1 => Just(16)];
     let size = || {
         prop_oneof![

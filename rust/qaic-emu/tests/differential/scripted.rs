@@ -125,7 +125,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
     for count in [1, 3, 7, 9, 11] {
         let mut calls = life[..count].to_vec();
         calls.extend([Reset, Usage]);
-        // The file is that of before, and knows nothing of what was on the card.
+        // The file is the old one, without the resources that it had on the card.
         calls.extend([
             load(0),
             activate(0, usize::from(count > 1), 8),
@@ -354,7 +354,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
             begun(
                 8,
                 vec![
-                    // With a fence: without it, what comes first is chance.
+                    // With a fence; without it, the order is random.
                     detach(1),
                     attach(1, FROM, vec![Slice { semaphores: vec![(0, 0, 1, 0, 2)], ..Slice::of(4096) }]),
                     Faults("inference@1=late_dma*all"),
@@ -487,7 +487,7 @@ fn deactivations() -> Vec<Call> {
         deactivate(0, 0, 1),
         deactivate(0, 0, 16),
         Manage(0, vec![Part::Deactivate { activation: 99, tears_down: false }]),
-        // The channel goes before the message does, whatever the message says.
+        // The channel is released before the message is sent, regardless of the message.
         Manage(0, vec![tear_down(0), Part::Unknown(99)]),
         execute(&[0]),
         short_wait(0),

@@ -172,7 +172,7 @@ fn refused_deactivation_keeps_the_channel() {
     let mut message = message::deactivate(active.activation_id, Some(active.dbc_id));
     assert_eq!(calls::manage(rig.file(), &mut message), Err(Errno::CANCELED));
     assert_eq!(DeactivateReply::of(&message).unwrap().status.0, -36);
-    // What was queued is lost, the channel and what is attached to it are not.
+    // Queued requests are lost; the channel and its attached memory are kept.
     assert_eq!(rig.wait(active, output), Ok(()));
     rig.execute(active, &[output]).unwrap();
     assert_eq!(rig.wait(active, output), Ok(()));

@@ -46,7 +46,7 @@ fn reset_fails_all_waits_and_files_of_new_kernels_work_again() {
     let kinds: Vec<_> = events(&mut *listener).into_iter().map(|event| event.kind).collect();
     let idle = EventKind::Channel { dbc_id: active.dbc_id, state: DbcState::Idle };
     assert_eq!(kinds, [EventKind::Offline, idle, EventKind::Online]);
-    // The same file works; what it had on the card is gone, its memory is not.
+    // The same file works: its resources on the card are released, but its memory is kept.
     assert_eq!(rig.execute(active, &[1]), Err(Errno::PERM));
     let mut unload = message::unload_elf(active.elf_id);
     calls::manage(rig.file(), &mut unload).unwrap();

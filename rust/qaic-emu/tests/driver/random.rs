@@ -245,7 +245,7 @@ proptest! {
             rig.close();
             all
         });
-        // What several slices put at one place of the device, the last one wins; what none does is 0.
+        // If several slices write to one address of the device, the last one wins; unwritten bytes are 0.
         let mut device = vec![0_u8; 16_384];
         let mut expected = vec![0_u8; 8192];
         for (round, bytes) in rounds.iter().zip(&moved[0]) {

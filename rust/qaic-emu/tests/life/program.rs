@@ -206,7 +206,7 @@ pub(crate) struct Exec {
 impl Exec {
     pub(crate) fn new(file: &Arc<dyn AccelFile>, active: &ActivateReply) -> Self {
         let raises = Sem { index: 0, cmd: 2, ..Sem::default() };
-        // The driver repeats what comes before the transfer on each piece of a slice, so that only waits.
+        // The driver repeats the semaphore operation before a transfer for each piece of a slice, so it may only wait.
         let waits = Sem { index: 1, cmd: 5, val: 1, presync: 1, ..Sem::default() };
         let takes = Sem { index: 1, cmd: 3, ..Sem::default() };
         let half = LEN as u64 / 2;

@@ -113,7 +113,7 @@ struct SysFile {
 impl AccelFile for SysFile {
     fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
         prepared(call, |request| {
-            // SAFETY: the argument has the size that its code says, and its addresses are of memory that `call` borrows, with
+            // SAFETY: the argument has the size of its code, and its addresses are of memory that `call` borrows, with
             // their sizes (`Ioctl::argument`); a control message that was not answered holds no other addresses than those of
             // data that it borrows (`ManageBuffer::push`).
             unsafe { ioctl(&self.fd, request) }
@@ -137,7 +137,7 @@ fn prepared(
     {
         return Err(Errno::INVAL);
     }
-    // The driver sends a message again that a signal has interrupted, though the firmware may have done what it says.
+    // The driver sends an interrupted message again, although the firmware may already have executed it.
     let _held = matches!(call, Ioctl::Manage(_)).then(HeldSignals::hold).transpose()?;
     let request = call.request();
     let mut argument = call.argument()?;
@@ -152,7 +152,7 @@ struct Request<'arg> {
     argument: &'arg mut [u8],
 }
 
-// SAFETY: `argument` is what the kernel reads and writes, with the size that the code says (`Ioctl::argument`).
+// SAFETY: the kernel reads and writes `argument`, which has the size of the code (`Ioctl::argument`).
 unsafe impl rustix::ioctl::Ioctl for Request<'_> {
     type Output = ();
 
@@ -278,7 +278,7 @@ mod tests {
         let content = memfd_create("content", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&content, 5).unwrap();
         let mut unread = [0; 4];
-        // SAFETY: FIONREAD writes an int, which is what the argument has room for.
+        // SAFETY: FIONREAD writes an int, and the argument has room for one.
         unsafe { ioctl(&content, Request { request: 0x541B, argument: &mut unread }) }.unwrap();
         assert_eq!(u32::from_ne_bytes(unread), 5);
     }

@@ -72,7 +72,7 @@ impl EventSource for KernelEvents {
         let began = Instant::now();
         let mut others = 0;
         loop {
-            // What is there already is fetched even when there is no time to wait.
+            // Available data are fetched even without time to wait.
             match self.take() {
                 Ok(Some(event)) => return Ok(Some(event)),
                 Ok(None) | Err(Errno::INTR) => {

@@ -56,7 +56,7 @@ impl NodePermissions {
                 let ownership = Ownership { mode: found.mode(), uid: found.uid(), gid: found.gid() };
                 self.explain_for(path, ownership, &Identity::of_this_process())
             }
-            Err(error) => format!("{} cannot be looked at: {error}", path.display()),
+            Err(error) => format!("{} cannot be examined: {error}", path.display()),
         }
     }
 
@@ -82,7 +82,7 @@ impl NodePermissions {
         }
         if identity.gids.contains(&gid) {
             // The first class that fits decides, and that of the owner comes before that of the group.
-            return format!("{facts}, which shuts out its owner: `sudo chmod u+rw {path}`");
+            return format!("{facts}, which exclude its owner: `sudo chmod u+rw {path}`");
         }
         let Some(group_name) = group_name else {
             return format!(
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn owner_without_permission_is_not_sent_to_the_group() {
         let text = explained((0o20_060, 1000, 44), (1000, &[44]));
-        assert!(text.contains("shuts out its owner"), "{text}");
+        assert!(text.contains("exclude its owner"), "{text}");
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let explained = |path: &Path| permissions(&tree).explain_refusal(path);
         assert!(explained(&path).contains("0640"), "{}", explained(&path));
-        assert!(explained(&tree.root().join("none")).contains("cannot be looked at"));
+        assert!(explained(&tree.root().join("none")).contains("cannot be examined"));
         // Without lists there are numbers.
         let bare = NodePermissions::at(&tree.root().join("nowhere"));
         let ownership = Ownership { mode: 0o660, uid: 0, gid: 44 };

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(command[72..76], [24, 0, 0, 0]);
         assert_eq!(command[80..104], [0xAB; 24]);
         assert!(load_constants(1, &[0; 4096]).is_none());
-        // Lengths of transactions are multiples of 8; the descriptor's own stays what it is.
+        // Lengths of transactions are multiples of 8; the length in the descriptor is not rounded.
         let odd = load_constants(1, &[9; 5]).unwrap();
         assert_eq!((odd.bytes().len(), odd.bytes()[80]), (104, 5));
     }

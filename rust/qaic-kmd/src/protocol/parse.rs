@@ -79,7 +79,7 @@ pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
     };
     let end = len as usize;
     let (Some(body), Some(behind)) = (rest.get(HEADER_BYTES..end), rest.get(end..)) else {
-        let expected = format!("8 to {}, which is what is left of the reply", rest.len());
+        let expected = format!("8 to {}, the rest of the reply", rest.len());
         return Err(ReplyError::new(WHAT, format!("length {len}"), expected));
     };
     Ok((kind, body, behind))
@@ -88,7 +88,7 @@ pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
 fn transaction(kind: u32, body: &[u8]) -> Result<Transaction<'_>, ReplyError> {
     Ok(match kind {
         PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE => Transaction::Passthrough(body),
-        // Its last field, which the kernel passes on, says nothing to us.
+        // Its last field, which the kernel passes on, is not used here.
         ACTIVATE_FROM_DEVICE => {
             let least = offset_of!(ChannelReply, dbc_id) + size_of::<u32>();
             Transaction::Channel(read("transaction of an activation", body, least)?)

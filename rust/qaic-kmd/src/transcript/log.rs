@@ -89,7 +89,7 @@ impl Log {
                 let lines = state.seq;
                 drop(state);
                 (self.warn)(&format!(
-                    "the transcript of system calls ends after {lines} lines, because the next one cannot be written: {error}"
+                    "the transcript of system calls ends after {lines} lines, because a write failed: {error}"
                 ));
             }
         }

@@ -69,7 +69,7 @@ pub enum TranscriptError {
     },
     /// Another process, or another recording in this process, writes the file.
     #[error(
-        "transcript {}: another recording is writing it; `%p` in the name stands for the number of the process",
+        "transcript {}: another recording is writing it; `%p` in the name is replaced by the process id",
         path.display()
     )]
     Busy {

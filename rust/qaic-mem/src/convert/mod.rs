@@ -19,7 +19,7 @@ mod portable;
 pub(crate) mod quantize;
 mod transpose;
 #[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code)] // intrinsics; the file says what keeps each block sound
+#[allow(unsafe_code)] // intrinsics; the file states why each block is sound
 mod x86;
 
 pub use dispatch::Isa;

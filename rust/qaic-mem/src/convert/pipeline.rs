@@ -40,7 +40,7 @@ pub enum PipelineError {
         found: usize,
     },
     /// The permutation is invalid, has too many dimensions, or does not match the tensor.
-    #[error("step {step} is no permutation of the tensor's dimensions")]
+    #[error("step {step} is not a permutation of the tensor's dimensions")]
     Shuffle {
         /// Position of the step.
         step: usize,

@@ -12,7 +12,7 @@
 
 // Every load and store is one of the unaligned ones, so casts need not keep alignment.
 #![allow(clippy::cast_ptr_alignment)]
-// The names of the intrinsics say which family they are of; a list of 40 imports says nothing more.
+// The names of the intrinsics show their family; a list of 40 imports would not add anything.
 #![allow(clippy::wildcard_imports)]
 
 use std::arch::x86_64::*;
@@ -192,10 +192,10 @@ fn narrow_256(src: HostSlice<'_>, dst: &HostSliceMut<'_>, count: usize) -> usize
     let (from, to) = (src.as_ptr().cast::<f32>(), dst.as_mut_ptr().cast::<u16>());
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
-        // SAFETY: elements i..i+8 lie below `count`, which `src` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `src` holds.
         let x = unsafe { _mm256_loadu_ps(from.wrapping_add(i)) };
         let y = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x);
-        // SAFETY: elements i..i+8 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `dst` holds.
         unsafe { _mm_storeu_si128(to.wrapping_add(i).cast(), y) };
     }
     whole
@@ -206,10 +206,10 @@ fn narrow_512(src: HostSlice<'_>, dst: &HostSliceMut<'_>, count: usize) -> usize
     let (from, to) = (src.as_ptr().cast::<f32>(), dst.as_mut_ptr().cast::<u16>());
     let whole = count - count % 16;
     for i in (0..whole).step_by(16) {
-        // SAFETY: elements i..i+16 lie below `count`, which `src` holds.
+        // SAFETY: elements i..i+16 are below `count`, which `src` holds.
         let x = unsafe { _mm512_loadu_ps(from.wrapping_add(i)) };
         let y = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
-        // SAFETY: elements i..i+16 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+16 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_si256(to.wrapping_add(i).cast(), y) };
     }
     whole
@@ -220,10 +220,10 @@ fn widen_256(src: HostSlice<'_>, dst: &HostSliceMut<'_>, count: usize) -> usize 
     let (from, to) = (src.as_ptr().cast::<u16>(), dst.as_mut_ptr().cast::<f32>());
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
-        // SAFETY: elements i..i+8 lie below `count`, which `src` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `src` holds.
         let x = unsafe { _mm_loadu_si128(from.wrapping_add(i).cast()) };
         let y = _mm256_cvtph_ps(x);
-        // SAFETY: elements i..i+8 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_ps(to.wrapping_add(i), y) };
     }
     whole
@@ -244,7 +244,7 @@ fn quantize_8_256(
     let whole = count - count % 32;
     for i in (0..whole).step_by(32) {
         let lanes = [0, 8, 16, 24].map(|k| {
-            // SAFETY: elements i+k..i+k+8 lie below `count`, which `src` holds.
+            // SAFETY: elements i+k..i+k+8 are below `count`, which `src` holds.
             let x = unsafe { _mm256_loadu_ps(from.wrapping_add(i + k)) };
             shifted_256(d, x)
         });
@@ -252,7 +252,7 @@ fn quantize_8_256(
         let high = _mm256_packs_epi32(lanes[2], lanes[3]);
         let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         let y = _mm256_xor_si256(bytes, flip);
-        // SAFETY: elements i..i+32 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+32 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_si256(to.wrapping_add(i).cast(), y) };
     }
     whole
@@ -273,7 +273,7 @@ fn quantize_8_512(
     let whole = count - count % 64;
     for i in (0..whole).step_by(64) {
         let lanes = [0, 16, 32, 48].map(|k| {
-            // SAFETY: elements i+k..i+k+16 lie below `count`, which `src` holds.
+            // SAFETY: elements i+k..i+k+16 are below `count`, which `src` holds.
             let x = unsafe { _mm512_loadu_ps(from.wrapping_add(i + k)) };
             shifted_512(d, x)
         });
@@ -281,7 +281,7 @@ fn quantize_8_512(
         let high = _mm512_packs_epi32(lanes[2], lanes[3]);
         let bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
         let y = _mm512_xor_si512(bytes, flip);
-        // SAFETY: elements i..i+64 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+64 are below `count`, which `dst` holds.
         unsafe { _mm512_storeu_si512(to.wrapping_add(i).cast(), y) };
     }
     whole
@@ -293,13 +293,13 @@ fn quantize_i16_256(d: Divisor, src: HostSlice<'_>, dst: &HostSliceMut<'_>, coun
     let whole = count - count % 16;
     for i in (0..whole).step_by(16) {
         let lanes = [0, 8].map(|k| {
-            // SAFETY: elements i+k..i+k+8 lie below `count`, which `src` holds.
+            // SAFETY: elements i+k..i+k+8 are below `count`, which `src` holds.
             let x = unsafe { _mm256_loadu_ps(from.wrapping_add(i + k)) };
             shifted_256(d, x)
         });
         // The pack works within 128-bit halves; the permutation puts their 8-byte groups back in order.
         let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(lanes[0], lanes[1]));
-        // SAFETY: elements i..i+16 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+16 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_si256(to.wrapping_add(i).cast(), words) };
     }
     whole
@@ -310,10 +310,10 @@ fn quantize_i16_512(d: Divisor, src: HostSlice<'_>, dst: &HostSliceMut<'_>, coun
     let (from, to) = (src.as_ptr().cast::<f32>(), dst.as_mut_ptr().cast::<i16>());
     let whole = count - count % 16;
     for i in (0..whole).step_by(16) {
-        // SAFETY: elements i..i+16 lie below `count`, which `src` holds.
+        // SAFETY: elements i..i+16 are below `count`, which `src` holds.
         let x = unsafe { _mm512_loadu_ps(from.wrapping_add(i)) };
         let words = _mm512_cvtsepi32_epi16(shifted_512(d, x));
-        // SAFETY: elements i..i+16 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+16 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_si256(to.wrapping_add(i).cast(), words) };
     }
     whole
@@ -326,13 +326,13 @@ fn quantize_i32_256(p: QuantParams, src: HostSlice<'_>, dst: &HostSliceMut<'_>, 
     let (scale, offset) = (_mm256_set1_ps(p.scale()), _mm256_set1_ps(p.offset() as f32));
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
-        // SAFETY: elements i..i+8 lie below `count`, which `src` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `src` holds.
         let x = unsafe { _mm256_loadu_ps(from.wrapping_add(i)) };
         let shifted = _mm256_add_ps(_mm256_div_ps(x, scale), offset);
-        // The conversion gives the lowest value for everything it cannot represent; what is too high is flipped.
+        // The conversion returns the lowest value for numbers that it cannot represent; too high ones are flipped.
         let high = _mm256_cmp_ps::<_CMP_GE_OQ>(shifted, _mm256_set1_ps(2_147_483_648.0));
         let y = _mm256_xor_si256(_mm256_cvtps_epi32(shifted), _mm256_castps_si256(high));
-        // SAFETY: elements i..i+8 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_si256(to.wrapping_add(i).cast(), y) };
     }
     whole
@@ -351,11 +351,11 @@ fn dequantize_8_256(
     let (scale, offset) = (_mm256_set1_ps(p.scale()), _mm256_set1_epi32(p.offset()));
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
-        // SAFETY: elements i..i+8 lie below `count`, which `src` holds; `loadl` reads eight bytes.
+        // SAFETY: elements i..i+8 are below `count`, which `src` holds; `loadl` reads eight bytes.
         let q = unsafe { _mm_loadl_epi64(from.wrapping_add(i).cast()) };
         let q = _mm256_cvtepi8_epi32(_mm_xor_si128(q, flip));
         let x = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_sub_epi32(q, offset)));
-        // SAFETY: elements i..i+8 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_ps(to.wrapping_add(i), x) };
     }
     whole
@@ -374,11 +374,11 @@ fn dequantize_8_512(
     let (scale, offset) = (_mm512_set1_ps(p.scale()), _mm512_set1_epi32(p.offset()));
     let whole = count - count % 16;
     for i in (0..whole).step_by(16) {
-        // SAFETY: elements i..i+16 lie below `count`, which `src` holds.
+        // SAFETY: elements i..i+16 are below `count`, which `src` holds.
         let q = unsafe { _mm_loadu_si128(from.wrapping_add(i).cast()) };
         let q = _mm512_cvtepi8_epi32(_mm_xor_si128(q, flip));
         let x = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(q, offset)));
-        // SAFETY: elements i..i+16 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+16 are below `count`, which `dst` holds.
         unsafe { _mm512_storeu_ps(to.wrapping_add(i), x) };
     }
     whole
@@ -390,11 +390,11 @@ fn dequantize_i16_256(p: QuantParams, src: HostSlice<'_>, dst: &HostSliceMut<'_>
     let (scale, offset) = (_mm256_set1_ps(p.scale()), _mm256_set1_epi32(p.offset()));
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
-        // SAFETY: elements i..i+8 lie below `count`, which `src` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `src` holds.
         let q = unsafe { _mm_loadu_si128(from.wrapping_add(i).cast()) };
         let x = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_cvtepi16_epi32(q), offset));
         let y = _mm256_mul_ps(scale, x);
-        // SAFETY: elements i..i+8 lie below `count`, which `dst` holds.
+        // SAFETY: elements i..i+8 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_ps(to.wrapping_add(i), y) };
     }
     whole

@@ -220,19 +220,19 @@ pub(super) trait Row: Copy {
     /// Reads the shared values of a unit's group.
     fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
     /// Prefetches the memory [`AHEAD`] bytes behind a unit. Does nothing for forms that this makes slower.
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn prefetch<S: Simd>(self, _: S, _: usize) {}
     /// Decodes a unit, without the factor of [`Self::scaled`].
     fn unit<S: Simd>(self, simd: S, index: usize, factors: Self::Factors<S>) -> [S::V; 2];
     /// Multiplies the numbers of a unit by their common power of two.
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn scaled<S: Simd>(_: S, numbers: S::V, _: Self::Factors<S>) -> S::V {
         numbers
     }
     /// Adds a sum of products with the unit's numbers to `total`, multiplied by the common factor.
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn add_scaled<S: Simd>(simd: S, sum: S::V, _: Self::Factors<S>, total: S::V) -> S::V {
         simd.add(total, sum)
@@ -247,7 +247,7 @@ pub(super) trait RowsTask {
 
 impl StoredRows<'_> {
     /// Runs a task with the reader of this format.
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     pub(super) fn with<S: Simd>(&self, simd: S, task: impl RowsTask) {
         match self.form {
@@ -298,7 +298,7 @@ struct Units<'a, const N: usize> {
     step: usize,
 }
 
-#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+#[allow(clippy::inline_always)] // inlined into functions with target features
 impl<'a, const N: usize> Units<'a, N> {
     #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {
@@ -358,14 +358,14 @@ impl Groups<'_> {
     }
 
     /// Number of units of a group, or the maximum number of units in a row.
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn units(self) -> usize {
         1 << self.shift
     }
 
     /// Zero point and scale of a unit.
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn factors<S: Simd>(self, simd: S, index: usize) -> [S::V; 2] {
         let group = ((self.first + index) >> self.shift) * self.step;
@@ -375,7 +375,7 @@ impl Groups<'_> {
 }
 
 /// The halves of a unit.
-#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+#[allow(clippy::inline_always)] // inlined into functions with target features
 #[inline(always)]
 fn halves<const N: usize, const HALF: usize>(unit: &[u8; N]) -> [&[u8; HALF]; 2] {
     let (halves, _) = unit.as_chunks::<HALF>();
@@ -385,7 +385,7 @@ fn halves<const N: usize, const HALF: usize>(unit: &[u8; N]) -> [&[u8; HALF]; 2]
 /// Defines a row whose units `$unit` reads.
 macro_rules! row {
     ($name:ident, |$simd:ident, $bytes:ident| $unit:expr) => {
-        #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+        #[allow(clippy::inline_always)] // inlined into functions with target features
         impl Row for $name<'_> {
             type Factors<S: Simd> = ();
 
@@ -428,7 +428,7 @@ row!(Bfloat16Row, |simd, unit| {
 /// applied to a sum.
 macro_rules! mx_row {
     ($name:ident, |$simd:ident, $block:ident| $unit:expr) => {
-        #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+        #[allow(clippy::inline_always)] // inlined into functions with target features
         impl Row for $name<'_> {
             type Factors<S: Simd> = S::V;
 
@@ -478,7 +478,7 @@ mx_row!(Mxint8Row, |simd, block| {
     halves(elements).map(|half| simd.mul(simd.int8(half), step))
 });
 
-#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+#[allow(clippy::inline_always)] // inlined into functions with target features
 impl Row for PlainRow<'_> {
     type Factors<S: Simd> = ();
 
@@ -504,7 +504,7 @@ impl Row for PlainRow<'_> {
 /// Defines a quantized row whose units `$numbers` reads with a zero point and a scale.
 macro_rules! quantized_row {
     ($name:ident, $factors:ty, |$simd:ident, $zero:ident, $scale:ident| $made:expr, |$unit:ident, $used:ident| $numbers:expr) => {
-        #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+        #[allow(clippy::inline_always)] // inlined into functions with target features
         impl Row for $name<'_> {
             type Factors<S: Simd> = $factors;
 
@@ -555,7 +555,7 @@ struct Gather<'a> {
 }
 
 impl Task for Gather<'_> {
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let rows = *self.rows;
@@ -564,7 +564,7 @@ impl Task for Gather<'_> {
 }
 
 impl RowsTask for Gather<'_> {
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn run<S: Simd, R: Row>(self, simd: S, row: impl Fn(usize) -> R) {
         let mut number = [0.0; UNIT];
@@ -580,7 +580,7 @@ impl RowsTask for Gather<'_> {
 }
 
 /// Writes the numbers of a unit.
-#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+#[allow(clippy::inline_always)] // inlined into functions with target features
 #[inline(always)]
 pub(super) fn widen<S: Simd, R: Row>(simd: S, row: R, index: usize, numbers: &mut [f32; UNIT]) {
     let factors = row.factors(simd, index);

@@ -5,7 +5,7 @@
 
 // Every load and store is one of the unaligned ones, so casts need not keep alignment.
 #![allow(clippy::cast_ptr_alignment)]
-// The names of the intrinsics say which family they are of; a list of 40 imports says nothing more.
+// The names of the intrinsics show their family; a list of 40 imports would not add anything.
 #![allow(clippy::wildcard_imports)]
 // Inside of a function compiled for the same instructions these calls vanish, which is the point of them.
 #![allow(clippy::inline_always)]

@@ -53,7 +53,7 @@ struct Interface {
     set_base_object: SetBaseObject,
 }
 
-// SAFETY: what it points to is numpy's for as long as the process lives; it is called by attached threads only.
+// SAFETY: it points to a function of numpy, which exists as long as the process; only attached threads call it.
 unsafe impl Send for Interface {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Interface {}

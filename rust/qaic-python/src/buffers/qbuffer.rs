@@ -29,7 +29,7 @@ pub(crate) fn copied(py: Python<'_>, bytes: &[u8]) -> PyResult<Arc<SharedMemory>
 }
 
 fn shared(storage: Storage) -> Arc<SharedMemory> {
-    // SAFETY: no thread may write a buffer while an inference uses it, as the documentation of the class says.
+    // SAFETY: no thread may write a buffer while an inference uses it, as the documentation of the class requires.
     unsafe { SharedMemory::of_storage(storage) }
 }
 
@@ -154,10 +154,10 @@ impl PyQBuffer {
         // SAFETY: `dup` has just opened it, and nothing else has it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(own) };
         let len: u64 = os.call_method1("fstat", (own,))?.getattr("st_size")?.extract()?;
-        // Some kernels do not say the size of a DMA buffer; importing it finds out.
+        // Some kernels do not report the size of a DMA buffer; the import does.
         if len > 0 && u64::from(offset).checked_add(size).is_none_or(|end| end > len) {
             return Err(PyValueError::new_err(format!(
-                "{size} bytes from {offset} on reach beyond the {len} bytes of the descriptor"
+                "{size} bytes from {offset} on exceed the {len} bytes of the descriptor"
             )));
         }
         Ok(Self::new(SharedMemory::behind(DmaBuf::new(descriptor, u64::from(offset), size))))
@@ -215,7 +215,7 @@ impl PyQBuffer {
         let memory = slf.get().memory();
         if memory.dma_buf().is_some() {
             return Err(PyBufferError::new_err(
-                "the memory lies behind a descriptor; map QBuffer.handle with mmap to see it",
+                "the memory belongs to a descriptor; map QBuffer.handle with mmap to read it",
             ));
         }
         let (address, readonly) = (memory.address().cast(), memory.is_readonly().into());

@@ -40,7 +40,7 @@ pub(crate) fn mx_encode<'py>(
 /// Gives an array of `shape` back from its stored blocks.
 #[pyfunction]
 #[pyo3(signature = (data, shape, encoding))]
-#[allow(clippy::needless_pass_by_value)] // what the binding makes of a sequence
+#[allow(clippy::needless_pass_by_value)] // the binding converts a sequence to this type
 pub(crate) fn mx_decode<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyAny>,

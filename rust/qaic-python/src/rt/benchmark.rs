@@ -55,7 +55,7 @@ impl PyBenchmark {
         ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Py<PyAny>, u64, u64)> {
         release_dropped(py);
-        // A duration beyond what the clock can express is none.
+        // A duration that the clock cannot express is no limit.
         let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let ended = ended.map(|ended| ended.clone().unbind());
         let set = self.core.set();

@@ -101,9 +101,7 @@ impl RtContext {
         this.set_callbacks(py, logCallback, errorHandler)?;
         if mask != 0 {
             let logger = this.context.logger();
-            logger.error(|| {
-                format!("Context: the properties are {mask:#x}; only 0 means something and is used")
-            });
+            logger.error(|| format!("Context: the properties are {mask:#x}; 0 is expected"));
         }
         Ok(this)
     }

@@ -28,7 +28,7 @@ const AUTO_LOAD_ACTIVATE: u32 = 4;
 pub(crate) struct PyExecObj {
     bound: Reaped<BoundBuffers>,
     context: Arc<Context>,
-    // Keeps what Python knows of the context (its callbacks) while there is something to report.
+    // Keeps the Python callbacks of the context as long as there is something to report.
     _parent: Py<RtContext>,
     // Fields are dropped in order.
     _last: ReleaseDropped,
@@ -62,7 +62,7 @@ impl PyExecObj {
                 Err(_) => bound.replace_all(&buffers, Some(&dims::entries(given)?))?,
             },
             (BufferArgument::Some(_), Some(_)) => {
-                return Err(refused("dims go with a list of buffers; arrays bring their own").into());
+                return Err(refused("dims are only for a list of buffers; arrays have their own").into());
             }
             (BufferArgument::Some(pairs), None) => {
                 let mut listed = Vec::with_capacity(pairs.len());
@@ -83,7 +83,7 @@ impl PyExecObj {
         parameters: Vec<(String, i64)>,
     ) -> Answer<PySlicing> {
         if spec.is_none() {
-            let what = "the slicing specification is None; one that could be made is expected";
+            let what = "the slicing specification is None; the result of createSlicingSpecHandle is expected";
             return Err(refused(what).into());
         }
         let spec = spec.cast::<PySlicingSpec>().map_err(PyErr::from)?.get();

@@ -393,7 +393,7 @@ impl<'py> Further<'py> {
                 _ => {
                     let (most, given) = (7 + usize::from(has_buffers), 5 + arguments.len());
                     return Err(PyTypeError::new_err(format!(
-                        "InferenceSet takes at most {most} arguments by place, and {given} were given"
+                        "InferenceSet takes at most {most} positional arguments; {given} were given"
                     )));
                 }
             };
@@ -440,7 +440,7 @@ fn inference_id(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     match value.extract::<u64>() {
         Ok(id) => Ok(Some(id)),
         Err(_) if value.is_instance_of::<PyInt>() => Ok(None),
-        // A numpy integer says what it is by itself.
+        // A numpy integer has its own message.
         Err(error) => match value.call_method0("__index__") {
             Ok(number) => inference_id(&number),
             Err(_) => Err(error),

@@ -79,7 +79,7 @@ impl PyProgram {
         let failed = |refusal| construction_reported(py, runtime, FailureSource::Program, refusal);
         let image = qpc.get().image();
         if !image.is_program() {
-            let what = "this is no program but a container of one container per device";
+            let what = "this container contains one container per device and is not a program";
             return Err(failed(refused(what).into()));
         }
         let (mut options, mapping) = program_options(properties).map_err(failed)?;

@@ -83,7 +83,7 @@ impl PyInference {
         }
         let storages = self.inference.take_outputs();
         if storages.len() != self.tensors.outputs.len() {
-            let text = "the result of this inference was fetched before";
+            let text = "the result of this inference was already fetched";
             return Err(Raise::new(py, "StateError", "inference.fetched", text).build());
         }
         let result = PyDict::new(py);
@@ -111,7 +111,7 @@ impl PyInference {
 
     /// Takes the inference back if the device does not have it yet; false when it is too late.
     fn revoke(&self, py: Python<'_>) -> PyResult<bool> {
-        // Without the interpreter lock, as what ends here may be the last that kept the program.
+        // Without the interpreter lock, because this may drop the last reference to the program.
         py.detached(|_| {
             self.inference.check_process()?;
             Ok(self.inference.revoke())

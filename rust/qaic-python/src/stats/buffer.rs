@@ -43,7 +43,7 @@ impl PyStatsBuffer {
         any_program: bool,
     ) -> PyResult<Self> {
         let (bytes, path) = freeze(py, source)?;
-        // Without the detour through another thread: a few records are looked at, whatever the size.
+        // Without another thread: only a few records are read, for any size.
         let buffer = StatsBuffer::open(bytes, operations(descriptor.as_ref()), layout, any_program);
         let buffer = buffer.map_err(|error| from_stats(py, &error, path.as_deref()))?;
         Ok(Self { buffer, descriptor, path })

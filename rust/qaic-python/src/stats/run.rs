@@ -27,7 +27,7 @@ pub(super) fn of_dict(py: Python<'_>, facts: &Bound<'_, PyDict>) -> PyResult<Run
             "specialization" => run.specialization = value.extract()?,
             // What `to_dict` adds for people.
             "device_name" => {}
-            _ => return Err(argument(py, format!("{name:?} is no fact of an inference"))),
+            _ => return Err(argument(py, format!("{name:?} is not a field of an inference"))),
         }
     }
     Ok(run)

@@ -42,7 +42,7 @@ pub enum WireDefect {
 #[non_exhaustive]
 pub enum FlatDefect {
     /// A position lies outside the buffer.
-    #[error("a position lies outside the buffer")]
+    #[error("a position is outside the buffer")]
     OutOfBounds,
     /// A position is not aligned for its data.
     #[error("a position is not aligned")]
@@ -69,7 +69,7 @@ pub enum ElfDefect {
     #[error("the program header table is invalid")]
     ProgramHeaders,
     /// A section's bytes lie outside the file.
-    #[error("a section lies outside the file")]
+    #[error("a section is outside the file")]
     SectionData,
     /// A loadable segment's bytes lie outside the file, or it is smaller in memory than in the file.
     #[error("a loadable segment is out of range")]
@@ -81,7 +81,7 @@ pub enum ElfDefect {
 #[non_exhaustive]
 pub enum NameDefect {
     /// The name lies outside the container.
-    #[error("lies outside the container")]
+    #[error("is outside the container")]
     OutOfBounds,
     /// No NUL ends the name inside the container.
     #[error("is not terminated")]
@@ -155,7 +155,7 @@ crate::errors! {
         #[error("compression type {found} is not supported; only self-contained containers are")]
         CompressionType { found: u16 = 2 } => "qpc.compression_type",
         /// The segment table lies outside the container, or inside its header.
-        #[error("the table of {count} segments at {pointer:#x} (base {base:#x}) lies outside the {size} bytes")]
+        #[error("the table of {count} segments at {pointer:#x} (base {base:#x}) is outside the {size} bytes")]
         TableOutOfBounds {
             pointer: u64 = 0x2000, base: u64 = 0, count: u64 = 4, size: u64 = 4096,
         } => "qpc.table_out_of_bounds",
@@ -163,7 +163,7 @@ crate::errors! {
         #[error("the name of segment {index} {defect}")]
         SegmentName { index: u64 = 2, defect: NameDefect = NameDefect::Unterminated } => "qpc.segment_name",
         /// A payload lies outside the container.
-        #[error("segment {segment}: {len} bytes at {pointer:#x} (base {base:#x}) lie outside the {size} bytes")]
+        #[error("segment {segment}: {len} bytes at {pointer:#x} (base {base:#x}) are outside the {size} bytes")]
         PayloadOutOfBounds {
             segment: String = "network.elf".into(), pointer: u64 = 0x800, base: u64 = 0, len: u64 = 8192,
             size: u64 = 4096,
@@ -189,7 +189,7 @@ crate::errors! {
         } => "qpc.segment_too_short",
         /// A payload has changed since the container was written.
         #[error(
-            "segment {segment}: the stored CRC is {stored:#010x}, that of the data is {computed:#010x}; the file is damaged"
+            "segment {segment}: the stored CRC is {stored:#010x}, the data have {computed:#010x}; the file is damaged"
         )]
         CrcMismatch {
             segment: String = "constants.bin".into(), stored: u32 = 0x1a2b_3c4d, computed: u32 = 0x5e6f_7a8b,
@@ -253,16 +253,16 @@ crate::errors! {
         // Constants.
         /// An initializer is not aligned for kernels.
         #[error(
-            "initializer `{name}` begins at byte {offset} of constants.bin, which is no multiple of {needed}; the engine \
-             uses it where it lies: compile the model again"
+            "initializer `{name}` begins at byte {offset} of constants.bin, which is not a multiple of {needed}, so \
+             the engine cannot use it in the mapped file; compile the model again"
         )]
         InitializerAlignment {
             name: String = "w".into(), offset: u64 = 65, needed: u64 = 64,
         } => "qpc.initializer_alignment",
         /// The constants are not aligned for kernels.
         #[error(
-            "initializer `{name}` has elements of {needed} bytes, and constants.bin begins at byte {start}; the engine uses \
-             it where it lies: write the container with aligned segments"
+            "initializer `{name}` has elements of {needed} bytes, but constants.bin begins at byte {start}, so the \
+             engine cannot use it in the mapped file; write the container with aligned segments"
         )]
         ConstantsAlignment {
             name: String = "w".into(), start: u64 = 1025, needed: u64 = 4,
@@ -280,7 +280,7 @@ crate::errors! {
             table: &'static str = "metadata", offset: u64 = 40, defect: FlatDefect = FlatDefect::OutOfBounds,
         } => "qpc.flatbuffer",
         /// The legacy metadata struct points outside its section.
-        #[error("legacy metadata: {field} lies outside the {size} bytes")]
+        #[error("legacy metadata: {field} is outside the {size} bytes")]
         LegacyMetadata { field: &'static str = "dma requests", size: u64 = 128 } => "qpc.legacy_metadata",
         /// The metadata has another major version.
         #[error("metadata version {found} is not supported; expected {supported}")]

@@ -32,7 +32,7 @@ pub enum PlanError {
     #[allow(missing_docs)]
     TensorCount { inputs: usize, outputs: usize, expected_inputs: usize, expected_outputs: usize },
     /// An input may be partial.
-    #[error("input `{input}` may be given in part, which no graph can take")]
+    #[error("input `{input}` accepts partial data, which no graph supports")]
     #[allow(missing_docs)]
     PartialInput { input: String },
     /// A tensor of the plan does not match the binding at its index.

@@ -248,7 +248,7 @@ impl Plan {
         struct Versioned {
             version: u64,
         }
-        // Also what no entry of a plan holds has to be text.
+        // Entries that are not in a plan must be text too.
         let json =
             std::str::from_utf8(json).map_err(|error| PlanError::Json { reason: error.to_string() })?;
         let decoded: Result<Self, _> = serde_json::from_str(json);

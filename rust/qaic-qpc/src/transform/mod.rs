@@ -197,7 +197,7 @@ impl Planner<'_> {
             step: to_u64(index),
             kind: transform.kind.into(),
         };
-        // A copy moves bytes in whatever layout they are; everything else looks at elements.
+        // A copy moves bytes in any layout; all other steps read elements.
         let is_copy = transform.kind == TransformKind::CopyDmaBuffer;
         if !is_copy && (before.layout != FLAT || transform.layout != FLAT) {
             return Err(unsupported());

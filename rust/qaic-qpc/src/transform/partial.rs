@@ -97,7 +97,7 @@ impl TransferPlan {
             let first = (*extent).max(headers.get(&place.buffer).copied().unwrap_or_default());
             let start = align_up(first, u64::from(align)).unwrap_or(u64::MAX);
             let end = start.saturating_add(bytes);
-            // Without data nothing lies there, so alignment alone cannot make the buffer too small.
+            // Without data, alignment alone cannot make the buffer too small.
             let (start, end) = if bytes == 0 { (start.min(size), end.min(size)) } else { (start, end) };
             let overflow = || QpcError::DmaOutOfBounds {
                 binding: input.name.to_string(),

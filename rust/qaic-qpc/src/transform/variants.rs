@@ -93,7 +93,7 @@ impl Variant<'_> {
             // Said again with the name, which may be long and is not copied for every entry.
             Err(_) => self.plan(shape, binding.name.clone())?,
         };
-        // Behind the largest tensor another one may lie.
+        // Another tensor may follow the largest one.
         if plan.user_bytes > self.base.user_bytes {
             return Err(self.refuse(ShapeDefect::Size));
         }

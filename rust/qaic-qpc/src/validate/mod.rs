@@ -166,7 +166,7 @@ fn validate_inner(image: Image<'_>, report: &mut Report, depth: u32) -> bool {
 fn report_warning(warning: &Warning, report: &mut Report) {
     let (code, segment, message) = match warning {
         Warning::Version { major } => {
-            ("qpc.container_version", None, format!("container version {major} is not known, 0 is"))
+            ("qpc.container_version", None, format!("container version {major} is unknown; 0 is expected"))
         }
         Warning::TableAlignment { offset } => {
             ("qpc.table_alignment", None, format!("the segment table at {offset} is not aligned to 8 bytes"))
@@ -207,14 +207,14 @@ fn validate_crcs(image: Image<'_>, report: &mut Report) {
             Ok(Some(computed)) if computed == stored => {}
             Ok(Some(computed)) => {
                 let message =
-                    format!("the stored CRC is {stored:#010x}, that of the data is {computed:#010x}");
+                    format!("the stored CRC is {stored:#010x}, the CRC of the data is {computed:#010x}");
                 report.add_error("qpc.crc_mismatch", crc.name(), message);
             }
             Ok(None) => {
                 report.add_warning(
                     "qpc.crc_without_data",
                     crc.name(),
-                    "what this CRC covers is not there".to_owned(),
+                    "the section that this CRC covers is missing".to_owned(),
                 );
             }
             Err(error) => report.error(Some(crc.name()), &error),

@@ -50,7 +50,7 @@ fn validate_transfers(error: Option<QpcError>, report: &mut Report) {
 fn validate_header(network: &NetworkDesc, report: &mut Report) {
     if network.major_version != MAJOR_VERSION || network.minor_version != 0 {
         let message = format!(
-            "descriptor version {}.{} is not known, {MAJOR_VERSION}.0 is",
+            "descriptor version {}.{} is unknown; {MAJOR_VERSION}.0 is expected",
             network.major_version, network.minor_version
         );
         report.add_warning("qpc.descriptor_version", NETWORK_DESC, message);
@@ -73,7 +73,7 @@ fn validate_bindings(network: &NetworkDesc, report: &mut Report) {
     let mut names = HashSet::new();
     for binding in network.inputs.iter().chain(&network.outputs) {
         if !names.insert(&binding.name) {
-            let message = format!("two bindings are called {:?}", binding.name);
+            let message = format!("two bindings have the name {:?}", binding.name);
             report.add_warning("qpc.duplicate_binding", NETWORK_DESC, message);
         }
         let ranks = [binding.io_initial.dims.len(), binding.io_transformed.dims.len()];

@@ -36,7 +36,7 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, report: 
 
 fn validate_metadata(metadata: &Metadata, report: &mut Report) {
     if metadata.network_name.is_empty() {
-        report.add_error("qpc.metadata_name", NETWORK_ELF, "the metadata names no network".to_owned());
+        report.add_error("qpc.metadata_name", NETWORK_ELF, "the metadata has no network name".to_owned());
     }
     let sizes = [
         ("numNSPs", u64::from(metadata.num_nsps)),
@@ -57,7 +57,7 @@ fn validate_metadata(metadata: &Metadata, report: &mut Report) {
         ("nspMulticastTables", metadata.nsp_multicast_tables.len(), metadata.num_nsps),
     ];
     for (field, found, expected) in counts {
-        // An absent list says nothing; a CPU program has none.
+        // A missing list means nothing; a CPU program has none.
         if found != 0 && found != usize::from(expected) {
             let message = format!("metadata list {field} has {found} entries, {expected} expected");
             report.add_warning("qpc.metadata_count", NETWORK_ELF, message);
@@ -96,7 +96,7 @@ fn validate_request(request: &DmaRequest, network: &NetworkDesc, report: &mut Re
         report.add_error("qpc.dma_request", NETWORK_ELF, message);
     }
     if i32::from(request.in_out) != i32::from(buffer.dir) {
-        let message = format!("a DMA request goes against the direction of buffer {}", request.num);
+        let message = format!("a DMA request has another direction than buffer {}", request.num);
         report.add_error("qpc.dma_direction", NETWORK_ELF, message);
     }
 }
@@ -107,7 +107,7 @@ fn validate_image_crc(file: &[u8], report: &mut Report) {
     let Some(computed) = report.take(NETWORK_ELF, elf::load_image_crc(file)) else { return };
     if stored != Some(computed) {
         let message =
-            format!("section {IMAGE_CRC_SECTION} does not hold the CRC of the image, {computed:#010x}");
+            format!("section {IMAGE_CRC_SECTION} does not contain the CRC of the image, {computed:#010x}");
         report.add_error("qpc.crc_mismatch", NETWORK_ELF, message);
     }
 }

@@ -67,7 +67,7 @@ impl Power {
 
     /// Returns the error power of the scale and offset of this range; `None` if the range is empty.
     fn of(&self, (low, high): (f64, f64)) -> Option<f64> {
-        // `1.5 * 2^52` leaves what it is added to rounded half to even.
+        // Adding `1.5 * 2^52` rounds half to even.
         const ROUNDER: f64 = 6_755_399_441_055_744.0;
         let params =
             quant_params(low, high, Schema::Asymmetric, self.precision).ok().filter(|_| low < high)?;

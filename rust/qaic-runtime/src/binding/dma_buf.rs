@@ -32,27 +32,25 @@ impl Program {
             bindings.into_iter().nth(binding).map_or_else(String::new, |binding| binding.name.clone())
         };
         let refused = |why: &str| {
-            let what = format!("binding `{}` takes no memory behind a descriptor: {why}", name());
+            let what = format!("binding `{}` cannot use the memory of a descriptor: {why}", name());
             Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument { what })))
         };
         if self.io_options().io_crc.is_some() {
-            return refused("the program was compiled with io_crc, which sums the bytes on the host");
+            return refused("the program was compiled with io_crc, which computes checksums on the host");
         }
         let is_kept = |pair: &RetainedPair| pair.input == binding || pair.output + inputs == binding;
         if self.retained().iter().any(is_kept) {
             return refused("its value is kept between inferences");
         }
         if network.stats_output().is_some_and(|output| output + inputs == binding) {
-            return refused("the statistics are put together on the host");
+            return refused("the host assembles the statistics");
         }
         if self.variants().iter().any(|transfers| transfers.has_partial_inputs()) {
-            return refused("the program has inputs of which parts may be given, so it packs all of them");
+            return refused("the program accepts partial inputs, so it packs all inputs");
         }
         for transfers in self.variants() {
             let Some(buffer) = transfers.whole_buffer(binding) else {
-                return refused(
-                    "it is converted on its way, or shares its DMA buffer; use memory of the heap",
-                );
+                return refused("it needs a conversion, or shares its DMA buffer; use ordinary memory");
             };
             // The device moves all of the buffer, which may be longer than the tensor at its begin.
             let expected = transfers.dma_bytes().get(buffer).copied().unwrap_or(0);
@@ -89,7 +87,9 @@ impl DmaBufBindings {
         let mut wanted: Vec<(usize, &Arc<DmaBuf>)> = Vec::new();
         for (binding, memory) in descriptors(bindings) {
             let buffer = transfers.whole_buffer(binding).ok_or_else(|| InputError::Argument {
-                what: format!("binding {binding} is not all of a DMA buffer; no descriptor can stand for it"),
+                what: format!(
+                    "binding {binding} is only a part of a DMA buffer; a descriptor cannot replace it"
+                ),
             })?;
             wanted.push((buffer, memory));
         }

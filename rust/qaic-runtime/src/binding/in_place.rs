@@ -99,7 +99,7 @@ impl InPlace {
     ) -> Result<(), RuntimeError> {
         window::check_downloads(&mut bindings.windows, transfers)?;
         for (input, output, mut state) in retained.updated() {
-            // What was computed goes back to the caller's value where there was one.
+            // The result is copied to the caller's value, if there is one.
             let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values: None };
             if let Some(transfer) = transfers.inputs().get(input)
                 && matches!(bindings.inputs.get(input), Some(InputBinding::Memory(_)))

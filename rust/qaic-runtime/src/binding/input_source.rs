@@ -179,7 +179,7 @@ impl BufferSlot {
             _ => ErrorDetail::Io { path: path.to_owned(), source: Arc::new(source) }.into(),
         };
         let mut bytes = Vec::new();
-        // One byte more than fits shows that a file is too large, whatever its size.
+        // One byte more than fits shows that a file is too large.
         let limit = (self.len_bytes as u64).saturating_add(1);
         open_regular(path)
             .and_then(|(file, _)| file.take(limit).read_to_end(&mut bytes))

@@ -148,7 +148,7 @@ impl IoBinding {
         mut watch: Option<&mut Watch>,
         check: Option<CancellationCheck<'_>>,
     ) -> Result<(), RuntimeError> {
-        // One that its caller runs at once has begun when it came.
+        // An inference that its caller runs immediately started when it arrived.
         stamp(watch.as_deref_mut().filter(|watch| watch.stages.begun_ns == 0), |stages| &mut stages.begun_ns);
         self.is_measured = watch
             .as_deref()
@@ -290,7 +290,7 @@ fn deliver_stats(
 ) {
     let delivered = try_deliver_stats(exec, output, bindings, transfers, watch);
     if let Err(error) = delivered {
-        log::global().warn(|| format!("statistics of an inference are lost: {error}"));
+        log::global().warn(|| format!("the statistics of an inference are lost: {error}"));
         if let Some(OutputBinding::Memory(memory)) =
             output.and_then(|output| bindings.outputs.get_mut(output))
         {

@@ -65,7 +65,7 @@ impl IoCheck {
     ) -> Result<(), RuntimeError> {
         for (index, (binding, taken)) in bindings.inputs.iter().zip(&self.taken.inputs).enumerate() {
             if let InputBinding::Memory(memory) = binding {
-                self.compare(memory.as_slice(), taken, "submitted", "begun", || name(index))?;
+                self.compare(memory.as_slice(), taken, "submitted", "read", || name(index))?;
             }
         }
         Ok(())

@@ -94,7 +94,7 @@ impl DmaBuffers for dyn Exec + '_ {
 fn in_buffer(place: Place, buffer: HostSlice<'_>) -> Result<HostSlice<'_>, RuntimeError> {
     buffer.subslice(place.offset, place.bytes).ok_or_else(|| {
         RuntimeError::from(ErrorDetail::Internal {
-            what: format!("{place:?} does not lie in a DMA buffer of {} bytes", buffer.len()),
+            what: format!("{place:?} is not inside a DMA buffer of {} bytes", buffer.len()),
         })
     })
 }

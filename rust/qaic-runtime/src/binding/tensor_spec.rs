@@ -201,7 +201,7 @@ pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> 
         binding.name.strip_suffix(RETAINED_SUFFIX).map(|base| (output, base))
     });
     let bases: Vec<_> = bases.collect();
-    // The plan is read only where it could say something.
+    // The plan is read only if it can contain the answer.
     if bases.is_empty() || read_plan(image)?.is_some_and(|plan| !plan.retained_state) {
         return Ok(Vec::new());
     }

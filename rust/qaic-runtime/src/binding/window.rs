@@ -61,7 +61,7 @@ fn check_unconverted(transfer: &BindingTransfer) -> Result<(), RuntimeError> {
         return Ok(());
     }
     Err(InputError::Argument {
-        what: format!("output `{}` is converted on its way; no box of it can be read", transfer.name()),
+        what: format!("output `{}` needs a conversion; a part of it cannot be read", transfer.name()),
     }
     .into())
 }
@@ -119,7 +119,7 @@ impl<'a> Rows<'a> {
         if !fits {
             return Err(InputError::Argument {
                 what: format!(
-                    "a box of {extent:?} elements at {origin:?} does not lie in a tensor of {dims:?}"
+                    "a box of {extent:?} elements at {origin:?} is not inside a tensor of {dims:?}"
                 ),
             }
             .into());

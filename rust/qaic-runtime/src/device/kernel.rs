@@ -89,7 +89,7 @@ impl Kernel {
             "" | "ssr" => Profile::Ssr,
             other => return Err(unknown("QAIC_EMU_PROFILE", other, "old, new and ssr")),
         };
-        // The waiting thread makes the time go by, and so has to do the work that it waits for as well.
+        // The waiting thread advances the time, so it must also do the work that it waits for.
         let (clock, execution_mode) = match emulated_time.as_deref().unwrap_or_default() {
             "" | "system" => (EmuClock::System(SystemClock::default()), ExecutionMode::Threads),
             "virtual" => (EmuClock::Virtual(Arc::new(VirtualClock::default())), ExecutionMode::Inline),

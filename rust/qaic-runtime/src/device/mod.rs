@@ -220,7 +220,7 @@ pub trait Device: Executor {
     fn reset(&self) -> Result<(), RuntimeError> {
         Err(ErrorDetail::Device(DeviceError::Unsupported {
             what: format!(
-                "a reset of device {}, of kind `{}`, which keeps nothing beyond the processes that use it",
+                "a reset of device {}, of kind `{}`, which keeps no state between processes",
                 self.id().0,
                 self.kind().name()
             ),
@@ -335,7 +335,7 @@ pub trait Exec: Debug + Send {
             None => Ok(()),
             Some(_) => Err(ErrorDetail::Device(DeviceError::Unsupported {
                 what: format!(
-                    "DMA buffer {index} lies in memory of this device's host; it takes no descriptor"
+                    "DMA buffer {index} is in the host memory of this device and cannot use a descriptor"
                 ),
             })
             .into()),

@@ -120,10 +120,11 @@ impl Placement {
             None => Ok(()),
             Some((_, id)) => Err(ErrorDetail::Input(InputError::Argument {
                 what: format!(
-                    "device mapping \"{self}\" names device {} twice; each partition needs a device of its own",
+                    "device mapping \"{self}\" names device {} twice; each partition needs its own device",
                     id.0
                 ),
-            }).into()),
+            })
+            .into()),
         }
     }
 

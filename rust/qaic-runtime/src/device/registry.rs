@@ -147,7 +147,7 @@ impl Registry {
         let Some(kernel) = Kernel::open(options)? else {
             return if are_needed {
                 Err(ErrorDetail::Device(DeviceError::Unsupported {
-                    what: "cards: this library was built without them".to_owned(),
+                    what: "cards are not supported: this library was built without them".to_owned(),
                 })
                 .into())
             } else {

@@ -23,9 +23,9 @@ qaic_qpc::errors! {
             => "device.not_found" "DeviceNotFoundError" [id as "device", existing],
         /// A program needs more devices than are available.
         #[error(
-            "the program is partitioned for {needed} devices; of kind `{kind}` there {} {}, with the ids {existing:?}{}",
-            if existing.len() == 1 { "is" } else { "are" },
+            "the program is partitioned for {needed} devices; kind `{kind}` has {} {}, with the ids {existing:?}{}",
             existing.len(),
+            if existing.len() == 1 { "device" } else { "devices" },
             more_devices(*needed, kind, *hidden)
         )]
         TooFew {
@@ -49,7 +49,7 @@ qaic_qpc::errors! {
         /// The device exists but cannot be used.
         #[error("device {id} cannot be used: {reason}")]
         Unavailable {
-            id: u32 = 0, reason: String = "it has no node yet; its firmware may still be booting".into(),
+            id: u32 = 0, reason: String = "it has no device node yet; its firmware may still be booting".into(),
         } => "device.unavailable" [id as "device"],
         /// The device does not support the operation.
         #[error("not supported: {what}")]
@@ -79,7 +79,7 @@ qaic_qpc::errors! {
                  without this check"
             },
         /// The memory for a buffer could not be allocated.
-        #[error("{bytes} bytes for {what} could not be allocated")]
+        #[error("cannot allocate {bytes} bytes for {what}")]
         OutOfMemory { bytes: u64 = 1 << 40, what: &'static str = "an output" }
             => "device.memory" "DeviceMemoryError" [bytes],
     }

@@ -103,7 +103,7 @@ impl From<qaic_sched::Error> for ErrorDetail {
             Error::Forked => StateError::Forked.into(),
             Error::QueueFull { capacity } => StateError::QueueFull { capacity }.into(),
             Error::TooManyRequests { most } => InputError::Argument {
-                what: format!("a program has {most} exec objects at most, which exist"),
+                what: format!("the program already has {most} exec objects, the maximum"),
             }
             .into(),
             Error::NoJob { .. } => Self::Internal { what: error.to_string() },

@@ -6,11 +6,11 @@ qaic_qpc::errors! {
     pub enum StateError: "StateError" {
         /// The object belongs to the process that this one was forked from.
         #[error(
-            "this object was made before the process was forked; its threads and cores are the parent's. Make it again \
-             in the child"
+            "this object was created before the process was forked; its threads and cores belong to the parent. Create \
+             it again in the child"
         )]
         Forked => "call.forked"
-            hint "make sessions and programs after the fork, or use the start method spawn or forkserver",
+            hint "create sessions and programs after the fork, or use the start method spawn or forkserver",
         /// The exec object or handle carries an inference that has not ended.
         #[error("its inference is in flight; wait until it ends")]
         InFlight => "inference.in_flight",

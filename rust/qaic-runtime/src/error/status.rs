@@ -6,7 +6,7 @@ macro_rules! statuses {
     ($($status:ident $name:literal,)*) => {
         /// Status of a call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)] // docs/reference/errors.md says which errors have which
+        #[allow(missing_docs)] // docs/reference/errors.md lists the status of each error
         pub enum QStatus {
             $($status,)*
         }
@@ -91,7 +91,7 @@ impl QStatus {
             9 => Self::BadFd,
             110 => Self::TimedOut,
             25 => Self::Unsupported,
-            // Of a control message; on the data path it is a lost channel, which is an error of its own.
+            // Of a control message; on the data path it is a lost channel, which is a separate error.
             32 => Self::DataCrcError,
             _ => Self::Error,
         }

@@ -28,7 +28,7 @@ pub struct CompletionQueue {
     changed: EventCount,
     awaited: AtomicU32,
     is_woken: AtomicBool,
-    // Earliest time at which there is something to look after, on the process's clock; MAX where there is none.
+    // Earliest time at which the queue needs attention, on the process's clock; MAX if it needs none.
     next_check_ns: AtomicU64,
     fork_guard: ForkGuard,
 }
@@ -61,7 +61,7 @@ impl CompletionQueue {
     pub(super) fn watch(&self, at: Instant, inference: &Weak<PendingInference>) {
         let at_ns = clock::after(at.saturating_duration_since(Instant::now()));
         self.entries.push(QueueEntry::Watch { at_ns, inference: Weak::clone(inference) });
-        // RMW: either this sees what the collector plans, or the collector sees the entry or this time.
+        // RMW: either this sees the plan of the collector, or the collector sees the entry or this time.
         if self.next_check_ns.fetch_min(at_ns, Ordering::AcqRel) > at_ns {
             self.changed.notify_one();
         }
@@ -96,7 +96,7 @@ impl CompletionQueue {
         self.fork_guard.check()?;
         let until = Deadline::after(limit);
         self.collector.try_with(|checks| self.wait_with(checks, until)).ok_or_else(|| {
-            let what = "another thread waits for these inferences; one at a time can".to_owned();
+            let what = "another thread already waits for these inferences".to_owned();
             ErrorDetail::State(StateError::Invalid { what }).into()
         })
     }

@@ -55,7 +55,7 @@ impl Lease<'_> {
                 Ok(())
             })??;
             let outcome = self.exec.run(scope);
-            // The inference has ended, so the memory can be given back.
+            // The inference has ended, so the memory can be returned.
             self.bind(Bindings::clear)?;
             outcome
         })
@@ -72,17 +72,15 @@ impl Deref for Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        // The memory bound may be gone after this: nothing may be under way, and nothing stay bound.
+        // The bound memory may be freed after this, so nothing may be in flight or stay bound.
         self.exec.end();
         match self.exec.bind(Bindings::clear) {
             Ok(()) => {
                 // It was acquired, so it can be put back.
                 let _ = self.set.put_completed(self.handle);
             }
-            // It keeps its place rather than memory that may be gone.
-            Err(error) => {
-                log::global().warn(|| format!("an exec object is not returned to its set: {error}"))
-            }
+            // It keeps its place instead of memory that may be freed.
+            Err(error) => log::global().warn(|| format!("cannot return an exec object to its set: {error}")),
         }
     }
 }

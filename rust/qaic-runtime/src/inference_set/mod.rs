@@ -305,7 +305,7 @@ impl InferenceSet {
                 }
                 Err(PutBackError::InFlight) => Err(ErrorDetail::State(StateError::InFlight).into()),
                 Err(PutBackError::Available) => Err(ErrorDetail::State(StateError::Invalid {
-                    what: format!("handle {} was put back already; get it or submit it first", handle.0),
+                    what: format!("handle {} was already returned; get it or submit it first", handle.0),
                 })
                 .into()),
             };
@@ -438,7 +438,7 @@ pub enum Help {
 impl Drop for InferenceSet {
     fn drop(&mut self) {
         if self.fork_guard.is_current() {
-            // All before any: those that run stand in the way of those that wait.
+            // All are cancelled before any ends, because running ones block waiting ones.
             self.execs.iter().for_each(|exec| exec.cancel());
         }
     }
@@ -446,7 +446,7 @@ impl Drop for InferenceSet {
 
 fn unknown_handle(handle: HandleId) -> RuntimeError {
     ErrorDetail::Input(InputError::Argument {
-        what: format!("handle {} is not of this inference set", handle.0),
+        what: format!("handle {} does not belong to this inference set", handle.0),
     })
     .into()
 }

@@ -35,7 +35,7 @@ pub struct PendingInference {
     parts: ExclusiveCell<Parts>,
     // Kept by the parts until the inference has ended: a kept result keeps no cores.
     set: Weak<InferenceSet>,
-    // Why it failed; written before the word says that it did.
+    // Reason of the failure; written before the state word reports the failure.
     failure: OnceLock<RuntimeError>,
     report: OnceLock<(Arc<CompletionQueue>, u64)>,
     deadline: Option<Deadline>,
@@ -282,7 +282,7 @@ impl PendingInference {
             Err(error) => error,
         };
         if error.is_timeout() && self.deadline.is_some_and(Deadline::has_passed) {
-            // As after `run`, the device has let go of it when the error is raised.
+            // As after `run`, the device no longer uses it when the error is raised.
             let left = || self.has_left().then_some(());
             while !self.revoke() && self.state.wait(CANCEL_PERIOD, left).is_none() {
                 self.cancel();

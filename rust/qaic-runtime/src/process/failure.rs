@@ -5,7 +5,7 @@ use crate::error::{QStatus, RuntimeError};
 
 /// The call that failed. It determines the object's name in log lines and the error type for the error handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // objects, and what is done with them
+#[allow(missing_docs)] // variants are objects and operations
 pub enum FailureSource {
     Context,
     Program,

@@ -43,7 +43,7 @@ pub fn watch() -> Result<(), RuntimeError> {
     match status {
         0 => Ok(()),
         errno => Err(ErrorDetail::Internal {
-            what: format!("forks cannot be watched: {}", io::Error::from_raw_os_error(errno)),
+            what: format!("cannot register the fork handler: {}", io::Error::from_raw_os_error(errno)),
         }
         .into()),
     }
@@ -76,7 +76,7 @@ impl<T: Default> ForkLocal<T> {
         match &mut *slot {
             Some((origin, value)) if *origin == here => work(value),
             other => {
-                // An ancestor's value is not dropped: what it holds belongs to that process.
+                // The value of an ancestor is not dropped, because its content belongs to that process.
                 mem::forget(other.take());
                 work(&mut other.insert((here, T::default())).1)
             }

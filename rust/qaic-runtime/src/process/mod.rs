@@ -8,7 +8,7 @@ mod detached;
 mod failure;
 pub mod fork;
 pub mod log;
-#[allow(unsafe_code)] // two system calls without memory of their own
+#[allow(unsafe_code)] // two system calls that use no memory
 pub(crate) mod priority;
 mod reaped;
 pub mod reaper;

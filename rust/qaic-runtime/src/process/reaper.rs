@@ -80,7 +80,7 @@ impl Teardown {
     /// Waits briefly, or for [`EXIT_LIMIT`] while the process ends.
     pub fn wait_briefly(&self) {
         let limit = if IS_EXITING.load(Ordering::Relaxed) { EXIT_LIMIT } else { BRIEFLY };
-        // What is late goes on.
+        // Late teardowns continue.
         let _ = self.wait(&mut WaitScope::until(Deadline::after(limit)));
     }
 
@@ -241,7 +241,7 @@ impl Reaper {
         if thread::Builder::new().name("qaic-reaper".to_owned()).spawn(life).is_err() {
             let mut state = self.state.lock();
             state.threads -= 1;
-            // With no thread at all, the caller's has to do.
+            // Without any thread, the caller's thread does the work.
             let work = if state.threads == 0 { state.queue.pop_front() } else { None };
             drop(state);
             if let Some(work) = work {

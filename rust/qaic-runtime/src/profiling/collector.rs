@@ -24,9 +24,9 @@ pub struct ProfiledProgram {
     pub facts: ProgramFacts,
     /// True if the device measures the program's operations.
     pub has_stats: bool,
-    // What explains stats buffers, until the last of a program that is gone was fetched: it keeps a file mapped.
+    // Descriptions of stats buffers, until the last buffer of a deleted program was fetched: they keep a file mapped.
     image: Option<Arc<Image>>,
-    // Dead when the program is gone or was removed.
+    // Dead if the program was deleted or removed.
     registry: Weak<SubscriptionRegistry>,
 }
 
@@ -138,7 +138,7 @@ impl Collector {
 
     /// Returns the samples since the last call.
     pub fn drain(&self) -> Result<ProgramSamples, RuntimeError> {
-        // Asked before: of a program that is gone by now, no sample comes later.
+        // Asked first: a program that is already deleted gives no more samples.
         let gone: Vec<bool> = self.programs.lock().iter().map(|program| !program.is_profiled()).collect();
         let collected = self.profiler.drain()?;
         let mut all = self.programs.lock();

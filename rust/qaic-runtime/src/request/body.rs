@@ -252,7 +252,7 @@ impl Job for Body {
             body.sample = body.begin_sample();
             body.is_deferred = body.io.needs_reclaim();
             let mut outcome = body.inputs_checked();
-            // What has to wait for the device first does so where a thread may wait for it.
+            // Inferences that must first wait for the device do so on a thread that may wait.
             if outcome.is_ok() && !body.is_deferred {
                 let watch = body.sample.as_mut().map(|sample| &mut sample.watch);
                 outcome = body.io.submit(&mut body.bindings, None, watch, None);
@@ -280,7 +280,7 @@ impl Job for Body {
                     is_left = true;
                     return outcome;
                 }
-                // It was meant for the inference before, which had just ended; this one is begun again.
+                // It was meant for the previous inference, which had just ended; this one is started again.
                 outcome = self.run_again(request, None, None);
             } else if is_given_up && outcome.is_err() {
                 request.cancel_on_device();

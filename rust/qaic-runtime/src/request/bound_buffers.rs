@@ -28,7 +28,7 @@ pub struct BoundBuffers {
     exec: Arc<ExecObj>,
     specs: Arc<BindingSpecs>,
     state: ExclusiveCell<BoundState>,
-    // What `state` says of announced dims. Stored by the thread that works on it, read by any.
+    // State of announced dims. The thread that works on them stores it; any thread reads it.
     has_announced: AtomicBool,
     is_waiting: AtomicBool,
 }
@@ -170,13 +170,13 @@ impl BoundBuffers {
     ) -> Result<T, E> {
         let edited = self.state.try_with(|state| {
             let outcome = change(state);
-            // Release: the thread that reads them sees what was bound before.
+            // Release: the thread that reads them sees the earlier bindings.
             self.has_announced.store(state.announced.is_something(), Ordering::Release);
             self.is_waiting.store(state.announced.is_waiting, Ordering::Release);
             outcome
         });
         edited.unwrap_or_else(|| {
-            let what = "another thread binds buffers to this exec object; bind them on one thread at a time";
+            let what = "another thread binds buffers to this exec object; use one thread at a time";
             Err(RuntimeError::from(StateError::Invalid { what: what.to_owned() }).into())
         })
     }
@@ -268,7 +268,7 @@ impl BoundBuffers {
                 state.announced.is_waiting = false;
                 Ok(())
             }
-            // They belonged to buffers that are gone.
+            // They belonged to deleted buffers.
             Some(Err(_)) if !state.announced.is_waiting => {
                 return self.bind_part(state, first, buffers, None);
             }
@@ -301,7 +301,7 @@ impl BoundBuffers {
     /// Returns the reason why an inference cannot begin yet. Reads one flag.
     pub fn check_announced(&self) -> Result<(), RuntimeError> {
         if self.is_waiting.load(Ordering::Acquire) {
-            let what = "the dims given by setBufferDimensions do not fit the buffers; give it the buffers they belong to";
+            let what = "the dims of setBufferDimensions do not fit the buffers; set those buffers first";
             return Err(refused(what.to_owned()));
         }
         Ok(())
@@ -509,7 +509,7 @@ impl BoundBuffers {
 
 fn set_shape(slot: &mut Option<GivenShape>, given: Option<&GivenShape>) {
     match (given.filter(|given| !given.is_left_out()), slot) {
-        // Reuses what is allocated.
+        // Reuses the allocation.
         (Some(given), Some(known)) => {
             known.item_bytes = given.item_bytes;
             known.dims.clone_from(&given.dims);
@@ -540,7 +540,7 @@ fn check_windows(
     match unseen {
         None => Ok(()),
         Some(window) => Err(refused(format!(
-            "binding {} lies behind a descriptor; no box of it can be copied",
+            "binding {} belongs to a descriptor; a part of it cannot be copied",
             window.binding
         ))),
     }

@@ -37,7 +37,7 @@ fn requests_after_the_last_output_end_before_the_next_inference() {
     for value in 1..=3 {
         run(&mut *exec, value).unwrap();
     }
-    // Outputs are awaited; where the card is not ready for the next inference, what follows them is, too.
+    // Waits for outputs, and for the requests after them if the card is not ready for the next inference.
     assert_eq!([request::EXECUTE_BO, request::WAIT_BO].map(|request| rig.card.calls(request)), [5, 5]);
     drop((exec, activation));
     rig.finish();

@@ -183,7 +183,7 @@ impl Shape {
             }
         }
         if !self.is_strict {
-            // Nothing outside of the program can know what that is for.
+            // Nothing outside the program knows the purpose of this.
             requests[0].doorbell_ops = vec![DoorbellOp::default()];
         }
         Metadata { network_name: "n".into(), dma_requests: requests, num_nsps: 1, ..Metadata::default() }

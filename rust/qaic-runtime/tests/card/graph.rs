@@ -327,7 +327,7 @@ fn announced_inference_is_measured_and_no_other() {
 
 #[test]
 fn program_refused_by_the_cores_leaves_nothing_on_the_card() {
-    // Its plan says that it is for the host, and then nothing of what a host would run.
+    // Its plan names the host as the target, but contains nothing that a host can run.
     let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: true };
     let workload = Arc::new(GraphWorkload::new(Vec::new()));
     let cards = Cards::of(EmuKmd::new(EmuOptions { workload, ..EmuOptions::default() }).unwrap());

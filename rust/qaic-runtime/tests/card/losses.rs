@@ -167,7 +167,7 @@ fn cores_that_never_come_back_lose_the_card() {
     assert_eq!(run(&mut *exec, 1).unwrap_err().code(), "device.channel_lost");
     run(&mut *other_exec, 2).unwrap();
     pass(&rig, Duration::from_secs(16));
-    // Looking is what finds it.
+    // A look detects the loss.
     let _ = rig.device.status();
     assert_eq!(run(&mut *other_exec, 3).unwrap_err().code(), "device.lost");
     assert_eq!(program.activate().unwrap_err().code(), "device.lost");

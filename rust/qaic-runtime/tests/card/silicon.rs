@@ -134,7 +134,7 @@ fn card_with_other_shapes_than_the_bindings_refuses() {
 fn control_buffer_has_shapes_and_measuring() {
     let mut spec = shaped();
     spec.plan = Some(planned(r#", "control_buffer": 2"#));
-    // Where the output comes from, so that what the cores get comes back.
+    // The output is read from here, so that the data of the cores come back.
     let control = DmaRequest { num: 2, ..spec.metadata.dma_requests[0].clone() };
     spec.metadata.dma_requests.insert(1, control);
     spec.network.dma_buffers.push(DmaBuffer { size: 64, dir: Direction::In });

@@ -3,7 +3,7 @@
 //! A program of its own, because what it says about the process holds for all of it.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
-#[allow(dead_code)] // it holds what other tests need
+#[allow(dead_code)] // other tests use the rest of it
 #[path = "../card/rig.rs"]
 mod rig;
 

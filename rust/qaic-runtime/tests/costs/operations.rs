@@ -5,7 +5,7 @@
 //! `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does. The performance page shows the
 //! lines that these tests print.
 
-#![allow(clippy::print_stdout)] // the performance page shows what is counted
+#![allow(clippy::print_stdout)] // the performance page shows the counts
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

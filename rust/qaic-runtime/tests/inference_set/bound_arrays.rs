@@ -110,7 +110,7 @@ fn outputs_go_to_arrays_at_hand_or_to_new_ones() {
     bench.run(&arrays).unwrap();
     assert!(arrays.holds(1, &counted(ALL)));
     assert_eq!(bench.taken(1), Some(f32_bytes(&counted(ALL))));
-    // Once; and what went to an array has no memory of its own.
+    // Once; outputs that were written to an array have no memory of their own.
     assert_eq!((bench.taken(1), bench.taken(0), bench.taken(7)), (None, None, None));
     bench.bind(&arrays, 0, Some(0), &[Destination::Dropped, Destination::New]);
     bench.run(&arrays).unwrap();

@@ -185,7 +185,7 @@ fn listed_buffers_replace_their_bindings_alone() {
     // Shapes of no combination are bound, and said by the inference.
     bench.bound.replace_some(&[entry(&memory(HALF, 0.0), HALF)], Vec::new()).unwrap();
     assert_eq!(code(bench.run()), "input.no_matching_shape");
-    // What was bound by name is not what was bound by size.
+    // Bindings by name are independent of bindings by size.
     bench.bound.replace_all(&all, None).unwrap();
     assert!(bench.is_bound_to(&[&all[0], &all[1], &all[2]]));
     bench.run().unwrap();

@@ -325,7 +325,7 @@ fn pending_behind_another_can_be_revoked_and_is_not_reported() {
 fn pending_known_to_be_short_ends_in_its_start_and_is_not_reported() {
     let rig = Rig::new(1);
     let mut in_start = 0;
-    // How many it takes depends on the machine, and on what else is tested meanwhile.
+    // The number depends on the machine and on its load.
     for round in 0..20_000_u64 {
         let value = f32::from(u8::try_from(round % 200).unwrap());
         let inference = rig.start(value, round);

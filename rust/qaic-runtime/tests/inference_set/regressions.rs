@@ -64,7 +64,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
         }
     });
     assert!(accepted.into_inner() > 0);
-    // And where there is no room: what waits behind a device that holds fills the queue.
+    // Also without room: requests that wait for a held device fill the queue.
     control.hold().unwrap();
     let mut waiting = Vec::new();
     let refused = loop {

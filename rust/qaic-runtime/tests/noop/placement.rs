@@ -166,7 +166,7 @@ fn program_knows_its_own_context_alone() {
     program.check_context(&own).unwrap();
     assert_eq!(
         program.check_context(&other).unwrap_err().to_string(),
-        "the program belongs to another context; pass the one it was made with"
+        "the program belongs to another context; pass the context that created it"
     );
 }
 

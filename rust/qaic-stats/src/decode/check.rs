@@ -118,7 +118,7 @@ struct Anomalies {
 impl Anomalies {
     fn texts(&self) -> Vec<String> {
         let texts = [
-            (self.outside, "operations lie outside their thread's interval"),
+            (self.outside, "operations are outside their thread's interval"),
             (self.unordered, "operations start before the one before them"),
             (self.saturation, "operations have a saturated duration without its flag"),
             (self.reserved, "records have reserved bytes that are not zero"),

@@ -85,7 +85,7 @@ fn place(kind: Kind, name: &str) -> Option<(usize, usize)> {
 fn fixed<const STRIDE: usize, const WIDTH: usize>(block: &[u8], offset: usize, out: &mut [u8]) {
     let (records, _) = block.as_chunks::<STRIDE>();
     let (places, _) = out.as_chunks_mut::<WIDTH>();
-    // One bounds check for all: fields lie inside records.
+    // One bounds check for all fields, because fields are inside records.
     if offset > STRIDE.saturating_sub(WIDTH) {
         return;
     }

@@ -265,7 +265,7 @@ impl Sink for JsonSink<'_> {
             push_us(out, start_ns);
             out.extend_from_slice(b", ");
         }
-        // A line says only once where its event belongs.
+        // A line names the track of its event only once.
         out.truncate(out.len().saturating_sub(2));
         push_track(out, track);
         for (key, value) in event.iter().filter(|(key, _)| !OWN_KEYS.contains(&key.as_str())) {
@@ -382,7 +382,7 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
 
 fn push_escaped(out: &mut Vec<u8>, text: &str) {
     let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
-    // Without an early end, so that many bytes are looked at in one instruction.
+    // Without an early exit, so that one instruction compares many bytes.
     if text.bytes().fold(true, |so_far, byte| so_far & plain(byte)) {
         out.extend_from_slice(text.as_bytes());
         return;

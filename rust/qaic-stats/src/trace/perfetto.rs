@@ -117,7 +117,7 @@ impl<'a> PerfettoSink<'a> {
     fn emit(&mut self, at_ns: i64) {
         let packet = &mut self.packet;
         packet.clear();
-        // A trace begins at 0; what is before that can only be a wait.
+        // A trace begins at 0; only a wait can be before that.
         push_uint(packet, field::TIMESTAMP, u64::try_from(at_ns).unwrap_or(0));
         push_uint(packet, field::SEQUENCE_ID, SEQUENCE);
         push_uint(packet, field::SEQUENCE_FLAGS, if self.cleared { NEEDS_STATE } else { STATE_CLEARED });
@@ -373,10 +373,10 @@ impl Sink for PerfettoSink<'_> {
                 }
                 return;
             }
-            // Counters and the like have no counterpart in what is written here.
+            // Counters and similar events have no equivalent in this format.
             _ => return,
         };
-        // A track has to be described before anything is on it; its real name may come later.
+        // A track must be described before its first event; its final name may come later.
         if !self.uuids.contains_key(&(track.pid, None)) {
             self.process(track, &format!("Host_{}", track.pid));
         }

@@ -103,7 +103,7 @@ impl Channel {
                 late: Vec::new(),
                 completions: VecDeque::new(),
                 may_advance: is_strict,
-                // Without inputs, the first output is what the cores have to make.
+                // Without inputs, the cores must make the first output.
                 sync_mode: if is_strict { SyncMode::Semaphores } else { SyncMode::Ring { has_inputs: true } },
                 has_crashed: false,
             }),
@@ -149,7 +149,7 @@ impl Channel {
                 match cores.advance() {
                     Progress::Idle => cores.may_advance = false,
                     Progress::Worked => {
-                        // Where the ring alone sets the order, once for what came in.
+                        // If only the ring sets the order, once for all arrived elements.
                         cores.may_advance = cores.sync_mode == SyncMode::Semaphores;
                         return Step::Worked;
                     }
@@ -159,7 +159,7 @@ impl Channel {
             }
             match cores.process() {
                 Some(ElementOutcome::Ended) => {}
-                // What it did may be what the cores wait for.
+                // The cores may wait for its effect.
                 Some(ElementOutcome::Blocked { has_moved: true }) => cores.may_advance = true,
                 // Late data arrives when nothing else can happen.
                 None | Some(ElementOutcome::Blocked { .. }) if cores.transfer_late(&[true, false]) => {

@@ -172,7 +172,7 @@ fn channel_with_an_unraised_semaphore_blocks_until_it_is_stopped() {
 fn element_that_waits_after_its_transfer_keeps_the_status() {
     let (channel, _) = adder(1, true);
     let source = page(&[5]);
-    // Waits for what the cores raise after they saw the data.
+    // Waits for the semaphore that the cores raise after they have seen the data.
     let mut wait = Element { pages: source.clone(), len: 1, ..element(1) };
     (wait.sems[0], wait.sems[1]) = (sem(0, 2, 0, 0), sem(0, 5, 1, 1));
     channel.push(wait.clone());

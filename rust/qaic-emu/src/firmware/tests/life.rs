@@ -79,7 +79,7 @@ fn data_of_another_tag_or_length_is_refused() {
     assert_eq!(load(100, 3, vec![(300, b"elf")]), -6);
     assert_eq!(load(100, 4, vec![(100, b"elf")]), -6);
     assert_eq!(load(100, 2, vec![(100, b"elf")]), -6);
-    // Tags are fixed, whatever matches; names end.
+    // Tags have a fixed length; names have a terminator.
     assert_eq!(load(300, 3, vec![(300, b"elf")]), -6);
     let message = vec![
         command(3, 96, &[(4, &le(100)), (16, &[b'x'; 64]), (80, &le64(3))]),

@@ -42,11 +42,11 @@ qaic_qpc::errors! {
         OutputOverlap { name: String = "logits".into() } => "output.overlap" [name]
             hint "give every output its own memory",
         /// The program does not let callers access its state.
-        #[error("the program does not let its state be read or written between inferences")]
+        #[error("the state of this program cannot be read or written between inferences")]
         StateNotSplit => "state.not_split" "StateError"
             hint "compile it with retained_state=True and split_retained_state_io=True",
         /// No state has this name.
-        #[error("the device keeps no state {name:?}; it keeps {known:?}, of the inputs {inputs:?}")]
+        #[error("state {name:?} does not exist; the device keeps {known:?} of the inputs {inputs:?}")]
         UnknownState {
             name: String = "cache".into(), known: Vec<String> = vec!["past".into()],
             inputs: Vec<String> = vec!["past".into()],
@@ -58,7 +58,7 @@ qaic_qpc::errors! {
         } => "state.sequence" [name, shape] hint "sequences are counted from 0 along the first dimension",
         /// Several activations would each have their own state.
         #[error(
-            "num_activations is {activations}; the program keeps state between inferences, and each activation its own"
+            "num_activations is {activations}; each activation of a program with retained state has its own state"
         )]
         StatePerActivation { activations: u32 = 2 } => "option.state_per_activation" "OptionError"
             hint "use num_activations=1, or choose the activation of every inference with qaicrt",

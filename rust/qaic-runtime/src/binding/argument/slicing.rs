@@ -95,13 +95,13 @@ impl SlicingSpec {
     ) -> Result<Vec<usize>, RuntimeError> {
         let spec = self.spec(index)?;
         let Some(Some(cut)) = self.cuts.get(index) else {
-            return Err(refused(format!("binding {index} is not cut by this specification")));
+            return Err(refused(format!("binding {index} is not in this slicing specification")));
         };
         let origin = cut.origin(spec, argument, parameters).map_err(refused)?;
         if spec.is_input && spec.retained.is_none() {
             let name = &spec.name;
             return Err(refused(format!(
-                "input `{name}` keeps no value on the device, so no part of it can be set"
+                "input `{name}` keeps no state on the device, so a slice of it cannot be set"
             )));
         }
         if !spec.is_input {
@@ -153,7 +153,7 @@ impl Cut {
                 (Some(first), Some(end)) if end <= dim => origin.push(first),
                 _ => {
                     return Err(format!(
-                        "a window of {:?} elements with an element at {at} does not lie in `{name}` of {:?}",
+                        "a window of {:?} elements with an element at {at} is not inside `{name}` of {:?}",
                         argument.shape, tensor.dims
                     ));
                 }

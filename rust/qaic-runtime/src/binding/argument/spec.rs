@@ -340,14 +340,14 @@ impl BindingSpec {
         let len = match given {
             _ if !buffer.is_whole_dma_buffer => buffer.len,
             None => self.largest.bytes,
-            // What lies behind the descriptor has the size of the DMA buffer, whatever the shape.
+            // The memory of the descriptor has the size of the DMA buffer, for any shape.
             Some(given) => given.bytes().unwrap_or(usize::MAX),
         };
         if let Some(given) = given
             && given.bytes() != Some(len)
         {
             return Err(refused(format!(
-                "`{}`: {len} bytes given with element size {} and dims {:?}; both must say the same",
+                "`{}`: {len} bytes given with element size {} and dims {:?}; both must give the same size",
                 self.name, given.item_bytes, given.dims
             )));
         }

@@ -45,7 +45,7 @@ impl BindingSpecs {
             });
         };
         let rest = match whole.dims.split_first() {
-            // Blocks lie along the last dimension, so there must be another one to choose from.
+            // Blocks follow the last dimension, so the part needs another dimension.
             Some((&count, rest))
                 if sequence < count && (spec.block_columns.is_none() || !rest.is_empty()) =>
             {

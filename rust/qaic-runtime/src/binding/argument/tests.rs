@@ -114,7 +114,7 @@ proptest! {
             let of_size: Vec<_> = dims.iter().filter(|dims| shape(dims).bytes == size).collect();
             let is_unique = of_size.iter().all(|dims| *dims == of_size[0]);
             let said = specs.shape_of_buffer(index, BufferFacts { len: size, is_readonly: false, is_whole_dma_buffer: false });
-            // The largest is what is shown, and meant.
+            // The largest size is shown, and used.
             if size == specs.list[index].largest.bytes {
                 prop_assert_eq!(said, Some(GivenShape::from(&specs.list[index].largest)));
             } else {
@@ -324,7 +324,7 @@ fn unknown_name_is_refused_with_the_known_names() {
     );
     assert_eq!(
         specs.state_part("a", None).unwrap_err().to_string(),
-        "the device keeps no state \"a\"; it keeps [\"b\"], of the inputs [\"a\", \"b\"]"
+        "state \"a\" does not exist; the device keeps [\"b\"] of the inputs [\"a\", \"b\"]"
     );
     assert!(specs.has_state());
     specs.check_activations(1).unwrap();
@@ -373,7 +373,7 @@ fn window_that_cannot_be_copied_is_refused_with_the_reason() {
     let fine = array(&extent, &strides, false);
     assert_eq!(spec.origin(1, &fine, &parameters).unwrap(), [1, 1]);
     assert_eq!(spec.origin(2, &fine, &parameters).unwrap(), [1, 1]);
-    assert!(refusal(0, &fine, &parameters).contains("input `a` keeps no value on the device"));
+    assert!(refusal(0, &fine, &parameters).contains("input `a` keeps no state on the device"));
     assert!(refusal(1, &fine, &[]).contains("begins at \"row\", which has no value; given are []"));
     let turned = array(&extent, &[4, 8], false);
     assert!(refusal(2, &turned, &parameters).contains("a C-contiguous one is expected"));
@@ -384,7 +384,7 @@ fn window_that_cannot_be_copied_is_refused_with_the_reason() {
     assert!(refusal(1, &array(&[2], &[4], false), &parameters).contains("`b` has 2 dims; the array has 1"));
     for row in [-1, 2, i64::MAX, i64::MIN] {
         let beyond = refusal(1, &fine, &[("row".to_owned(), row)]);
-        assert!(beyond.contains("does not lie in `b` of [2, 3]"), "{beyond}");
+        assert!(beyond.contains("is not inside `b` of [2, 3]"), "{beyond}");
     }
     assert!(refusal(7, &fine, &parameters).contains("binding 7 does not exist"));
 }

@@ -383,7 +383,7 @@ fn short_inputs_are_packed_and_the_device_knows_how_much() {
     let header = [8, 0, 0, 0, 8, 0, 0, 0];
     assert_eq!(output.bytes(), [&header[..], &[1; 8], &[0; 8]].concat());
     assert_eq!(rig.asked()[0], Asked::TransferBytes(vec![16, 0]));
-    // Without data, what lies in the buffer stays.
+    // Without data, the content of the buffer does not change.
     rig.bindings.inputs[0] = InputBinding::Unset;
     rig.run().unwrap();
     assert_eq!(output.bytes(), [&header[..], &[1; 8], &[0; 8]].concat());

@@ -106,7 +106,7 @@ impl ActivationShared {
             DataPath::Invalid => false,
             _ => return errno::failed_on(session.file(), card.id, call, errno, bytes),
         };
-        // The events name what else is lost.
+        // The events name all other losses.
         card.drain_events();
         if let Some(lost) = self.channel.lost() {
             return lost.clone();
@@ -130,7 +130,7 @@ impl ActivationShared {
     }
 
     fn device_lost(&self, reason: &str) -> RuntimeError {
-        // First what is known already.
+        // First the known state.
         self.program.card.drain_events();
         let lost = self.program.session.state.mark_lost(self.program.generation, reason);
         self.channel.lost().cloned().unwrap_or(lost)
@@ -153,7 +153,7 @@ impl Drop for ActivationShared {
         } else if session.state.check(*generation).is_ok() {
             let outcome = session.deactivate(self.activation_id, Some(self.channel.dbc_id));
             if outcome.is_err() {
-                // Closing the file frees what the firmware would not.
+                // Closing the file frees resources that the firmware does not release.
                 session.state.request_reopen();
             }
             session.log_failure("an activation was not given back", outcome);

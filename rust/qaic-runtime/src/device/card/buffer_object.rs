@@ -75,7 +75,7 @@ impl BufferObject {
         }
         if !activation.program.session.note_import(handle) {
             return Err(StateError::Invalid {
-                what: "the memory of a descriptor is bound to another exec object of the card already"
+                what: "the memory of this descriptor is already bound to another exec object of the card"
                     .to_owned(),
             }
             .into());
@@ -139,10 +139,10 @@ impl Drop for BufferObject {
             && let Err(errno) = uninterrupted(|| calls::detach_slices(session.file(), self.handle))
             && DataPath::of(errno) == DataPath::Busy
         {
-            // The card has it still. Other errors say that it is detached: with its channel, or its card.
+            // The card still has it. Other errors mean that it was detached with its channel or card.
             return self.activation.close_later(self.handle);
         }
-        // Only a card that is gone refuses, and it has closed it.
+        // Only a removed card refuses, and it has closed the handle.
         let _ = uninterrupted(|| calls::close_handle(session.file(), self.handle));
     }
 }

@@ -138,11 +138,11 @@ impl Connection {
         }
         let Some(path) = open.node.path.clone() else {
             let reason = self.kmd.explain(&open.node, Errno::NOENT);
-            let general = "it has no node; its firmware may still be booting";
+            let general = "it has no device node; its firmware may still be booting";
             return Err(self.unavailable(reason.unwrap_or_else(|| general.to_owned())));
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Before the file, so that nothing is missed of what happens to it.
+        // Before the file is opened, so that no event about it is missed.
         self.event_pump.get_or_init(|| EventPump::new(&*self.kmd, &self.state, name.clone())).rename(&name);
         let file = uninterrupted(|| self.kmd.open(&open.node))
             .map_err(|errno| self.not_opened(&open.node, &path, errno))?;
@@ -208,7 +208,7 @@ impl Connection {
     }
 
     fn of_other_driver(&self, path: &Path, name: &str) -> RuntimeError {
-        self.unavailable(format!("{} is of the driver `{name}`, and `qaic` is needed", path.display()))
+        self.unavailable(format!("{} belongs to the driver `{name}`; `qaic` is expected", path.display()))
     }
 
     fn unavailable(&self, reason: String) -> RuntimeError {

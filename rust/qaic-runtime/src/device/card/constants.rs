@@ -16,7 +16,7 @@ pub(super) struct Constants {
     pub(super) id: u32,
     session: Arc<CardSession>,
     generation: u64,
-    // Its address is what others find these constants by.
+    // Others find these constants by this address.
     _image: Arc<Image>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Parts<'a> {
             if bytes as u64 > room {
                 return Err(CardError::Transfers {
                     what: format!(
-                        "it has {bytes} bytes of {what} constants, and their descriptor says {room}"
+                        "it has {bytes} bytes of {what} constants, but the descriptor reserves {room}"
                     ),
                 }
                 .into());

@@ -26,7 +26,7 @@ impl CardDevice {
     /// Returns the cards of a kernel, by number. Opens no card.
     pub fn enumerate(kmd: &Arc<dyn Kmd>) -> Result<Vec<Arc<dyn Device>>, RuntimeError> {
         let nodes = kmd.enumerate().map_err(|errno| InputError::Argument {
-            what: format!("the cards of `{}` could not be listed: {errno}", kmd.name()),
+            what: format!("cannot list the cards of `{}`: {errno}", kmd.name()),
         })?;
         let device = |node: NodeInfo| {
             let model = node.pci.as_ref().map(|pci| pci.device_name.as_str()).filter(|name| !name.is_empty());
@@ -106,7 +106,7 @@ impl Device for CardDevice {
                 built_for: format!("{devices} devices"),
                 device: self.card.id,
                 kind: DeviceKind::Card.name(),
-                reason: "cards run programs of one device only; how several work together is not public"
+                reason: "cards only run programs for one device, because the protocol between devices is not public"
                     .to_owned(),
             })
             .into()),
@@ -122,7 +122,7 @@ impl Device for CardDevice {
         if let Some(group) = &options.share_group {
             log::global().warn(|| {
                 format!(
-                    "device {}: programs on cards share no cores; `{group}` takes cores of its own",
+                    "device {}: programs on cards cannot share cores; `{group}` gets its own cores",
                     self.card.id
                 )
             });

@@ -30,7 +30,7 @@ struct Inner {
     generation: u64,
     // Whether the card has answered a question for its status, in this generation and with this file.
     has_answered: bool,
-    // Why the card cannot be used, until it says or shows otherwise.
+    // Reason why the card cannot be used, until it reports or shows otherwise.
     down: Option<String>,
     // Whether the open file is of no use any more.
     needs_reopen: bool,

@@ -110,7 +110,7 @@ pub(super) fn not_reset(device: u32, errno: Errno) -> RuntimeError {
             what: format!("a reset of device {device}: it is part of a card, or its driver offers none"),
         })
         .into(),
-        Errno::ACCESS | Errno::PERM => failed(device, "a reset, which is for root alone,", errno, 0),
+        Errno::ACCESS | Errno::PERM => failed(device, "a reset, which only root can request,", errno, 0),
         _ => failed(device, "a reset", errno, 0),
     }
 }

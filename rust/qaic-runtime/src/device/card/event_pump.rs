@@ -35,7 +35,7 @@ impl EventPump {
         let source = match kmd.events() {
             Ok(source) => Some(source),
             Err(error) => {
-                log::global().warn(|| format!("{node}: no events of the card can be had: {error}"));
+                log::global().warn(|| format!("{node}: cannot receive events of the card: {error}"));
                 None
             }
         };
@@ -70,7 +70,7 @@ impl EventPump {
             .spawn(move || Self::run(&pump, &*readiness));
         if let Err(error) = spawned {
             self.has_thread.store(false, Ordering::Release);
-            log::global().warn(|| format!("{}: its events have no thread: {error}", self.node.lock()));
+            log::global().warn(|| format!("{}: no thread for its events: {error}", self.node.lock()));
         }
     }
 
@@ -121,7 +121,7 @@ impl EventPump {
             readiness.wake();
         }
         if let Some(error) = failure {
-            log::global().warn(|| format!("{}: its events end here: {error}", self.node.lock()));
+            log::global().warn(|| format!("{}: no further events of the card: {error}", self.node.lock()));
         }
         true
     }

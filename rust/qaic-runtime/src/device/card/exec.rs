@@ -37,7 +37,7 @@ pub(super) struct CardExec {
     objects: Vec<BufferObject>,
     // Of each DMA buffer, the buffer object that it is.
     positions: Vec<Option<usize>>,
-    // Memory of others, in place of a buffer object.
+    // Foreign memory instead of a buffer object.
     bound: Vec<Option<Bound>>,
     submission: Arc<Submission>,
     scratch: Scratch,
@@ -148,7 +148,7 @@ impl CardExec {
         };
         let outcome = import(memory);
         if let (Err(_), Some(before)) = (&outcome, before) {
-            // Only a card that is lost refuses what it took before; its own buffer object is then as good.
+            // Only a lost card refuses memory that it accepted before; its own buffer object then serves as well.
             self.bound[position] = import(&before).ok().map(|object| Bound { memory: before, object });
             self.rebuild_submission();
         }
@@ -485,7 +485,7 @@ impl Exec for CardExec {
         let missing = || ErrorDetail::Internal { what: "the program has no buffer of statistics".to_owned() };
         let mut memory = self.dma_buffer(stats.ok_or_else(missing)?)?;
         if let Err(error) = stats::add_host_waits(memory.reborrow(), stages) {
-            log::global().warn(|| format!("waits of a measured inference are not known: {error}"));
+            log::global().warn(|| format!("the waits of a measured inference are unknown: {error}"));
         }
         Ok(memory.into_const())
     }
@@ -567,7 +567,7 @@ impl Drop for CardExec {
         if self.state == ExecState::Queued && self.activation.channel.lost().is_none() {
             let handle = self.submission.handle(self.activation.program.layout.awaited);
             let limit_ms = u32::try_from(LAST_WAIT.as_millis()).unwrap_or(1);
-            // What the card keeps is given back with the activation.
+            // The resources of the card are released with the activation.
             let _ = calls::wait(session.file(), self.activation.channel.dbc_id, handle, limit_ms);
         }
         // All mappings first, then the handles in the order in which they were made.

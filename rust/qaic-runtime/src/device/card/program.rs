@@ -61,7 +61,7 @@ impl CardProgram {
         let token = &options.token;
         let plan = plan_of(image)?;
         if image.container().is_multi_device() {
-            return Err(wrong_target(card, "several cards", "how its parts work together is not public"));
+            return Err(wrong_target(card, "several cards", "the protocol between its parts is not public"));
         }
         let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
         let located = LocatedMetadata::from_elf(file, &Limits::default())?;
@@ -76,7 +76,8 @@ impl CardProgram {
         check_crcs(image)?;
         let (session, status) = card.compatible_session()?;
         if let Some(plan) = plan.filter(|_| !status.is_emulated()) {
-            let reason = "its graph is run by virtual and emulated cards only; cards need programs of the vendor's compiler";
+            let reason =
+                "only virtual and emulated cards run its graph; compile it with the vendor's compiler";
             return Err(wrong_target(card, &plan.target, reason));
         }
         let generation = card.state.generation();
@@ -147,7 +148,7 @@ fn check_crcs(image: &Image) -> Result<(), RuntimeError> {
         if let Some(computed) = computed.filter(|&computed| computed != stored) {
             return Err(CardError::Transfers {
                 what: format!(
-                    "segment {} says {stored:#010x}, and the CRC of what it covers is {computed:#010x}",
+                    "segment {} contains the CRC {stored:#010x}, but the CRC of the covered data is {computed:#010x}",
                     segment.name()
                 ),
             }

@@ -125,7 +125,7 @@ impl CardSession {
         let reply: LoadConstantsReply = self.ask(LOAD_CONSTANTS, message, Some(token))?;
         if reply.constants_id == 0 {
             return Err(
-                self.protocol_error(LOAD_CONSTANTS, "the id 0, which says that it failed, with success")
+                self.protocol_error(LOAD_CONSTANTS, "the id 0, which means failure, with a success status")
             );
         }
         Ok(reply.constants_id)
@@ -347,7 +347,7 @@ impl CardSession {
         token: Option<&CancellationToken>,
     ) -> Result<bool, SendError> {
         let generation = self.state.generation();
-        // What is given back is given back also when the work that the thread is in is cancelled.
+        // Resources are released even if the current work of the thread is cancelled.
         let may_end = !matches!(what, DEACTIVATE | UNLOAD_ELF | UNLOAD_CONSTANTS);
         let (mut was_interrupted, mut busy) = (false, 0);
         for _ in 0..MOST_SIGNALS {
@@ -359,7 +359,7 @@ impl CardSession {
                 Control::Interrupted if may_end && CancellationToken::is_current_cancelled() => {
                     return Err(SendError::Cancelled);
                 }
-                // It may have gone out, and what it took the first time has no owner then: only closing the file frees it.
+                // It may have been sent; its resources then have no owner, and only closing the file frees them.
                 Control::Interrupted => {
                     was_interrupted = true;
                     self.state.request_reopen();
@@ -396,7 +396,7 @@ impl CardSession {
             SendError::Lost(generation) => self.state.mark_lost(generation, GONE),
             SendError::Failed(error) | SendError::NotSent(error) | SendError::NotAnswered(error) => error,
             SendError::Deactivated => {
-                ErrorDetail::Internal { what: "a channel given up by another message".to_owned() }.into()
+                ErrorDetail::Internal { what: "a channel that another message released".to_owned() }.into()
             }
         }
     }
@@ -441,7 +441,7 @@ enum SendError {
 impl Drop for CardSession {
     fn drop(&mut self) {
         if !self.fork_guard.is_current() {
-            // Not closed: it is the parent's, and what is behind it may be locked for good.
+            // Not closed: it belongs to the parent, and its locks may be held forever.
             mem::forget(Arc::clone(&self.file));
         }
     }

@@ -79,7 +79,7 @@ impl Layout {
     /// Creates the buffer objects of a program.
     pub(super) fn new(metadata: &Metadata, network: &NetworkDesc) -> Result<Self, RuntimeError> {
         if metadata.dma_requests.is_empty() {
-            let what = "it has no DMA requests, as from compilers of before; compile it again";
+            let what = "it has no DMA requests, like those of older compilers; compile it again";
             return refused(what.to_owned());
         }
         let sizes: Vec<u64> = network.dma_buffers.iter().map(|buffer| u64::from(buffer.size)).collect();
@@ -100,7 +100,7 @@ impl Layout {
             let dma = usize::from(request.num);
             let Some(&bytes) = sizes.get(dma) else {
                 return refused(format!(
-                    "DMA request {number} is of DMA buffer {dma}, and the program has {}",
+                    "DMA request {number} uses DMA buffer {dma}, but the program has {}",
                     sizes.len()
                 ));
             };
@@ -115,7 +115,7 @@ impl Layout {
                 (Some(place), Some(open)) if place == open => place,
                 (Some(_), _) => {
                     return refused(format!(
-                        "DMA request {number} is of DMA buffer {dma} again, with requests of others in between"
+                        "DMA request {number} uses DMA buffer {dma} again, after requests for other buffers"
                     ));
                 }
                 (None, _) => {

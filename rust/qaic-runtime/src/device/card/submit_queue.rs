@@ -99,7 +99,7 @@ impl Submission {
 
     /// Returns the result of the submission; `None` if another thread is going to make the call.
     pub(super) fn outcome(&self) -> Option<Result<(), Errno>> {
-        // Acquires what the thread that made the call did for it.
+        // Acquires the writes of the thread that made the call.
         match self.outcome.load(Ordering::Acquire) {
             PENDING => None,
             TAKEN => Some(Ok(())),
@@ -151,7 +151,7 @@ impl SubmitQueue {
             if self.waiting.push(Arc::clone(submission)).is_err() {
                 return submission.set_outcome(Err(Errno::AGAIN));
             }
-            // The other thread may have looked at the queue for the last time before the push.
+            // The other thread may have read the queue for the last time before the push.
             if !self.is_active.swap(true, Ordering::SeqCst) {
                 self.make_calls(None, file, scratch);
             }
@@ -174,7 +174,7 @@ impl SubmitQueue {
             }
             drop(active);
             // What was left behind the last look: its owner may have found this thread still at it. Sequentially
-            // consistent: either the owner sees that this thread has ended, or this thread sees what was left.
+            // consistent: either the owner sees that this thread has ended, or this thread sees the remaining entries.
             if self.waiting.is_empty() || self.is_active.swap(true, Ordering::SeqCst) {
                 return;
             }
@@ -291,7 +291,7 @@ mod tests {
             assert_eq!(submission.outcome(), None);
         }
         assert!(card.taken.lock().unwrap().is_empty());
-        // The thread that was active has looked for the last time; the next one finds what was left.
+        // The active thread has looked for the last time; the next one finds the remaining entries.
         queue.is_active.store(false, Ordering::SeqCst);
         queue.submit(&submission(4, false), &card, &mut scratch);
         let handles: Vec<_> = card.taken.lock().unwrap().iter().map(|entry| entry.0).collect();

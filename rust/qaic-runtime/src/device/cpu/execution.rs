@@ -129,7 +129,7 @@ impl Execution {
             match self.run(tensors) {
                 Ok(()) => total_ns += self.note_plain(),
                 Err(error) if error.is_interrupted() => return Err(error),
-                // The inference itself is going to say so.
+                // The inference itself will report it.
                 Err(_) => break,
             }
             if total_ns > calibration::REPEATING_NS {

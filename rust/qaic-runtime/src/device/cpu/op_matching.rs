@@ -156,7 +156,7 @@ fn is_numbered(node: &GraphNode) -> bool {
 }
 
 fn hash(value: impl Hash) -> u64 {
-    // The same in every process, so that what is ambiguous is decided the same way.
+    // The same order in every process, so that ambiguous cases are decided in the same way.
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

@@ -128,11 +128,11 @@ fn add_graph<'a>(
     depth: usize,
 ) -> Result<(), String> {
     if depth > DEEPEST {
-        return Err(format!("the graph is not an ONNX model: more than {DEEPEST} graphs in each other"));
+        return Err(format!("the graph is not an ONNX model: graphs are nested more than {DEEPEST} deep"));
     }
     scopes.0.push(HashMap::new());
     for field in Fields(graph) {
-        // Inputs hide what the graphs around call the same.
+        // Inputs hide values with the same name in outer graphs.
         if let (11, Value::Bytes(input)) = field? {
             for field in Fields(input) {
                 if let (1, Value::Bytes(name)) = field? {

@@ -90,7 +90,7 @@ impl Drop for ProfileFolder {
 #[derive(Debug, Default)]
 pub(super) struct OpNames {
     known: HashMap<Box<str>, u32>,
-    // For what the engine runs unexpectedly.
+    // For operations that the engine runs unexpectedly.
     other: Option<u32>,
 }
 
@@ -181,7 +181,7 @@ impl Profile {
 
     /// Sorts the events, which are in the order of their ends, and determines their nesting.
     fn arrange(&mut self) {
-        // At the same time, what ends last is around the others; of equals it is the one that was written last.
+        // Of operations with the same start, the one that ends last contains the others, or the one written last.
         self.events.reverse();
         self.events.sort_by_key(|event| (event.start_us, Reverse(event.dur_us)));
         // Ends of the holders that the present event is in, and their numbers.

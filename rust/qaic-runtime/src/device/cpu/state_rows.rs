@@ -37,7 +37,7 @@ struct StateUpdate {
     // Tensors that are no bindings.
     rows: usize,
     indices: usize,
-    // Whether a tuple that lies outside is skipped.
+    // True if a tuple outside the state is skipped.
     skips_outside: bool,
     // Sizes of the dims that a tuple counts in, and bytes between neighbors in each.
     sizes: Vec<usize>,
@@ -176,7 +176,7 @@ impl StateUpdate {
     ) -> Result<(), RuntimeError> {
         let outside = |tuple: &[i64]| {
             let message = format!(
-                "retained output `{}`: a row was written at {tuple:?}, outside of {:?}",
+                "retained output `{}`: a row was written at {tuple:?}, which is outside {:?}",
                 self.name, self.sizes
             );
             RuntimeError::from(ErrorDetail::Engine(EngineError::Inference { status: "QS_ERROR", message }))

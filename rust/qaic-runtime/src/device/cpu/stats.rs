@@ -157,7 +157,7 @@ impl Facts {
     fn of(description: &Description, engine_nodes: &Result<Vec<GraphNode>, String>) -> Self {
         let mut notes = Vec::new();
         let mut unknown = |error: &dyn Display| {
-            notes.push(format!("operations are not known: {error}"));
+            notes.push(format!("the operations are unknown: {error}"));
             OpsDescriptor::default()
         };
         let (descriptor, fingerprint, counts_ddr, counts_events) = match &description.source {
@@ -331,7 +331,7 @@ impl ExecStats {
         self.encoded.resize(memory.len(), 0);
         let used = oqstats::encode(&model, facts.fingerprint, &mut self.encoded);
         if let Err(error) = used {
-            log::global().warn(|| format!("statistics of an inference are lost: {error}"));
+            log::global().warn(|| format!("the statistics of an inference are lost: {error}"));
             self.encoded.fill(0);
         }
         // It has the size of the memory.
@@ -350,16 +350,16 @@ impl ExecStats {
                     self.note("the engine keeps no more than a million events of a run".to_owned());
                 } else if !profile.is_whole {
                     self.note(
-                        "the engine's profile is cut off; is there room among the temporary files?"
+                        "the engine's profile is truncated; the folder of temporary files may be full"
                             .to_owned(),
                     );
                 }
                 if let Some(reason) = &self.program.facts().unmatched {
-                    self.note(format!("which operations were executed is not known: {reason}"));
+                    self.note(format!("the executed operations are unknown: {reason}"));
                 }
                 for (count, what) in [
-                    (profile.unexpected, "executions are of nodes that the compiler's engine did not have"),
-                    (profile.dropped, "executions are of no known operation and left out"),
+                    (profile.unexpected, "executions belong to nodes that the compiler did not see"),
+                    (profile.dropped, "executions belong to no known operation and are not counted"),
                     (profile.unreadable, "lines of the engine's profile could not be read"),
                 ] {
                     if count != 0 {

@@ -204,6 +204,6 @@ fn fetch(memory: &DeviceMemory, address: u64, mut into: HostSliceMut<'_>) {
 
 /// Copies to the card's memory.
 fn store(memory: &mut DeviceMemory, address: u64, from: HostSlice<'_>) -> Result<(), MemoryFull> {
-    // Pieces lie in what was asked for.
+    // Pieces are inside the requested range.
     memory.write_pieces(address, from.len(), |offset, piece| from.read_into(offset, piece).ok_or(MemoryFull))
 }

@@ -127,7 +127,7 @@ fn places(plan: &Plan, protocol: &Protocol, is_input: bool) -> Result<Vec<Tensor
     }
     let place = |(index, (plan_tensor, &(buffer, offset))): (usize, (&PlanTensor, &(usize, u64)))| {
         let nowhere =
-            || Refusal::program(format!("tensor `{}` is in no buffer of the card", plan_tensor.name));
+            || Refusal::program(format!("no buffer of the card contains tensor `{}`", plan_tensor.name));
         let bytes = |dims: &[i64]| bytes_of(plan_tensor.dtype, dims).ok_or_else(nowhere);
         let largest = bytes(&plan_tensor.dims)?;
         let dims_of = |variant: &Variant| {

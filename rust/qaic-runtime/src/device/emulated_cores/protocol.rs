@@ -64,7 +64,7 @@ impl Protocol {
     pub(super) fn of(metadata: &Metadata) -> Result<Self, Refusal> {
         if metadata.dma_requests.is_empty() {
             return Err(Refusal::metadata(
-                "its metadata has no DMA requests, as from compilers of before; compile it again",
+                "its metadata has no DMA requests, like those of older compilers; compile it again",
             ));
         }
         let regions = metadata.dma_requests.iter().filter(|request| request.size > 0).map(region);
@@ -123,7 +123,7 @@ impl Handshake {
         let requests = &metadata.dma_requests;
         let first_out = requests.iter().position(|request| request.in_out != 0)?;
         let (inputs, outputs) = requests.split_at(first_out);
-        // Each inference is begun by the last transfer to the card, and the first one back waits for its end.
+        // The last transfer to the card starts each inference, and the first one back waits for its end.
         let has_signal = inputs.last().is_some_and(|request| !request.semaphore_ops.is_empty());
         let waits =
             outputs.first().is_some_and(|request| request.semaphore_ops.iter().any(|op| op.pre_or_post == 1));

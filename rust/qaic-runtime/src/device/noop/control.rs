@@ -34,14 +34,14 @@ const fn place(call: Trigger) -> usize {
 #[derive(Debug)]
 pub struct Control {
     device: DeviceId,
-    // Whether executions are submitted first; what the device says when a program is made.
+    // True if executions are submitted first; the answer of the device when a program is created.
     pub(super) queues: AtomicBool,
     fork_guard: ForkGuard,
     calls: [AtomicU64; CALLS.len()],
     // Executions that nothing could happen to, which execs count, and those of them before the last plan.
     unarmed: Arc<OwnerCounts>,
     unarmed_before: AtomicU64,
-    // Times the device was lost. A program works as long as this is what it was when the program was loaded.
+    // Number of losses of the device. A program works as long as this number is the same as when it was loaded.
     losses: AtomicU32,
     // Whether executions have to look at the state.
     armed: AtomicBool,
@@ -80,7 +80,7 @@ pub(super) enum Delay {
 impl Delay {
     pub(super) fn of(fault: Option<Action>) -> Self {
         match fault {
-            // A time beyond what the clock can express does not end.
+            // A time that the clock cannot express does not end.
             Some(Action::Slow(time)) => Instant::now().checked_add(time).map_or(Self::Forever, Self::Until),
             Some(Action::Stuck) => Self::Forever,
             _ => Self::Until(Instant::now()),
@@ -397,7 +397,7 @@ impl Control {
     pub(super) fn failure(&self, nth: u64) -> RuntimeError {
         ErrorDetail::Engine(EngineError::Inference {
             status: "NOOP_FAULT",
-            message: format!("the fault plan of device {} says so for execution {nth}", self.device.0),
+            message: format!("the fault plan of device {} requests it for execution {nth}", self.device.0),
         })
         .into()
     }

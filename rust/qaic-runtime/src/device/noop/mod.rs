@@ -182,10 +182,10 @@ struct NoopExec {
     buffers: Buffers,
     losses: u32,
     stop: Arc<NoopStop>,
-    // DMA buffer of the statistics, and what goes there.
+    // DMA buffer of the statistics, and its content.
     stats: Option<(usize, Levels)>,
     image: Arc<Image>,
-    // The last that was submitted, until the device has let go of the buffers.
+    // The last submitted execution, until the device no longer uses its buffers.
     submission: Option<Submission>,
     unarmed: OwnerCount,
 }

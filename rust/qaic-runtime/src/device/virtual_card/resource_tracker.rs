@@ -142,7 +142,7 @@ impl ResourceTracker {
             return self.summary(&Reservations::default());
         }
         let mut resources = self.summary(&self.reservations.lock());
-        // Without an answer, what this process knows by itself.
+        // Without an answer, the resources that this process knows of.
         if let Some(Ok(free)) = self.shared.as_ref().map(SharedCores::free) {
             resources.nsp_free = free;
         }

@@ -49,7 +49,7 @@ impl UserDirectory {
         let path = &self.path;
         let failed = |source: io::Error| ErrorDetail::Io { path: path.clone(), source: source.into() };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-        // The link itself, not what it leads to.
+        // The link itself, not its target.
         let found = fs::symlink_metadata(path).map_err(failed)?;
         if found.is_dir() && found.uid() == self.user && found.mode() & OTHERS == 0 {
             return Ok(path);
@@ -59,7 +59,7 @@ impl UserDirectory {
                 "{}: it is {} of user {} with mode {:o}; a directory of user {} with mode 700 is expected, because \
                  processes of one user meet in it. Remove it; cores can be counted elsewhere with QAIC_CPU_SHARED",
                 path.display(),
-                if found.is_dir() { "a directory" } else { "no directory but a file" },
+                if found.is_dir() { "a directory" } else { "a file, not a directory" },
                 found.uid(),
                 found.mode() & 0o7777,
                 self.user
@@ -181,7 +181,7 @@ impl SharedCores {
             CancellationToken::current().check()?;
             if began.elapsed() >= TURN_LIMIT {
                 return Err(ErrorDetail::Timeout {
-                    what: "another process that counts cores of the same card",
+                    what: "another process that uses the cores of the same card",
                     timeout_ms: u64::try_from(TURN_LIMIT.as_millis()).unwrap_or(u64::MAX),
                 }
                 .into());
@@ -307,7 +307,7 @@ mod tests {
         assert!(refused(&place).contains("mode 755"));
         fs::remove_dir_all(&place.path).unwrap();
         std::os::unix::fs::symlink(std::env::temp_dir(), &place.path).unwrap();
-        assert!(refused(&place).contains("no directory but a file"));
+        assert!(refused(&place).contains("a file, not a directory"));
         fs::remove_file(&place.path).unwrap();
         fs::write(&place.path, "").unwrap();
         assert_eq!(

@@ -47,7 +47,7 @@ pub struct BoundArrays {
     inputs: Vec<Source>,
     outputs: Vec<Target>,
     lender: Lender,
-    // Number of an output, and where the array lies that was given for it.
+    // Number of an output, and the address of the array that was given for it.
     given: Vec<(usize, Range<usize>)>,
 }
 

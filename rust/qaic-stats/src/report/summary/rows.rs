@@ -113,7 +113,7 @@ struct Builder<'t, 'd> {
 impl<'d> Builder<'_, 'd> {
     fn add(&mut self, execution: &Execution) {
         if execution.is_transfer() {
-            // Not the time of this thread: a row would count the transfer beside what was computed meanwhile.
+            // Not the time of this thread: a row would count the transfer in addition to the concurrent computation.
             return;
         }
         let oc = usize::try_from(execution.op.oc).unwrap_or(usize::MAX);

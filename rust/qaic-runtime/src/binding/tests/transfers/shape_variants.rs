@@ -437,7 +437,7 @@ fn state_is_kept_between_variants() {
     assert_eq!(run(0, &[1; 8]), [0; 8]);
     assert_eq!(run(1, &[2; 4]), [0; 8]);
     assert_eq!(run(0, &[3; 8]), [1; 8]);
-    // The shorter variant wrote half of the tensor; the rest is what the longer one left in the DMA buffer.
+    // The shorter variant wrote half of the tensor; the rest comes from the longer one.
     assert_eq!(run(1, &[4; 4]), [2, 2, 2, 2, 1, 1, 1, 1]);
     assert_eq!(run(0, &[5; 8]), [3; 8]);
 }

@@ -177,7 +177,7 @@ fn request_outside_its_buffer_is_refused_with_numbers() {
 #[test]
 fn metadata_with_another_count_of_buffers_is_refused() {
     let both = [request(0, 0, 8, 0), request(1, 0, 8, 1)];
-    assert!(refusal(&[8], &both).contains("is of DMA buffer 1, and the program has 1"));
+    assert!(refusal(&[8], &both).contains("uses DMA buffer 1, but the program has 1"));
     assert!(refusal(&[8, 8, 16], &both).contains("no DMA request moves DMA buffer 2 of 16 bytes"));
     assert!(refusal(&[], &[]).contains("no DMA requests"));
     assert!(layout(&[8, 8, 0], &both).is_ok());

@@ -55,7 +55,7 @@ pub(super) fn find(wanted: &CustomOpLibrary) -> Result<PathBuf, String> {
         wanted.name,
         wanted.size,
         wanted.crc32,
-        problem.unwrap_or_else(|| "this process has allowed no library of that name".to_owned())
+        problem.unwrap_or_else(|| "this process does not allow a library with this name".to_owned())
     ))
 }
 

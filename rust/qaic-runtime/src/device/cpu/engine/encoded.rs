@@ -97,7 +97,7 @@ pub(super) fn zeros(initializer: &Initializer, encoding: &str, stored: &[u8]) ->
 }
 
 fn not_in_blocks(initializer: &Initializer, dtype: Dtype) -> String {
-    format!("initializer `{}`: {dtype:?} is no type of a tensor in blocks", initializer.name)
+    format!("initializer `{}`: a tensor in blocks cannot have the type {dtype:?}", initializer.name)
 }
 
 /// Returns the format of the blocks and the layout of their rows, after checking them against the tensor.
@@ -193,7 +193,7 @@ mod tests {
         bytes
     }
 
-    // On the grid whatever the block: small whole numbers.
+    // Small integers are on the grid of every block.
     fn number(row: usize, at: usize) -> f32 {
         ((row * 5 + at * 3) % 8) as f32
     }

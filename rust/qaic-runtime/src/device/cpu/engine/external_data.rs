@@ -70,7 +70,7 @@ impl ReferenceCheck<'_> {
     fn message(&self, bytes: &[u8], kind: Kind, depth: usize) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!(
-                "the graph is not an ONNX model: more than {DEEPEST} messages in each other"
+                "the graph is not an ONNX model: messages are nested more than {DEEPEST} deep"
             ));
         }
         if matches!(kind, Kind::Initializer | Kind::Tensor) {
@@ -209,7 +209,7 @@ mod tests {
             assert!(checked(bytes).is_err(), "{bytes:?}");
         }
         let deep = (0..60).fold(Vec::new(), |bytes, _| inside(&[1, 5, 6], bytes));
-        assert!(checked(&inside(&[7], deep)).unwrap_err().contains("in each other"));
+        assert!(checked(&inside(&[7], deep)).unwrap_err().contains("are nested"));
     }
 
     proptest! {

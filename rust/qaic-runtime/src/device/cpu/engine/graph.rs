@@ -232,7 +232,7 @@ impl Graph {
             };
             check(api, status)?;
             // That alone lets the optimizer read the weights, but the session would then copy them; a shared initializer
-            // is used where it lies (measured: docs/adr/0005).
+            // is used in place (measured: docs/adr/0005).
             for (name, value) in name_pointers.iter().zip(value_pointers) {
                 // SAFETY: name and value live as long as the options, the value as long as the session.
                 let status = unsafe { (api.AddInitializer)(options.raw, *name, value) };

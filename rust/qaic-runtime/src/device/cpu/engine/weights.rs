@@ -60,7 +60,7 @@ impl Weights {
             };
             let dtype = element_type(initializer.dtype);
             // SAFETY: the bytes are those of the shape and aligned for its type, as `Initializer::bytes` and `encoded`
-            // check; `Constants` never move and elements lie on the heap, and both live as long as the value. The C
+            // check; `Constants` never move and elements are on the heap, and both live as long as the value. The C
             // interface has no const tensors; kernels never write initializers.
             values.push(unsafe { Value::new(engine, dtype, &shape, address.cast_mut()) }?);
             names.push(name);

@@ -66,7 +66,7 @@ struct AttendedRows<'a> {
     blocks: usize,
     indices: &'a [i64],
     rows: &'a [f32],
-    // Empty, one list of slots, or one for each row of the batch; any byte but 0 stands for true.
+    // Empty, one list of slots, or one for each row of the batch; any byte except 0 means true.
     blanked: &'a [u8],
     blanked_stride: usize,
 }

@@ -140,7 +140,7 @@ pub(super) struct ResultMemory {
     len: usize,
 }
 
-// SAFETY: whoever takes a part says that no other thread has it.
+// SAFETY: the caller that takes a part guarantees that no other thread has it.
 unsafe impl Sync for ResultMemory {}
 
 impl ResultMemory {
@@ -149,12 +149,12 @@ impl ResultMemory {
     /// # Safety
     ///
     /// The result has been made with the dims of its length, and nobody else has numbers of this range meanwhile.
-    #[allow(clippy::mut_from_ref)] // parts are disjoint, as the caller says
+    #[allow(clippy::mut_from_ref)] // parts are disjoint, as the caller guarantees
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [f32] {
         if range.is_empty() || range.end > self.len {
             return &mut [];
         }
-        // SAFETY: the range lies inside of the result.
+        // SAFETY: the range is inside the result.
         let start = unsafe { self.address.add(range.start) };
         // SAFETY: as above, and nothing else borrows it.
         unsafe { slice::from_raw_parts_mut(start, range.len()) }

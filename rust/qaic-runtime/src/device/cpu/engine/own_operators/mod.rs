@@ -64,7 +64,7 @@ static SIGNATURES: [Signature; 5] = [
 ];
 
 const fn attended_rows(inputs: &'static [ONNXTensorElementDataType]) -> Signature {
-    // Programs of before have no such attribute.
+    // Older programs do not have this attribute.
     let create = |_: &StoredWeights, attributes: &Attributes| {
         Ok(Kernel::AttendedRows { is_rounded: attributes.number(c"rounding").is_ok_and(|to| to == 10) })
     };
@@ -177,7 +177,7 @@ impl OwnOperator {
 }
 
 unsafe extern "system" fn name(operator: *const OrtCustomOp) -> *const c_char {
-    // SAFETY: the engine gives back what it was given.
+    // SAFETY: the engine passes back the pointer that it was given.
     unsafe { OwnOperator::of(operator) }.signature.name.as_ptr()
 }
 

@@ -163,7 +163,7 @@ impl GatherKernel {
         let count = numbers.len().checked_mul(len).ok_or("more numbers than there can be")?;
         let result = call.result(&dims, count)?;
         let copy = |at: usize| {
-            // SAFETY: each index has a part of the result of its own.
+            // SAFETY: each index has its own part of the result.
             let to = unsafe { result.part(at * len..(at + 1) * len) };
             stored.gather(numbers.get(at).copied().and_then(place).unwrap_or(rows), to);
         };
