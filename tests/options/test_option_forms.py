@@ -27,7 +27,7 @@ from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int, ListOf
 from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.parsed_file import FileContent, ParsedFile
 from qaic.options.spec import FlagForm, Stage
-from qaic.options.table import SPECS
+from qaic.options.table import SPECS, effective_options
 
 # Values as they stand in a file or in a list; the text of a flag has no surrounding blanks and no separators.
 # In a file an unquoted null or none is no value.
@@ -220,7 +220,7 @@ def meaning(result):
         result.runtime,
         result.run_step,
         result.set_compile,
-        result.effective_compile,
+        effective_options(result.compile),
     )
 
 

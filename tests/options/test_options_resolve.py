@@ -13,7 +13,7 @@ from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import CompileOptions, ModelInput, RuntimeOptions, SessionOptions, resolve
 from qaic.options.raw_option import OptionSource
 from qaic.options.resolution import parse_updates
-from qaic.options.table import recorded_only
+from qaic.options.table import effective_options, recorded_only
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ def test_set_compile_does_not_depend_on_the_order_given():
     assert json.dumps(one) == json.dumps(other)
 
 
-def test_effective_compile_holds_defaults_too():
-    effective = resolved({"aic_num_cores": 2}).effective_compile
+def test_effective_options_hold_defaults_too():
+    effective = effective_options(resolved({"aic_num_cores": 2}).compile)
     assert effective["aic_num_cores"] == 2
     assert effective["combine_inputs"] is True
     assert effective["model_inputs"] == []
@@ -500,9 +500,9 @@ def test_effective_options_are_the_usual_ones_and_those_that_differ():
         "model_inputs": [],
         "onnx_define_symbol": {},
     }
-    assert resolved().effective_compile == usual
+    assert effective_options(resolved().compile) == usual
     given = {"stats_level": 40, "mos": "1", "aic_hw": True, "time_passes": True, "quantization_schema": None}
-    assert resolved(given).effective_compile == {**usual, "mos": [1], "aic_hw": True}
+    assert effective_options(resolved(given).compile) == {**usual, "mos": [1], "aic_hw": True}
 
 
 def test_options_without_an_effect_are_known():

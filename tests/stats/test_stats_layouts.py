@@ -44,10 +44,9 @@ BODY = np.array([7, 10, 8, 20], "<u4").tobytes()
 
 
 @pytest.fixture(autouse=True)
-def fresh():
-    layouts.forget_all()
-    yield
-    layouts.forget_all()
+def fresh(monkeypatch):
+    monkeypatch.setattr(layouts, "_registered", {})
+    monkeypatch.setattr(layouts, "_loaded_entry_points", False)
 
 
 def test_a_layout_that_is_sure_is_taken(tmp_path):

@@ -26,7 +26,6 @@ from qaic.options.table import (
     RunStepOptions,
     RuntimeOptions,
     SessionOptions,
-    effective_options,
     find,
     flags_meant,
     names_meant,
@@ -62,11 +61,6 @@ class ResolvedOptions:
     unknown: tuple[RawOption, ...]
     #: Warnings that were logged.
     warnings: tuple[str, ...]
-
-    @property
-    def effective_compile(self) -> dict[str, Json]:
-        """JSON form of what the compile options amount to (`qaic.options.table.effective_options`)."""
-        return effective_options(self.compile)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,13 +174,6 @@ def registered() -> Mapping[str, StatsLayout]:
     return _registered
 
 
-def forget_all() -> None:
-    """Forget every layout; packages are asked again when one is needed."""
-    global _loaded_entry_points  # noqa: PLW0603 - as above
-    _loaded_entry_points = False
-    _registered.clear()
-
-
 def _load_entry_points() -> None:
     from importlib.metadata import entry_points
 

@@ -134,47 +134,31 @@ class Subcommand:
     name: str
     #: One line of help.
     summary: str
-    #: Import path of its `SubcommandModule`.
-    module: str
+    #: Package of its `SubcommandModule`, which has the name of the subcommand.
+    package: str = "qaic.cli.openqaic.commands"
 
     def load(self) -> SubcommandModule:
         """Import the module."""
-        return cast("SubcommandModule", import_module(self.module))
+        return cast("SubcommandModule", import_module(f"{self.package}.{self.name}"))
 
 
 #: in the order of the help
 SUBCOMMANDS = (
-    Subcommand(
-        "check",
-        "forecast whether a model runs on a card, whether it fits, and its speed",
-        "qaic.cli.openqaic.commands.check",
-    ),
-    Subcommand(
-        "compile", "compile an ONNX model to a program container", "qaic.cli.openqaic.commands.compile"
-    ),
-    Subcommand("run", "run one inference and show or write its outputs", "qaic.cli.openqaic.commands.run"),
-    Subcommand("bench", "measure latency and throughput", "qaic.cli.openqaic.commands.bench"),
-    Subcommand(
-        "profile",
-        "measure every operator; write a page or print reports",
-        "qaic.cli.openqaic.commands.profile",
-    ),
-    Subcommand(
-        "accuracy", "compare a model in reduced precision with float32", "qaic.cli.openqaic.commands.accuracy"
-    ),
-    Subcommand(
-        "inspect", "show a program, its nodes, tensors or graph", "qaic.cli.openqaic.commands.inspect"
-    ),
-    Subcommand("diff", "list the differences of two programs", "qaic.cli.openqaic.commands.diff"),
-    Subcommand("serve", "answer requests for models over HTTP and gRPC", "qaic.cli.openqaic.commands.serve"),
-    Subcommand("devices", "list or watch devices", "qaic.cli.openqaic.commands.devices"),
-    Subcommand("cache", "list or remove compiled programs in the cache", "qaic.cli.openqaic.commands.cache"),
-    Subcommand("plot", "draw a latency report, a trace, a stats buffer or metrics", "qaic.cli.plot"),
-    Subcommand("demo", "compile a real model and classify files with it", "qaic.cli.demo"),
-    Subcommand("info", "show versions, the engine, devices and free cores", "qaic.cli.info"),
-    Subcommand("explain", "explain an error code", "qaic.cli.openqaic.commands.explain"),
-    Subcommand("shims", "install or remove the tools at the vendor's paths", "qaic.cli.shims"),
-    Subcommand(
-        "completion", "print the completion script for a shell", "qaic.cli.openqaic.commands.completion"
-    ),
+    Subcommand("check", "forecast whether a model runs on a card, whether it fits, and its speed"),
+    Subcommand("compile", "compile an ONNX model to a program container"),
+    Subcommand("run", "run one inference and show or write its outputs"),
+    Subcommand("bench", "measure latency and throughput"),
+    Subcommand("profile", "measure every operator; write a page or print reports"),
+    Subcommand("accuracy", "compare a model in reduced precision with float32"),
+    Subcommand("inspect", "show a program, its nodes, tensors or graph"),
+    Subcommand("diff", "list the differences of two programs"),
+    Subcommand("serve", "answer requests for models over HTTP and gRPC"),
+    Subcommand("devices", "list or watch devices"),
+    Subcommand("cache", "list or remove compiled programs in the cache"),
+    Subcommand("plot", "draw a latency report, a trace, a stats buffer or metrics", "qaic.cli"),
+    Subcommand("demo", "compile a real model and classify files with it", "qaic.cli"),
+    Subcommand("info", "show versions, the engine, devices and free cores", "qaic.cli"),
+    Subcommand("explain", "explain an error code"),
+    Subcommand("shims", "install or remove the tools at the vendor's paths", "qaic.cli"),
+    Subcommand("completion", "print the completion script for a shell"),
 )
