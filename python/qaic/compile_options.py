@@ -13,6 +13,7 @@ from qaic.options.signature import with_options
 from qaic.options.spec import OptionSpec, Stage
 from qaic.options.table import CompileOptions as Values
 from qaic.options.table import effective_options, find, merge, specs_of
+from qaic.support.text import html_table
 
 
 @with_options("CompileKeywords")
@@ -139,8 +140,6 @@ class CompileOptions(Mapping[str, object]):
         return "\n".join(lines) or "defaults of the compiler"
 
     def _repr_html_(self) -> str:
-        from qaic.support.text import html_table
-
         return html_table(("option", "value", ""), self._rows())
 
     def _rows(self) -> list[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from qaic import _core
-from qaic.support.text import counted
+from qaic.support.text import counted, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,6 @@ class DeviceList(tuple[Device, ...]):
         return "\n".join(map(str, self)) or "no devices"
 
     def _repr_html_(self) -> str:
-        from qaic.support.text import html_table
-
         rows = [
             (
                 one.id,

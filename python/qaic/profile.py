@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic import _core
+from qaic import _core, page
 from qaic.errors import OptionError, StateError
 from qaic.runtime.latency import PERCENTILES, Metrics, summarize
 from qaic.stats import StatsBuffer
-from qaic.stats.reports import Capture, Report
+from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report
 from qaic.support.atomic_io import replace_bytes, write_replacing
 from qaic.support.attribute_dict import AttributeDict
 from qaic.support.program_names import SAMPLING_RATES, buffer_name, latency_name, trace_name
@@ -174,8 +174,6 @@ class Profile:
 
     def capture(self) -> Capture:
         """Return the data for reports and pages (:mod:`qaic.stats.reports`, :mod:`qaic.page`)."""
-        from qaic.stats.reports import HostLatencies
-
         capture = Capture(self.device, host=HostLatencies.of_samples(self.samples))
         if capture.is_cpu:
             capture.engine = f"onnxruntime {_core.engine_info()[1]}"
@@ -284,8 +282,6 @@ class Profile:
         qaic.errors.OptionError
             The report does not exist; the message lists all reports.
         """
-        from qaic.stats.reports import REPORTS
-
         if name not in REPORTS:
             raise OptionError(
                 f"there is no report {name!r}; there are {', '.join(REPORTS)}", code="profile.report"
@@ -300,9 +296,6 @@ class Profile:
         OSError
             The file cannot be written.
         """
-        from qaic import page
-        from qaic.stats.reports import REPORTS
-
         capture = self.capture()
         return page.write(capture, [make(capture) for make in REPORTS.values()], path)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import add_input, add_output, clone, register_initializer
 from qaic.compiler.ir.graph_walk import FreshNames
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Model
-
-if TYPE_CHECKING:
-    import onnx
 
 #: first operator set in which the steps of Slice and the number of TopK are inputs
 _STEPS_AS_INPUT: Final = 10
@@ -81,8 +81,6 @@ class ObserverNodes:
         self, found: dict[str, str], low: str, high: str, size: int | None, count: Callable[[], str]
     ) -> str:
         """Count in so many elements; if they are many, only in runs where one is beyond the bounds."""
-        from onnx import helper
-
         if size is not None and size <= _FEW_ELEMENTS:
             return count()
         condition = self._binary(
@@ -170,8 +168,6 @@ class ObserverNodes:
         return largest
 
     def _nth_largest(self, name: str, number: int | str) -> str:
-        from onnx import helper
-
         outputs = [self.fresh.make(name, "top"), self.fresh.make(name, "places")]
         is_old = self.version < _STEPS_AS_INPUT
         given = [] if is_old else [self._integer(number) if isinstance(number, int) else number]
@@ -184,7 +180,6 @@ class ObserverNodes:
 
     def _number(self, values: Any, *, integers: bool = False) -> str:
         import numpy as np
-        from onnx import numpy_helper
 
         array = np.array(values, np.int64 if integers else np.float32)
         key = (array.dtype.str, array.shape, *array.reshape(-1).tolist())
@@ -196,8 +191,6 @@ class ObserverNodes:
 
 def make_node(operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> onnx.NodeProto:
     """Make a node with one output."""
-    from onnx import helper
-
     return helper.make_node(operator, list(inputs), [output], **attributes)
 
 
@@ -208,8 +201,6 @@ def extend_interface(model: Model, added: Sequence[TensorSpec], reference: str, 
     `reference`. `added` are outputs that are the same for every set of shapes, and are declared in the graph
     here. `zero_name` is the name of an input of one element, which the graph may have.
     """
-    from onnx import helper
-
     graph = model.proto.graph
     declared = [helper.make_tensor_value_info(spec.name, FLOAT, spec.dims) for spec in added]
     for value in declared:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from qaic import _core
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
 from qaic.errors import QaicError
@@ -222,7 +223,6 @@ class _Run:
         return path
 
     def _trace(self, group: list[tuple[StatsFile, StatsBuffer]]) -> Path | None:
-        from qaic import _core
         from qaic.support.atomic_io import write_replacing
 
         arguments = self._arguments

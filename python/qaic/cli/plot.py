@@ -7,15 +7,17 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from qaic.cli.console import Parser, print_line, print_message, print_text, table
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
 from qaic.model_path import QPC_MAGIC
-from qaic.page.drawing import suffix_of
+from qaic.page.drawing import draw_latencies, draw_timeline, suffix_of
 from qaic.page.latency import Distribution
 from qaic.page.timeline import Timeline
-from qaic.stats.reports import Capture, Report
+from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report
 from qaic.support.open_regular import NotRegularError, read_regular
 
 _MAGIC: Final = b"OQSTATS1"
@@ -88,10 +90,6 @@ def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
 
 
 def _plot_report(path: Path, target: Path | None) -> int:
-    import numpy as np
-
-    from qaic.stats.reports import REPORTS, HostLatencies
-
     latencies = HostLatencies.of_file(path)
     total = latencies.columns["totalRoundtripTimeUs"]
     known = total[np.isfinite(total)]
@@ -108,8 +106,6 @@ def _plot_latencies(
         print_text(latency_text(distribution, width=_width()))
         _show_reports(reports)
         return 0
-    from qaic.page.drawing import draw_latencies
-
     return _say(draw_latencies(distribution, target, title=path.name, reports=reports))
 
 
@@ -120,14 +116,11 @@ def _plot_trace(path: Path, target: Path | None) -> int:
     if target is None:
         _show_timeline(timeline)
         return 0
-    from qaic.page.drawing import draw_timeline
-
     return _say(draw_timeline(timeline, target, title=path.name))
 
 
 def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
     import qaic.stats
-    from qaic.stats.reports import REPORTS
 
     buffer = qaic.stats.open(path, qpc=qpc, check=True)
     if qpc is None and buffer.has("OP"):
@@ -140,7 +133,6 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
         from qaic import page
 
         return _say(page.write(capture, [make(capture) for make in REPORTS.values()], target))
-    from qaic.page.drawing import draw_timeline
     from qaic.page.timeline.capture_tracks import timeline_of
 
     return _say(draw_timeline(timeline_of(capture), target, title=path.name))

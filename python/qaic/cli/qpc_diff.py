@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import AttributeProto, numpy_helper
 
 from qaic.cli.qpc import value_text
 from qaic.cli.qpc_info import facts
@@ -370,8 +371,6 @@ def small_constants(model: onnx.ModelProto | None) -> dict[str, NDArray[Any]]:
     """Give the initializers that are in the graph itself; those of types numpy has not as their bytes."""
     if model is None:
         return {}
-    from onnx import numpy_helper
-
     found: dict[str, NDArray[Any]] = {}
     for tensor in model.graph.initializer:
         if tensor.data_location == _EXTERNAL:
@@ -451,8 +450,6 @@ def _attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
 
 def _value(attribute: onnx.AttributeProto) -> Any:
     """Describe the value of an attribute; what is long by its digest."""
-    from onnx import AttributeProto
-
     kind = attribute.type
     if kind == AttributeProto.FLOAT:
         return attribute.f

@@ -35,7 +35,7 @@ from qaic.qpc.records import (
 )
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.program_names import GRAPH_SECTION, PLAN_SECTION, QPC_FILE_NAME
-from qaic.support.text import counted
+from qaic.support.text import counted, html_table
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -203,8 +203,6 @@ class Qpc:
         )
 
     def _repr_html_(self) -> str:
-        from qaic.support.text import html_table
-
         if not self.is_program:
             sizes = [(name, self.segments[name].size) for name in self.slices]
             return html_table(("slice", "bytes"), sizes, caption=repr(self))

@@ -5,6 +5,7 @@ This module is the way in; only the module of the subcommand that was called is 
 
 import argparse
 import sys
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -55,8 +56,6 @@ def parser(names: frozenset[str]) -> console.Parser:
 
     The arguments of the subcommands in `names` are declared; the others are only listed.
     """
-    from argparse import RawDescriptionHelpFormatter
-
     made = _Parser(
         prog="openqaic",
         description="Compile, run and measure models for Qualcomm Cloud AI 100.",

@@ -6,20 +6,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
+from onnx import AttributeProto, helper
 
 from qaic import __version__
-from qaic.cli.openqaic.program_graph import is_constant, operations, value_types
+from qaic.cli.graph_model import read_graph
+from qaic.cli.openqaic import program_graph
+from qaic.cli.openqaic.program_graph import is_constant, operations, value_types, with_shapes
 from qaic.cli.openqaic.program_graph import nodes as listed
 from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
+from qaic.compiler.driver import opened
 from qaic.compiler.ir.graph_walk import read_values, subgraphs
 from qaic.compiler.ir.precision_ops import cast_target
 from qaic.errors import OptionError, StateError
+from qaic.model_path import open_model
 from qaic.page.document import write_bytes
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode, graph_page
 from qaic.page.report_tables import table_html
 from qaic.qpc import Qpc
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.capture.op_info import OpInfo
+from qaic.stats.reports.capture.groups import grouped, own_time_us
+from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.table import Cell, Column, Table
 from qaic.support.text import counted
 
@@ -138,8 +144,6 @@ def _facts(node: onnx.NodeProto, row: Mapping[str, Any], weights: set[str]) -> l
 
 
 def _attribute_text(attribute: onnx.AttributeProto) -> str:
-    from onnx import AttributeProto, helper
-
     if attribute.type in {AttributeProto.GRAPH, AttributeProto.GRAPHS}:
         bodies = [attribute.g, *attribute.graphs][: 1 if attribute.type == AttributeProto.GRAPH else None]
         return ", ".join(f"a body of {counted(len(body.node), 'node')}" for body in bodies)
@@ -222,8 +226,6 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
 
 
 def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[DrawnGraph], list[Table]]:
-    from qaic.cli.graph_model import read_graph
-    from qaic.cli.openqaic import program_graph
     from qaic.cli.openqaic.program import measured
 
     times = node_times(measured(qpc)) if timed else (None, None)
@@ -242,10 +244,6 @@ def program_graphs(
     program: onnx.ModelProto, model: Path | None, of_nodes: NodeTimes | None, of_operations: NodeTimes | None
 ) -> list[DrawnGraph]:
     """Draw a user's model, if there is one, and the program that was compiled from it; times come first."""
-    from qaic.cli.openqaic.program_graph import with_shapes
-    from qaic.compiler.driver import opened
-    from qaic.model_path import open_model
-
     graphs = [drawn_program(program, of_operations, label="program")]
     if model is not None:
         with opened(open_model(model)) as source:
@@ -258,8 +256,6 @@ def program_graphs(
 
 def node_times(capture: Capture) -> tuple[NodeTimes, NodeTimes]:
     """Return median times, by nodes of the user's model and by operations of the program."""
-    from qaic.stats.reports.capture.groups import grouped, own_time_us
-    from qaic.stats.reports.capture.op_info import Coded
 
     def times(names: Callable[[OpInfo], list[str]]) -> NodeTimes:
         groups = grouped(capture, lambda facts: Coded.of(names(facts)), {"time": own_time_us})

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.cli.console import print_message
 from qaic.cli.log import logged
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
+from qaic.compiler import compile_resolved
+from qaic.compiler.diagnostics.record import recorded
+from qaic.compiler.output_folder import check_alone
 from qaic.errors import OptionError, StateError
 from qaic.model_path import find_model, open_model
 from qaic.support.status_line import status_line
@@ -64,10 +67,6 @@ def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program
 
     Raises what `qaic.compile` raises; nothing is written then.
     """
-    from qaic.compiler import compile_resolved
-    from qaic.compiler.diagnostics.record import recorded
-    from qaic.compiler.output_folder import check_alone
-
     resolved = resolve_options(arguments, output_folder=folder)
     model = open_model(arguments.model)
     if resolved.compile.output_dir is not None:

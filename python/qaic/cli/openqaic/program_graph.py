@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
+from onnx import TensorProto, numpy_helper, shape_inference
 
 from qaic.cli.graph_model import read_graph
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
+from qaic.compiler.ir.graph_edits import set_values
 from qaic.compiler.ir.macs import macs_of
 from qaic.errors import QpcError, StateError
 from qaic.support.atomic_io import write_replacing
@@ -32,8 +34,6 @@ def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises QpcError if the graph is damaged.
     """
-    from onnx import shape_inference
-
     with library_errors(partial(_damaged, "the graph")):
         return shape_inference.infer_shapes(model)
 
@@ -103,8 +103,6 @@ def precision_split(rows: list[dict[str, Any]]) -> str:
 
 def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
     """List the weights with their hash and extremes. Blocking: reads all of them."""
-    from onnx import TensorProto, numpy_helper
-
     rows = []
     for tensor in model.graph.initializer:
         if tensor.name in qpc.initializers:
@@ -140,10 +138,6 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
     Raises StateError if there is no graph, or its weights are more than one ONNX file may hold, and OSError
     if the file cannot be written.
     """
-    from onnx import TensorProto
-
-    from qaic.compiler.ir.graph_edits import set_values
-
     model = read_graph(qpc)
     size = sum(array.nbytes for array in qpc.initializers.values())
     if size > _LARGEST_MESSAGE:

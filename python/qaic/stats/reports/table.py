@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from qaic.errors import StateError
-from qaic.support.text import escape_html
+from qaic.support.text import escape_html, html_table
 
 Kind = Literal["text", "int", "float", "percent", "change", "bytes", "significant"]
 #: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
@@ -122,8 +122,6 @@ class Table:
         return _library("pyarrow").table(self.to_columns())
 
     def _repr_html_(self) -> str:
-        from qaic.support.text import html_table
-
         return html_table([column.title for column in self.columns], self.rows, caption=self.title)
 
 

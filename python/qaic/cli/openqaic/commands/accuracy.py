@@ -12,6 +12,8 @@ from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.cli.openqaic.program import check_output_file, check_page, wrote
 from qaic.errors import OptionError
+from qaic.options.argv import to_argv
+from qaic.options.resolution import resolve
 
 _EXAMPLES: Final = (
     "openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html",
@@ -149,8 +151,6 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str
     from qaic.accuracy.comparison import calibrated_options
     from qaic.accuracy.prepared import named
     from qaic.accuracy.samples import Samples
-    from qaic.options.argv import to_argv
-    from qaic.options.resolution import resolve
 
     (to,) = named(arguments.to)
     samples = Samples(arguments.samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
@@ -9,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.cli.console import SUCCESS, print_json, print_line, print_message
+from qaic import _core
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_message
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_inputs,
@@ -31,20 +33,16 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
-from qaic.cli.openqaic.program import check_output_file, files_of, open_program
+from qaic.cli.openqaic.program import Program, check_output_file, files_of, open_program
+from qaic.compiler.ir.graph_walk import all_graphs, op_types
 from qaic.errors import OptionError, StateError
 from qaic.support.status_line import status_line
 from qaic.support.text import counted, duration, three_digits
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from qaic import Session
-    from qaic.cli.console import Parser
-    from qaic.cli.openqaic.program import Program
 
-    _Feeds = dict[str, NDArray[Any]]
+_Feeds = dict[str, NDArray[Any]]
 
 _FIGURES: Final = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 _MOST_STREAMS: Final = 1024
@@ -278,8 +276,6 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def _streams(text: str) -> list[int]:
-    import argparse
-
     numbers = [count(part) for part in text.split(",")]
     if max(numbers) > _MOST_STREAMS:
         raise argparse.ArgumentTypeError(f"{max(numbers)} streams are more than {_MOST_STREAMS}")
@@ -287,8 +283,6 @@ def _streams(text: str) -> list[int]:
 
 
 def _default_streams(cores: int) -> list[int]:
-    from qaic import _core
-
     free = max((device["nsp_total"] for device in _core.Context().devices()), default=cores)
     most = max(1, min(len(os.sched_getaffinity(0)), free // max(cores, 1)))
     return [number for power in range(most.bit_length()) if (number := 1 << power) <= most]
@@ -410,7 +404,6 @@ def _ends_the_engine(path: Path) -> bool:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from qaic.compiler.ir.graph_walk import all_graphs, op_types
     from qaic.compiler.passes.legalize.legalize_exports import moved_captures
 
     try:

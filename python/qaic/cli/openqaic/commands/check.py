@@ -9,6 +9,7 @@ from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.cli.openqaic.program import check_page, wrote
 from qaic.model_path import open_model
+from qaic.options.argv import with_flags
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,7 +51,6 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, and show the sections; a model that does not compile is a failure."""
     from qaic.forecast import check
-    from qaic.options.argv import with_flags
 
     run_options = {name: getattr(arguments, name) for name in ("num_activations", "set_size")}
     options = {**keyword_options(arguments), **run_options}

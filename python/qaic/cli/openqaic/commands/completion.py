@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from qaic.cli.console import SUCCESS, Parser, print_text
+from qaic.cli.openqaic import SUBCOMMANDS, parser
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.errors import StateError
 
@@ -20,8 +21,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script."""
-    from qaic.cli.openqaic import SUBCOMMANDS, parser
-
     try:
         import shtab
     except ImportError as error:

@@ -4,9 +4,10 @@ import argparse
 import json
 from typing import Any
 
+from qaic import _core
 from qaic.cli.console import DEVICE, SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, positive, set_examples
-from qaic.errors import QaicError
+from qaic.errors import OptionConflictError, QaicError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -43,7 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise _conflict("--format and --json are different outputs; give one of them")
     if arguments.watch is not None:
         return _watch(arguments.watch)
-    from qaic import _core
     from qaic.cli.info import device_lines
 
     devices = _core.Context().devices()
@@ -75,8 +75,6 @@ _FORMATS = {"dask": _for_dask, "ray": _for_ray, "spark": _for_spark}
 
 
 def _conflict(message: str) -> QaicError:
-    from qaic.errors import OptionConflictError
-
     return OptionConflictError(message, code="devices.json")
 
 

@@ -4,7 +4,7 @@ import argparse
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +32,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the codes that match."""
-    from dataclasses import asdict
-
     known = error_codes()
     wanted = arguments.code
     if wanted is None and not arguments.json:

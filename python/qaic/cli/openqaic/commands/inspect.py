@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qaic import _core
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
+from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
 from qaic.cli.openqaic.program import STATS_LEVEL, check_output_file, check_page, open_program, wrote
-from qaic.cli.stored_weights import stored_weights
+from qaic.cli.stored_weights import bandwidth_limit, stored_weights
 from qaic.errors import OptionError, StateError
 from qaic.qpc import Qpc
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-from qaic.support.text import counted, escape_unprintable
+from qaic.support.text import bytes_text, counted, duration, escape_unprintable, three_digits
 
 
 def add_arguments(parser: Parser) -> None:
@@ -79,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
         return SUCCESS
     if arguments.view == "fit":
         return _show_fit(qpc, as_json=arguments.json)
-    from qaic.cli.graph_model import read_graph
-
     graph = program_graph.with_shapes(read_graph(qpc))
     rows = program_graph.nodes(graph) if arguments.view == "nodes" else program_graph.tensors(graph, qpc)
     if arguments.json:
@@ -113,10 +113,7 @@ def _draw_graph(arguments: argparse.Namespace) -> int:
 
 
 def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
-    from qaic import _core
     from qaic.cli.qpc import stored_weights_text
-    from qaic.cli.stored_weights import bandwidth_limit
-    from qaic.support.text import bytes_text, duration, three_digits
 
     found = program_fit(qpc, _core.Context().devices())
     weights = found["weights"]

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -115,8 +116,6 @@ class HostLatencies:
     @classmethod
     def of_file(cls, path: Any) -> HostLatencies:
         """Read a latency report. Blocking."""
-        from pathlib import Path
-
         file = Path(path)
         if file.stat().st_size > _LARGEST_BYTES:
             raise StatsError(
