@@ -66,6 +66,9 @@ _TAKING_ZEROS: Final = frozenset(
     {"Gather", "GatherElements", "GatherND", "MaxUnpool", "Scatter", "ScatterElements", "ScatterND"}
 )
 
+#: operators of the engine whose sizes it compares only in a run, in every release
+_COMPARED_IN_RUNS: Final = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+
 #: elements and multiply-accumulates of a node that is run
 _MOST_ELEMENTS: Final = 1 << 22
 _MOST_MACS: Final = 1 << 26
@@ -199,7 +202,7 @@ class SizeCheck:
                 and (not is_open or standard(node, *_TAKING_ZEROS))
                 and node.op_type not in RANDOM
                 # Which forms of its own operators the engine takes depends on its release.
-                and node.domain in STANDARD_DOMAINS
+                and (node.domain in STANDARD_DOMAINS or node.op_type in _COMPARED_IN_RUNS)
                 and not _may_trap(node, kinds.values())
             )
             alone = _alone(found, node, kinds, shapes, constants)
