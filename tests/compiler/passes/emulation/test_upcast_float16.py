@@ -63,3 +63,17 @@ def test_bfloat16_is_said_where_the_hardware_lacks_it(caplog, hardware):
     model, context = before(NAME, proto, aic_hw_version=hardware)
     applied(NAME, model, context)
     assert ("bfloat16" in caplog.text) == (hardware == "ai100")
+
+
+@pytest.mark.parametrize("count", [3, 600])
+def test_constants_that_are_outputs_too_keep_their_numbers(count):
+    w = np.random.default_rng(2).standard_normal(count).astype(np.float16)
+    x = np.random.default_rng(3).standard_normal(count).astype(np.float16)
+    nodes = [node("Add", ["x", "w"], ["y"]), node("Identity", ["w"], ["z"])]
+    ends = [info(name, [count], HALF) for name in ("y", "w", "z")]
+    model, context = before(NAME, model_of(nodes, [info("x", [count], HALF)], ends, [("w", w)]))
+    assert applied(NAME, model, context)
+    found = outputs(model, {"x": x})
+    np.testing.assert_array_equal(found["w"], w)
+    np.testing.assert_array_equal(found["z"], w)
+    np.testing.assert_allclose(found["y"], x + w, rtol=1e-3)

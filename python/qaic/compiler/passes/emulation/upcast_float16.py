@@ -99,7 +99,7 @@ def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo)
             for weight in entries:
                 name = renamed.get(weight.name, weight.name)
                 weights[name] = Weight(name, weight.elem_type, weight.dims, weight.source)
-            into, out_of = _widen_interface(graph, halves, facts, fresh)
+            into, out_of = _widen_interface(graph, front, halves, facts, fresh)
             front += into
             back += out_of
         else:
@@ -126,9 +126,16 @@ def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
 
 
 def _widen_interface(
-    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueInfo, fresh: FreshNames
+    graph: onnx.GraphProto,
+    casts: list[onnx.NodeProto],
+    halves: dict[str, int],
+    facts: ValueInfo,
+    fresh: FreshNames,
 ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-    """Read inputs and yield outputs through casts; the program's interface stays as it is."""
+    """Read inputs and yield outputs through casts; the program's interface stays as it is.
+
+    `casts` widen constants, of which some may be outputs.
+    """
     into, out_of = [], []
     renamed: dict[str, str] = {}
     outputs = {value.name for value in graph.output}
@@ -142,7 +149,7 @@ def _widen_interface(
             renamed[value.name] = fresh.make(value.name, "float32")
             out_of.append(_cast(renamed[value.name], value.name, halves[value.name]))
             _move(value.name, renamed[value.name], halves, facts)
-    rename_values(graph.node, renamed)
+    rename_values((*casts, *graph.node), renamed)
     return into, out_of
 
 
