@@ -305,6 +305,6 @@ def remove_unused_pass(model: Model, _: Context) -> bool:
 
 @compiler_pass()
 def externalize_constants_pass(model: Model, _: Context) -> bool:
-    """Set the declared sizes of constants."""
+    """Keep small constants in the graph, and store large ones beside it."""
     externalize_constants(model.proto, model.weights)
     return True
