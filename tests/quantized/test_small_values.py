@@ -124,6 +124,38 @@ def test_scores_survive_next_to_larger_values(join, readers, exponent, seed):
     assert sqnr(expected[small], found[small]) > 20
 
 
+@pytest.mark.parametrize("large", [-65504.0, -1e4, 300.0])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("how", ["input", "operator without integers"])
+def test_softmax_sees_scores_that_nothing_has_measured_beside_a_mask(how, half, large):
+    elem_type, dtype = (10, np.float16) if half else (1, np.float32)
+    x = np.random.default_rng(8).standard_normal((4, 6)).astype(dtype)
+    scores = "x" if how == "input" else "s"
+    nodes = [
+        node("Einsum", ["x", "turn"], ["s"], equation="ij,jk->ik"),
+        node("Where", ["choice", "large", scores], ["c"]),
+        node("Softmax", ["c"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes[how == "input" :],
+        "masked",
+        [helper.make_tensor_value_info("x", elem_type, [4, 6])],
+        [helper.make_tensor_value_info("y", elem_type, [4, 6])],
+        [
+            numpy_helper.from_array(np.eye(6, dtype=dtype), "turn"),
+            numpy_helper.from_array(np.array(large, dtype), "large"),
+            numpy_helper.from_array(np.arange(6) % 3 == 0, "choice"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = {"convert_to_quantize": True, "calibration_data": [{"x": x}]}
+    with qaic.Session(model.SerializeToString(), **options) as session:
+        found = np.array(session.run({"x": x})["y"], np.float64)
+    joined = np.where(np.arange(6) % 3 == 0, np.float64(large), x)
+    exponentials = np.exp(joined - joined.max(-1, keepdims=True))
+    assert sqnr(exponentials / exponentials.sum(-1, keepdims=True), found) > 25
+
+
 @pytest.mark.parametrize("large", [-1e4, -1e9, 300.0])
 @pytest.mark.parametrize("how", ["Add", "Sub", "Where"])
 def test_softmax_sees_scores_beside_a_mask(how, large):

@@ -13,10 +13,11 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key, read_array
+from qaic.compiler.ir.elem_types import FLOAT, OF_NUMPY
 from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import behind, selected_inputs, standard
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group, quantizable, results
 from qaic.compiler.quantization.parameters import QuantParamsChooser
 from qaic.compiler.quantization.weights import output_channels
@@ -138,11 +139,24 @@ class SmallValues:
             # Operators without integer form are not measured, but what reads their results may be quantized.
             step = max(sizes.values(), default=0.0) / (255 if self._precision == "Int8" else 65535)
         # A small constant that fills or bounds is as good as zero.
-        return any(
+        return self._hides_unmeasured(node) or any(
             0 < size < step * _LEAST_LEVELS
             for name, size in sizes.items()
             if node.op_type == "Concat" or name not in self._constants
         )
+
+    def _hides_unmeasured(self, node: onnx.NodeProto) -> bool:
+        """Return whether a constant sets the scale of scores that nothing measured, as a mask does."""
+        if node.output[0] not in self._equalized:
+            return False
+        picked = [node.input[at] for at in selected_inputs(node, FLOAT) or () if at < len(node.input)]
+        sources = {name: behind(name, self._makers, "Cast") for name in picked if name}
+        masks = [found for name in sources.values() if (found := self._constants.describe(name)) is not None]
+        numbers = [read_array(found) for found in masks if found.elem_type in OF_NUMPY]
+        least = self._parameters.spread(node.output[0]) * 15 / 16
+        is_masked = any(float(np.abs(values).max(initial=0)) > least for values in numbers)
+        unknown = [name for name, source in sources.items() if source not in self._constants]
+        return is_masked and not all(map(self._parameters.profiled, unknown))
 
     def _keep_picked(self, node: onnx.NodeProto) -> None:
         """Keep a node whose results are too small for the scale of its operand, and the makers of that."""

@@ -171,6 +171,7 @@ SIZES = st.fixed_dictionaries({"m": st.integers(1, 4), "n": st.integers(1, 4)})
 
 @settings(max_examples=25)
 @example("SkipLayerNormalization", "main", {"m": 1, "n": 1}, {"m": 1, "n": 2})
+@example("BiasGelu", "main", {"m": 1, "n": 1}, {"m": 1, "n": 2})
 @given(st.sampled_from(sorted(CASES)), st.sampled_from(PLACES), SIZES, SIZES)
 def test_a_set_compiles_if_and_only_if_the_engine_runs_the_model(case, place, first, second):
     model, shapes = _model(case, place)

@@ -67,7 +67,9 @@ _TAKING_ZEROS: Final = frozenset(
 )
 
 #: operators of the engine whose sizes it compares only in a run, in every release
-_COMPARED_IN_RUNS: Final = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+_COMPARED_IN_RUNS: Final = frozenset(
+    {"BiasGelu", "BiasSoftmax", "FastGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
+)
 
 #: elements and multiply-accumulates of a node that is run
 _MOST_ELEMENTS: Final = 1 << 22
