@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +225,8 @@ def test_what_is_no_lock_file_does_not_block(folder, tmp_path, kind):
     lock.with_name("programqpc.bin").write_bytes(b"damaged")
     assert qaic.compile(path).path == lock.with_name("programqpc.bin")
     assert not (tmp_path / "elsewhere").exists()
+    # What is no folder is replaced.
+    assert stat.S_IFMT(lock.lstat().st_mode) == (stat.S_IFDIR if kind == "folder" else stat.S_IFREG)
 
 
 def test_a_held_lock_is_waited_for_only_while_its_holder_works(folder, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
 
 from qaic.errors import InputError, StateError
 from qaic.serving.grpc_service import _answer, _Inbox, read_message
@@ -95,10 +96,29 @@ def message(contents):
         (b"\xff" * 100, "not a message"),
     ],
 )
-def test_messages_are_counted_before_they_are_parsed(body, part):
+def test_messages_are_counted_before_they_are_parsed(body, part, monkeypatch):
+    """The parser's memory is not counted by Python, so the parser must not get what is refused."""
+    parsed = []
+
+    class Request:
+        """A message that notes the number of bytes that are parsed."""
+
+        def __init__(self):
+            self.message = service_pb2.ModelInferRequest()
+
+        def ParseFromString(self, content):  # noqa: N802 (of the message)
+            parsed.append(len(content))
+            self.message.ParseFromString(content)
+
+        def __getattr__(self, name):
+            return getattr(self.message, name)
+
+    messages = SimpleNamespace(**vars(service_pb2) | {"ModelInferRequest": Request})
+    monkeypatch.setattr("qaic.serving.grpc_service.service_pb2", messages)
     held, found = held_while(lambda text: read_message(text)[1](), body)
     assert part in found
     assert held < 64 << 10
+    assert sum(parsed) < 1 << 10
 
 
 def test_numbers_of_messages_are_known_before_they_are_decoded():

@@ -121,6 +121,7 @@ class _Instrumenter(ObserverNodes):
         self.makers = producers(self.graph.node)
         self.constants = constant_values(self.graph, deployed.weights)
         self.inputs = {value.name for value in self.graph.input}
+        self.outputs = {value.name for value in self.graph.output}
         self.observed = {row.value: row for row in nodes}
         #: value of the model -> its name in the reference
         self.named: dict[str, str] = {}
@@ -240,7 +241,7 @@ class _Instrumenter(ObserverNodes):
         if name in self.again:
             return self.again[name]
         row = self.observed.get(name)
-        is_state = f"{name}{RETAINED_STATE_SUFFIX}" in {value.name for value in self.graph.output}
+        is_state = f"{name}{RETAINED_STATE_SUFFIX}" in self.outputs
         if name in self.inputs and not is_state:
             return self.named[name]
         if (row is not None and row.is_read_directly) or name in self.inputs:
