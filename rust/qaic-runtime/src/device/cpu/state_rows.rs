@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(found, before);
         for outside in [[0, 0, 2, 0], [0, 1, 0, 2], [0, 0, -3, 0], [0, 0, 0, i64::MIN], [0, 0, i64::MAX, 0]] {
             let (ended, found) = written((2, 2), &before, &rows, &outside, Ok(()), (true, false));
-            assert!(ended.unwrap_err().to_string().contains("outside of [2, 2]"), "{outside:?}");
+            assert!(ended.unwrap_err().to_string().contains("outside [2, 2]"), "{outside:?}");
             assert_eq!(found, before, "{outside:?}");
         }
     }
