@@ -9,9 +9,8 @@ use std::{env, fs, process};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use qaic_benches::stats_buffers::{REAL_OPS, descriptor, model};
 use qaic_stats::decode::descriptor::OpsDescriptor;
-use qaic_stats::model::StatsModel;
 use qaic_stats::report::{SummaryOptions, write_summary};
-use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, push_trace, write_trace};
+use qaic_stats::{HostSide, Part, StatsModel, TraceFormat, TraceOptions, push_trace, write_trace};
 
 const CORES: u32 = 16;
 const OPS_A_CORE: u32 = 12_000;

@@ -1,12 +1,11 @@
 //! Stats buffers as large as real ones: what the benches of decoding, summary and trace read.
 #![allow(clippy::cast_possible_truncation)] // of numbers that are small by construction
 
-use qaic_stats::StatsError;
 use qaic_stats::decode::descriptor::{CoreOps, Dependency, Fingerprint, OpDesc, OpsDescriptor, VERSION};
 use qaic_stats::decode::{
     Core, Kind, Op, Port, Thread, core_flags, op_flags, op_kind_flags, oqstats, port_directions, thread_flags,
 };
-use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind, Run, StatsError, StatsModel, run_flags};
 
 /// Operations of the buffer that budgets are stated for.
 pub const REAL_OPS: usize = 1_300_000;

@@ -6,9 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use qaic_stats::decode::descriptor::{CoreOps, Dependency, OpDesc, OpsDescriptor};
 use qaic_stats::decode::oqstats::{self, Header};
 use qaic_stats::decode::{DecodeOptions, Kind, ProgramOperations, columns, decode};
-use qaic_stats::model::StatsModel;
 use qaic_stats::report::{SummaryOptions, write_summary};
-use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, write_trace};
+use qaic_stats::{HostSide, Part, StatsModel, TraceFormat, TraceOptions, write_trace};
 
 fuzz_target!(|bytes: &[u8]| {
     // A mutated byte must not hide what lies behind the CRCs.

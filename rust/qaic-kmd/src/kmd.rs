@@ -169,7 +169,7 @@ pub enum DbcState {
 
 impl DbcState {
     /// Returns the state for a number of the kernel.
-    pub const fn from_number(number: u32) -> Option<Self> {
+    pub(crate) const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Idle,
             1 => Self::Assigned,

@@ -58,7 +58,7 @@ pub fn parse(message: &[u8]) -> Option<Event> {
 }
 
 /// Number of the node called `name`, which consists of `accel` and the number.
-pub fn node_number(name: &[u8]) -> Option<u32> {
+pub(crate) fn node_number(name: &[u8]) -> Option<u32> {
     decimal(name.strip_prefix(SUBSYSTEM)?)
 }
 

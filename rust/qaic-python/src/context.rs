@@ -10,9 +10,10 @@ use qaic_runtime::device::cpu::{self, Engine, custom_ops, libraries_of_package};
 use qaic_runtime::device::{
     Device, DeviceDescription, DeviceKind, RegistryOptions, UserDirectory, named_engine,
 };
-use qaic_runtime::error::EngineError;
 use qaic_runtime::process::fork;
-use qaic_runtime::{CancellationToken, Context, Deadline, DeviceId, ErrorDetail, Image, RuntimeError};
+use qaic_runtime::{
+    CancellationToken, Context, Deadline, DeviceId, EngineError, ErrorDetail, Image, RuntimeError,
+};
 
 use crate::emu_control;
 use crate::errors::{Raise, from_runtime, record};

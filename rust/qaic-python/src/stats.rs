@@ -7,9 +7,9 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use qaic_runtime::Image;
+use qaic_stats::StatsModel;
 use qaic_stats::decode::descriptor::{self, Fingerprint};
 use qaic_stats::decode::{Kind, ProgramOperations, oqstats};
-use qaic_stats::model::StatsModel;
 
 use crate::buffers::{Exports, copied_bytes};
 use crate::errors::{Raise, from_stats, to_json};

@@ -7,7 +7,7 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use qaic_runtime::profiling::{self, DevicePart, OutputTarget};
 use qaic_stats::decode::descriptor::OpsDescriptor;
-use qaic_stats::trace::{HostTrace, TraceFormat, TraceOptions};
+use qaic_stats::{HostTrace, TraceFormat, TraceOptions};
 
 use crate::buffers::{BytesView, ReadOnlyBytes, copied_bytes};
 use crate::errors::{Raise, from_stats};

@@ -49,7 +49,7 @@ pub mod device;
 #[cfg(test)]
 #[path = "../tests/echo/mod.rs"]
 mod echo;
-pub mod error;
+mod error;
 mod image;
 pub mod inference_set;
 pub mod process;
@@ -60,7 +60,9 @@ pub mod request;
 
 pub use context::Context;
 pub use device::{DeviceId, Placement};
-pub use error::{ErrorDetail, QStatus, RuntimeError};
+pub use error::{
+    CardError, DeviceError, EngineError, ErrorDetail, InputError, QStatus, RuntimeError, StateError,
+};
 pub use image::Image;
 pub use inference_set::{HandleId, InferenceSet};
 pub use process::{CancellationToken, Deadline, Detached, ForkGuard, WaitScope};

@@ -24,16 +24,20 @@
 mod buffer;
 pub mod decode;
 mod error;
-pub mod model;
+mod model;
 mod number;
 pub mod report;
 mod sample;
-pub mod trace;
+mod trace;
 mod walk;
 mod whole_file;
 
 pub use buffer::{FrozenBytes, Place, StatsBuffer};
 pub use error::StatsError;
+pub use model::{DeviceKind, Run, StatsModel, run_flags};
 pub use sample::HostSample;
+pub use trace::{
+    HostSide, HostTrace, Part, TraceFormat, TraceOptions, push_trace, write_host_trace, write_trace,
+};
 pub use walk::ProgressObserver;
 pub use whole_file::write_whole;

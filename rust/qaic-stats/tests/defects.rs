@@ -9,7 +9,7 @@ use qaic_stats::decode::{
     Core, DecodeOptions, Kind, Op, OpPmu, Pmu, Port, ProgramOperations, Record, Ring, Thread, decode,
     op_flags,
 };
-use qaic_stats::model::{Run, StatsModel};
+use qaic_stats::{Run, StatsModel};
 
 /// Two threads of one core, with two operations each that the descriptor has.
 fn model() -> StatsModel<'static> {

@@ -4,7 +4,7 @@
 use qaic_stats::decode::descriptor::fingerprint;
 use qaic_stats::decode::oqstats::{self, Header};
 use qaic_stats::decode::{Core, DecodeOptions, Kind, Op, OpPmu, Thread, decode};
-use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind, Run, StatsModel, run_flags};
 
 const HEADER: &str = "4f51535441545331 01000000 8000fffe 8002000000000000 8002000000000000
     04000000 20000000 8000000000000000 e3b0c44298fc1c149afbf4c8996fb924

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use qaic_stats::decode::oqstats::{capacity_bytes, encode, encode_to_vec};
 use qaic_stats::decode::{Core, DecodeOptions, Kind, Op, Pmu, Port, Records, Thread, check, columns, decode};
-use qaic_stats::model::{DeviceKind, Run, StatsModel};
+use qaic_stats::{DeviceKind, Run, StatsModel};
 
 /// (operation's number, ticks to the one before, duration, wait, flags) of each thread's operations.
 type Threads = Vec<Vec<(u32, u16, u32, u16, u16)>>;

@@ -180,11 +180,6 @@ impl RequestState {
         Self::of(IDLE)
     }
 
-    /// Creates the state of an available request with an entry in the list of available requests.
-    pub fn available() -> Self {
-        Self::of(AVAILABLE | AVAILABLE_ENTRY)
-    }
-
     fn of(word: u64) -> Self {
         Self { word: AtomicU64::new(word), ended: EventCount::new() }
     }

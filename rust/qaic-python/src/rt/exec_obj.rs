@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
-use qaic_runtime::Context;
-use qaic_runtime::error::QStatus;
 use qaic_runtime::process::FailureSource;
 use qaic_runtime::request::{BoundBuffers, ExecObj};
+use qaic_runtime::{Context, QStatus};
 
 use super::argument::{self, BufferArgument};
 use super::context::RtContext;

@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
 use qaic_mem::ForeignMemoryMut;
 use qaic_runtime::binding::{BufferSlot, BufferSlots, InputSource, RandomBytes};
-use qaic_runtime::error::{ErrorDetail, QStatus};
 use qaic_runtime::process::log;
 use qaic_runtime::request::Part;
+use qaic_runtime::{ErrorDetail, QStatus};
 
 use super::argument::buffer;
 use super::status::member;

@@ -20,9 +20,8 @@ pub(crate) mod status;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use qaic_runtime::error::DeviceError;
 use qaic_runtime::process::FailureSource;
-use qaic_runtime::{Context, ErrorDetail, RuntimeError};
+use qaic_runtime::{Context, DeviceError, ErrorDetail, RuntimeError};
 
 use status::Refusal;
 

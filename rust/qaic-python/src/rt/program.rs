@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::device::Placed;
-use qaic_runtime::error::StateError;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::{FailureSource, reaper};
 use qaic_runtime::{
     CancellationToken, Context, DeviceId, ErrorDetail, Image, Program, ProgramOptions, QStatus, RuntimeError,
+    StateError,
 };
 
 use super::context::RtContext;

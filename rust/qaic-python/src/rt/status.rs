@@ -4,9 +4,8 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use qaic_runtime::error::{InputError, StateError};
 use qaic_runtime::process::FailureSource;
-use qaic_runtime::{Context, Detached, ErrorDetail, QStatus, RuntimeError};
+use qaic_runtime::{Context, Detached, ErrorDetail, InputError, QStatus, RuntimeError, StateError};
 
 use crate::gil::{self, Detach};
 

@@ -3,10 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use qaic_mem::Storage;
-use qaic_runtime::Image;
 use qaic_runtime::binding::{ArgumentError, BindingSpec, BindingSpecs};
-use qaic_runtime::error::RuntimeError;
 use qaic_runtime::request::{ArrayId, ArrayTensors};
+use qaic_runtime::{Image, RuntimeError};
 
 use crate::buffers::{Exports, array_over};
 use crate::errors::from_runtime;

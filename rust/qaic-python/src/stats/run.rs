@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use qaic_stats::model::{DeviceKind, Run};
+use qaic_stats::{DeviceKind, Run};
 
 use super::argument;
 

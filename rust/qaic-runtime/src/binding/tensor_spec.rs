@@ -113,11 +113,11 @@ pub struct ShapeVariant {
 
 /// An input whose next value is an output. The device may retain the value between inferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetainedPair {
+pub(crate) struct RetainedPair {
     /// Index among the inputs.
-    pub input: usize,
+    pub(crate) input: usize,
     /// Index among the outputs.
-    pub output: usize,
+    pub(crate) output: usize,
 }
 
 /// Returns the tensors that a caller passes and receives.
@@ -195,7 +195,7 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError
 ///
 /// A program compiled by this project has retained inputs only if that was requested. For other programs, the names
 /// decide. Both tensors must have one type and, in every permitted combination, one shape.
-pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> {
+pub(crate) fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> {
     let network = image.network();
     let bases = network.outputs.iter().enumerate().filter_map(|(output, binding)| {
         binding.name.strip_suffix(RETAINED_SUFFIX).map(|base| (output, base))

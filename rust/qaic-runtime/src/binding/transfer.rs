@@ -12,7 +12,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// Transfer method of a binding.
 #[derive(Clone, Debug)]
-pub enum Route {
+pub(crate) enum Route {
     /// The compiler optimized the tensor away: nothing is moved, and the caller's buffer is ignored.
     Skip,
     /// The device takes the caller's bytes unchanged. A device on host memory may use them in place.
@@ -23,18 +23,18 @@ pub enum Route {
 
 /// Location of the device's tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// Number of the DMA buffer.
-    pub buffer: usize,
+    pub(crate) buffer: usize,
     /// Byte offset in the buffer; for a partial input, the offset of the slice header.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Bytes of the tensor.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// The transfer of a binding, ready to run.
 #[derive(Clone, Debug)]
-pub struct BindingTransfer {
+pub(crate) struct BindingTransfer {
     name: Arc<str>,
     route: Route,
     place: Option<Place>,

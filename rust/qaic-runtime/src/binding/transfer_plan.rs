@@ -24,7 +24,7 @@ use super::transfer::{BindingTransfer, Place, Route};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// The DMA buffers that contain tensors, as views for the host.
-pub trait DmaBuffers {
+pub(crate) trait DmaBuffers {
     /// Returns all bytes of a DMA buffer.
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;
 }

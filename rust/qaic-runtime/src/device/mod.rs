@@ -82,7 +82,8 @@ pub use environment::named_engine;
 pub use kernel::KernelOptions;
 pub use placement::{Placed, Placement};
 pub(crate) use placement::{find, visible};
-pub use registry::{Registry, RegistryOptions};
+pub(crate) use registry::Registry;
+pub use registry::RegistryOptions;
 pub use virtual_card::{CORES, ResourceTracker, UserDirectory};
 
 /// Number of a device; called QID in Qualcomm's documentation.

@@ -72,7 +72,7 @@ impl RegistryOptions {
 
 /// The devices, in order of id: cards first.
 #[derive(Debug)]
-pub struct Registry {
+pub(crate) struct Registry {
     devices: Vec<Arc<dyn Device>>,
     // Of the noop devices, by id.
     controls: Vec<Arc<noop::Control>>,

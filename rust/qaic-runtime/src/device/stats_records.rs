@@ -7,7 +7,7 @@ use qaic_qpc::names;
 use qaic_qpc::network_desc::Stats;
 use qaic_stats::decode::descriptor::{self, Fingerprint};
 use qaic_stats::decode::{Core, EngineKind, Port, Thread, port_directions};
-use qaic_stats::model::{Run, StatsModel};
+use qaic_stats::{Run, StatsModel};
 
 use crate::image::Image;
 use crate::process::clock::{self, UCYCLE_HZ, ucycles};

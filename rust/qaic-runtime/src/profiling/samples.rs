@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use qaic_stats::decode::{DecodeOptions, ProgramOperations, decode};
 use qaic_stats::report::{DeviceKpi, ProgramFacts, SummaryOptions, write_latency_report, write_summary};
-use qaic_stats::trace::{HostSide, Part, TraceOptions, write_host_trace, write_trace};
-use qaic_stats::{HostSample, StatsError};
+use qaic_stats::{HostSample, HostSide, Part, StatsError, TraceOptions, write_host_trace, write_trace};
 
 use super::{Collected, ProfiledProgram};
 use crate::image::Image;

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use qaic_mem::reserve_large;
 use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::report::{SummaryOptions, write_summary};
-use qaic_stats::trace::{HostSide, HostTrace, Part, TraceOptions, push_trace, write_trace};
-use qaic_stats::{FrozenBytes, HostSample, ProgressObserver, StatsBuffer, write_whole};
+use qaic_stats::{
+    FrozenBytes, HostSample, HostSide, HostTrace, Part, ProgressObserver, StatsBuffer, TraceOptions,
+    push_trace, write_trace, write_whole,
+};
 
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::{WaitScope, clock};
@@ -145,7 +147,7 @@ mod tests {
     use std::fs;
 
     use qaic_stats::decode::{Core, Kind, Thread};
-    use qaic_stats::model::{Run, StatsModel};
+    use qaic_stats::{Run, StatsModel};
 
     use super::*;
 

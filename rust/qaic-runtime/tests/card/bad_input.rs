@@ -5,7 +5,7 @@ use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{EmuOptions, FaultPlan};
 use qaic_kmd::abi::request;
 use qaic_runtime::device::{DeviceStatus, LoadOptions};
-use qaic_runtime::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
+use qaic_runtime::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
 use crate::rig::{CardProgramSpec, Rig};
 

@@ -13,12 +13,11 @@ use qaic_kmd::Kmd;
 use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::network_desc::{Direction, DmaBuffer, NetworkDesc, Stats};
 use qaic_qpc::{ConstantsDesc, elf, names, writer};
-use qaic_runtime::Image;
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::emulated_cores::GraphWorkload;
 use qaic_runtime::device::{Device, Exec, HostTensors, LoadOptions};
-use qaic_runtime::error::{CardError, ErrorDetail, RuntimeError};
 use qaic_runtime::profiling::{Identity, Stages};
+use qaic_runtime::{CardError, ErrorDetail, Image, RuntimeError};
 
 /// Buffers of a program: the sizes of each side, and whether it has statistics and a control buffer.
 #[derive(Clone, Debug)]

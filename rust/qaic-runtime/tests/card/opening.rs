@@ -6,9 +6,9 @@ use qaic_kmd::{
     AccelFile, Clock, Errno, EventSource, Kmd, MemoryErrors, NodeInfo, PciAddress, PciInfo, SysKmd,
     SystemClock, Telemetry,
 };
+use qaic_runtime::RuntimeError;
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::{Device, DeviceStatus};
-use qaic_runtime::error::RuntimeError;
 
 /// A kernel whose one card answers everything with an error.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use qaic_emu::EmuOptions;
 use qaic_kmd::abi::request;
-use qaic_runtime::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
+use qaic_runtime::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
 use crate::rig::{CardProgramSpec, Rig, run};
 

@@ -10,10 +10,9 @@ use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::network_desc::{Direction, DmaBuffer, NetworkDesc};
 use qaic_qpc::writer::{SegmentData, build_file};
 use qaic_qpc::{ConstantsDesc, elf};
-use qaic_runtime::Image;
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::{Activation, Device, Exec, LoadOptions, LoadedProgram};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::{Image, RuntimeError};
 
 pub(crate) const BYTES: u32 = 64;
 

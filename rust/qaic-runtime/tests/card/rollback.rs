@@ -2,7 +2,7 @@
 
 use qaic_emu::EmuOptions;
 use qaic_kmd::abi::request;
-use qaic_runtime::error::{CardError, ErrorDetail};
+use qaic_runtime::{CardError, ErrorDetail};
 
 use crate::rig::{CardProgramSpec, Rig, run};
 

@@ -6,9 +6,8 @@ use qaic_emu::{EmuClock, EmuOptions};
 use qaic_kmd::SystemClock;
 use qaic_kmd::abi::request;
 use qaic_qpc::metadata::DmaRequest;
-use qaic_runtime::WaitLimits;
 use qaic_runtime::device::LoadOptions;
-use qaic_runtime::error::{CardError, ErrorDetail};
+use qaic_runtime::{CardError, ErrorDetail, WaitLimits};
 
 use crate::rig::{CardProgramSpec, Rig, run};
 

@@ -18,11 +18,10 @@ use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::ElementType;
 use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{Completion, CompletionQueue, HandleId, InferenceSet, PendingInference};
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::{BoundBuffers, Part};
-use qaic_runtime::{Context, Detached, ProgramOptions};
+use qaic_runtime::{Context, Detached, ProgramOptions, RuntimeError};
 use qaic_sync::IdIndex;
 use qaic_sync::count::Operations;
 

@@ -10,11 +10,10 @@ use qaic_qpc::ElementType;
 use qaic_runtime::binding::mxint8::Half;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
-use qaic_runtime::{Image, ProgramOptions};
+use qaic_runtime::{Image, ProgramOptions, RuntimeError};
 
 const ALL: usize = ELEMENTS as usize;
 const HALF: usize = ALL / 2;

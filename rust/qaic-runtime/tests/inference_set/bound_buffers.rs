@@ -9,11 +9,10 @@ use qaic_mem::{ForeignMemoryMut, SharedMemory, Storage};
 use qaic_runtime::binding::{GivenShape, Window, WindowArray};
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::{RuntimeError, StateError};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::request::{BoundBuffers, ListedBuffer, Part};
-use qaic_runtime::{Detached, ProgramOptions};
+use qaic_runtime::{Detached, ProgramOptions, RuntimeError, StateError};
 
 const ALL: usize = ELEMENTS as usize;
 const HALF: usize = ALL / 2;

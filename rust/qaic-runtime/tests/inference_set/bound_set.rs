@@ -6,11 +6,10 @@ use crate::echo::{ELEMENTS, noop, resizable};
 use qaic_mem::{SharedMemory, Storage};
 use qaic_runtime::binding::GivenShape;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::request::{BoundSet, Part};
-use qaic_runtime::{Detached, ProgramOptions};
+use qaic_runtime::{Detached, ProgramOptions, RuntimeError};
 
 const HANDLES: u32 = 2;
 

@@ -8,11 +8,10 @@ use crate::oracle::f32_bytes;
 use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::ElementType;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet, PendingInference};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::request::BoundBuffers;
-use qaic_runtime::{Context, Detached, ProgramOptions};
+use qaic_runtime::{Context, Detached, ProgramOptions, RuntimeError};
 
 const THREADS: u16 = 1_000;
 

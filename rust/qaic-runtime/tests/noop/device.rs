@@ -11,11 +11,10 @@ use crate::oracle::{view, view_mut};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
 use qaic_runtime::binding::{Bindings, InputBinding};
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, InferenceSet, Lease};
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::ExecObj;
-use qaic_runtime::{Context, Image, Program, ProgramOptions};
+use qaic_runtime::{Context, DeviceError, ErrorDetail, Image, Program, ProgramOptions, RuntimeError};
 
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context() -> Arc<Context> {

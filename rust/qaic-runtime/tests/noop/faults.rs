@@ -11,9 +11,8 @@ use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{
     Activation, DeviceId, DeviceStatus, Exec, LoadOptions, LoadedProgram, Placement, RegistryOptions,
 };
-use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::{Context, Image};
+use qaic_runtime::{Context, DeviceError, ErrorDetail, Image, RuntimeError};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use crate::echo::noop;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
-use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::{Context, Image, Program, ProgramOptions};
+use qaic_runtime::{Context, DeviceError, ErrorDetail, Image, Program, ProgramOptions, RuntimeError};
 
 /// Cards that no other test uses.
 fn context(cards: u32) -> Arc<Context> {

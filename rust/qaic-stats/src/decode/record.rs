@@ -363,7 +363,7 @@ pub mod op_kind_flags {
     /// The operation was executed.
     pub const EXECUTED: u8 = 1;
     /// The record describes the asynchronous part of a transfer.
-    pub const ASYNC_TRANSFER: u8 = 4;
+    pub(crate) const ASYNC_TRANSFER: u8 = 4;
     /// The operation ran inside another one.
     pub const NESTED: u8 = 8;
 }
@@ -473,11 +473,6 @@ impl<'a, R: Record> Records<'a, R> {
     /// Iterates over all records in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = R> + Clone + use<'a, R> {
         self.bytes.chunks_exact(self.stride).map(R::read)
-    }
-
-    /// Returns one value of each record.
-    pub fn column<T>(&self, value: impl Fn(R) -> T) -> Vec<T> {
-        self.iter().map(value).collect()
     }
 }
 

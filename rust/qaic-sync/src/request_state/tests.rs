@@ -102,7 +102,7 @@ proptest! {
     /// Every step against the sequential model: what it answers, and where it leads.
     #[test]
     fn state_word_behaves_like_its_model(starts_available: bool, steps in prop::collection::vec(step(), 0..120)) {
-        let state = if starts_available { RequestState::available() } else { RequestState::idle() };
+        let state = if starts_available { RequestState::of(AVAILABLE | AVAILABLE_ENTRY) } else { RequestState::idle() };
         let mut model = Model {
             phase: if starts_available { Phase::Available } else { Phase::Idle },
             generation: 0,
@@ -289,7 +289,7 @@ fn begin_that_is_withdrawn_leaves_the_request_where_it_was() {
     assert!(!idle.withdraw(begun.prior_phase).needs_entry);
     assert_eq!(idle.phase(), Phase::Idle);
 
-    let available = RequestState::available();
+    let available = RequestState::of(AVAILABLE | AVAILABLE_ENTRY);
     let begun = available.begin(true).unwrap();
     assert!(!available.withdraw(begun.prior_phase).needs_entry, "its entry is there still");
     assert_eq!(available.phase(), Phase::Available);

@@ -34,7 +34,7 @@ pub(super) fn add_host_waits(mut memory: HostSliceMut<'_>, stages: &Stages) -> R
 mod tests {
     use qaic_mem::Storage;
     use qaic_stats::decode::{Core, Op};
-    use qaic_stats::model::{Run, StatsModel};
+    use qaic_stats::{Run, StatsModel};
 
     use super::*;
 

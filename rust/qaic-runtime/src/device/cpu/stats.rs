@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use qaic_mem::HostSliceMut;
 use qaic_stats::decode::descriptor::{Fingerprint, OpDesc, OpsDescriptor};
 use qaic_stats::decode::{Kind, Op, Thread, op_flags, op_kind_flags, oqstats, thread_flags};
-use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind, Run, StatsModel, run_flags};
 use serde::Serialize;
 
 use super::calibration::{Calibration, Medians};

@@ -9,7 +9,7 @@ use qaic_emu::workload::{
 use qaic_kmd::protocol::NncStatus;
 use qaic_qpc::plan::{CONTROL_BYTES, Control};
 use qaic_stats::decode::{Thread, oqstats};
-use qaic_stats::model::{DeviceKind as Measurer, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind as Measurer, Run, StatsModel, run_flags};
 
 use super::card_plan;
 use super::protocol::Protocol;

@@ -22,7 +22,7 @@ use qaic_qpc::names;
 use qaic_qpc::network_desc::Direction;
 use qaic_sched::Executor;
 use qaic_stats::decode::{Thread, oqstats};
-use qaic_stats::model::{DeviceKind as Measurer, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind as Measurer, Run, StatsModel, run_flags};
 use qaic_sync::OwnerCount;
 
 use super::{

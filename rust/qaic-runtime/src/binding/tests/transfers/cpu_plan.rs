@@ -1,8 +1,7 @@
 //! Plans that the `cpu` device refuses before it asks for its engine.
 
-use qaic_runtime::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::{Context, RuntimeError};
 
 use crate::echo;
 

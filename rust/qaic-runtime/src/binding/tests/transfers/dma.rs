@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use qaic_mem::{HostSlice, HostSliceMut};
 use qaic_runtime::binding::{DmaBuffers, TransferPlan};
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
+use qaic_runtime::{ErrorDetail, RuntimeError};
 
 /// Buffers, each of which lies in a part of some bytes.
 pub(crate) struct Dma(pub(crate) Vec<(Vec<u8>, Range<usize>)>);

@@ -19,10 +19,9 @@ use qaic_runtime::binding::{
     TransferPlan, retained_pairs, tensor_specs,
 };
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::{ErrorDetail, InputError};
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::ExecObj;
-use qaic_runtime::{Context, Detached, Image, Program, ProgramOptions};
+use qaic_runtime::{Context, Detached, ErrorDetail, Image, InputError, Program, ProgramOptions};
 
 fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
     Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }

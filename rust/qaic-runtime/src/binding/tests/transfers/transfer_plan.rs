@@ -11,7 +11,7 @@ use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
 use qaic_runtime::binding::{Route, TransferPlan};
-use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
+use qaic_runtime::{ErrorDetail, InputError, RuntimeError};
 
 fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
     IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
