@@ -76,6 +76,7 @@ def test_the_timeline_is_drawn(tmp_path, show):
     assert int(drawn["data-rows"]) == 14
     assert int(drawn["data-drawn"]) > 20
     assert "aicconvolutiond32" in dom.parts["legend"]
+    assert "all 2 inferences" in dom.parts["legend"]
 
 
 def test_one_operation_and_a_hundred_thousand(tmp_path, show):

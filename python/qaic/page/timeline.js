@@ -93,10 +93,13 @@ class Timeline {
       list.append(item);
     }
     const rest = this.model.ranked.length - PALETTE.length;
-    if (rest > 0) {
+    const samples = this.model.header.samples.length;
+    // The overview of the page shows one inference.
+    const notes = [rest > 0 ? `and ${rest} more kinds` : "", samples > 1 ? `shares of the time in all ${samples} inferences` : ""];
+    for (const note of notes.filter(Boolean)) {
       const item = document.createElement("li");
       item.className = "note";
-      item.textContent = `and ${rest} more kinds`;
+      item.textContent = note;
       list.append(item);
     }
   }
