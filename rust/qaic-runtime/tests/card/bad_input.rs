@@ -93,7 +93,7 @@ fn program_with_a_wrong_checksum_is_refused() {
         let extra = vec![(name.to_owned(), vec![1, 2, 3, 4])];
         let spec = CardProgramSpec { extra, ..CardProgramSpec::default() };
         let error = refused(EmuOptions::default(), &spec);
-        assert!(error.to_string().contains(&format!("segment {name} says 0x04030201")), "{error}");
+        assert!(error.to_string().contains(&format!("{name} contains the CRC 0x04030201")), "{error}");
     }
     let mut spec = CardProgramSpec::default();
     let crc = qaic_qpc::crc32(&spec.metadata.encode_flatbuffer());
