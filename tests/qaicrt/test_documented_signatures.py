@@ -55,8 +55,8 @@ def test_inference_set_takes_none_for_what_is_left_out(affine):
 @pytest.mark.parametrize(
     ("arguments", "keywords", "message"),
     [
-        ((None, False, None), {}, "at most 7 arguments"),
-        (([], None, False, 1), {}, "at most 8 arguments"),
+        ((None, False, None), {}, "at most 7 positional arguments"),
+        (([], None, False, 1), {}, "at most 8 positional arguments"),
         ((None,), {"properties": qaicrt.InferenceSetProperties()}, "properties twice"),
         (([],), {"infDataVectorDmaBuf": []}, "infDataVectorDmaBuf twice"),
         ((None, 2), {}, "enableProfiling is a int"),

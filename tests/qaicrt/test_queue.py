@@ -147,7 +147,7 @@ def test_a_queue_of_another_device_is_refused(affine, monkeypatch, capfd):
     assert qaicrt.Queue(context, 0).enqueue(exec_obj) == S.QS_INVAL
     error = capfd.readouterr().err
     assert "on device 1" in error
-    assert "of device 0" in error
+    assert "belongs to device 0" in error
     assert qaicrt.Queue(context, 1).enqueue(exec_obj) == S.QS_SUCCESS
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS
 
