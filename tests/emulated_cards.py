@@ -57,11 +57,17 @@ def left():
 
 def left_for_good():
     """As :func:`left`, without what only cycles of references keep, as exceptions that were caught do."""
-    if left():
-        gc.collect()
-        # What a card is slow to give back.
-        _core.await_teardown(30)
-    return left()
+    for _ in range(_LOOKS):
+        if left():
+            gc.collect()
+            # What a card is slow to give back.
+            _core.await_teardown(30)
+        found = left()
+        if not any("blocked" in line for line in found):
+            break
+        # A thread that waits for a card notices the end of its session only between two calls.
+        time.sleep(0.1)
+    return found
 
 
 def nothing_left(session, release=lambda: None):
@@ -75,12 +81,7 @@ def nothing_left(session, release=lambda: None):
     release()
     if session.testsfailed != failed:
         return
-    for _ in range(_LOOKS):
-        after = left_for_good()
-        if before:
-            after = [line for line in after if "blocked" in line]
-        if not any("blocked" in line for line in after):
-            break
-        # A thread that waits for a card notices the end of its session only between two calls.
-        time.sleep(0.1)
+    after = left_for_good()
+    if before:
+        after = [line for line in after if "blocked" in line]
     assert not after, "left on emulated cards:\n" + "\n".join(after)
