@@ -136,7 +136,7 @@ class OptionSpec:
     in_container: bool = True
     #: True if it may change after construction.
     updatable: bool = False
-    #: Not an option of the vendor's tools.
+    #: True if the vendor's tools do not have the option.
     ours: bool = False
     #: Needs the vendor's compiler: refused for the target ``cpu``.
     sdk_only: bool = False

@@ -297,7 +297,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class LogHandler(logging.Handler):
-    """Writes records as lines of JSON on a separate thread, so a log that nobody reads delays no response.
+    """Write records as lines of JSON on a separate thread, so that a log without a reader delays no response.
 
     If too many lines wait, further lines are dropped and counted in the next line that is written.
 

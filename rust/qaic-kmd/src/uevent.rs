@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn uevent_triggered_by_a_program_is_no_event() {
-        // What `udevadm trigger --action=remove` makes the kernel send: the card still exists.
+        // The kernel sends this event for `udevadm trigger --action=remove`; the card still exists.
         assert_eq!(parse(&about_a_node("remove", &[("SYNTH_UUID", "0")])), None);
     }
 

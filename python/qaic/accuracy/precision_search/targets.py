@@ -57,8 +57,8 @@ class Target:
     metric: str
     #: The smallest value; of ``same`` a share.
     bound: float
-    #: Of the user: outputs and those of the reference, each a list with one dictionary for each sample, to a
-    #: number.
+    #: Function of the user: takes the outputs and those of the reference, each a list with one dictionary for
+    #: each sample, and returns a number.
     function: Callable[[Sequence[Outputs], Sequence[Outputs]], float] | None = None
     #: Decision of an output; None for the largest of its last dimension.
     decide: Decide | None = None

@@ -41,7 +41,7 @@ class Loop:
     inference_set: rt.InferenceSet
     #: Number of activations of the set.
     activations: int
-    #: What is run; after the last one the first follows.
+    #: Requests in the order of their runs; the first follows the last.
     requests: Sequence[Request]
     #: Inputs of the requests.
     memory: InputMemory

@@ -44,7 +44,7 @@ class CustomIo:
     layout: str | None = None
     #: One of `CONVERSIONS` or `INTEGERS`; None keeps the model's type.
     precision: str | None = None
-    #: Of ``int8``: real = scale x (q - offset); None where not given.
+    #: Scale and offset of ``int8``, real = scale x (q - offset); None if not given.
     scale: float | None = None
     offset: int | None = None
 

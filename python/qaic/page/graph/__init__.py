@@ -51,9 +51,9 @@ class Coloring:
 class DrawnGraph:
     """Boxes in an order in which arrows point forward, and arrows."""
 
-    #: In order: what makes a value comes before what reads it.
+    #: Nodes in an order in which the producer of a value comes before its readers.
     nodes: list[DrawnNode]
-    #: Of each arrow the place of the node it leaves, the place of the node it enters, and its value.
+    #: Places of the nodes that an arrow leaves and enters, and its value.
     edges: list[tuple[int, int, str]]
     #: The first is the one that a page opens with.
     colorings: list[Coloring]

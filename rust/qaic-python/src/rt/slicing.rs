@@ -58,7 +58,7 @@ impl PySlicingSpec {
         let spec = self.slicing.spec(index)?;
         let array = held(spec, value)?;
         let origin = self.slicing.origin(index, &array.argument(), parameters)?;
-        // Not in place if elements are before the first one in memory.
+        // Elements before the first one in memory make a copy necessary.
         let array = if array.memory().is_some() { array } else { BufferExport::take(&in_c_order(value)?)? };
         let argument = array.argument();
         let extent = argument.shape.iter().map(|&dim| dim.unsigned_abs()).collect();

@@ -441,7 +441,7 @@ enum SendError {
 impl Drop for CardSession {
     fn drop(&mut self) {
         if !self.fork_guard.is_current() {
-            // Not closed: it belongs to the parent, and its locks may be held forever.
+            // The file stays open: it belongs to the parent, and its locks may be held forever.
             mem::forget(Arc::clone(&self.file));
         }
     }
