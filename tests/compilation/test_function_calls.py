@@ -30,6 +30,8 @@ chosen <slope> (x, c) => (y) {
     >
 }
 <domain: "local", opset_import: ["" : 18]>
+outer_without_slope (x) => (y) { y = Neg (x) }
+<domain: "local", opset_import: ["" : 18]>
 both (x) => (y, z) { y = Neg (x) z = Exp (y) }
 <domain: "local", opset_import: ["" : 18, "ai.onnx.ml" : 3]>
 scaled (x) => (y) { y = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x) }
@@ -51,6 +53,10 @@ CALLS = {
     "an attribute of a branch": (
         "c = Constant <value = bool {1}> () y = local.chosen (x, c)",
         lambda x: leaky(x, 0.5),
+    ),
+    "an attribute, next to a function with the name of the copy": (
+        "a = local.outer (x) y = local.outer_without_slope (a)",
+        lambda x: -leaky(x, 0.5),
     ),
     "a result at the end": ("y = local.both (x)", lambda x: -x),
     "a set that only the function imports": ("y = local.scaled (x)", lambda x: (x - 1) * 2),

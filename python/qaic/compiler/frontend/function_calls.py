@@ -65,6 +65,8 @@ def _leave_domains_of_the_engine(model: onnx.ModelProto) -> None:
 
 def _complete_calls(model: onnx.ModelProto) -> None:
     functions = {function_key(f.domain, f.name, f.overload): f for f in model.functions}
+    taken = {(f.domain, f.name) for f in model.functions}
+    names: dict[tuple[object, ...], str] = {}
     pending = list(_bodies(model))
     while pending:
         for node in all_nodes(pending.pop()):
@@ -78,18 +80,22 @@ def _complete_calls(model: onnx.ModelProto) -> None:
             missing = [name for name in function.attribute if name not in given]
             if not missing:
                 continue
-            node.op_type = "_without_".join((function.name, *missing))
-            key = function_key(node.domain, node.op_type, node.overload)
-            if key not in functions:
-                model.functions.append(_without(function, missing, node.op_type))
-                functions[key] = model.functions[-1]
-                pending.append(functions[key].node)
+            if (key, *missing) not in names:
+                variant = _without(function, missing)
+                while (variant.domain, variant.name) in taken:
+                    variant.name += "_"
+                model.functions.append(variant)
+                # The model keeps a copy, whose calls are incomplete, too.
+                pending.append(model.functions[-1].node)
+                names[key, *missing] = variant.name
+                taken.add((variant.domain, variant.name))
+            node.op_type = names[key, *missing]
 
 
-def _without(function: onnx.FunctionProto, missing: Collection[str], name: str) -> onnx.FunctionProto:
+def _without(function: onnx.FunctionProto, missing: Collection[str]) -> onnx.FunctionProto:
     """Copy a function whose callers do not give some attributes."""
     copy = clone(function)
-    copy.name = name
+    copy.name = "_without_".join((function.name, *missing))
     kept = [attribute for attribute in copy.attribute if attribute not in missing]
     del copy.attribute[:]
     copy.attribute.extend(kept)
