@@ -121,8 +121,8 @@ impl Mapping {
             return Some(&[]);
         }
         let first = self.address.wrapping_add(offset).cast::<AtomicU8>();
-        // SAFETY: the bytes are in it, valid by the contract of `new`, and have the layout of atomic ones; a view
-        // made by `memory_mut` has exclusively borrowed the mapping.
+        // SAFETY: the bytes are in the mapping, valid by the contract of `new`, and have the layout of atomic ones; a
+        // view made by `memory_mut` has exclusively borrowed the mapping.
         Some(unsafe { slice::from_raw_parts(first, len) })
     }
 }

@@ -305,6 +305,6 @@ def remove_unused_pass(model: Model, _: Context) -> bool:
 
 @compiler_pass()
 def externalize_constants_pass(model: Model, _: Context) -> bool:
-    """Keep small constants in the graph, and store large ones outside of it."""
+    """Keep small constants in the graph, and store large ones outside it."""
     externalize_constants(model.proto, model.weights)
     return True

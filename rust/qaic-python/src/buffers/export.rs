@@ -76,8 +76,8 @@ impl BufferExport {
         let memory = self.memory().unwrap_or(HostSlice::empty());
         let (address, len) = (memory.as_ptr().cast_mut(), memory.len());
         let is_readonly = self.view.0.readonly != 0;
-        // SAFETY: the export keeps the memory, and knows if it is writable. Code must not write an array while an
-        // inference has it: the documentation of `QBuffer` states that rule.
+        // SAFETY: the export keeps the memory and reports whether it is writable. Python code must not write an array
+        // while an inference has it: the documentation of `QBuffer` states that rule.
         unsafe { SharedMemory::foreign(address, len, is_readonly, self) }
     }
 }

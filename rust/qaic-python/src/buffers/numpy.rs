@@ -53,7 +53,8 @@ struct Interface {
     set_base_object: SetBaseObject,
 }
 
-// SAFETY: it points to a function of numpy, which exists as long as the process; only attached threads call it.
+// SAFETY: the pointers refer to the type and the functions of numpy, which exist as long as the process; only attached
+// threads use them.
 unsafe impl Send for Interface {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Interface {}

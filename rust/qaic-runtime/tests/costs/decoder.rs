@@ -185,16 +185,14 @@ fn costs(device: &Arc<Context>, context: usize) -> (u64, usize) {
     };
     (0..WARM_UP).for_each(&mut run);
     // After an inference that took long because its thread had no CPU, the next ones run on a worker, which allocates
-    // on its own thread. The loop counts 100 inferences of this thread.
-    let mut counts: Vec<u64> = Vec::new();
-    for _ in 0..100_000 {
-        counts.extend(Some(allocations(|| run(0))).filter(|&count| count > 0));
-        if counts.len() == 100 {
-            break;
-        }
-    }
+    // on its own thread. The iterator takes 100 inferences of this thread.
+    let each = (0..100_000).map(|_| allocations(|| run(0)));
+    let mut counts: Vec<u64> = each.filter(|&count| count > 0).take(100).collect();
+    assert_eq!(counts.len(), 100, "inferences that allocated on this thread");
     counts.sort_unstable();
     let count = counts[50];
+    // A thread without a CPU changes the counts of a few inferences.
+    assert_eq!((counts[25], counts[75]), (count, count), "{counts:?}");
     // The row of this inference is among those that are attended.
     let mut found = [0.0_f32; ATTENDED * WIDTH];
     attended.memory().read_into(0, &mut found).unwrap();

@@ -318,7 +318,7 @@ def resizes_from_the_end(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto
 
 @compiler_pass()
 def legalize_resize_pass(model: Model, _: Context) -> bool:
-    """Count axes of Resize from the first."""
+    """Replace negative axes of Resize with non-negative ones."""
     found = resizes_from_the_end(model.proto.graph.node)
     ranks = {
         value.name: len(value.type.tensor_type.shape.dim)
