@@ -505,6 +505,7 @@ def test_requests_of_other_sites_are_refused(headers, status):
         ("1.1", [""], 400),
         ("1.1", ["a", "a"], 400),
         ("1.1", ["other.example", "127.0.0.1"], 400),
+        ("1.1", ["other.example", ""], 400),
         ("1.1", ["a"], 200),
         ("1.0", [], 200),
         ("1.0", [""], 200),

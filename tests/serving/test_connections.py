@@ -236,13 +236,12 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late,
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-@pytest.mark.parametrize(("version", "interim"), [(b"1.1", CONTINUE), (b"1.0", b"")])
-def test_a_client_that_sends_no_more_gets_interim_responses_until_its_answer(connect, version, interim):
+def test_a_client_that_sends_no_more_gets_interim_responses_until_its_answer(connect):
     protocol = connect()
-    protocol.data_received(GET.replace(b"1.1", version) + b"\r\n")
+    protocol.data_received(GET + b"\r\n")
     assert protocol.eof_received()
     for count in range(1, 4):
-        assert protocol.transport.written == count * interim
+        assert protocol.transport.written == count * CONTINUE
         connect.loop.turn(1)
     protocol.cycle.response_started = True
     before = protocol.transport.written
@@ -253,6 +252,14 @@ def test_a_client_that_sends_no_more_gets_interim_responses_until_its_answer(con
     # The time of a head is in the past, too.
     connect.loop.turn(20)
     assert not connect.loop.timers
+
+
+def test_a_client_of_an_old_version_that_sends_no_more_has_gone(connect):
+    """HTTP/1.0 has no interim responses, so nothing would tell that it has gone."""
+    protocol = connect()
+    protocol.data_received(GET.replace(b"1.1", b"1.0") + b"\r\n")
+    assert not protocol.eof_received()
+    assert protocol.transport.is_closed
 
 
 def test_a_connection_that_has_ended_is_not_read_again(connect):

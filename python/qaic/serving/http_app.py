@@ -239,9 +239,9 @@ class _Route(Route):  # type: ignore[misc]
             request = Request(scope, receive)
             try:
                 response = await self.endpoint(request)
-            except ClientDisconnect as gone:
-                # The response is dropped.
-                response = _json({"error": str(gone)}, 400)
+            except ClientDisconnect:
+                # The response is dropped; the log of requests has its status.
+                response = _json({"error": "the client closed the connection"}, 400)
             except Exception as error:  # noqa: BLE001 (logged if it is a defect)
                 response = _failed(request, error)
         await response(scope, receive, send)
@@ -341,10 +341,10 @@ class SiteCheck:
         """Answer a request, or refuse it with 400 or 403."""
         app = self.app
         if scope["type"] == "http":
-            hosts = [value for name, value in scope["headers"] if name == b"host" and value]
+            hosts = [value for name, value in scope["headers"] if name == b"host"]
             # HTTP/1.0 does not have the header, and no browser sends HTTP/1.0.
-            if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
-                reason = f"the request has {len(hosts)} Host headers with a name; 1 is expected"
+            if len(hosts) > 1 or (not any(hosts) and scope["http_version"] != "1.0"):
+                reason = f"the request has {len(hosts)} Host headers, expected one with a name"
                 app = _json({"error": reason}, 400)
             elif reason := self._why_refused(dict(scope["headers"])):
                 app = _json({"error": reason}, 403)

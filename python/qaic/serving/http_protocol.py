@@ -172,20 +172,22 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def _close_if_cut_off(self) -> None:
         """Close the connection of a client that sends no more and waits for no answer."""
-        waits = self._waits_for_turn or not (self._is_between_requests or self.cycle.more_body)
+        waits = self._waits_for_turn or not (
+            # An HTTP/1.0 client that has gone would not be noticed: it may not get interim responses.
+            self._is_between_requests or self.cycle.more_body or self.cycle.scope["http_version"] == "1.0"
+        )
         if self.flow.is_ended and not waits:
             self.transport.close()
 
     def _probe(self) -> None:
-        """Send interim responses until the answer begins, because the end of a stream has two reasons.
+        """Send interim responses until the answer begins: a half-closed stream does not show who waits.
 
         A client that waits for the answer ignores them. The system of a client that has gone refuses them, so
         the next one ends the connection.
         """
         if self.transport.is_closing():
             return
-        is_silent = not self._is_between_requests and not self.cycle.response_started
-        if is_silent and self.cycle.scope["http_version"] != "1.0":
+        if not self._is_between_requests and not self.cycle.response_started:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.loop.call_later(_PROBE_S, self._probe)
 

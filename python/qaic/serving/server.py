@@ -157,8 +157,6 @@ class Server:
             lifespan="off",
             log_config=None,
             access_log=self._access_log,
-            # Only the log has the address of a client.
-            proxy_headers=self._access_log,
             server_header=False,
             # One more: a new connection takes the place of an idle one.
             limit_concurrency=self._limits.max_connections + 2,
