@@ -5,6 +5,9 @@ import pytest
 from onnx import parser
 
 import qaic
+from qaic.compiler.frontend.check_model import check_functions
+from qaic.compiler.frontend.function_calls import normalize_functions
+from qaic.errors import CompileError
 
 OPTIONS = {
     "float32": ({}, 1e-5),
@@ -30,7 +33,21 @@ chosen <slope> (x, c) => (y) {
     >
 }
 <domain: "local", opset_import: ["" : 18]>
-outer_without_slope (x) => (y) { y = Neg (x) }
+outer_copy0 (x) => (y) { y = Neg (x) }
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+two <p, q> (x) => (y) {
+    z = local.inner <alpha: float = @p> (x)
+    y = local.inner <alpha: float = @q> (z)
+}
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+half <s> (x) => (y) { y = local.two <p: float = @s> (x) }
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+bare (x) => (y) { y = local.half (x) }
+<domain: "local", opset_import: ["" : 18]>
+sized <axes> (x, s) => (y) {
+    z = Abs (x)
+    y = Resize <axes: ints = @axes, keep_aspect_ratio_policy = "not_larger", mode = "nearest"> (z, , , s)
+}
 <domain: "local", opset_import: ["" : 18]>
 both (x) => (y, z) { y = Neg (x) z = Exp (y) }
 <domain: "local", opset_import: ["" : 18, "ai.onnx.ml" : 3]>
@@ -55,8 +72,19 @@ CALLS = {
         lambda x: leaky(x, 0.5),
     ),
     "an attribute, next to a function with the name of the copy": (
-        "a = local.outer (x) y = local.outer_without_slope (a)",
+        "a = local.outer (x) y = local.outer_copy0 (a)",
         lambda x: -leaky(x, 0.5),
+    ),
+    "an attribute of a copy": (
+        "a = local.bare (x) b = local.half <s = 0.2> (x) y = Mul (a, b)",
+        lambda x: leaky(leaky(x, 0.5), 0.5) * leaky(leaky(x, 0.2), 0.5),
+    ),
+    "axes of Resize from the end": (
+        "s = Constant <value_ints = [9, 4]> () r = local.sized <axes = [-1, -2]> (x, s)"
+        " o = Constant <value_ints = [0, 0]> () e = Constant <value_ints = [4, 6]> ()"
+        " a = Constant <value_ints = [0, 1]> () t = Constant <value_ints = [2, 2]> ()"
+        " y = Slice (r, o, e, a, t)",
+        abs,
     ),
     "a result at the end": ("y = local.both (x)", lambda x: -x),
     "a set that only the function imports": ("y = local.scaled (x)", lambda x: (x - 1) * 2),
@@ -105,3 +133,36 @@ def test_a_function_of_the_model_goes_before_an_operator_of_the_engine(name, pre
     )
     result, tolerance = found(text, {"x": x, "i": places}, precision)
     np.testing.assert_allclose(result, 2 * x, rtol=tolerance)
+
+
+def test_functions_that_nothing_calls_are_not_copied():
+    """Each function calls the next with all attributes, and with all but one: 2^12 copies if all are made."""
+    names = [f"a{number}" for number in range(12)]
+    every = ", ".join(f"{name}: float = @{name}" for name in names)
+    bodies = []
+    for number, name in enumerate(names):
+        but_one = ", ".join(f"{other}: float = @{other}" for other in names if other != name)
+        bodies.append(
+            f'<domain: "local", opset_import: ["" : 18, "local" : 1]>\n'
+            f"f{number} <{', '.join(names)}> (x) => (y) {{ z = local.f{number + 1} <{every}> (x)"
+            f" y = local.f{number + 1} <{but_one}> (z) }}"
+        )
+    end = f'<domain: "local", opset_import: ["" : 18]>\nf12 <{", ".join(names)}> (x) => (y) {{ y = Neg (x) }}'
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>\n'
+        "g (float[2] x) => (float[2] y) { y = Neg (x) }\n" + "\n".join([*bodies, end])
+    )
+    normalize_functions(model)
+    assert len(model.functions) == 13
+
+
+def test_results_that_calls_leave_out_are_counted_before_they_are_written():
+    names = ", ".join(f"y{number}" for number in range(1100))
+    calls = " ".join(f"z{number} = local.f (x)" for number in range(1000))
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>\n'
+        f"g (float[2] x) => (float[2] z0) {{ {calls} }}\n"
+        f'<domain: "local", opset_import: ["" : 18]>\nf (x) => ({names}) {{ y0 = Neg (x) }}'
+    )
+    with pytest.raises(CompileError, match="more than 1000000 nodes or results"):
+        check_functions(model)

@@ -86,3 +86,10 @@ def half(array):
 
 def kinds(program: Program):
     return [n.op_type for n in program.model.graph.node]
+
+
+def in_function(nodes, inputs, result, opset):
+    """Wrap nodes into a function, and a call of it."""
+    imports = [helper.make_opsetid("", opset)]
+    body = helper.make_function("local", "Whole", inputs, [result], nodes, imports)
+    return [helper.make_node("Whole", inputs, [result], domain="local")], [body]

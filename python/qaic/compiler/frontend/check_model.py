@@ -35,12 +35,19 @@ def check_functions(model: onnx.ModelProto) -> None:
     sizes: dict[FunctionKey, int] = {}
     for function in bodies:
         _measure(function, bodies, sizes)
-    total = _expanded(_calls(model.graph.node), sizes)
-    if total > MAX_NODES:
+    called = _calls(model.graph.node)
+    results = {function_key(f.domain, f.name, f.overload): len(f.output) for f in model.functions}
+    # A call gets the results that it leaves out.
+    written = sum(
+        count * results.get(callee, 0)
+        for calls in (called, *bodies.values())
+        for callee, count in calls.items()
+    )
+    if max(written, _expanded(called, sizes)) > MAX_NODES:
         raise refuse(
             "functions of the model",
             code="graph_too_large",
-            found=f"more than {MAX_NODES} nodes when every call is expanded",
+            found=f"more than {MAX_NODES} nodes or results when every call is expanded",
             expected="fewer",
             fix="export the model without functions",
         )
@@ -77,7 +84,7 @@ def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionKey]:
 
 def _expanded(calls: Counter[FunctionKey], sizes: dict[FunctionKey, int]) -> int:
     """Count nodes; beyond the limit the exact number, which may have any length, does not matter."""
-    return min(sum(count * sizes.get(callee, 1) for callee, count in calls.items()), MAX_NODES + 1)
+    return min(sum(count * max(sizes.get(callee, 1), 1) for callee, count in calls.items()), MAX_NODES + 1)
 
 
 def _measure(

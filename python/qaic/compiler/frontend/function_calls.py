@@ -6,6 +6,7 @@ same name, although ONNX gives the function precedence.
 """
 
 from collections.abc import Collection, Iterator, MutableSequence
+from itertools import count
 from typing import Final
 
 import onnx
@@ -28,9 +29,10 @@ def function_key(domain: str, name: str, overload: str) -> FunctionKey:
 def normalize_functions(model: onnx.ModelProto) -> None:
     """Write functions and calls in one form; changes `model` in place.
 
-    A call has all results, and states attributes that it leaves at their default. A function that is called
-    without an attribute that has no default is another function. None is in a domain of the engine. The model
-    imports the operator sets that its functions import. Functions do not call themselves.
+    A call gets all results, and attributes with a default that it omits. A call that omits an attribute
+    without a default calls a copy of the function without that attribute. Functions leave the domains of the
+    engine. The model imports the operator sets of its functions, except the standard one. Functions must not
+    call themselves.
     """
     if not model.functions:
         return
@@ -49,25 +51,30 @@ def _bodies(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]
 
 
 def _leave_domains_of_the_engine(model: onnx.ModelProto) -> None:
-    own = {(f.domain, f.name): f"{f.domain}.of_model" for f in model.functions if f.domain in ENGINE_DOMAINS}
+    own = {(f.domain, f.name, f.overload) for f in model.functions if f.domain in ENGINE_DOMAINS}
     if not own:
         return
     for body in _bodies(model):
         for node in all_nodes(body):
-            node.domain = own.get((node.domain, node.op_type), node.domain)
+            if (node.domain, node.op_type, node.overload) in own:
+                node.domain += ".of_model"
+    domains = {f"{domain}.of_model" for domain, _, _ in own}
     for function in model.functions:
-        function.domain = own.get((function.domain, function.name), function.domain)
-    for domain in sorted(set(own.values())):
-        import_opset(model, domain, 1)
-        for function in model.functions:
-            import_opset(function, domain, 1)
+        if function.domain in ENGINE_DOMAINS:
+            function.domain += ".of_model"
+    owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
+    for owner in owners:
+        for domain in sorted(domains):
+            import_opset(owner, domain, 1)
 
 
 def _complete_calls(model: onnx.ModelProto) -> None:
     functions = {function_key(f.domain, f.name, f.overload): f for f in model.functions}
-    taken = {(f.domain, f.name) for f in model.functions}
-    names: dict[tuple[object, ...], str] = {}
-    pending = list(_bodies(model))
+    taken = {function.name for function in model.functions}
+    copies: dict[tuple[object, ...], str] = {}
+    reached: set[FunctionKey] = set()
+    # Only what is called: the number of those calls has a limit.
+    pending: list[MutableSequence[onnx.NodeProto]] = [model.graph.node]
     while pending:
         for node in all_nodes(pending.pop()):
             key = function_key(node.domain, node.op_type, node.overload)
@@ -78,24 +85,25 @@ def _complete_calls(model: onnx.ModelProto) -> None:
             given = {attribute.name for attribute in node.attribute}
             node.attribute.extend(item for item in function.attribute_proto if item.name not in given)
             missing = [name for name in function.attribute if name not in given]
-            if not missing:
-                continue
-            if (key, *missing) not in names:
-                variant = _without(function, missing)
-                while (variant.domain, variant.name) in taken:
-                    variant.name += "_"
-                model.functions.append(variant)
-                # The model keeps a copy, whose calls are incomplete, too.
-                pending.append(model.functions[-1].node)
-                names[key, *missing] = variant.name
-                taken.add((variant.domain, variant.name))
-            node.op_type = names[key, *missing]
+            if missing:
+                if (key, *missing) not in copies:
+                    numbered = (f"{function.name}_copy{n}" for n in count(len(copies)))
+                    name = next(name for name in numbered if name not in taken)
+                    model.functions.append(_without(function, missing, name))
+                    copy = functions[key[0], name, key[2]] = model.functions[-1]
+                    pending.append(copy.node)
+                    copies[key, *missing] = name
+                    taken.add(name)
+                node.op_type = copies[key, *missing]
+            elif key not in reached:
+                reached.add(key)
+                pending.append(function.node)
 
 
-def _without(function: onnx.FunctionProto, missing: Collection[str]) -> onnx.FunctionProto:
+def _without(function: onnx.FunctionProto, missing: Collection[str], name: str) -> onnx.FunctionProto:
     """Copy a function whose callers do not give some attributes."""
     copy = clone(function)
-    copy.name = "_without_".join((function.name, *missing))
+    copy.name = name
     kept = [attribute for attribute in copy.attribute if attribute not in missing]
     del copy.attribute[:]
     copy.attribute.extend(kept)

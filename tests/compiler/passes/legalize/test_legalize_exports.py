@@ -7,17 +7,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnxruntime import __version__ as engine_version
 
-from compiler_oracle import info, lowered, model_of, node, run, run_fp16, whole
+from compiler_oracle import in_function, info, lowered, model_of, node, run, run_fp16, whole
 from qaic.options.files.specializations import SpecializationEntry
 
 INT64 = TensorProto.INT64
-
-
-def in_function(nodes, inputs, result, opset):
-    """Wrap nodes into a function, and a call of it."""
-    imports = [helper.make_opsetid("", opset)]
-    body = helper.make_function("local", "Whole", inputs, [result], nodes, imports)
-    return [helper.make_node("Whole", inputs, [result], domain="local")], [body]
 
 
 def in_branch(nodes, result, shape):

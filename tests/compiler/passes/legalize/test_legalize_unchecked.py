@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
+from compiler_oracle import in_function, info, kinds, lowered, model_of, node, run, whole
 from qaic.errors import CompileError
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -202,10 +202,11 @@ def recurrent(operator, gates, shape, *, is_body=False):
     ],
 )
 def test_empty_operands_are_refused(model):
-    with pytest.raises(CompileError):
+    with pytest.raises(CompileError, match="found"):
         lowered(model)
 
 
+@pytest.mark.parametrize("place", ["graph", "function"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 @pytest.mark.parametrize(
     ("equation", "shape"),
@@ -218,7 +219,7 @@ def test_empty_operands_are_refused(model):
         ("ij,ij->", (2, 0)),
     ],
 )
-def test_a_sum_of_nothing_is_zero(equation, shape, dtype):
+def test_a_sum_of_nothing_is_zero(equation, shape, dtype, place):
     x = np.ones(shape, np.float32)
     expected = np.einsum(equation.replace(" ", ""), x, x)
     code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -227,7 +228,10 @@ def test_a_sum_of_nothing_is_zero(equation, shape, dtype):
         node("Einsum", ["a", "a"], ["b"], equation=equation),
         node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
     ]
-    model = model_of(nodes, [info("x", shape)], [info("y", expected.shape)])
+    functions = []
+    if place == "function":
+        nodes, functions = in_function(nodes, ["x"], "y", 17)
+    model = model_of(nodes, [info("x", shape)], [info("y", expected.shape)], functions=functions)
     np.testing.assert_array_equal(run(whole(lowered(model)), {"x": x})["y"], expected)
 
 

@@ -306,12 +306,14 @@ def legalize_exports_pass(model: Model, _: Context) -> bool:
 
 
 def resizes_from_the_end(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Find each Resize, in nested graphs too, that counts an axis from the end."""
+    """Find each Resize, in nested graphs too, that counts or may count an axis from the end."""
     return [
         node
         for node in find_nodes(nodes, {"Resize"})
         if any(
-            axis < 0 for attribute in node.attribute if attribute.name == "axes" for axis in attribute.ints
+            attribute.ref_attr_name or any(axis < 0 for axis in attribute.ints)
+            for attribute in node.attribute
+            if attribute.name == "axes"
         )
     ]
 

@@ -3,9 +3,9 @@
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
 they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
 rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
-An Einsum of an operand without elements becomes zeros, recurrent operators and attention have elements. Nodes
-of a graph that read one operand with one limit share its check, so the layers of a decoder together add as
-many nodes as one layer.
+An Einsum of an operand without elements becomes zeros; recurrent operators and attention with an empty
+operand are refused. Nodes of a graph that read one operand with one limit share its check, so the layers of a
+decoder together add as many nodes as one layer.
 """
 
 import math
@@ -55,7 +55,8 @@ _NEEDING_ELEMENTS: Final = {
     (_ENGINE_DOMAIN, "GroupQueryAttention"): (2,),
     (_ENGINE_DOMAIN, "MultiHeadAttention"): (2,),
 }
-_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "MaxUnpool", "STFT", "Trilu"}).union(
+#: operators that this pass guards, rewrites or refuses; it does not look into functions
+UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "MaxUnpool", "STFT", "Trilu"}).union(
     name for _, name in _SELECTING.keys() | _NEEDING_ELEMENTS.keys()
 )
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
@@ -223,7 +224,7 @@ def legalize_unchecked(
     an operand cannot be guarded.
     """
     added: dict[str, Added] = {}
-    if _UNCHECKED.isdisjoint(op_types(model)):
+    if UNCHECKED.isdisjoint(op_types(model)):
         return added
     fresh, version = FreshNames(model.graph), standard_version(model)
     makers = producers(all_nodes(model.graph.node))

@@ -185,7 +185,9 @@ class SizeCheck:
         constants = {name: values[name] for name in names if name in values}
         if reason := fault(node, shapes, constants):
             return reason
-        if is_empty_sum(node, lambda name: (shapes[name],)) or resizes_from_the_end([node]):
+        if is_empty_sum(node, lambda name: (shapes[name],) if name in shapes else ()) or resizes_from_the_end(
+            [node]
+        ):
             # Engines may end the process before such nodes are rewritten.
             return ""
         key = (
