@@ -157,7 +157,7 @@ class CheckReport:
 
     @cached_property
     def sections(self) -> list[Section]:
-        """Sections in their order: operators, memory, precision, speed, help."""
+        """Sections in their order: operators, memory, precision, speed, suggestions."""
         return sections.sections_of(self)
 
     def reasons(self, shapes: ShapeSet) -> list[str]:

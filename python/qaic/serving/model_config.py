@@ -46,13 +46,15 @@ class ModelSettings:
     name: str
     #: Device; None: the runtime chooses.
     device_id: int | None = None
-    #: Limits as the options of `qaic.Session` have them.
+    #: Inferences that can be in flight, as the option of `qaic.Session`.
     set_size: int = _DEFAULT_SET_SIZE
+    #: Activations of the program, as the option of `qaic.Session`.
     num_activations: int = 1
     #: Value of the configuration; None where it leaves that to the container, 0 for no batches.
     max_batch_size: int | None = None
-    #: Parameters of `qaic.serving.batcher.Batcher`.
+    #: Seconds that a partial batch waits for further requests.
     max_queue_delay_s: float = 0.0
+    #: Requests that can wait.
     max_queue_size: int = MAX_QUEUE_SIZE
     #: Seconds that a request may wait without a limit of its own; None: no limit.
     default_timeout_s: float | None = None

@@ -306,7 +306,7 @@ def write_answer(
 
 
 def _as_json(array: NDArray[Any]) -> Any:
-    """Return the text or bytes of an array, in parts if it is large."""
+    """Return an array for the JSON encoder: itself, or its text made in parts if it is large."""
     if array.size <= _PIECE:
         return array
     pieces = (array[start : start + _PIECE] for start in range(0, array.size, _PIECE))

@@ -92,7 +92,7 @@ class ServerState:
     def check_model_control(self) -> None:
         """Refuse a client's load or unload if the server was started without model control.
 
-        Raises StateError if it was.
+        Raises StateError if model control is off.
         """
         if not self.limits.model_control:
             raise StateError(

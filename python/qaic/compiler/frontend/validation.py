@@ -41,10 +41,9 @@ _IR_FREE_INITIALIZERS: Final = 4
 def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     """Bring the model into the one form the passes expect; changes `model` in place.
 
-    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones. Graphs
-    have names.
-    `normalize_functions` writes functions and their calls. Text for humans and traces of exporters
-    go: they hold paths of the machine that exported the model.
+    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones, and
+    every graph gets a name. `normalize_functions` writes functions and their calls. Text for people and
+    traces of exporters are removed: they contain paths of the machine that exported the model.
     """
     normalize_functions(model)
     graph = model.graph
