@@ -2,11 +2,13 @@ from collections import Counter
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 import decoder_model
 from compiler_oracle import info, lowered, model_of, node, run, whole
 from qaic.compiler.passes.cse import eliminate_common_subexpressions
+from qaic.options.files.node_precision import NodePrecision
 from qaic.options.files.specializations import Specializations
 
 
@@ -129,6 +131,19 @@ def test_nested_graphs_read_what_is_left():
     assert '"b"' not in text
 
 
+def test_nodes_with_nested_graphs_stay():
+    def choice(result):
+        branch = helper.make_graph([node("Neg", ["x"], ["n"])], "branch", [], [info("n", [2])])
+        return node("If", ["flag"], [result], then_branch=branch, else_branch=branch)
+
+    model = model_of(
+        [choice("a"), choice("b"), node("Add", ["a", "b"], ["y"])],
+        [info("x", [2]), info("flag", [], TensorProto.BOOL)],
+        [info("y", [2])],
+    )
+    assert merged(model).graph.node == model.graph.node
+
+
 def test_known_shapes_are_numbers():
     model = model_of(
         [node("Shape", ["x"], ["s"]), node("Shape", ["w"], ["t"]), node("Add", ["s", "t"], ["y"])],
@@ -165,3 +180,25 @@ def test_functions_for_the_card_are_merged_and_others_left_alone():
     program = lowered(model)
     assert [n.op_type for n in program.model.graph.node] == ["Twice", "Twice"]
     assert run(whole(program), {"x": np.float32([1, 2])})["xyy"].tolist() == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("listed", "left"), [({}, 1), ({"fp32": "a"}, 2), ({"fp16": "a", "fp32": "b"}, 2), ({"fp16": "b"}, 2)]
+)
+def test_a_program_with_functions_of_the_card_keeps_what_a_precision_file_tells_apart(listed, left):
+    call = helper.make_node("CustomRMSNorm", ["x", "w"], ["n"], domain=decoder_model.AISW, epsilon=1e-6)
+    model = model_of(
+        [
+            call,
+            node("Exp", ["x"], ["a"], name="a"),
+            node("Exp", ["x"], ["b"], name="b"),
+            node("Sum", ["n", "a", "b"], ["y"]),
+        ],
+        [info("x", [2, 4]), info("w", [4])],
+        [info("y", [2, 4])],
+        functions=[decoder_model.norm_function(17)],
+    )
+    model.opset_import.append(helper.make_opsetid(decoder_model.AISW, 1))
+    lists = NodePrecision(*((listed[kind],) if kind in listed else () for kind in ("fp16", "fp32")))
+    options = {"convert_to_fp16": True, "node_precision_info_file": lists} if listed else {}
+    assert kinds(lowered(model, **options).model)["Exp"] == left

@@ -130,6 +130,18 @@ def test_a_divisor_that_contains_a_zero_is_an_error_of_the_inference(op, opset, 
     np.testing.assert_array_equal(got, _expected(op, dividend, feeds["b"], 0))
 
 
+def test_the_error_names_the_node_and_a_node_without_a_name_by_its_result():
+    nodes = [node("Div", ["a", "b"], ["q"], name="/layer/Div"), node("Div", ["a", "c"], ["r"])]
+    inputs = [info(name, [1], TensorProto.INT32) for name in "abc"]
+    outputs = [info(name, [1], TensorProto.INT32) for name in "qr"]
+    program = whole(lowered(model_of(nodes, inputs, outputs, opset=14)))
+    zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+    with pytest.raises(Exception, match=r"/layer/Div .integer division by zero"):
+        run(program, {"a": one, "b": zero, "c": one})
+    with pytest.raises(Exception, match=r"\br .integer division by zero"):
+        run(program, {"a": one, "b": one, "c": zero})
+
+
 def test_a_size_of_zero_is_a_zero_and_no_divisor_is_none():
     nodes = [
         node("NonZero", ["x"], ["places"]),
