@@ -25,11 +25,15 @@ if TYPE_CHECKING:
         list_config_types,
         shared_library_path,
         to_backend_extension_dict,
-        to_tool_options,
     )
     from qaic.configs.aic_models import AicCompilerConfig, AicRuntimeConfig, list_config_options
     from qaic.configs.base import BackendType
-    from qaic.configs.compile_config import CompileConfig, CompilerConfig, OpPackageIdentifier
+    from qaic.configs.compile_config import (
+        CompileConfig,
+        CompilerConfig,
+        OpPackageIdentifier,
+        to_tool_options,
+    )
     from qaic.configs.htp import (
         HtpContextConfig,
         HtpDeviceConfig,
@@ -69,10 +73,9 @@ __getattr__ = lazy_door(
     __name__,
     {
         ".aic_models": "AicCompilerConfig AicRuntimeConfig list_config_options",
-        ".aic": "AicConfigHelper list_config_types shared_library_path to_backend_extension_dict"
-        " to_tool_options",
+        ".aic": "AicConfigHelper list_config_types shared_library_path to_backend_extension_dict",
         ".base": "BackendType",
-        ".compile_config": "CompileConfig CompilerConfig OpPackageIdentifier",
+        ".compile_config": "CompileConfig CompilerConfig OpPackageIdentifier to_tool_options",
         ".modes": "CompilerModeSetters CompilerModes",
         ".htp": "HtpContextConfig HtpDeviceConfig HtpGraphConfig HtpGroupContextConfig HtpMemoryConfig",
         ".htp_mcp": "HtpMcpContextConfig HtpMcpDeviceConfig HtpMcpGraphConfig",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,17 +15,9 @@ from qaic.configs.aic_models import (
     fields_of,
     list_config_options,
 )
-from qaic.configs.base import BackendType
 from qaic.errors import OptionError
 from qaic.options.spec import AicField, JsonForm
-from qaic.support.atomic_io import write_replacing
-from qaic.support.lazy_module import LazyModule
 from qaic.support.text import format_value
-
-if TYPE_CHECKING:
-    from qaic.configs import compile_config
-else:
-    compile_config = LazyModule("qaic.configs.compile_config")
 
 #: An older spelling, for one device.
 _OLD_DEVICE_KEY = "runtime_device_id"
@@ -177,46 +168,3 @@ def _plain(value: Any, field: AicField) -> Any:
     if isinstance(value, list):
         return list(value) if field.form in {JsonForm.NAMES, JsonForm.IDS} else " ".join(value)
     return value
-
-
-def to_tool_options(
-    config: compile_config.CompileConfig, directory: str | os.PathLike[str] | None = None, *, prefix: str = ""
-) -> dict[str, Any]:
-    """Return the options dictionary of a configuration for AIC.
-
-    Parameters
-    ----------
-    config
-        Configuration of the back end ``AIC``.
-    directory
-        Existing folder for the file ``<prefix>aic_extensions.json``, which the dictionary then names.
-        Without it the options are in the dictionary itself.
-    prefix
-        Beginning of the file's name.
-
-    Raises
-    ------
-    qaic.errors.OptionError
-        The back end is another one.
-    OSError
-        The file cannot be written.
-    """
-    if config.backend is not BackendType.AIC:
-        raise OptionError(
-            f"to_tool_options: found the backend {config.backend}, expected AIC",
-            code="option.backend",
-            context={"found": str(config.backend), "expected": ["AIC"]},
-        )
-    extensions: dict[str, Any] = {"shared_library_path": shared_library_path()}
-    if directory is None:
-        extensions["config_dict"] = config.model_dump(context={"backend_extensions": True})
-    else:
-        file = Path(directory) / f"{prefix}aic_extensions.json"
-        text = config.to_backend_extension_json() + "\n"
-
-        def write(aside: Path) -> None:
-            aside.write_text(text, encoding="utf-8")
-
-        write_replacing(file, write)
-        extensions["config_file_path"] = str(file)
-    return {"backend_extensions": extensions}

@@ -16,6 +16,7 @@ from qaic.configs.aic_models import AicCompilerConfig
 from qaic.configs.base import BackendType, ConfigModel, OpenModel
 from qaic.configs.modes import CompilerModes, CompilerModeSetters, parse_soc_details, require_htp
 from qaic.errors import OptionError
+from qaic.support.atomic_io import write_replacing
 
 _LOG = logging.getLogger("qaic.configs")
 
@@ -356,7 +357,7 @@ class CompileConfig(ConfigModel):
             changed.
         """
         if not (allow_aic and self.backend is BackendType.AIC):
-            require_htp(self, "populate_from_backend_extensions")
+            require_htp(self.backend, "populate_from_backend_extensions")
         data = extension_json.read_extension_file(path)
         if passthrough:
             _LOG.warning(
@@ -427,7 +428,7 @@ class CompileConfig(ConfigModel):
                 code="option.invalid_value",
                 context={"options": ["mode"], "found": str(mode), "expected": names},
             )
-        require_htp(self, f"the mode {mode}")
+        require_htp(self.backend, f"the mode {mode}")
         CompilerModeSetters.set_weight_sharing(self, **keywords)
         return self
 
@@ -485,3 +486,46 @@ class CompileConfig(ConfigModel):
 
 #: Some examples of the documentation spell the class so.
 CompilerConfig = CompileConfig
+
+
+def to_tool_options(
+    config: CompileConfig, directory: str | os.PathLike[str] | None = None, *, prefix: str = ""
+) -> dict[str, Any]:
+    """Return the options dictionary of a configuration for AIC.
+
+    Parameters
+    ----------
+    config
+        Configuration of the back end ``AIC``.
+    directory
+        Existing folder for the file ``<prefix>aic_extensions.json``, which the dictionary then names.
+        Without it the options are in the dictionary itself.
+    prefix
+        Beginning of the file's name.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        The back end is another one.
+    OSError
+        The file cannot be written.
+    """
+    if config.backend is not BackendType.AIC:
+        raise OptionError(
+            f"to_tool_options: found the backend {config.backend}, expected AIC",
+            code="option.backend",
+            context={"found": str(config.backend), "expected": ["AIC"]},
+        )
+    extensions: dict[str, Any] = {"shared_library_path": aic.shared_library_path()}
+    if directory is None:
+        extensions["config_dict"] = config.model_dump(context={"backend_extensions": True})
+    else:
+        file = Path(directory) / f"{prefix}aic_extensions.json"
+        text = config.to_backend_extension_json() + "\n"
+
+        def write(aside: Path) -> None:
+            aside.write_text(text, encoding="utf-8")
+
+        write_replacing(file, write)
+        extensions["config_file_path"] = str(file)
+    return {"backend_extensions": extensions}

@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qaic.configs import htp, htp_mcp
-from qaic.configs.base import BackendType, OpenModel
+from qaic.configs.base import BackendType, ConfigModel, OpenModel
 from qaic.errors import OptionError
 from qaic.support.json import parse_json
 from qaic.support.open_regular import read_regular
-
-if TYPE_CHECKING:
-    from qaic.configs.compile_config import CompileConfig
 
 #: Real files have a few kilobytes.
 _MOST_BYTES = 4 << 20
@@ -85,8 +82,8 @@ def sections_of(backend: BackendType) -> Mapping[str, type[OpenModel]]:
     return {}
 
 
-def sections_to_dict(config: CompileConfig) -> dict[str, Any]:
-    """Return the sections that are set in a configuration of such a back end."""
+def sections_to_dict(config: ConfigModel) -> dict[str, Any]:
+    """Return the sections that are set in a `CompileConfig` for HTP or HTP MCP."""
     made: dict[str, Any] = {}
     for section, field in FIELDS.items():
         value = getattr(config, field)

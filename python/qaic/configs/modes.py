@@ -6,17 +6,11 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qaic.configs.base import BackendType, OpenModel
 from qaic.configs.htp import HtpContextConfig, HtpDeviceConfig, HtpGraphConfig
 from qaic.errors import OptionError
-from qaic.support.lazy_module import LazyModule
-
-if TYPE_CHECKING:
-    from qaic.configs import compile_config
-else:
-    compile_config = LazyModule("qaic.configs.compile_config")
 
 _KEYS = ("chipset", "dsp_arch", "soc_model", "cores")
 _ARCHITECTURE = re.compile(r"v[0-9]+", re.ASCII)
@@ -91,12 +85,24 @@ class CompilerModes(enum.StrEnum):
         return [mode.value for mode in cls]
 
 
+class HtpConfig(Protocol):
+    """The fields of `CompileConfig` that modes read and set."""
+
+    backend: BackendType
+    soc_details: str | None
+    graph_custom_configs: list[OpenModel] | None
+    device_custom_configs: list[OpenModel] | None
+    context_custom_configs: list[OpenModel] | None
+
+    def mark_graphs(self, *, ensure: bool) -> None: ...  # noqa: D102
+
+
 class CompilerModeSetters:
     """Settings of each mode."""
 
     @staticmethod
     def set_weight_sharing(
-        config: compile_config.CompileConfig,
+        config: HtpConfig,
         *,
         graph_names: Sequence[str] | None = None,
         soc_model: int | None = None,
@@ -126,7 +132,7 @@ class CompilerModeSetters:
             The back end is another one, or the target is not known: there is no data base of SoCs here.
             Also a ``ValueError``. Nothing was changed.
         """
-        require_htp(config, "the mode weight_sharing")
+        require_htp(config.backend, "the mode weight_sharing")
         target = _target(config, soc_model, dsp_arch)
         options: dict[str, Any] = {}
         if hvx_threads is not None:
@@ -148,17 +154,17 @@ class CompilerModeSetters:
         )
 
 
-def require_htp(config: compile_config.CompileConfig, what: str) -> None:
-    """Refuse a configuration of another back end. Raises OptionError if the back end is not HTP."""
-    if config.backend != BackendType.HTP:
+def require_htp(backend: BackendType, what: str) -> None:
+    """Raise OptionError if the back end is not HTP; `what` needs it."""
+    if backend is not BackendType.HTP:
         raise OptionError(
-            f"{what}: found the backend {config.backend}, expected HTP",
+            f"{what}: found the backend {backend}, expected HTP",
             code="option.backend",
-            context={"found": str(config.backend), "expected": ["HTP"]},
+            context={"found": str(backend), "expected": ["HTP"]},
         )
 
 
-def _target(config: compile_config.CompileConfig, soc_model: int | None, dsp_arch: str | None) -> SocTarget:
+def _target(config: HtpConfig, soc_model: int | None, dsp_arch: str | None) -> SocTarget:
     details = config.soc_details
     known = parse_soc_details(details)[0] if details is not None else SocTarget()
     model = known.soc_model if soc_model is None else soc_model

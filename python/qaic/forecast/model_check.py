@@ -15,9 +15,10 @@ from qaic.compiler.diagnostics.record import recorded
 from qaic.errors import CompileError, OptionConflictError, OptionError
 from qaic.forecast import calibration, speed
 from qaic.forecast.analysis import analyze
+from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
-from qaic.forecast.report import Checked, CheckReport
+from qaic.forecast.report import CheckReport
 from qaic.forecast.speed import CARDS
 from qaic.options.resolution import resolve
 from qaic.support.lazy_module import LazyModule

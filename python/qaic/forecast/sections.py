@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic.forecast.analysis import ShapeSet
+from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import OBJECTIVES, Configuration, Fixed
 from qaic.forecast.memory import ASSUMPTION
 from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import bytes_text, counted, duration, escape_html, shortened
-
-if TYPE_CHECKING:
-    from qaic.forecast.report import Checked, CheckReport
 
 _SHOWN_NODES: Final = 3
 #: gains below this are within what a forecast can tell
@@ -65,14 +63,13 @@ class Section:
         }
 
 
-def sections_of(report: CheckReport) -> list[Section]:
+def sections_of(one: Checked) -> list[Section]:
     """Return the sections in their order; only the first for a model with unknown shapes."""
-    one = report.checked
     found = [_operators(one)]
     if one.memory is not None:
         found.append(_memory(one))
     if one.failure is None:
-        found += [_precision(one), _speed(report), _help(report)]
+        found += [_precision(one), _speed(one), _help(one)]
     return found
 
 
@@ -204,10 +201,9 @@ def _precision(one: Checked) -> Section:
     )
 
 
-def _speed(report: CheckReport) -> Section:
-    one = report.checked
+def _speed(one: Checked) -> Section:
     assert one.analysis is not None  # noqa: S101  # it compiled
-    reasons = report.reasons(one.analysis.sets[0])
+    reasons = one.reasons(one.analysis.sets[0])
     sentences = [f"Forecast, not measured: {one.fitted.source}. Each figure has a 90 % interval."]
     if reasons:
         sentences.append(
@@ -216,7 +212,7 @@ def _speed(report: CheckReport) -> Section:
     if one.precision == "fp32":
         sentences.append("Nothing is known about float32 on a card; the figures are of float16.")
     if one.measurements is not None:
-        correction = report.correction(one.analysis.sets[0])
+        correction = one.correction(one.analysis.sets[0])
         sentences.append(
             f"Corrected by {counted(correction.runs, 'measured run')}: throughput x "
             f"{correction.samples_per_s:.3g}, latency x {correction.latency_s:.3g}."
@@ -226,14 +222,14 @@ def _speed(report: CheckReport) -> Section:
     chosen: dict[str, list[Configuration]] = {}
     has_state = one.analysis.sets[0].table.state_bytes > 0
     if has_state or len(one.analysis.sets) > 1:
-        every = _of_sets(report)
+        every = _of_sets(one)
         tables.append(_sets_table(every))
         data["sets"] = [
             {"name": shapes.name, "tokens": _tokens(shapes), **_configuration_json(one, found)}
             for shapes, found in every
         ]
     if not has_state:
-        ranking = report.ranking(one.analysis.sets[0])
+        ranking = one.ranking(one.analysis.sets[0])
         chosen = {objective: ranking.best(objective) for objective in OBJECTIVES}
         data["candidates"] = len(ranking)
         tables.append(_best_table(chosen))
@@ -276,12 +272,11 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
     return Table("best", "Best configurations", columns, list(rows), note)
 
 
-def _of_sets(report: CheckReport) -> list[tuple[ShapeSet, Configuration]]:
+def _of_sets(one: Checked) -> list[tuple[ShapeSet, Configuration]]:
     """Return each set of shapes with its forecast on all cores of a device."""
-    one = report.checked
     assert one.analysis is not None  # noqa: S101  # the caller has looked
     fixed = Fixed(one.fixed.cores or one.card.cores, 1, None, 1)
-    return [(shapes, report.ranking(shapes, fixed=fixed).at(0)) for shapes in one.analysis.sets]
+    return [(shapes, one.ranking(shapes, fixed=fixed).at(0)) for shapes in one.analysis.sets]
 
 
 def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:
@@ -331,8 +326,8 @@ def _compile_line(one: Checked, found: Configuration) -> str:
     return one.compile_line(**options)
 
 
-def _help(report: CheckReport) -> Section:
-    rows = sorted(_gains(report), key=lambda row: -row[1])
+def _help(one: Checked) -> Section:
+    rows = sorted(_gains(one), key=lambda row: -row[1])
     columns = (Column("change"), Column("throughput", "x", "significant"))
     sentences = (
         ["Ordered by the forecast of the best throughput; gains add up only in part."]
@@ -349,12 +344,11 @@ def _help(report: CheckReport) -> Section:
     )
 
 
-def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
+def _gains(one: Checked) -> Iterator[tuple[str, float, str]]:
     """Yield changes, the factor on the best throughput, and a line."""
-    one = report.checked
     assert one.analysis is not None  # noqa: S101  # it compiled
     shapes = one.analysis.sets[-1]
-    now = report.ranking(shapes).best("throughput", 1)
+    now = one.ranking(shapes).best("throughput", 1)
     if not now:
         return
     base = now[0].samples_per_s[1]
@@ -363,7 +357,7 @@ def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
     for precision in ("fp16", "mxfp6+fp16", "int8"):
         if is_quantized or precision == one.precision or "int8" in one.precision.split("+"):
             continue
-        found = report.ranking(shapes, precision=precision).best("throughput", 1)[0].samples_per_s[1]
+        found = one.ranking(shapes, precision=precision).best("throughput", 1)[0].samples_per_s[1]
         if found > base * _LEAST_GAIN:
             yield f"{precision} (check its accuracy)", found / base, one.check_line(precision)
     for name, what in (
@@ -374,13 +368,13 @@ def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
         if getattr(one.fixed, name) is None:
             continue
         open_ = replace(one.fixed, **{name: None})
-        best = report.ranking(shapes, fixed=open_).best("throughput", 1)[0]
+        best = one.ranking(shapes, fixed=open_).best("throughput", 1)[0]
         if best.samples_per_s[1] > base * _LEAST_GAIN:
             yield f"{what}: {getattr(best, name)}", best.samples_per_s[1] / base, _compile_line(one, best)
     half = replace(
         shapes.table, input_bytes=shapes.table.input_bytes // 2, output_bytes=shapes.table.output_bytes // 2
     )
-    best = report.ranking(replace(shapes, table=half)).best("throughput", 1)[0]
+    best = one.ranking(replace(shapes, table=half)).best("throughput", 1)[0]
     if best.samples_per_s[1] > base * _LEAST_GAIN:
         what = "float16 inputs and outputs, with custom_io_list_file"
         yield what, best.samples_per_s[1] / base, one.template_line("io.yaml")
