@@ -39,6 +39,6 @@ def compile_resolved(model: ModelSource, resolved: ResolvedOptions) -> Path:
         _log.debug("%s is for the vendor's compiler: ignored for the target cpu", EXTRA_OPTIONS)
     set_options = dict(resolved.set_compile)
     if resolved.run_step.aic_profiling_type:
-        # An option of the run, that asks the compiler for statistics too.
+        # This runtime option also requests statistics from the compiler.
         set_options["aic_profiling_type"] = list(resolved.run_step.aic_profiling_type)
     return compile_model(model, options, set_options, output_dir=options.output_dir)

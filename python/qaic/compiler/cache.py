@@ -84,7 +84,7 @@ class Cache:
             if not is_there and path.exists():
                 _log.warning("the cached program %s is damaged or foreign; it is compiled again", path)
                 path.unlink()
-            # All programs are written in one place, where each writer removes what killed ones left.
+            # All programs are written in one folder; each writer removes what killed writers left.
             write_replacing(path, write, work_parent=self.folder)
             path.chmod(path.stat().st_mode & ~0o022)
             _mark(path)
@@ -108,7 +108,7 @@ def cache_key(model_digest: str, options: Mapping[str, object]) -> str:
 
 @lru_cache(maxsize=1)
 def _library_versions() -> dict[str, str]:
-    """Return the versions of the libraries whose results are in a program."""
+    """Return the versions of the libraries that influence a program."""
     versions = {name: _installed_version(name) for name in ("numpy", "onnx")}
     with contextlib.suppress(QaicError):
         versions["onnxruntime"] = _core.engine_info()[1]
@@ -116,7 +116,7 @@ def _library_versions() -> dict[str, str]:
 
 
 def _installed_version(name: str) -> str:
-    """Find the version of a package without importing it, which takes longer than finding a program."""
+    """Find the version of a package without the import, which takes longer than a cache hit."""
     found = find_spec(name)
     for place in (found and found.submodule_search_locations) or ():
         for installed in Path(place).parent.glob(f"{name}-*.dist-info"):
@@ -147,11 +147,11 @@ def is_whole(path: Path) -> bool:
 
 
 def _survived(path: Path) -> bool:
-    """Return whether all of a program reached the disk.
+    """Return True if the whole program reached the disk.
 
-    Programs are not forced to disk when they are written, for that would cost more than the rest of a
-    compilation. While the machine runs, what was written is what is read; a program from before the machine
-    was started is checked by its CRCs once, because a crash may have left holes in it.
+    Programs are not synced when they are written, because that would cost more than the rest of a
+    compilation. Until the machine restarts, reads return the written bytes. A program from before the last
+    restart is checked by its CRCs once, because a crash may have left holes in it.
     """
     if _mark_of(path).exists():
         return True
@@ -162,7 +162,7 @@ def _survived(path: Path) -> bool:
 
 
 def _mark(path: Path) -> None:
-    """Remember that a program is sound for as long as the machine runs."""
+    """Record that a program is intact until the machine restarts."""
     with contextlib.suppress(OSError):
         _mark_of(path).touch()
 

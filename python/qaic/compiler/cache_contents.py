@@ -27,7 +27,7 @@ _log = logging.getLogger("qaic.compiler")
 LOCK_NAME: Final = ".lock"
 
 _USES_PREFIX: Final = ".in-use-"
-#: time to wait for a lock whose holder does not write a program
+#: seconds to wait for a lock whose holder does not write a program
 _PATIENCE_S: Final = 10.0
 _POLL_S: Final = 0.05
 _SIZE_SUFFIXES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -40,7 +40,7 @@ class Entry:
     path: Path
     #: bytes of it
     nbytes: int
-    #: when it was last wanted, in nanoseconds since the epoch
+    #: time of the last use, in nanoseconds since the epoch
     used_ns: int
 
 
@@ -57,7 +57,7 @@ def entries(folder: Path) -> list[Entry]:
         with contextlib.suppress(OSError):
             stat = path.stat()
             used_ns = max(stat.st_atime_ns, stat.st_mtime_ns)
-            # Another process may have used the program since the list began.
+            # Another process may have used the program since the list was made.
             is_past = used_ns <= time.time_ns()
             found.append(Entry(path, stat.st_blocks * 512, used_ns if is_past else 0))
     return sorted(found, key=lambda entry: entry.used_ns, reverse=True)
@@ -102,7 +102,7 @@ def shrink(folder: Path, limit: int) -> int:
 
 
 def _remove_program(path: Path) -> bool:
-    """Remove a program that no process is making; its lock stays, for another may wait for it."""
+    """Remove a program that no process is writing; its lock file stays, because others may wait for it."""
     with locked(path.with_name(LOCK_NAME), wait=False) as alone, contextlib.suppress(OSError):
         if not alone:
             return False
@@ -143,11 +143,11 @@ _uses: dict[Path, _Uses] = {}
 def note_use(program: Path) -> None:
     """Remember that a program was wanted now, and keep it for as long as this process lives."""
     with contextlib.suppress(OSError):
-        # Whatever the file system does about times of access.
+        # The file system may not record access times.
         os.utime(program, ns=(time.time_ns(), program.stat().st_mtime_ns))
     folder, key = program.parent.parent, program.parent.name
     with contextlib.suppress(OSError):
-        # Threads that come here at once make a list each, which does no harm.
+        # Concurrent threads may make a list each, which is harmless.
         if folder not in _uses:
             _uses[folder] = _Uses(_new_list(folder))
         if key not in _uses[folder].keys:
@@ -219,7 +219,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def _open_lock(path: Path) -> int | None:
-    """Open a lock file; what is in its place and not of this user is replaced."""
+    """Open a lock file; a file of another user in its place is replaced."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for _ in range(2):
         handle = None
@@ -228,7 +228,7 @@ def _open_lock(path: Path) -> int | None:
         if handle is not None:
             found = os.fstat(handle)
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
-                # Whoever can read a file can lock it.
+                # Everyone who can read a file can lock it.
                 os.fchmod(handle, 0o600)
                 return handle
             os.close(handle)

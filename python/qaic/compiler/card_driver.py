@@ -35,14 +35,14 @@ _VARIABLE: Final = "QAIC_SDK_COMPILER"
 _NAMES: Final = ("qaic-compile", "qaic-exec")
 PRODUCT_FOLDER: Final = Path("/opt/qti-aic/exec")
 
-#: scripts that start this package say so in their first lines
+#: text near the start of scripts that run this package
 _OURS: Final = b"qaic.cli"
 _HEAD_BYTES: Final = 4096
 
 _FLAG: Final = re.compile(r"-[\w-]+")
 #: options that the compiler knows as entries of a file
 _BY_FILE: Final = frozenset({"mxint8_kv_cache"})
-#: flags after which the compiler may end without a container
+#: flags with which the compiler may exit without a container
 _DUMPS: Final = frozenset(
     {
         "-dump-custom-IO-config-template",
@@ -51,7 +51,7 @@ _DUMPS: Final = frozenset(
         "-mdp-dump-partition-config",
     }
 )
-#: what the compiler says when it cannot read names in the file of specializations
+#: message of a compiler that cannot read names in the file of specializations
 _ABOUT_SPECIALIZATIONS: Final = re.compile("speciali[sz]ation", re.IGNORECASE)
 
 
@@ -124,7 +124,7 @@ def _cached(
     source: OnnxFile,
     resolved: ResolvedOptions,
 ) -> Path:
-    """Return the container from the cache, which another version of the compiler does not answer for."""
+    """Return the container from the cache; each version of the compiler has its own."""
     store = cache.open_cache()
     found = compiler.stat()
     content = files_digest(source.files) if source.content is None else content_digest(source.content)
@@ -163,7 +163,7 @@ def _compile(
     resolved: ResolvedOptions,
     work: Path,
 ) -> Path:
-    """Run the compiler and return its container, which stands alone in a folder with its other results."""
+    """Run the compiler and return its container, in a folder with its other results."""
     job = _Job(compiler, model, source, resolved, work)
     job.run()
     if not job.program.exists() and job.dumps:
@@ -222,7 +222,7 @@ class _Job:
             raise _failed(self._compiler, command, ended)
 
     def _run(self, command: Sequence[str]) -> card_process.Ended:
-        # It is not known what the compiler makes of a directory that exists.
+        # The behavior of the compiler for an existing directory is not known.
         shutil.rmtree(self._work / "qpc", ignore_errors=True)
         _log.info("running %s", shlex.join(command))
         return card_process.run(command)
@@ -230,17 +230,17 @@ class _Job:
     def _command(self, *, dumps: bool = True) -> list[str]:
         flags = to_argv(self._resolved, sdk=True, files=self._files)
         if "aic_hw" not in self._resolved.as_given:
-            # Otherwise it compiles for its own simulation on the host.
+            # Without this flag it compiles for its simulation on the host.
             flags.insert(1, "-aic-hw")
         if self._compiler.name == "qaic-exec" and "-compile-only" not in flags:
-            # The older name also runs what it has compiled.
+            # The older name also runs the program after compiling.
             flags.append("-compile-only")
         command = [str(self._compiler), *flags, *shlex.split(os.environ.get(EXTRA_OPTIONS, ""))]
         return [text for text in command if dumps or text.partition("=")[0] not in _DUMPS]
 
 
 def _warn_of_unknown(compiler: Path, command: Sequence[str]) -> None:
-    """Warn of flags that the help of the installed compiler does not mention."""
+    """Warn about flags that the help of the installed compiler does not mention."""
     known = set(_FLAG.findall(card_process.help_text(str(compiler)).replace("--", "-")))
     if not known:
         return
@@ -270,7 +270,7 @@ def _failed(compiler: Path, command: Sequence[str], ended: card_process.Ended) -
 def _checked(compiler: Path, path: Path) -> Path:
     try:
         if path.is_fifo():
-            # Reading it would wait for a writer that is not there.
+            # Reading a FIFO would wait for a writer.
             raise OSError("it is a pipe")  # noqa: TRY301  # refused below like everything else
         _core.Qpc(str(path))
     except (OSError, QpcError) as error:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: a file, or a model in memory without external data
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 _LOG = logging.getLogger("qaic.compiler")
-#: size of a model from which a container in an output folder has no copy in the cache
+#: bytes of a model above which a container in an output folder has no copy in the cache
 _WRITTEN_ONCE_BYTES: Final = 2 << 30
 
 
@@ -68,7 +68,7 @@ def compile_model(
         if folder is None or path.parent == folder:
             return path
         target = folder / QPC_FILE_NAME
-        # A copy, not a link: an edit of the copy must not edit the cache.
+        # A link would let an edit of the copy change the cache.
         write_replacing(target, lambda temporary: _copy(path, temporary))
     return target
 
@@ -114,7 +114,7 @@ def _compiled(
         libraries = custom_ops.read(options.register_custom_op).libraries
         keyed["custom_op_libraries"] = [library.to_json() for library in libraries]
     path = Path(model) if isinstance(model, str | os.PathLike) else None
-    # A stream of samples has no name: what was measured on it says whether the program is there.
+    # A stream of samples has no name; only the values measured on it tell whether the program is cached.
     is_measured_first = options.convert_to_quantize and options.calibration_data is not None
     is_kept = not (extra_artifacts.are_wanted(options) or emit_report.are_wanted(options))
     if path is not None and is_kept and not is_measured_first:
@@ -174,7 +174,7 @@ def _size(source: OnnxFile) -> int:
 
 
 def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles | None:
-    """Identify the samples of an input list that is going to be used."""
+    """Identify the samples of an input list that the compilation will use."""
     is_used = options.convert_to_quantize or options.dump_profile is not None
     if not is_used or options.input_list_file is None or options.calibration_data is not None:
         return None

@@ -17,7 +17,7 @@ from qaic.errors import OptionError, QpcError
 from qaic.support.atomic_io import is_work_folder, replace_bytes
 from qaic.support.program_names import PLAN_SECTION, QPC_FILE_NAME
 
-#: names the files in its folder that openqaic wrote
+#: file that lists the files of its folder that openqaic wrote
 RECORD_NAME: Final = ".openqaic.json"
 _KEY: Final = "written by openqaic"
 #: below the output directory, with `enable_debug`
@@ -39,7 +39,7 @@ def writable_folder(folder: Path | None) -> Iterator[None]:
             try:
                 made.rmdir()
             except OSError:
-                # Something else is in it by now.
+                # Other files are in it by now.
                 break
         raise
 

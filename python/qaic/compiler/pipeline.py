@@ -88,7 +88,7 @@ from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
 from qaic.support.library_errors import library_errors
 
-#: every pass in its place, by phase
+#: all passes in their order, by phase
 PHASES: Final[Mapping[str, Sequence[Pass]]] = {
     "legalize": (
         check_model_pass,
@@ -122,7 +122,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         legalize_division_pass,
         legalize_unchecked_pass,
         add_every_output_pass,
-        # The sizes of every output that was added, in every set of shapes; nothing where none was.
+        # The sizes of added outputs, in every set of shapes; empty if none were added.
         infer_shapes_pass,
         name_specializations_pass,
         check_retained_state_pass,
@@ -155,7 +155,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         dump_io_template_pass,
         apply_custom_io_pass,
     ),
-    # The engine infers nothing of an operator of the device, so values are described before there is one.
+    # Values are described before operators of the device exist, because the engine cannot infer these.
     "state": (
         take_out_state_rows_pass,
         fold_sizes_pass,
@@ -167,7 +167,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
     "annotate": (describe_operations_pass,),
 }
 
-#: a process with this variable checks the model after every pass; tests set it
+#: environment variable that makes the compiler check the model after every pass; tests set it
 VERIFY_VARIABLE: Final = "QAIC_VERIFY_PASSES"
 
 
@@ -235,7 +235,7 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
     for step in passes:
         if not step.is_needed(context):
             continue
-        # A graph is kept where it is another one.
+        # A graph is saved only if it has changed.
         context.progress.stage(step.name, model.copy_for_tools if is_changed else None)
         with library_errors(partial(_of_library, step.name, is_checked=context.is_checked), among_ours=True):
             is_changed = step.run(model, context)

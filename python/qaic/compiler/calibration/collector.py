@@ -68,7 +68,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
 
 #: of the virtual device
 _CORES: Final = 16
-#: bytes of outputs of all workers together; fewer workers where it would be more
+#: most bytes of outputs of all workers together; the number of workers follows from it
 _MOST_BYTES: Final = 1 << 30
 
 
@@ -84,7 +84,7 @@ class RangeRecord:
         """Take the values of one sample; refuses NaN and infinity with a ValueError."""
         if not array.size:
             return
-        # NaN comes through both.
+        # Minimum and maximum both propagate NaN.
         low, high = float(array.min()), float(array.max())
         if not (np.isfinite(low) and np.isfinite(high)):
             raise ValueError("not finite")
@@ -198,7 +198,7 @@ class _Run:
             self._progress.count(number + 1, self._source.count, "samples")
 
     def _one_by_one(self, programs: _core.InferenceSet) -> int:
-        """Run on this thread, where a signal ends an inference at once."""
+        """Run on this thread, where a signal interrupts an inference at once."""
         done = 0
         states = {item.name: item for item in self._inputs if item.is_state}
         wanted = list(
@@ -210,7 +210,7 @@ class _Run:
                 outputs = programs.run(arrays, None, wanted, None)
             given = dict(arrays)
             for name, item in states.items():
-                # What the device used: zero at first, then what the sample before left.
+                # The state that the device used: zero at first, then the state after the previous sample.
                 given.setdefault(
                     name, kept.get(f"{name}{RETAINED_STATE_SUFFIX}", np.zeros(item.shapes[0], item.dtype))
                 )
@@ -228,7 +228,7 @@ class _Run:
             try:
                 for number, sample, arrays in self._samples():
                     inference = programs.prepare(arrays)
-                    # The iterator of samples may use the memory of this one for the next.
+                    # The iterator of samples may reuse the memory of this sample for the next.
                     inputs = {name: arrays[name].copy() for name in self._measured.inputs}
                     future = pool.submit(self._run_one, inference, number, sample, inputs)
                     in_flight.append((future, inference))
@@ -255,7 +255,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _told(self, sample: Sample) -> Iterator[None]:
-        """Add to an error the sample that the engine could not compute."""
+        """Add the sample that the engine could not compute to an error."""
         try:
             yield
         except InferenceError as error:
@@ -292,6 +292,6 @@ class _Run:
 
 
 def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
-    """Make an array that was checked before one the runtime takes in place."""
+    """Convert a checked array to one that the runtime reads in place."""
     del name, partial
     return np.require(np.asarray(value, np.dtype(dtype)), requirements=["C", "A"]).reshape(tuple(shape))

@@ -19,7 +19,7 @@ from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import read_regular
 
-#: of the text file
+#: most bytes of the text file
 _MOST_LIST_BYTES: Final = 256 << 20
 
 
@@ -32,7 +32,7 @@ class SampledInput:
     dtype: np.dtype[Any]
     #: one for each set of shapes of the program
     shapes: tuple[tuple[int, ...], ...]
-    #: whether the device keeps it; a sample may leave it out
+    #: true for retained state, which a sample may leave out
     is_state: bool = False
 
     def sizes(self) -> set[int]:
@@ -181,7 +181,7 @@ class FileSource:
 
         try:
             if file.suffix.lower() == ".npy":
-                # Mapped, so that a header cannot ask for more than the file holds.
+                # A mapped file cannot be read beyond its end, whatever its header states.
                 with library_errors(refuse):
                     mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
                 return mapped
@@ -287,7 +287,7 @@ def _converted(
         return np.require(array, item.dtype, ["C", "A"])
 
 
-#: more would only widen ranges that mean nothing
+#: more samples would only widen ranges without meaning
 RANDOM_SAMPLES: Final = 8
 _SEED: Final = 0
 

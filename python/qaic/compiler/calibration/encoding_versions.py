@@ -24,7 +24,7 @@ ACTIVATIONS: Final = "activation_encodings"
 PARAMETERS: Final = "param_encodings"
 _ONE_LIST: Final = "encodings"
 
-#: more channels than any constant has
+#: limit of channels, above that of any constant
 _MOST_CHANNELS: Final = 1 << 20
 
 _VERSION: Final = re.compile(r"([0-9]{1,4})\.[0-9.]*", re.ASCII)
@@ -37,10 +37,10 @@ _SCHEMES: Final = ("PER_TENSOR", "PER_CHANNEL")
 class Entry:
     """Encodings of one tensor, each an object of the first form."""
 
-    #: whether they are for an activation or a constant; empty where the file does not state it
+    #: kind of the tensor, activation or constant; empty if the file does not state it
     section: str
     name: str
-    #: what messages call it
+    #: its name in messages
     where: str
     #: one, or one per channel
     encodings: list[dict[str, Any]]
@@ -79,7 +79,7 @@ def entries_of(held: Mapping[str, Any], wrong: Wrong) -> Iterator[Entry]:
 
 
 def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> None:
-    """Refuse a version that does not fit the form; a file without one is of the oldest."""
+    """Refuse a version that does not fit the form; a file without a version has the oldest."""
     version = held.get("version")
     if version is None and 1 not in majors:
         return
@@ -91,7 +91,7 @@ def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> N
 
 
 def _listed(entries: object, section: str, wrong: Wrong) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield tensor, where it is and its entry, of a list in which every tensor is once."""
+    """Yield tensor, place and entry of a list; each tensor may occur once."""
     if not isinstance(entries, list):
         raise wrong(section, _kind(entries), "a list of encodings with names")
     seen: set[str] = set()
@@ -116,7 +116,7 @@ def _first(section: str, name: str, encodings: object, wrong: Wrong) -> Entry:
 def _middle(
     section: str, entries: Iterator[tuple[str, str, dict[str, Any]]], wrong: Wrong
 ) -> Iterator[Entry]:
-    """Write entries of version 1.0.0 as the first form has them."""
+    """Convert entries of version 1.0.0 to the first form."""
     for name, where, entry in entries:
         dtype = str(entry.get("dtype", "")).upper()
         if dtype not in {"INT", "FLOAT"}:
@@ -143,7 +143,7 @@ def _middle(
 
 
 def _second(entries: Iterator[tuple[str, str, dict[str, Any]]], wrong: Wrong) -> Iterator[Entry]:
-    """Write entries of version 2 as the first form has them."""
+    """Convert entries of version 2 to the first form."""
     for name, where, entry in entries:
         kind = entry.get("output_dtype")
         if kind in _FLOAT_TYPES:
@@ -170,7 +170,7 @@ def _second(entries: Iterator[tuple[str, str, dict[str, Any]]], wrong: Wrong) ->
             raise wrong(where, f"{len(scales)} numbers in y_scale", "one, or the axis of the channels too")
         bits = int(found[2])
         low = 0 if found[1] else -(1 << (bits - 1))
-        # Encodings count from 0 and add the offset; a signed type counts from below it.
+        # Encodings count from 0 and add the offset; a signed type starts below 0.
         encodings = [
             {"bitwidth": bits, "scale": scale, "offset": low - _zero(where, zero, low, bits, wrong)}
             for scale, zero in zip(scales, zeros, strict=True)

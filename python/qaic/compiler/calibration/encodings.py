@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: of a file; the parser takes seconds per megabyte
 _MOST_YAML_BYTES: Final = 64 << 20
-#: a tensor of a thousand channels has some ten thousand values
+#: most nodes of a file; a tensor of a thousand channels has about ten thousand
 _MOST_VALUES: Final = 1 << 23
 _DEEPEST: Final = 8
 
@@ -62,7 +62,7 @@ def read_yaml(data: bytes) -> dict[str, Any]:
 
 
 class _Reader:
-    """Conversion of nodes, which counts them: an alias may stand for many."""
+    """Converts nodes and counts them, because an alias may stand for many nodes."""
 
     def __init__(self) -> None:
         self._visited = 0
@@ -78,7 +78,7 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             return {key: self.of(value, depth + 1) for key, _, value in pairs(node)}
         text = str(node.value)
-        # A plain word has no style, which the two parsers write differently.
+        # A plain word has no style; the two parsers represent that differently.
         if isinstance(node, yaml.ScalarNode) and node.style:
             return text
         if text.lower() in _WORDS:
@@ -88,11 +88,11 @@ class _Reader:
         return float(text) if _DECIMAL.fullmatch(text) else text
 
 
-#: of an encodings file
+#: most bytes of an encodings file
 _MOST_BYTES: Final = 256 << 20
 _FLOATS: Final = {16: "fp16", 32: "fp32"}
 _INTEGERS: Final = (8, 16)
-#: of bias, which follows from what it is added to
+#: bits of a bias, whose parameters follow from the operands of the sum
 _BIAS_BITS: Final = 32
 
 
@@ -134,7 +134,7 @@ class _Encodings:
         return self._profile
 
     def _section(self, entry: Entry) -> str:
-        """Return which rules apply to a tensor; the newest form does not mark constants."""
+        """Return the rules for a tensor; the newest form does not mark constants."""
         if entry.section:
             return entry.section
         is_constant = any(name in self._constants for name in (entry.name, legalize(entry.name)))
@@ -191,7 +191,7 @@ class _Encodings:
         return float(value)
 
     def _encoding(self, where: str, item: Mapping[str, Any], bits: int) -> TensorProfile:
-        """Turn one encoding into our convention and check that its numbers agree."""
+        """Convert one encoding to our convention and check that its numbers are consistent."""
         scale, offset = self._number(where, item, "scale"), self._number(where, item, "offset")
         low, high = self._number(where, item, "min"), self._number(where, item, "max")
         if (low is None) != (high is None) or (scale is None) != (offset is None) or (low is scale is None):
@@ -237,7 +237,7 @@ class _Encodings:
 
 
 def _by_spelling(names: Collection[str]) -> dict[str, str]:
-    """Map names, and their legalized forms where these are not taken, to the names."""
+    """Map names, and their legalized forms unless these are names themselves, to the names."""
     found = {legalize(name): name for name in reversed(list(names))}
     return found | {name: name for name in names}
 

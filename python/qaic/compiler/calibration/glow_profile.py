@@ -17,7 +17,7 @@ from qaic import _core
 from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 
-#: longer names are cut
+#: longest name in a file; longer names are cut
 _MOST_CHARS: Final = 500
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 _NUMBERED: Final = re.compile(r"(.+)__([0-9]{1,9})(:[0-9]{1,9})?", re.DOTALL | re.ASCII)
@@ -51,7 +51,7 @@ def entry_keys(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:
-    """Return a name that is not taken yet; ``taken`` has the last number that each name was made with."""
+    """Return an unused name; ``taken`` has the last number given out for each name."""
     made = name
     while made in taken:
         taken[name] += 1
@@ -71,7 +71,7 @@ def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us:
     if written_by_us:
         return {name: key for name, key in keys.items() if key in held}
     candidates = {name: _candidates(name, key) for name, key in keys.items()}
-    # A key that is a tensor's own is no numbered one of another tensor; models may have such names, too.
+    # A key that equals a tensor's name is not the numbered key of another tensor.
     last = _last_of_each(held.difference(*candidates.values()))
     found: dict[str, str] = {}
     for name in keys:
@@ -83,7 +83,7 @@ def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us:
 
 
 def _candidates(name: str, key: str) -> tuple[str, ...]:
-    """Return the keys that a file may have for a tensor, the likeliest first."""
+    """Return the keys that a file may have for a tensor, most likely first."""
     legal = legalize(name)
     return name, f"{name}:0", key, legal, f"{legal}:0"
 
@@ -118,9 +118,9 @@ _HASH: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
 class ProfileFile:
     """Content of a profile file."""
 
-    #: what wrote it; empty when it is not stated
+    #: the tool that wrote the file; empty if not stated
     tool: str = ""
-    #: of the graph it was made from; None when it is not stated
+    #: hash of the graph it was made from; None if not stated
     graph_hash: int | None = None
     #: by key, in order
     entries: dict[str, TensorProfile] = field(default_factory=dict)
@@ -339,7 +339,7 @@ def read_plain(text: str, builder: ProfileBuilder) -> None:
 
 
 def _plain_scalar(value: str) -> str:
-    """Take a scalar that means its own letters, in simple quotes or none."""
+    """Read a scalar without escapes, plain or in single quotes."""
     if value[:1] in {"'", '"'}:
         inner = value[1:-1]
         if len(value) < 2 or value[-1] != value[0] or value[0] in inner or "\\" in inner:
@@ -375,7 +375,7 @@ def read_general(text: str, builder: ProfileBuilder) -> None:
 
 
 class _Structure:
-    """Walks the events of a file and refuses every structure but the one of a profile."""
+    """Walks the events of a file and refuses every structure except that of a profile."""
 
     def __init__(self, events: Iterator[Any], builder: ProfileBuilder) -> None:
         self._events = events
@@ -452,7 +452,7 @@ def _line(event: Any) -> int:
     return 1 if event.start_mark is None else int(event.start_mark.line) + 1
 
 
-#: of a file, and of one that only a general parser understands
+#: most bytes of a file, and of a file that only a general parser reads
 MOST_BYTES: Final = 512 << 20
 _MOST_GENERAL_BYTES: Final = 16 << 20
 
@@ -481,7 +481,7 @@ def write_profile(profile: CalibrationProfile, graph: onnx.GraphProto) -> Iterat
 
 
 def _decimal(value: float) -> str:
-    """Write a float32 in plain decimal with the fewest digits that give the same float32 again."""
+    """Write a float32 in decimal with the fewest digits that read back as the same float32."""
     return np.format_float_positional(np.float32(value), unique=True, trim="-")
 
 

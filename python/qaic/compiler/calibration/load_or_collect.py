@@ -33,7 +33,7 @@ from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions
 from qaic.support.open_regular import read_regular
 
-#: what makes the float graph that values are measured on
+#: passes that make the float graph on which values are measured
 FLOAT_GRAPH: Final = (upcast_float16_pass, fold_batch_normalization_for_integers_pass)
 
 
@@ -72,7 +72,7 @@ def calibrate_pass(model: Model, context: Context) -> bool:
     elif options.external_quantization_file is not None:
         context.profile = _external(model, options.external_quantization_file)
     else:
-        # The range is enough where calibration does not shrink it.
+        # The range is enough if calibration does not shrink it.
         with_histograms = options.quantization_calibration != "None"
         context.profile = _measured(model, context, with_histograms=with_histograms)
     return False

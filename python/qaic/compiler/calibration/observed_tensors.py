@@ -19,7 +19,7 @@ _REARRANGING: Final = frozenset(
     {"DepthToSpace", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"}
 )
 
-#: operators that limit values: what they are given may be limited before, without a difference
+#: operators that limit values; limiting their operand earlier gives the same result
 _LIMITING: Final = frozenset({"Clip", "Relu"})
 
 #: types of tensors that are measured
@@ -50,7 +50,7 @@ class ObservedTensors:
     results: list[str] = field(default_factory=list)
     #: inputs of the graph
     inputs: list[str] = field(default_factory=list)
-    #: those of `results` that are computed from constants alone: every sample gives the same values
+    #: results computed from constants alone, which are the same for every sample
     fixed: set[str] = field(default_factory=set)
     #: Tensor -> the measured tensor that stands for it: it holds the same values, or those that are left of
     #: them where a Relu or Clip is all that reads them. So a Conv and its Relu stay one unit.
@@ -101,7 +101,7 @@ def _is_measurable(model: Model, name: str) -> bool:
 
 
 def _sources(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
-    """Map results of nodes that only rearrange to what they rearrange."""
+    """Map results of nodes that only rearrange values to their operands."""
     return {
         node.output[0]: node.input[0]
         for node in graph.node
@@ -113,7 +113,7 @@ def _sources(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
 
 
 def _limited(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
-    """Map values that only a Relu, or a Clip with constant bounds, reads to what is left of them."""
+    """Map values that only a Relu, or a Clip with constant bounds, reads to its result."""
     count = uses(graph)
     results = {name for node in graph.node for name in node.output}
     return {

@@ -17,13 +17,13 @@ from qaic.compiler.calibration.dataset import read_list
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.support.open_regular import open_regular
 
-#: size of a file beyond that of any sample; its facts count in place of its content, which may have no end
+#: size above that of any sample; such a file counts by its facts, because its content may be endless
 _MOST_BYTES: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A file as it was found; has what `DigestIndex` asks of one."""
+    """A file as it was found, with the attributes that `DigestIndex` needs."""
 
     path: Path
     stat: os.stat_result
@@ -33,7 +33,7 @@ class _Seen:
 class SampleFiles:
     """The files of an input list."""
 
-    #: of all contents, in the order of the list
+    #: digest of all contents, in the order of the list
     digest: str
     #: the list and its files, with the facts of the system about them; empty if known from before
     files: Sequence[_Seen] = ()
@@ -85,7 +85,7 @@ def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
 
 
 def _read(file: Path) -> tuple[_Seen, bytes] | None:
-    """Digest one file; None when it is none that can be read."""
+    """Return the digest of one file; None if it cannot be read."""
     try:
         with open_regular(file) as stream:
             found = os.fstat(stream.fileno())

@@ -40,7 +40,7 @@ def listing(names: list[str], limit: int = 5) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-#: what stands before a reason: kind of the error, place in a source, signature and types of a function
+#: text before a reason: kind of the error, place in a source, signature and types of a function
 _BEFORE: Final = (
     re.compile(r"^.*(?:Status Message: |InferenceError\] |Exception during initialization: )", re.DOTALL),
     re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : "),

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _LOGGER = logging.getLogger("qaic")
-#: below it stand the reports that were asked for, which are shown whatever their level
+#: parent of the loggers of requested reports, which are shown at every level
 _REPORTS = "qaic.compiler.report"
 
 
 class _LowerCase(logging.Formatter):
-    """Lines of the file: level in lower case, logger, message."""
+    """Formats lines of the file: level in lower case, logger, message."""
 
     def format(self, record: logging.LogRecord) -> str:
         return f"{record.levelname.lower()} {record.name}: {record.getMessage()}"
 
 
 class _Console:
-    """Shows warnings and reports on stderr, as Python does where a process has not set up logging.
+    """Shows warnings and reports on stderr, as Python does in a process without logging handlers.
 
     A handler for a file would end that. Compilations that overlap share one console.
     """
@@ -68,6 +68,6 @@ def debug_log(path: Path) -> Iterator[None]:
         _LOGGER.setLevel(level)
         _LOGGER.removeHandler(handler)
         with contextlib.suppress(OSError):
-            # What could not be written was reported when it was logged.
+            # Errors of writing were reported when they occurred.
             handler.close()
         _console.close()

@@ -56,7 +56,7 @@ class PassLog:
         if self._graphs is not None and graph is not None and self._pass:
             self._save(self._graphs, graph())
         self._pass = name
-        # The time to save a graph belongs to no pass.
+        # No pass includes the time to save a graph.
         self._since = time.perf_counter()
 
     def table(self) -> str:

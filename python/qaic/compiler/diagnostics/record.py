@@ -34,9 +34,9 @@ class Diagnostic:
     code: str
     #: the text that users see
     message: str
-    #: nodes, values or names in options that it is about; the text may name only the first of them
+    #: nodes, values or names in options that it concerns; the text may name only the first
     nodes: tuple[str, ...] = ()
-    #: whether it is about the program, and not about a file that is written next to it
+    #: true if it concerns the program, not a file that is written next to it
     is_of_program: bool = True
 
     def show(self) -> None:
@@ -49,7 +49,7 @@ class Diagnostics:
     """The diagnostics of one compilation, in the order in which they were found."""
 
     items: list[Diagnostic] = field(default_factory=list)
-    #: whether the program was compiled before, and lay in the cache
+    #: true if the program came from the cache
     from_cache: bool = False
 
     def add(self, item: Diagnostic) -> None:
@@ -102,7 +102,7 @@ def silenced() -> Iterator[None]:
 
 
 class _Silence(Diagnostics):
-    """Takes diagnostics, and does nothing with them."""
+    """Ignores diagnostics."""
 
     def add(self, item: Diagnostic) -> None:
         """Drop a diagnostic."""
@@ -140,7 +140,7 @@ def repeat(items: Iterable[Diagnostic]) -> None:
             item.show()
 
 
-#: of nodes for each diagnostic, so that the section stays small
+#: most nodes of each diagnostic, so that the section stays small
 _MOST_NODES: Final = 100
 _SEVERITIES: Final = ("warning", "note")
 
@@ -166,7 +166,7 @@ def read(program: _core.Qpc) -> tuple[Diagnostic, ...]:
     try:
         section = program.elf_section(DIAGNOSTICS_SECTION)
     except QpcError:
-        # Slices have no program, and a damaged one is the business of whatever reads the program.
+        # Slices have no program, and readers of the program report a damaged one.
         return ()
     return () if section is None else tuple(_decoded(bytes(section)))
 
@@ -197,9 +197,9 @@ def _decoded(content: bytes) -> Iterator[Diagnostic]:
 class Survey:
     """Findings, each with its nodes or values."""
 
-    #: what a card is unlikely to take
+    #: finding that a card is unlikely to support -> its places
     findings: dict[str, list[str]] = field(default_factory=dict)
-    #: what the card's compiler is known to refuse
+    #: finding that the card's compiler refuses -> its places
     refusals: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, what: str, where: str) -> None:

@@ -37,7 +37,7 @@ def check_functions(model: onnx.ModelProto) -> None:
         _measure(function, bodies, sizes)
     called = _calls(model.graph.node)
     results = {function_key(f.domain, f.name, f.overload): len(f.output) for f in model.functions}
-    # A call gets the results that it leaves out.
+    # Calls get names for the results that they leave out.
     written = sum(
         count * results.get(callee, 0)
         for calls in (called, *bodies.values())
@@ -83,14 +83,14 @@ def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionKey]:
 
 
 def _expanded(calls: Counter[FunctionKey], sizes: dict[FunctionKey, int]) -> int:
-    """Count nodes; beyond the limit the exact number, which may have any length, does not matter."""
+    """Count nodes, up to just beyond the limit, because the exact number may be huge."""
     return min(sum(count * max(sizes.get(callee, 1), 1) for callee, count in calls.items()), MAX_NODES + 1)
 
 
 def _measure(
     root: FunctionKey, bodies: dict[FunctionKey, Counter[FunctionKey]], sizes: dict[FunctionKey, int]
 ) -> None:
-    """Enter the size of a function and of all it calls into `sizes`, without recursion of our own."""
+    """Enter the sizes of a function and its callees into `sizes`, without recursion."""
     path: dict[FunctionKey, None] = {}
     pending = [root]
     while pending:
@@ -178,7 +178,7 @@ def _lift_constants(graph: onnx.GraphProto, weights: dict[str, Weight], external
             continue
         name = node.output[0]
         for attribute in node.attribute:
-            # A name that is no text is refused later, with all others.
+            # Names that are not text are refused later, all together.
             if attribute.name != "value" or attribute.t.data_location != _EXTERNAL or type(name) is not str:
                 continue
             source = _range(attribute.t, _place(node), external)
@@ -199,7 +199,7 @@ def _lift_constants(graph: onnx.GraphProto, weights: dict[str, Weight], external
 
 
 def _range(tensor: onnx.TensorProto, place: str, external: ExternalData) -> FileRange:
-    """Find the data of a tensor, and check that it is as large as the tensor."""
+    """Find the data of a tensor and check its size."""
     what = _named(tensor, place)
     dims = list(tensor.dims)
     known = tensor.data_type in elem_types.TABLE and tensor.data_type != elem_types.STRING
@@ -225,7 +225,7 @@ def _range(tensor: onnx.TensorProto, place: str, external: ExternalData) -> File
 
 
 def _text(value: str | bytes) -> str:
-    """Read a text, which protobuf hands out as bytes where it is not UTF-8."""
+    """Read a text, which protobuf returns as bytes if it is not UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
@@ -238,7 +238,7 @@ def _place(node: onnx.NodeProto) -> str:
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
-    """Yield every tensor of a model with words for where it is."""
+    """Yield every tensor of a model with a description of its place."""
     bodies = [model.graph.node]
     for function in model.functions:
         bodies.append(function.node)

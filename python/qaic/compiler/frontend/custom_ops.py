@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _OPTION: Final = "register_custom_op"
 
-#: descriptions are a page of text
+#: most bytes of a description, which is usually a page of text
 _MOST_BYTES: Final = 1 << 20
 
 #: how deep in the document an operator is looked for
@@ -115,7 +115,7 @@ def _entries(value: object, depth: int) -> Iterator[Mapping[str, object]]:
 
 
 def _name_of(entry: Mapping[str, object]) -> str | None:
-    """Find the name, next to the implementations or in the section that describes the operator."""
+    """Find the name of the operator, next to its implementations or in its section."""
     for section in (entry, *(item for item in entry.values() if isinstance(item, Mapping))):
         name = section.get("name")
         if isinstance(name, str) and name:

@@ -73,7 +73,7 @@ def _complete_calls(model: onnx.ModelProto) -> None:
     taken = {function.name for function in model.functions}
     copies: dict[tuple[object, ...], str] = {}
     reached: set[FunctionKey] = set()
-    # Only what is called: the number of those calls has a limit.
+    # Only called functions are visited, because the number of calls is limited.
     pending: list[MutableSequence[onnx.NodeProto]] = [model.graph.node]
     while pending:
         for node in all_nodes(pending.pop()):

@@ -13,7 +13,7 @@ from qaic.compiler.ir.interface import TensorSpec, check_size
 from qaic.compiler.ir.value_info import known_dims
 
 MAX_DIMS: Final = 8
-#: the only hardware family with brain floats
+#: the only hardware family with bfloat16
 BFLOAT16_HARDWARE: Final = "ai200"
 
 _OPEN: Final = "the operator whose output size depends on data (NonZero, NonMaxSuppression, Loop, ...)"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
-#: texts that are longer, or numbers of more digits, are names
+#: longer texts, and numbers of more digits, are names
 _LONGEST: Final = 200
 _DIGITS: Final = 18
 _DEEPEST: Final = 20
 
-#: sizes beyond this have no place in a model file
+#: largest size that a model file can hold
 _LARGEST: Final = 2**62
 
 _TOKEN: Final = re.compile(
@@ -28,7 +28,7 @@ _Tree = int | str | tuple[str, tuple["_Tree", ...]]
 
 
 class _NoExpressionError(Exception):
-    """A text is a name, as any text may be."""
+    """The text is not an expression, so it is a name."""
 
 
 def symbols_in(text: str) -> frozenset[str]:
@@ -82,12 +82,12 @@ def _parsed(text: str) -> _Tree:
         tree = _Parser(text).whole()
     except _NoExpressionError:
         return text
-    # A number alone is no symbol that a size could be given to, but it is how it was called so far.
+    # A number alone cannot be a symbol with a size, but earlier versions named dimensions so.
     return text if isinstance(tree, int) else tree
 
 
 class _Parser:
-    """Recursive descent; raises `_NoExpressionError` where the text is none."""
+    """Parses by recursive descent; raises `_NoExpressionError` if the text is not an expression."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[tuple[str, str]] = []

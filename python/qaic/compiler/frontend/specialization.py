@@ -129,7 +129,7 @@ def _refuse_equal(specializations: Sequence[Specialization]) -> None:
 
 
 def _largest(specs: Sequence[TensorSpec], entries: Sequence[SpecializationEntry], kind: str) -> TensorSpec:
-    """Take the largest of every dimension, so that one buffer has room for all."""
+    """Return the largest size of every dimension, so that one buffer has room for all shapes."""
     first = specs[0]
     for spec, entry in zip(specs, entries, strict=True):
         if len(spec.dims) != len(first.dims):

@@ -25,7 +25,7 @@ from qaic.options.files.specializations import SpecializationEntry
 
 _log = logging.getLogger("qaic.compiler")
 
-#: what exporters for the card write into every specialization, whether the model has such a dimension or not
+#: symbols that exporters for the card write into every specialization, used by the model or not
 _OF_EXPORTERS: Final = frozenset(
     (
         *("batch_size", "full_batch_size", "full_batch_exec_size", "seq_len", "sequence_length", "ctx_len"),
@@ -141,7 +141,7 @@ def require_static(
     `substitute` was applied to the inputs; the other arguments are for the message.
     """
     listed = list(inputs)
-    # All of them at once, so that one run tells what to give.
+    # One error names all symbols.
     texts = {dim.dim_param for value in listed for dim in _dims(value)} - {""}
     parts = frozenset[str]().union(*(symbols_in(text) for text in texts))
     for value in listed:
@@ -153,7 +153,7 @@ def _warn_unknown(
 ) -> None:
     written = _symbols_of(graph)
     present = written.union(*(symbols_in(text) for text in written))
-    # Only a symbol of an input needs a value; those of inner values follow.
+    # Only symbols of inputs need a value; those of inner values follow from them.
     of_inputs = {dim.dim_param for value in graph.input for dim in _dims(value)} - {""}
     names = frozenset[str]().union(*(symbols_in(text) for text in of_inputs))
     known = listing(sorted(names), 20) or "none"
@@ -286,7 +286,7 @@ def _require_static(
                 context={"tensor": value.name, "dim": position, "option": "model_inputs", "example": [sized]},
             )
     if tensor.elem_type in TABLE:
-        # Before anything is made of these sizes.
+        # These checks come before any use of the sizes.
         kind = "input" if specialization is None else f"specialization {specialization!r}, input"
         check_size(TensorSpec(value.name, tensor.elem_type, tuple(d.dim_value for d in _dims(value))), kind)
 
@@ -321,25 +321,25 @@ def infer_further(found: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_open(inferred: onnx.ModelProto) -> bool:
-    """Return whether a result has no known dims, or one that is neither a number nor a symbol."""
+    """Return True if the dims of a result are unknown, or one is neither a number nor a symbol."""
     given = {dim.dim_param for value in inferred.graph.input for dim in _dims(value)} - {""}
     for graph in all_graphs(inferred.graph):
         values = {value.name: value for value in (*graph.value_info, *graph.output)}
         for name in {name for node in graph.node for name in node.output if name}:
             if name not in values or not values[name].type.tensor_type.HasField("shape"):
                 return True
-            # Inference makes up symbols. A size of 0 reads as one that is not known.
+            # Inference invents symbols. A size of 0 reads as an unknown size.
             if any(not dim.dim_value and dim.dim_param not in given for dim in _dims(values[name])):
                 return True
     return False
 
 
 def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto:
-    """Infer strictly, or else what can be inferred; refuse a model that contradicts itself."""
+    """Infer strictly if possible, else partially; refuse a model with contradictory shapes."""
     try:
         return shape_inference.infer_shapes(view, check_type=True, strict_mode=True, data_prop=follows_values)
     except (shape_inference.InferenceError, ValueError) as strict_error:
-        # Strict mode also refuses what it merely does not know. The engine finds a real contradiction.
+        # Strict mode also refuses unknown shapes. The engine reports real contradictions.
         _log.debug("strict shape inference: %s", strict_error)
     try:
         return shape_inference.infer_shapes(view, data_prop=follows_values)
@@ -354,7 +354,7 @@ def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto
 
 
 def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> None:
-    """Complete an inferred shape by the one the file claims."""
+    """Complete an inferred shape with the shape that the file declares."""
     if claim is None or not value.type.HasField("tensor_type"):
         return
     tensor = value.type.tensor_type

@@ -26,12 +26,12 @@ from qaic.compiler.ir.graph_walk import (
     read_values,
 )
 
-#: what the checker says of a declaration without a shape, as bodies of control flow may have
+#: message of the checker for a declaration without a shape, which bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
 
-#: operators of the standard set of which the engine computes every result, also one that is left out
+#: operators of the standard set whose results the engine always writes, named or not
 _WRITING_ALL: Final = frozenset({"BatchNormalization", "If", "Loop", "Scan", "Split"})
-#: operator of the engine, which ends the process if its second result is left out
+#: operator of the engine that ends the process if its second result has no name
 _EMBEDDING: Final = ("com.microsoft", "EmbedLayerNormalization")
 
 #: the first IR version in which an initializer need not also be an input
@@ -52,7 +52,7 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     _keep_others(graph.input, constants)
     model.ir_version = max(model.ir_version, _IR_FREE_INITIALIZERS)
     model.ClearField("doc_string")
-    # Exporters add an entry each time they change a file. The last one counts; the checker wants no other.
+    # Exporters add an entry each time they change a file. The last one counts; the checker accepts only one.
     properties = {entry.key: entry for entry in model.metadata_props}
     if len(properties) != len(model.metadata_props):
         entries = [type(entry).FromString(entry.SerializeToString()) for entry in properties.values()]
@@ -62,14 +62,14 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     for current in all_graphs(graph):
         current.name = current.name or "unnamed"
         current.ClearField("doc_string")
-        # Shape inference sets declared shapes aside, and a constant without a shape has no value for it.
+        # Shape inference ignores declared shapes, and it needs the shape of a constant to read its value.
         _keep_others(current.value_info, constants | {tensor.name for tensor in current.initializer})
         for node in current.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
         for value in (*current.input, *current.output, *current.value_info):
             for dim in value.type.tensor_type.shape.dim:
-                # Exporters write -1 or ? for a size that is not known; neither is one, nor a symbol.
+                # Exporters write -1 or ? for an unknown size; neither is a size or a symbol.
                 if dim.dim_param == "?" or (dim.HasField("dim_value") and dim.dim_value < 0):
                     dim.Clear()
             value.ClearField("doc_string")
@@ -86,7 +86,7 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
 
 
 def _name_left_out(model: onnx.ModelProto) -> None:
-    """Name the results that nodes leave out although the engine writes them; it would write through null."""
+    """Name the unnamed results that the engine writes anyway; it would write through a null pointer."""
     for body in (model.graph.node, *(function.node for function in model.functions)):
         nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
         for node in all_nodes(body):
@@ -148,9 +148,9 @@ def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None
 
 
 def _is_all_text(model: onnx.ModelProto) -> bool:
-    """Return whether every string of a model is text, including those that no pass reads.
+    """Return True if every string of a model is UTF-8, including strings that no pass reads.
 
-    The onnx package declares its messages in proto2, in which strings are not looked at when they are parsed.
+    The onnx package declares its messages in proto2, whose parser does not check strings.
     Parsing the same messages as proto3, which checks them, costs a tenth of reading each name.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

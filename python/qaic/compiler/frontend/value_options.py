@@ -19,7 +19,7 @@ from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions
 
-#: names that are compared for a hint; models have up to a million
+#: most names that are compared for a hint; models have up to a million
 _COMPARED = 5000
 
 
@@ -50,7 +50,7 @@ def in_expanded_graph(
         resolved = NodePrecision(_values(found, lists.fp16), _values(found, lists.fp32))
         options = replace(options, node_precision_info_file=resolved)
     if options.exclude_mxfp6_matmul:
-        # A name of a node stays, for these may be given too.
+        # Names of nodes stay, because options accept them too.
         excluded = {name: names.find(name) or [name] for name in options.exclude_mxfp6_matmul}
         options = replace(options, exclude_mxfp6_matmul=_values(excluded, excluded))
     if exact and has_node_options(options):
@@ -98,7 +98,7 @@ def _values(found: dict[str, list[str]], named: Iterable[str]) -> tuple[str, ...
 
 
 def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
-    """Warn of names that are not those of values, or refuse a list of nothing else."""
+    """Warn about names without a value, or refuse a list that has only such names."""
     if missing and len(missing) == count:
         near = get_close_matches(missing[0][:200], islice(names.known(), _COMPARED), 1, cutoff=0.4)
         raise refuse(

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.quantization import CalibrationProfile, QuantizationPlan
 
-#: level of statistics from which on operations are measured
+#: lowest level of statistics that measures operations
 OPERATIONS_LEVEL: Final = 70
-#: makes a folder for what is of no use afterwards; the argument says for what
+#: makes a temporary folder
 WorkFolder = Callable[[], AbstractContextManager[Path]]
-#: writes a container that the caller loads at once
+#: writes a container that the caller loads immediately
 WriteProgram = Callable[[Path, "Model", "CompileOptions"], None]
 
 
@@ -33,9 +33,9 @@ WriteProgram = Callable[[Path, "Model", "CompileOptions"], None]
 class SideFile:
     """A file to write after the container."""
 
-    #: where it goes; replaced if it exists
+    #: its path; an existing file is replaced
     path: Path
-    #: writes the content to the path it is given, which does not exist
+    #: writes the content to its argument, a path that does not exist
     write: Callable[[Path], None]
 
 
@@ -45,31 +45,31 @@ class Context:
 
     #: compile options; names of values in them are those of the graph, once functions are expanded
     options: CompileOptions
-    #: shows where the compilation is
+    #: shows the progress of the compilation
     progress: Progress
-    #: writes a container to run while compiling; passes do not know how programs are written
+    #: writes a container to run during compilation, because passes do not know the writer
     write_program: WriteProgram
-    #: makes folders for programs that are run while compiling
+    #: makes folders for programs that run during compilation
     work_folder: WorkFolder
     #: operators of the user's libraries
     custom: CustomOps
-    #: whether the graph is to be quantized, or measured for it
+    #: true if the graph will be quantized, or measured for it
     for_integers: bool
-    #: constants that are beyond float16
+    #: constants out of the range of float16
     overflows: Overflows
     #: known parts of the model that a card does not support
     survey: Survey = field(default_factory=Survey)
-    #: whether the user's model was found to be one, so that what is wrong later is the compiler's
+    #: true if the user's model is valid, so that later faults are those of the compiler
     is_checked: bool = False
-    #: what values are called inside of expanded functions, where options name some
+    #: names of values in expanded functions, if options name some
     names: InlinedNames | None = None
-    #: values inside of quantized weights, which options about floats are not about
+    #: values inside quantized weights, to which options about floats do not apply
     exact: Sequence[str] = ()
     #: the weights of the model before its precision was changed
     given_weights: dict[str, Weight] = field(default_factory=dict)
-    #: what is known about the values of the float graph, where it is quantized
+    #: ranges and parameters of the values of the float graph, if it is quantized
     profile: CalibrationProfile | None = None
-    #: what each node computes in
+    #: precision of each node
     plan: Classification = field(default_factory=Classification)
     #: quantized values, their parameters, and the reasons for the others; None if no option asks for them
     quantization: QuantizationPlan | None = None
@@ -92,7 +92,7 @@ class Pass:
 
     #: in reports of times, names of saved graphs, and progress
     name: str
-    #: Changes the model, or learns something of it; returns True if the model was changed. Raises
+    #: Changes or analyzes the model; returns True if the model was changed. Raises
     #: CompileError if the model cannot become a program, and OptionError if an option contradicts it.
     run: Callable[[Model, Context], bool]
     #: true if the options ask for the pass; `run` finds models that do not need it

@@ -22,7 +22,7 @@ class Library:
 class CustomOps:
     """Contents of the descriptions."""
 
-    #: the library of each operator; None where the description has none for the interpreter
+    #: the library of each operator; None if the description has none for the interpreter
     operators: Mapping[str, Library | None]
 
     @property

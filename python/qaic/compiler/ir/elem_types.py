@@ -52,13 +52,13 @@ TABLE: Final[dict[int, tuple[str, int]]] = {
     26: ("int2", 2),
 }
 
-#: types of floats that are computed with
+#: float types with arithmetic
 FLOATS: Final = frozenset({FLOAT, DOUBLE, FLOAT16, BFLOAT16})
 
-#: types that numpy has, of numbers and booleans
+#: types of numbers and booleans in numpy
 OF_NUMPY: Final = frozenset(range(1, 14)) - {STRING}
 
-#: floats that numpy does not have, of whole bytes -> their names in ml_dtypes
+#: byte-sized float types that numpy lacks -> their names in ml_dtypes
 NARROW_FLOATS: Final = {
     BFLOAT16: "bfloat16",
     17: "float8_e4m3fn",
@@ -70,7 +70,7 @@ NARROW_FLOATS: Final = {
 
 CODES: Final[dict[str, int]] = {name: code for code, (name, _) in TABLE.items()}
 
-#: types a buffer of the card can have; everything else may only live inside the graph
+#: types of buffers of the card; other types exist only inside the graph
 INTERFACE_TYPES: Final = frozenset({FLOAT, FLOAT16, INT8, UINT8, INT16, INT32, INT64, BOOL})
 
 

@@ -320,15 +320,15 @@ def set_payload(tensor: onnx.TensorProto, elem_type: int, data: bytes) -> None:
 
 
 def _assign(field: MutableSequence[Any], items: Iterable[Any]) -> None:
-    """Replace the items of a repeated field, which may be given back to it."""
+    """Replace the items of a repeated field; the new items may be among the old ones."""
     held = len(field)
-    # Behind the old ones first: a field that is emptied may empty the messages that it owns.
+    # The new items are appended first, because emptying a field may empty its messages.
     field.extend(list(items))
     del field[:held]
 
 
 def _remove(field: MutableSequence[Any], positions: Collection[int]) -> None:
-    """Remove items of a repeated field; the others stay the objects that they are."""
+    """Remove items of a repeated field; the others keep their identity."""
     for position in sorted(positions, reverse=True):
         del field[position]
 

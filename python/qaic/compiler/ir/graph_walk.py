@@ -24,7 +24,7 @@ STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
 
 
-#: operators of the standard set that have graphs as attributes
+#: operators of the standard set with graphs as attributes
 _CONTROL_FLOW: Final = _LOOPS | {"If"}
 
 
@@ -47,7 +47,7 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         current = pending.pop()
         yield current
         for node in current.node:
-            # Asked without a call: this loop sees every node of a model some thirty times.
+            # Inlined, because this loop visits every node of a model about thirty times.
             if node.op_type in _CONTROL_FLOW or node.domain not in STANDARD_DOMAINS:
                 pending.extend(subgraphs(node))
 
@@ -113,7 +113,7 @@ def read_values(graph: onnx.GraphProto) -> set[str]:
     """Collect the values that a node reads or that are outputs, nested graphs included."""
     read: set[str] = set()
     for current in all_graphs(graph):
-        # A slice is a list, which protobuf fills faster than it gives out names one by one.
+        # protobuf copies a slice to a list faster than it returns single names.
         read.update(chain.from_iterable(node.input[:] for node in current.node))
         read.update(output.name for output in current.output)
     read.discard("")
@@ -150,7 +150,7 @@ class FreshNames:
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._taken = value_names(graph)
-        # Name without a number -> last number that was given out: searching from 1 takes quadratic time.
+        # Name without a number -> last number given out; searching from 1 takes quadratic time.
         self._numbers: dict[str, int] = {}
 
     def make(self, base: str, suffix: str) -> str:

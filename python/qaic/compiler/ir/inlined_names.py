@@ -24,7 +24,7 @@ import onnx
 
 from qaic.compiler.ir.graph_walk import all_nodes
 
-#: number of a call, and the name of a value, behind the name of a function
+#: name of a function, number of a call and name of a value
 _INSTANCE: Final = re.compile(r"_([0-9]{1,9})_(.+)", re.DOTALL)
 
 
@@ -32,14 +32,14 @@ _INSTANCE: Final = re.compile(r"_([0-9]{1,9})_(.+)", re.DOTALL)
 class Call:
     """One call of a function in an expanded graph; the graph itself is one without a function."""
 
-    #: its name behind those of the calls around it
+    #: its name, with those of the calls around it as prefix
     path: str = ""
     function: str = ""
     #: how many calls of the function come before it
     number: int = 0
     nodes: Sequence[onnx.NodeProto] = ()
     parent: Call | None = None
-    #: result of the function -> what the caller names it
+    #: result of the function -> its name in the caller
     results: Mapping[str, str] = field(default_factory=dict)
     #: value of the body -> its name in the expanded graph
     values: dict[str, str] = field(default_factory=dict)
@@ -55,12 +55,12 @@ class Call:
 
 @dataclass(slots=True)
 class _Index:
-    """Everything that a name can be looked up in."""
+    """Index of all names."""
 
     values: dict[str, dict[str, None]] = field(default_factory=dict)
     paths: dict[str, dict[str, None]] = field(default_factory=dict)
     instances: dict[tuple[str, int, str], str] = field(default_factory=dict)
-    #: results of the calls inside of other calls, by function
+    #: results of calls inside other calls, by function
     results: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     #: value -> path of the call that computes it, and its name in the body
     places: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class InlinedNames:
                 index.paths.setdefault(f"{call.path}/{node.name}", {}).update(held)
 
     def _of_instance(self, name: str) -> Iterator[str]:
-        """Yield the value that the name of a function with a number stands for."""
+        """Yield the value that a function name with a number means."""
         for _, function in self._bodies:
             start = name.find(function)
             while start >= 0:

@@ -9,7 +9,7 @@ from typing import Final
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import tensor_bytes, type_name
 
-#: the descriptor counts bytes of a buffer in an u32
+#: the descriptor stores the bytes of a buffer as u32
 MAX_BYTES: Final = 0xFFFF_FFFF
 
 
@@ -20,11 +20,11 @@ class TensorSpec:
     name: str
     elem_type: int
     dims: tuple[int, ...]
-    #: what it is in the model, where the custom I/O options changed it
+    #: its form in the model, if the custom I/O options changed it
     model: TensorSpec | None = None
     #: scale and offset of a quantized tensor: real = scale x (q - offset)
     quantized: tuple[float, int] | None = None
-    #: the last dim of a tensor whose bytes are MXINT8 blocks
+    #: last dim of a tensor whose bytes are MXINT8 blocks
     mxint8: int | None = None
 
     @property

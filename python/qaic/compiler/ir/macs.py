@@ -6,7 +6,7 @@ from typing import Final
 
 import onnx
 
-#: the weights of StoredMatMul are no operand
+#: the weights of StoredMatMul are not an operand
 _MATMULS: Final = frozenset(
     {
         *("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul", "MatMulIntegerToFloat"),
@@ -16,7 +16,7 @@ _MATMULS: Final = frozenset(
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
 #: recurrent layers -> gates
 _RECURRENT: Final = {"GRU": 3, "LSTM": 4, "RNN": 1}
-#: where the second operand of the quantized forms is
+#: index of the second operand of the quantized forms
 _SECOND: Final = {"QLinearMatMul": 3, "QLinearConv": 3}
 
 _Shape = tuple[int, ...]
@@ -47,12 +47,12 @@ def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
     if kind == "Gemm":
         is_transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
         return math.prod(result) * first[0 if is_transposed else -1]
-    # Every output of a convolution sees one kernel; every input of a transposed one is spread over one.
+    # A convolution applies the kernel once per output element; a transposed one, once per input element.
     return math.prod(first if kind == "ConvTranspose" else result) * math.prod(second[1:])
 
 
 def _einsum(node: onnx.NodeProto, shapes: Sequence[_Shape | None]) -> int | None:
-    """Every index of the equation is a loop."""
+    """Count one loop for each index of the equation."""
     equation = next((a.s.decode("ascii", "replace") for a in node.attribute if a.name == "equation"), "")
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if "." in equation or len(terms) != len(shapes):

@@ -19,9 +19,9 @@ from qaic.options.files.specializations import SpecializationEntry
 class OpsTable:
     """Known facts about the operations of a program."""
 
-    #: entries of the descriptor, the place of one is its number
+    #: entries of the descriptor, in the order of their numbers
     ops: Sequence[Mapping[str, Any]]
-    #: how often a run can execute them, all together
+    #: most executions of all operations in a run
     executions: int
 
 
@@ -32,7 +32,7 @@ class RowTensor:
     #: name and ONNX element type
     name: str
     elem_type: int
-    #: shape in each specialization; one without
+    #: shape in each specialization; one shape without specializations
     dims: tuple[tuple[int, ...], ...]
 
 
@@ -44,9 +44,9 @@ class RowUpdate:
     output: int
     rows: int
     indices: int
-    #: whether rows outside of the state are written nowhere, and are no error
+    #: true if rows outside the state are ignored; otherwise they are an error
     skips_outside: bool = False
-    #: whether the graph takes MXINT8 blocks of the value before as they are
+    #: true if the graph reads the previous value as MXINT8 blocks
     reads_blocks: bool = False
 
 
@@ -54,9 +54,9 @@ class RowUpdate:
 class StateRows:
     """Rows that the graph computes in place of the next values of state."""
 
-    #: outputs of the graph behind those of the program that it computes
+    #: outputs of the graph, after those of the program
     tensors: tuple[RowTensor, ...]
-    #: the states: rows as ``ScatterND`` writes them, and their indices
+    #: for each state, the rows as ``ScatterND`` writes them, and their indices
     updates: tuple[RowUpdate, ...]
 
 
@@ -70,31 +70,31 @@ class Model:
     weights: dict[str, Weight]
     #: engine libraries that its operators need
     libraries: Sequence[Library] = ()
-    #: whether functions are left that stand for operators of the card, whose bodies are rounded as one
+    #: true if functions for operators of the card are left, whose bodies are rounded as one
     has_fused_functions: bool = False
     name: str = "unnamed"
-    #: sizes of the symbols, one set for each specialization, and the options about these
+    #: sizes of the symbols for each specialization, and their options
     symbol_sizes: Sequence[Mapping[str, int]] = ()
     requested: Sequence[SpecializationEntry] = ()
-    #: dims of the inputs before symbols got their sizes
+    #: dims of the inputs before symbols had sizes
     input_dims: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     #: The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
     #: many sets only some. Empty while shapes are not known.
     specialized: list[onnx.ModelProto] = field(default_factory=list)
-    #: the inputs and outputs; none before shapes are known
+    #: the inputs and outputs; empty until shapes are known
     known: Interface | None = None
-    #: what is known about values from shape inference on, and once all floats are float32
+    #: facts about values after shape inference, and after all floats are float32
     facts: ValueInfo = field(default_factory=lambda: ValueInfo({}))
-    #: its nodes as they were before the passes, where operations are measured
+    #: its nodes before the passes, if operations are measured
     provenance: Callable[[onnx.ModelProto], dict[str, tuple[str, ...]]] | None = None
     #: for each set of shapes the finished program with inferred types and shapes, and what else identifies
     #: some; where operations are measured
     described: Sequence[Sequence[onnx.ModelProto]] = ()
-    #: what the engine runs for it, where that is measured
+    #: graph that the engine runs, if operations are measured
     operations: OpsTable | None = None
-    #: what the graph computes in place of the next values of state, where it does not compute them
+    #: rows that the graph computes instead of the next values of state
     state_rows: StateRows | None = None
-    #: operators of the device's own domain that the graph has
+    #: operators of the device's domain in the graph
     own_operators: Sequence[str] = ()
 
     @property

@@ -17,7 +17,7 @@ from qaic.compiler.ir.model import Model
 #: IR version that every engine we accept reads; later ones add element types and annotations, no operators
 _IR_VERSION: Final = 10
 
-#: operator set that every engine we accept implements; stamps up to it are left alone
+#: operator set that every supported engine implements; models up to it keep their version
 _OPERATOR_SET: Final = 22
 
 
@@ -32,7 +32,7 @@ def lower_opset_version(model: onnx.ModelProto) -> None:
     """Lower IR version and operator set version of a checked model; changes `model` in place."""
     model.ir_version = min(model.ir_version, _IR_VERSION)
     if model.functions:
-        # Functions bring versions of their own, which must fit the model's.
+        # Functions have their own versions, which must fit the model's.
         return
     for entry in model.opset_import:
         if entry.domain not in STANDARD_DOMAINS or entry.version <= _OPERATOR_SET:

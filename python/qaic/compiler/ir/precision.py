@@ -58,7 +58,7 @@ class Classification:
     #: Nodes that an option wants in fp16 with all their floats; of the other fp16 nodes it is those floats
     #: that have this type in the model.
     requested: set[str] = field(default_factory=set)
-    #: why a node is not quantized where a graph is
+    #: reason that a node of a quantized graph is not quantized
     reasons: dict[str, FloatReason] = field(default_factory=dict)
 
 

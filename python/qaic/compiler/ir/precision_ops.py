@@ -67,7 +67,7 @@ _PARAMETER_OUTPUTS: Final[dict[str, tuple[int, ...]]] = {"DynamicQuantizeLinear"
 #: attributes that carry a float which reaches the output unchanged
 _SELECTED_ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {"Clip": ("min", "max"), "Pad": ("value",)}
 
-#: operators that make a value from nothing but a shape; their results are constants once shapes are fixed
+#: operators that make a value from a shape alone; their results are constants for fixed shapes
 SHAPE_READERS: Final = frozenset({"Shape", "Size"})
 
 #: operators whose result differs from run to run, so they are never constant
@@ -78,7 +78,7 @@ RANDOM: Final = frozenset(
 #: results that a bias may be added to before the one rounding of the unit
 BIAS_TAKERS: Final = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
-#: activations that commute with rounding: behind any operator they belong to its unit
+#: activations that commute with rounding, so they belong to the unit of the operator before them
 COMMUTING: Final = frozenset({"Relu", "Clip"})
 
 
@@ -135,7 +135,7 @@ def cast_target(node: onnx.NodeProto) -> int:
 def representable(value: float, float_format: int) -> bool:
     """Return whether a format has a number exactly."""
     if float_format == BFLOAT16:
-        # The float32 with nothing in its lower half.
+        # The float32 with a lower half of zeros.
         with np.errstate(over="ignore"):
             single = np.float32(value)
         return bool(np.isnan(value) or (single == value and int(single.view(np.uint32)) & 0xFFFF == 0))

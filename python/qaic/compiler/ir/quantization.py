@@ -15,7 +15,7 @@ from qaic.compiler.ir.elem_types import INT16, UINT8
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.compiler.ir.precision import FloatReason
 
-#: what an int8 number grows by when it is stored as uint8
+#: difference between an int8 number and its uint8 form
 UNSIGNED_SHIFT: Final = 128
 
 
@@ -62,7 +62,7 @@ class Group:
     """A node with what was joined to it."""
 
     node: onnx.NodeProto
-    #: the result of the group, if it has one result only
+    #: the result of the group, if it has only one
     output: str
     #: Add, Sub, Mul and Div with constants that follow a product with a constant weight, in order
     affine: list[tuple[str, str]] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Group:
 class Scheme(enum.Enum):
     """How a group computes; the value is the name in reports."""
 
-    #: the operator reads and makes dequantized values; the engine fuses what lies between into one kernel
+    #: the operator reads and makes dequantized values; the engine fuses DQ, operator and Q into one kernel
     DEQUANTIZED = "between Q and DQ"
     #: the same, and results have the parameters of the operand
     SAME_PARAMETERS = "between Q and DQ, same parameters"
@@ -119,9 +119,9 @@ class PlannedWeight:
     offset: int
     #: axis of the scales, None where one is for the whole weight
     axis: int | None
-    #: one factor per output channel, multiplied into the weight before it is quantized
+    #: one factor per output channel, multiplied into the weight before quantization
     factors: npt.NDArray[np.float32] | None
-    #: axis of the output channels, None where they are not one axis
+    #: axis of the output channels; None if they are not one axis
     channel_axis: int | None
     bias: QuantizedBias | None
 
@@ -148,13 +148,13 @@ class QuantizedGroup:
     #: ``Int8`` or ``Int16``
     precision: str
     scheme: Scheme
-    #: parameters of what the group reads, constants included, weights and biases not
+    #: parameters of operands, including constants, without weights and biases
     operands: dict[str, QuantParams] = field(default_factory=dict)
-    #: parameters of what it makes
+    #: parameters of the results
     results: dict[str, QuantParams] = field(default_factory=dict)
     weight: PlannedWeight | None = None
     table: PlannedTable | None = None
-    #: the operand that has to be one value to all its readers for the engine to see the function
+    #: operand that all its readers must share for the engine to recognize the function
     shared: tuple[str, ...] = ()
 
 
@@ -164,7 +164,7 @@ class FloatNodes:
 
     nodes: tuple[onnx.NodeProto, ...]
     reason: FloatReason
-    #: dequantized operands that have to be one value to all their readers
+    #: dequantized operands that all their readers must share
     shared: tuple[str, ...] = ()
     #: these readers
     readers: tuple[onnx.NodeProto, ...] = ()
@@ -175,11 +175,11 @@ class QuantizationPlan:
     """The decision about every node of a graph, in the order of the main graph."""
 
     entries: list[QuantizedGroup | FloatNodes] = field(default_factory=list)
-    #: nodes of nested graphs, which stay as they are
+    #: nodes of nested graphs, which do not change
     nested: list[FloatNodes] = field(default_factory=list)
     #: values stored as integers that are constants of the graph
     constants: set[str] = field(default_factory=set)
-    #: what the values of nodes that could be quantized need by their ranges alone, as far as these are known
+    #: parameters by ranges alone of the values of nodes that could be quantized, where ranges are known
     ranges: dict[str, QuantParams] = field(default_factory=dict)
     #: precision of nodes that options put in a float precision, by first output
     chosen_floats: dict[str, str] = field(default_factory=dict)
@@ -298,7 +298,7 @@ class IntegerKernel:
     """From which operator set on the engine runs a kind on the integers themselves."""
 
     uint8: int
-    #: None where it has no such kernel
+    #: None if it has no such kernel
     int16: int | None = None
 
 
@@ -331,7 +331,7 @@ def quantizable(node: onnx.NodeProto) -> bool:
 
 
 def _is_float_pool(node: onnx.NodeProto) -> bool:
-    """Return whether the engine's integer kernel cannot compute an AveragePool.
+    """Return True if the engine's integer kernel cannot compute an AveragePool.
 
     The kernel has no dilations, and counts what a rounded-up window has beyond the padding.
     """

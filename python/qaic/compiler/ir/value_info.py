@@ -13,7 +13,7 @@ import onnx
 from qaic.compiler.ir.graph_edits import describe_value, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 
-#: elements of a list, and of another dimension, up to which inference follows values
+#: most elements of a list, and of another dimension, that inference follows
 _LONGEST_LIST: Final = 1 << 14
 _LONGEST_DIM: Final = 1 << 22
 
@@ -38,7 +38,7 @@ class ValueInfo:
     specialized: Sequence[onnx.ModelProto] = ()
     #: float32 values that were float16 or bfloat16 in the model -> that type
     narrow: dict[str, int] = field(default_factory=dict)
-    #: values that go by another name than in the model -> that name
+    #: values with another name than in the model -> that name
     original: dict[str, str] = field(default_factory=dict)
 
     @functools.cached_property
@@ -67,7 +67,7 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
 
     for graph in all_graphs(inferred.graph):
         values = (
-            # The type of what is no tensor reads as 0.
+            # The type of a value that is not a tensor reads as 0.
             (value.name, value.type.tensor_type.elem_type)
             for value in chain(graph.input, graph.output, graph.value_info)
         )
@@ -137,9 +137,9 @@ def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    # A list first, which is faster than a generator; this runs for every value.
+    # A list is faster than a generator; this runs for every value.
     dims = tuple([dim.dim_value for dim in tensor.shape.dim])
-    # A size that is not there reads as 0, and asking whether it is there costs as much as reading it.
+    # A missing size reads as 0, and checking its presence costs as much as reading it.
     if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
     return dims

@@ -55,7 +55,7 @@ def _faults(
 def _node_faults(
     nodes: Iterable[onnx.NodeProto], known: set[str], domains: set[str], given: set[str]
 ) -> list[str]:
-    """Check nodes; `known` has the values before them and gets theirs, `given` are those without a node."""
+    """Check nodes and add their results to `known`; `given` are values without a node."""
     faults = []
     made: set[str] = set()
     for node in nodes:

@@ -91,7 +91,7 @@ def decide(
 
 
 def _own_class(node: onnx.NodeProto, facts: ValueInfo, *, has_bfloats: bool) -> PrecisionClass | None:
-    """Class by the type that the node's floats have in the model; results count before operands."""
+    """Return the class for the type of the node's floats in the model; results take precedence."""
     for name in (*node.output, *node.input):
         elem_type = facts.narrow.get(name, facts.types.get(name, 0))
         if elem_type == FLOAT16:
@@ -122,7 +122,7 @@ def _has_graphs(node: onnx.NodeProto) -> bool:
 def _float_reason(
     node: onnx.NodeProto, facts: ValueInfo, profiled: Collection[str], changing: set[str]
 ) -> FloatReason | None:
-    """Return why a node cannot be quantized; None if its kind can be and each of its floats has a range."""
+    """Return the reason that a node cannot be quantized; None if its kind and its ranges allow it."""
     if not quantizable(node):
         return FloatReason.OPERATOR
     outputs = [node.output[position] for position in results(node)]
@@ -138,7 +138,7 @@ def _float_reason(
 
 
 def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: bool) -> set[str]:
-    """Turn the names of an option into operators that occur in the model; warn about the others."""
+    """Return the operators of the model that an option names; warn about other names."""
     present = {node.op_type for node in all_nodes(model.graph.node)}
     by_lower = {kind.lower(): kind for kind in sorted(present)}
     found: set[str] = set()
@@ -164,12 +164,12 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
 def _instances(
     model: onnx.ModelProto, facts: ValueInfo, options: CompileOptions
 ) -> tuple[set[str], set[str]]:
-    """Find the nodes that the precision file puts in float16 and float32; passes may have removed some."""
+    """Find the nodes that the precision file sets to float16 and float32; passes may have removed some."""
     lists = options.node_precision_info_file
     if lists is None:
         return set(), set()
     keys = {name: node_key(node) for node in all_nodes(model.graph.node) for name in node.output if name}
-    # An output that was widened keeps its name for the cast behind it.
+    # A widened output gives its name to the cast behind it.
     keys.update({facts.original[key]: key for key in tuple(keys) if key in facts.original})
     return (
         {keys[name] for name in lists.fp16 if name in keys},
@@ -195,7 +195,7 @@ def assign_precision_pass(model: Model, context: Context) -> bool:
 
 
 def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, TensorProfile]) -> None:
-    """Warn about results of float16 nodes that were measured to exceed float16."""
+    """Warn about results of float16 nodes whose measured values exceed float16."""
     beyond = [
         name
         for node in all_nodes(model.proto.graph.node)

@@ -24,9 +24,9 @@ def name_specializations_pass(model: Model, context: Context) -> bool:
 
 
 def _check_outputs(interface: Interface) -> None:
-    """Refuse outputs that are missing, or are inputs: the engine leaves the memory of these as it is.
+    """Refuse outputs that are missing, or are inputs, whose memory the engine does not write.
 
-    The name of the statistics is refused too: callers of :class:`qaic.Session` would never see that tensor.
+    The name of the statistics is also refused, because :class:`qaic.Session` hides that tensor.
     """
     if not interface.outputs:
         raise refuse(

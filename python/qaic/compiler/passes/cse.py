@@ -79,7 +79,7 @@ def merge_equal_nodes_pass(model: Model, context: Context) -> bool:
 
 
 def _listed(context: Context) -> dict[str, str]:
-    """Map the values that a precision file lists to what their nodes are to compute in."""
+    """Map the values that a precision file lists to the precision of their nodes."""
     lists = context.options.node_precision_info_file
     if lists is None:
         return {}

@@ -33,15 +33,15 @@ from qaic.support.program_names import archive_names
 
 _SUFFIX: Final = ".npy"
 
-#: tables of one file at most; the directory of a zip is read whole
+#: most tables of one file, because the directory of a zip is read whole
 _MAX_MEMBERS: Final = 65_536
 
-#: the header of a ``.npy`` file at most; numpy itself writes 128 bytes
+#: most bytes of the header of a ``.npy`` file; numpy writes 128
 _MAX_HEADER: Final = 4096
 
 _RANK: Final = 2
 
-#: a zip cannot say that a member has no date
+#: date of members, which a zip file must have
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
@@ -105,7 +105,7 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # What zipfile leaves when a damaged directory points before the start of the file.
+        # zipfile raises this if a damaged directory points before the start of the file.
         raise _refuse(file, "the file", "a damaged directory", "a zip file, stored or deflated") from error
     if not loaded:
         raise _refuse(file, "its members", listing(unknown) or "none", "names of initializers with .npy")
@@ -167,7 +167,7 @@ def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
 
 
 def _check_header(file: Path, member: zipfile.ZipInfo, stream: IO[bytes], known: Weight) -> int:
-    """Compare a table with its initializer; returns where the payload begins."""
+    """Compare a table with its initializer; return the position of the payload."""
     from numpy.lib import format as npy
 
     what = f"member {member.filename!r}"

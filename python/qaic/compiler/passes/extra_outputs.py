@@ -91,7 +91,7 @@ def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collecti
         return [group]
     prefix, colon, names = group.partition(":")
     is_tensor = is_value(group.partition(",")[0].strip())
-    # Tensors have names like `x:0` too; only what is no tensor is taken for a graph.
+    # Tensors have names like `x:0` too, so only a name without a tensor names a graph.
     if colon and prefix not in graph_names and not is_tensor:
         raise refuse(
             f"extra_output_tensors: {group!r}",

@@ -96,7 +96,7 @@ def _folded_constants(
 
 
 def _is_inference(norm: onnx.NodeProto) -> bool:
-    """Return whether the node uses its stored statistics, per channel, and yields only the result."""
+    """Return True if the node uses its stored statistics, per channel, and has one result."""
     numbers = {attribute.name: attribute.i for attribute in norm.attribute}
     return (
         len(norm.input) == 5

@@ -32,10 +32,10 @@ from qaic.compiler.passes.legalize.legalize_unchecked import UNCHECKED
 
 _log = logging.getLogger("qaic.compiler")
 
-#: functions with as many nodes stay functions on the card
+#: functions with at least as many nodes stay functions on the card
 _SMALL: Final = 100
 
-#: functions that the card has an implementation of
+#: functions that the card implements
 _KEPT_WHOLE: Final = frozenset({"CastToUInt4", "CustomRMSNorm"})
 
 
@@ -106,7 +106,7 @@ def _inlined(
 def _expected(
     nodes: Iterable[onnx.NodeProto], bodies: Mapping[FunctionKey, onnx.FunctionProto], call: Call
 ) -> Iterator[tuple[onnx.NodeProto, str, Call]]:
-    """Walk the nodes in the order of their expansion, each with the name it is to have and its call."""
+    """Yield the nodes in the order of their expansion, each with its future name and its call."""
     for node in nodes:
         own = node.name or (node_key(node) if call.path else "")
         name = f"{call.path}/{own}" if call.path else own
@@ -136,7 +136,7 @@ def expand(
 
 
 def _divides(model: Model) -> bool:
-    """Return whether functions have integer divisions that may end the process."""
+    """Return True if functions have integer divisions that may end the process."""
     if not any(find_nodes(function.node, DIVISIONS) for function in model.proto.functions):
         return False
     # Only the expanded model tells the types.
@@ -208,7 +208,7 @@ def _separate(graph: onnx.GraphProto, outer: Mapping[str, str], taken: set[str],
 
 
 def _defined(graph: onnx.GraphProto) -> list[str]:
-    """List the names a graph gives to values, each once, in order."""
+    """List the names that a graph defines, each once, in order."""
     names = dict.fromkeys(value.name for value in graph.input)
     names |= dict.fromkeys(tensor.name for tensor in graph.initializer)
     names |= dict.fromkeys(tensor.values.name for tensor in graph.sparse_initializer)

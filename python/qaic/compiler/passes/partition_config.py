@@ -22,7 +22,7 @@ from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
 from qaic.options.files.partitions import PartitionConfig
 
-#: operators that the card's compiler keeps although all their inputs are constants
+#: operators that the card's compiler does not fold
 _KEPT: Final = ("Constant", "DequantizeLinear", "Identity", "If", "Loop")
 
 
@@ -76,7 +76,7 @@ def check_placement(
     if any(partition.nodes is None for partition in config.partitions):
         return
     placed = {node for partition in config.partitions for node in partition.nodes or ()}
-    # The nodes of a function may be listed in place of its call.
+    # A list may name the nodes of a function in place of its call.
     placed |= {node.rpartition("/")[0] for node in placed}
     graph = inline_small_functions(model).graph
     needed = {value.name for value in graph.output}
@@ -103,7 +103,7 @@ def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
 def _with_constants(
     graph: onnx.GraphProto, constants: Iterable[str]
 ) -> Iterator[tuple[onnx.NodeProto, bool]]:
-    """Yield each node, and whether constants decide what it computes."""
+    """Yield each node, with True if its results are constants."""
     known = {tensor.name for tensor in graph.initializer} | set(constants)
     for node in graph.node:
         is_constant = all(not name or name in known for name in node.input)

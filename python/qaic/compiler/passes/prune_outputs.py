@@ -45,7 +45,7 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
 
 
 def _prune(graph: onnx.GraphProto) -> None:
-    """Drop the nodes that no output needs, and the inputs that only those have read."""
+    """Drop the nodes that no output needs, and the inputs that only such nodes read."""
     read_before = set().union(*map(values_read_by, graph.node))
     needed = drop_unneeded_nodes(graph)
     unread = [value.name for value in graph.input if value.name in read_before - needed]
@@ -109,7 +109,7 @@ def prune_outputs_pass(model: Model, context: Context) -> bool:
 
 
 def _wanted(model: Model, context: Context) -> Sequence[str]:
-    """Find the outputs that are asked for; those inside of functions after these were expanded."""
+    """Find the requested outputs; functions are expanded if outputs are inside them."""
     names, wanted = context.names, context.options.output_node_names
     if names is None or not inside_functions(model.proto.graph, wanted):
         return wanted

@@ -90,7 +90,7 @@ def _define(values: dict[str, int], symbol: str, batch: int) -> None:
 
 
 def _claims_traced(model: onnx.ModelProto) -> set[str]:
-    """Names of the outputs whose first dimension is 1 in the file."""
+    """Return the outputs whose first dimension is 1 in the file."""
     return {
         value.name
         for value in model.graph.output
@@ -99,7 +99,7 @@ def _claims_traced(model: onnx.ModelProto) -> set[str]:
 
 
 def _batched(model: onnx.ModelProto, inputs: set[str]) -> set[str]:
-    """Names of the values computed from the data of the inputs, not from their shapes alone."""
+    """Return the values computed from the data of the inputs, not from their shapes alone."""
     batched = set(inputs)
     for node in model.graph.node:
         if standard(node, *SHAPE_READERS):
@@ -113,7 +113,7 @@ def _batched(model: onnx.ModelProto, inputs: set[str]) -> set[str]:
 
 
 def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> None:
-    """Give every Reshape of batched data whose constant shape begins with the traced batch its own shape."""
+    """Give each Reshape of batched data its own shape if its constant shape begins with the traced batch."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if standard(node, "Constant") and node.attribute and node.attribute[0].name == "value":
@@ -126,7 +126,7 @@ def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> 
         shape = None if tensor is None else _shape(tensor)
         if shape is None or not shape.size or shape[0] != _TRACED:
             continue
-        # A copy: the same constant may shape something without a batch.
+        # A copy, because other nodes may use the same constant without a batch.
         shape[0] = batch
         name = fresh.make(node.input[1], "batch")
         register_initializer(model.graph, numpy_helper.from_array(shape, name))
@@ -145,7 +145,7 @@ def _require_batch(
     batch: int,
     values: Mapping[str, int],
 ) -> None:
-    """Refuse a model whose outputs have not become as many samples."""
+    """Refuse a model whose outputs do not have the batch."""
     view = with_weights_as_inputs(model, weights)
     symbols.substitute(view, values)
     inferred = symbols.infer(view)

@@ -29,7 +29,7 @@ from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
 _PACKED_PRODUCT: Final = "MatMulNBits"
 _ENGINE_DOMAIN: Final = "com.microsoft"
-#: bits -> form of the rows, and the zero point without one
+#: bits -> form of the rows, and the default zero point
 _FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
 
 
@@ -37,14 +37,14 @@ _FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
 class PackedSource:
     """Tiles of packed rows with scales and zero points behind them."""
 
-    #: tiles of packed numbers without a sign
+    #: layout of tiles of packed unsigned numbers
     codes: TensorSource
     #: 4 or 8; numbers of eight bits become signed
     bits: int
-    #: of each group: a float of any type, and a number packed as the others are
+    #: scale and zero point of each group: a float of any type, and a number packed like the weights
     scales: Weight
     zeros: Weight | None
-    #: rows, and groups of each
+    #: number of rows, and of groups in each
     rows: int
     groups: int
 
@@ -95,7 +95,7 @@ def store_packed_weights_pass(model: Model, _: Context) -> bool:
     drop_unneeded_nodes(graph)
     counts = uses(graph)
     for name in finder.copied:
-        # Scales and zero points lie behind the rows now.
+        # Scales and zero points are now stored after the rows.
         if not counts[name]:
             model.weights.pop(name, None)
     import_opset(model.proto, DOMAIN, 1)
@@ -123,7 +123,7 @@ class _Finder:
         if not is_known or length % group or rows * length < store_weights.LEAST_ELEMENTS:
             return None
         given = [*node.input, "", "", ""]
-        # An order of groups, and a bias that is computed, are for the engine.
+        # The engine computes products with an order of groups or a computed bias.
         if given[4] or given[5] or self.types.get(node.input[0]) != FLOAT:
             return None
         groups = length // group

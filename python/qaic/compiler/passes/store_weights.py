@@ -29,15 +29,15 @@ from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
-#: elements from which on a matrix is stored for the device
+#: least elements of a matrix that is stored for the device
 LEAST_ELEMENTS: Final = 1 << 16
-#: elements of a program from which on its weights are read from memory in each inference
+#: least elements of a program that reads its weights from memory in each inference
 LEAST_IN_PROGRAM: Final = 1 << 24
-#: elements of a program from which on its float32 weights are stored: the engine reads its copies as fast
+#: least elements of a program whose float32 weights are stored; below, the engine's copies are as fast
 LEAST_FLOAT32: Final = 1 << 28
-#: elements of a program from which on copies of weights cost more than speed is worth
+#: most elements of a program that may have copies of weights
 MANY_ELEMENTS: Final = 1 << 28
-#: rows of activations up to which a product is bound by reading its weights
+#: most rows of activations of a product whose time is that of reading its weights
 FEW_ROWS: Final = 16
 
 #: element type -> format for numpy
@@ -50,7 +50,7 @@ class _Use:
 
     node: onnx.NodeProto
     weight: Weight
-    #: whether the dims are those of the weight in the other order
+    #: true if the dims are those of the weight, swapped
     swapped: bool
 
 
@@ -72,9 +72,9 @@ class _Rewriter:
         self.fresh = FreshNames(graph)
         self.constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.constants |= {weight.name: weight.dims for weight in model.weights.values()}
-        #: sizes of values in each set of shapes, as far as they are numbers
+        #: sizes of values that are numbers, in each set of shapes
         self.sizes = [_known_sizes(form.graph) for form in model.specialized]
-        #: nodes that take the place of others, by the identity of these; none for one that goes
+        #: replacements of nodes, by the identity of these; empty for a removed node
         self.replaced: dict[int, list[onnx.NodeProto]] = {}
         self.used: set[str] = set()
 
@@ -84,7 +84,7 @@ class _Rewriter:
         candidates = [
             (weight, uses_of)
             for weight, uses_of in found
-            # One layout serves all that read it.
+            # All readers share one layout.
             if uses_of and len({self._is_by_rows(use) for use in uses_of}) == 1
         ]
         total = sum(math.prod(weight.dims) for weight, _ in candidates)
@@ -106,7 +106,7 @@ class _Rewriter:
         return True
 
     def _uses(self, weight: Weight) -> list[_Use] | None:
-        """Find all that reads a weight; None where something needs it as a tensor."""
+        """Find all readers of a weight; None if a reader needs it as a tensor."""
         is_known = weight.elem_type in _FORMATS and len(weight.dims) == 2
         if not is_known or math.prod(weight.dims) < LEAST_ELEMENTS or weight.layout is not None:
             return None
@@ -156,7 +156,7 @@ class _Rewriter:
 
     @staticmethod
     def _is_by_rows(use: _Use) -> bool:
-        """Return whether the rows of a weight are what its reader sums along, or takes."""
+        """Return True if the reader of a weight sums along its rows, or selects rows."""
         if use.node.op_type == "Gather":
             return True
         return use.swapped != (use.node.op_type == "Gemm" and _integer(use.node, "transB", 0) == 1)
@@ -165,13 +165,13 @@ class _Rewriter:
         return use.weight.dims[0 if self._is_by_rows(use) else 1]
 
     def _is_bias(self, name: str, columns: int) -> bool:
-        """Return whether a value is a constant number for each column."""
+        """Return True if a value is a constant with a number for each column."""
         while (maker := self.makers.get(name)) is not None and standard(maker, "Cast", "Identity"):
             name = maker.input[0]
         return self.constants.get(name) == (columns,)
 
     def _has_few_rows(self, uses_of: Sequence[_Use]) -> bool:
-        """Return whether a product has few rows of activations in some set of shapes, if that is known."""
+        """Return True if a product is known to have few rows of activations in some set of shapes."""
         if all(use.node.op_type == "Gather" for use in uses_of):
             # The engine takes rows out of a float32 tensor where it is, and widens all of another.
             weight = uses_of[0].weight
@@ -223,7 +223,7 @@ class _Rewriter:
         if not bias and reader is not None and standard(reader, "Add"):
             other = reader.input[1] if reader.input[0] == result else reader.input[0]
             if other != result and self._is_bias(other, self._columns(use)):
-                # Its operand need not be made before the product is.
+                # The bias may be computed only after the product.
                 self.replaced[id(node)] = []
                 bias, result, place = other, reader.output[0], reader
                 reader = self._only_reader(result)
@@ -256,7 +256,7 @@ class _Rewriter:
 
 
 def _known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """Collect the sizes of values that are numbers."""
+    """Collect the sizes of values that are known as numbers."""
     found = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         dims = value.type.tensor_type.shape.dim
@@ -271,7 +271,7 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
     source: TensorSource = weight.source
     blocks = weight.blocks
     if blocks is not None:
-        # Blocks are stored along the sum in any case.
+        # Blocks are always stored along the sum.
         if weight.elem_type == FLOAT16 and isinstance(source, MxSource):
             source = replace(source, float16=True)
         blocks = BlockFormat(blocks.encoding, 1)

@@ -57,7 +57,7 @@ class GraphBuilder:
         self.fresh = FreshNames(model.graph)
         self.version = standard_version(model)
         self.nodes: list[onnx.NodeProto] = []
-        #: class of the nodes that are being written
+        #: class of the nodes being written
         self.kind = PrecisionClass.INT8
         self._numbers: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
         self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}

@@ -2,5 +2,5 @@
 
 from typing import Final
 
-#: variable with switches that are in no document, for the vendor's compiler
+#: environment variable that holds undocumented switches for the vendor's compiler
 EXTRA_OPTIONS: Final = "QAIC_COMPILER_OPTS_UNSUPPORTED"

@@ -50,7 +50,7 @@ def specializations_text(entries: Sequence[SpecializationEntry], *, flat: bool =
     """Write sets of sizes: with names, or flat as older compilers read them."""
     listed: list[Json] = []
     for entry in entries:
-        # Numbers are text in the files there are.
+        # Existing files write numbers as text.
         symbols: dict[str, Json] = {name: str(size) for name, size in entry.symbols.items()}
         listed.append(symbols if flat else {"name": entry.name, "symbols": symbols})
     return _json({"specializations": listed})
@@ -68,7 +68,7 @@ def custom_io_text(entries: Iterable[CustomIo]) -> str:
             "Offset": entry.offset,
         }
         given = [f"{key}: {value}" for key, value in fields.items() if value is not None]
-        # The indent by one space is that of the files there are.
+        # Existing files indent by one space.
         lines.append(" - " + "\n   ".join(given) + "\n")
     return "\n".join(lines)
 

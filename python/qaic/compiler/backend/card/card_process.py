@@ -12,17 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Final
 
-#: what the compiler prints: its stdout as INFO, its stderr as WARNING
+#: output of the compiler: its stdout as INFO, its stderr as WARNING
 OUTPUT_LOGGER: Final = "qaic.compiler.card"
 _output = logging.getLogger(OUTPUT_LOGGER)
 
-#: of one line; a longer one is shown in pieces
+#: most characters of a line; a longer line is shown in pieces
 _LONGEST_LINE: Final = 1 << 14
-#: of what is kept for the error message
+#: most characters of output that are kept for the error message
 _KEPT_CHARACTERS: Final = 1 << 20
-#: seconds the compiler has to end by itself before it is killed
+#: seconds that the compiler has to exit before it is killed
 _GRACE: Final = 5.0
-#: seconds to print its help
+#: seconds that the compiler has to print its help
 _HELP_TIME: Final = 30.0
 
 
@@ -30,9 +30,9 @@ _HELP_TIME: Final = 30.0
 class Ended:
     """How the compiler ended."""
 
-    #: exit code; below 0 the number of the signal that ended it
+    #: exit code, or the negated number of the signal that ended the process
     code: int
-    #: its message: the end of its stderr, of its stdout if that is empty
+    #: end of its stderr, or of its stdout if stderr is empty
     words: str
 
 
@@ -42,7 +42,7 @@ def run(command: Sequence[str]) -> Ended:
     Raises OSError if the command cannot be started. After a KeyboardInterrupt, the whole group has ended.
     """
     children: list[subprocess.Popen[str]] = []
-    # Ctrl-C is raised on the main thread: there it can come when the program runs and `Popen` has not ended.
+    # The main thread receives Ctrl-C, possibly after the process started and before `Popen` returned.
     with ThreadPoolExecutor(1) as starter:
         try:
             starter.submit(_start, command, children).result()
@@ -73,7 +73,7 @@ def _start(command: Sequence[str], children: list[subprocess.Popen[str]]) -> Non
 
 
 def _followed(child: subprocess.Popen[str]) -> Ended:
-    """Pass on what a compiler prints until it has ended."""
+    """Pass on the output of a compiler until it exits."""
     assert child.stdout is not None  # noqa: S101
     assert child.stderr is not None  # noqa: S101
     kept = (_Tail(), _Tail())
@@ -94,7 +94,7 @@ def _followed(child: subprocess.Popen[str]) -> Ended:
         _end(child)
         raise
     finally:
-        # Where a grandchild holds a stream open, its reader still has it.
+        # A grandchild may hold a stream open; then its reader still uses it.
         for reader, stream in zip(readers, (child.stdout, child.stderr), strict=True):
             if not reader.is_alive():
                 stream.close()
@@ -136,12 +136,12 @@ def _forward(stream: IO[str], level: int, tail: _Tail) -> None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End a process group: ask first, then kill."""
+    """End a process group: terminate it, then kill it."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, sign)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE)
-    # Its children may have ignored the first signal.
+    # Children of the process may have ignored the first signal.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)

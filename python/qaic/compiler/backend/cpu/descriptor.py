@@ -24,15 +24,15 @@ from qaic.compiler.ir.elem_types import (
 from qaic.compiler.ir.interface import MAX_BYTES, Specialization, TensorSpec
 from qaic.support.program_names import STATS_OUTPUT
 
-#: every tensor starts at a cache line of its DMA buffer, every DMA buffer at one of the card's memory
+#: alignment in bytes, a cache line: of tensors in their DMA buffer, and of DMA buffers in the card's memory
 BUFFER_ALIGNMENT: Final = 64
-#: the buffer by which the host tells the card about one inference: which shapes, whether to measure it
+#: the buffer that describes one inference to the card: its shapes, and whether to measure it
 CONTROL_BYTES: Final = 64
 
 TO_DEVICE: Final = 0
 FROM_DEVICE: Final = 1
 
-#: requests number their buffers with 16 bits, of which the highest value is none
+#: requests number their buffers with 16 bits; the highest value means no buffer
 _MOST_BUFFERS: Final = 0xFFFF
 #: semaphores, in the order of `semaphoreInitState`
 _INPUTS_THERE: Final = 0
@@ -63,7 +63,7 @@ class DmaBuffers:
     buffers: tuple[tuple[int, int], ...]
     #: number of the buffer with statistics
     stats: int | None = None
-    #: number of the buffer that describes an inference; the last one
+    #: number of the buffer that describes an inference, which is the last buffer
     control: int | None = None
 
     @property
@@ -80,7 +80,7 @@ class DmaBuffers:
         for wanted in (TO_DEVICE, FROM_DEVICE):
             side = [(num, size) for num, (size, direction) in enumerate(self.buffers) if direction == wanted]
             made: list[dict[str, object]] = []
-            # What has nothing to move synchronizes all the same.
+            # A request without bytes to move still synchronizes.
             for num, size in side or [(0, 0)]:
                 made.append(
                     {
@@ -94,14 +94,14 @@ class DmaBuffers:
                 )
                 end += _aligned(size)
             if wanted == TO_DEVICE:
-                # Transfers are asynchronous. The cores may begin when the inputs are there and the outputs of
-                # the inference before are fetched: they write those of this one to the same memory.
+                # Transfers are asynchronous. The cores may start when the inputs have arrived and the
+                # outputs of the previous inference are fetched: both write outputs to the same memory.
                 made[-1]["semaphoreOps"] = [
                     {"semNum": _INPUTS_THERE, "semOp": _INCREMENT, "inSyncFence": 1, "outSyncFence": 1}
                 ]
             else:
-                # The driver repeats what is before a transfer for each piece of memory that the buffer is in,
-                # so what is before must not count.
+                # The driver repeats the wait before a transfer for each piece of memory of the buffer,
+                # so that wait must not change the semaphore.
                 made[0]["semaphoreOps"] = [
                     {
                         "semNum": _OUTPUTS_THERE,
@@ -164,7 +164,7 @@ def place(specs: Sequence[TensorSpec], first_buffer: int, *, combine: bool) -> P
 
 
 def _buffer_bytes(size: int) -> int:
-    # The very last bytes of an u32 cannot be rounded up; such a buffer keeps its exact size.
+    # A size near the maximum of u32 cannot be rounded up; such a buffer keeps its exact size.
     return max(BUFFER_ALIGNMENT, _aligned(size)) if _aligned(size) <= MAX_BYTES else size
 
 
@@ -182,11 +182,11 @@ _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
     INT64: (7, 0.0, 0),
     INT8: (8, 0.0, 0),
     BOOL: (8, 0.0, 0),
-    # Only a custom I/O tensor of a program for ai200.
+    # Only custom I/O tensors of programs for ai200 have this type.
     BFLOAT16: (11, 0.0, 0),
 }
 
-#: buffer type code of int8 with a scale and an offset of its own
+#: buffer type code of int8 with its own scale and offset
 _INT8_QUANTIZED: Final = 2
 
 _COPY_TO_DMA: Final = 6
@@ -203,7 +203,7 @@ _CARD_THREADS: Final[dict[str, object]] = {
     "thread_group_issue_count": 3,
     "thread_group_names": ["HVX", "HMX", "DMAIssue"],
 }
-#: what is measured of one: the engine tells only of the thread that calls it
+#: threads that are measured: the engine reports only the thread that calls it
 _CPU_THREADS: Final[dict[str, object]] = {
     "num_threads": 1,
     "num_hvx_threads": 0,

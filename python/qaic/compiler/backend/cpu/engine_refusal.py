@@ -16,7 +16,7 @@ from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_ou
 from qaic.compiler.ir.model import Model
 from qaic.errors import CompileError
 
-#: bytes of a weight whose numbers a kernel may judge
+#: most bytes of a weight whose values a kernel may check
 _SMALL_WEIGHT: Final = 1 << 16
 
 

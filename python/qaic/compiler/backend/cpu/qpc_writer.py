@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.model import Model, StateRows
 
-#: of a program that every reader of plans can run
+#: version of a plan that every reader can run
 PLAN_VERSION: Final = 1
-#: of one with specializations, retained state or weights in blocks, which a reader of version 1 does not know
+#: version of a plan with specializations, retained state or weights in blocks
 STATEFUL_PLAN_VERSION: Final = 2
-#: of one whose graph computes rows of state, and not its next value
+#: version of a plan whose graph computes rows of the state instead of its next value
 ROWS_PLAN_VERSION: Final = 3
-#: of one with weights that kernels of the device read in a layout of their own
+#: version of a plan with weights in a layout of the device's kernels
 STORED_PLAN_VERSION: Final = 4
 #: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
 CHECKSUMS_SEGMENT: Final = "openqaic.crc"
-#: what the operations of the program are; only where they are measured
+#: description of the operations; only in programs that measure them
 OPERATIONS_SEGMENT: Final = "opstatsdesc.open"
 
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 #: alignment of payloads in the container and of initializers in `constants.bin`
 _ALIGNMENT: Final = 64
-#: bytes of weights from which on the engine would copy too much to see whether it takes them
+#: bytes of weights above which the engine is asked without them, because it would copy every byte
 _LARGE_CONSTANTS: Final = 8 << 20
 #: protobuf cannot read a message larger than this
 _GRAPH_LIMIT: Final = (1 << 31) - 1
@@ -89,7 +89,7 @@ def write_program(
         content, diagnostics = _content_of(model), said()
         _write(path, content, options, notes=notes, stats=stats, diagnostics=diagnostics, progress=progress)
         if diagnostics != (complete := said()):
-            # Some weights were converted for the first time just now, and are beyond their new type.
+            # Some weights were converted only now and may be out of the range of their new type.
             path.unlink()
             _write(path, content, options, notes=notes, stats=stats, diagnostics=complete, progress=progress)
         progress.stage("load")
@@ -141,7 +141,7 @@ def prove(path: Path, model: Model, light: Model | None, options: CompileOptions
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Contents that all containers of a program share."""
+    """Contents that all containers of a program have in common."""
 
     model: Model
     #: the graph, its weights declared to be in ``constants.bin``
@@ -204,7 +204,7 @@ def _write(
     )
     sections = [("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)]
     if operations is not None:
-        # Once more: a card has the ELF and the constants, and nothing else of a container.
+        # The ELF repeats it, because a card receives only the ELF and the constants of a container.
         sections.append((OPERATIONS_SECTION, operations))
     if any(item.is_of_program for item in diagnostics):
         sections.append((DIAGNOSTICS_SECTION, record.encode(diagnostics)))
@@ -213,7 +213,7 @@ def _write(
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
         "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
         "network.elf": bytes(elf),
-        # It covers what would be loaded on a card: nothing, here.
+        # It covers the bytes that a card would load; here there are none.
         "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
         "networkdesc.bin": bytes(network),
     }
@@ -251,7 +251,7 @@ def _metadata(model: Model, options: CompileOptions, constants_size: int, buffer
 
 
 def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, object]:
-    """Make the entries of the plan that the device works by."""
+    """Make the entries of the plan that the device needs."""
     model = content.model
     return {
         "version": _plan_version(model, options),
@@ -312,7 +312,7 @@ def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -
 
 
 def _shapes_and_state(model: Model, options: CompileOptions) -> dict[str, object]:
-    """Make the entries of the plan that most programs do without."""
+    """Make the entries of the plan that few programs have."""
     entries: dict[str, object] = {}
     if model.specializations:
         entries["variants"] = [
@@ -433,7 +433,7 @@ def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[Non
     try:
         yield
     finally:
-        # They are the last ones, also of a graph that was made of this one.
+        # They are the last outputs, also in graphs that were made from this one.
         initializers = model.proto.graph.initializer
         if weights:
             del initializers[len(initializers) - len(weights) :]
@@ -467,7 +467,7 @@ def _plan_version(model: Model, options: CompileOptions) -> int:
 
 
 def _form(weight: Weight) -> dict[str, object]:
-    """Describe how a payload is decoded or read, if its bytes are no tensor."""
+    """Describe how to decode or read a payload whose bytes are not a dense tensor."""
     entries: dict[str, object] = {}
     if weight.blocks is not None:
         entries |= {"encoding": weight.blocks.encoding, "axis": weight.blocks.axis}
@@ -479,7 +479,7 @@ def _form(weight: Weight) -> dict[str, object]:
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, object]:
-    """Describe a tensor; what it is in the model, where it is something else there."""
+    """Describe a tensor, and its form in the model if that differs."""
     entry: dict[str, object] = {"name": spec.name, "dtype": spec.dtype, "dims": list(spec.dims)}
     if spec.model is not None:
         entry["model"] = {"dtype": spec.model.dtype, "dims": list(spec.model.dims)}
@@ -491,7 +491,7 @@ def _spec_json(spec: TensorSpec) -> dict[str, object]:
 
 
 def _without_weights(model: Model) -> Model | None:
-    """Make the form of a program whose weights are inputs, but those that the engine never sees.
+    """Make a program whose weights are inputs; weights that the engine never sees are left out.
 
     An engine that loads a program may copy every byte of its constants. To learn whether it takes the
     operators, types and shapes, the shapes of the weights are enough. A kernel may insist that an operand is

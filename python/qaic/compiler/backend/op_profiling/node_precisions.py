@@ -19,7 +19,7 @@ from qaic.compiler.ir.precision_ops import (
     standard,
 )
 
-#: what the name of a result ends in before it is rounded; a number may follow
+#: suffix of the name of a result before rounding; a number may follow
 UNROUNDED: Final = "/unrounded"
 
 
@@ -29,12 +29,12 @@ def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
     `floats` are the float32 values. Returns first output of a node -> ``float16`` or ``bfloat16``. The casts
     of a rounding belong to it.
     """
-    #: casts to a format -> what they round, and constants stored in one
+    #: casts to a format -> the value that they round; also constants stored in a format
     narrow = {tensor.name: ("", tensor.data_type) for tensor in graph.initializer}
-    #: values that are in a format
+    #: values in a format
     in_format: dict[str, int] = {}
     formats: dict[str, int] = {}
-    #: values before the rounding that belongs to their node
+    #: values before the rounding of their node
     unrounded: dict[str, int] = {}
     for node in graph.node:
         if not node.output:
@@ -58,7 +58,7 @@ def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
         if not node.output or node.output[0] in formats:
             continue
         found = [unrounded[name] for name in node.output if name in unrounded]
-        # A value that a node in a format reads as it is was left to the rounding of that node.
+        # A node in a format that reads a value unrounded rounds it itself.
         found += [
             formats.get(reader.output[0], 0)
             for name in node.output

@@ -27,16 +27,16 @@ from qaic.support.atomic_io import work_folder
 
 _log = logging.getLogger("qaic.compiler")
 
-#: what a loop is taken to repeat where that is not known before it runs; a longer one gets the begin
+#: assumed iterations of a loop whose count is not known before the run; of a longer one, the first
 _UNKNOWN_TRIPS: Final = 100
-#: the engine stops to report after as many events of a run
+#: events of a run after which the engine stops reporting
 _MOST_EXECUTIONS: Final = 1_000_000
-#: further executions of an engine that adds nodes which this one does not
+#: room for executions of nodes that another engine adds and this one does not
 _SPARE: Final = 16
-#: elements of an attribute that are shown
+#: most elements of an attribute that are shown
 _SHOWN: Final = 16
 
-#: name of the operation that stands for all that are not in the list
+#: name of the operation that stands for all operations without a record of their own
 _OTHERS: Final = "engine"
 _MEMORY: Final = "HOST"
 
@@ -111,7 +111,7 @@ class _Table:
         for new, old in self._origins.renamed.items():
             self._values.rename(old, new)
         self._values.complete(program)
-        # Per operation, the node it is named after.
+        # For each operation, the node it is named after.
         self._main_origins = [self._main_origin(place) for place in range(len(self._origins.engine_nodes))]
         self._macs = self._multiplications()
         floats = {
@@ -145,7 +145,7 @@ class _Table:
             "name": f"{path}/__{place}",
             "engine_name": _without_number(node),
             "nodes": list(dict.fromkeys(owner for name in computed for owner in self._owners[name])),
-            # The engine renames what it makes itself at each load: only these tell an operation again.
+            # The engine renames the nodes it creates at each load, so only these identify an operation again.
             "outputs": [name for name in outputs if name in self._origins.values],
             "kind": node.op_type,
             "group": 0,
@@ -162,13 +162,13 @@ class _Table:
             "attributes": _attributes(node),
             "deps": [{"core": 0, "oc": maker, "data": True} for maker in deps],
         }
-        # A descriptor says nothing of what is empty.
+        # A descriptor leaves out empty entries.
         return {key: value for key, value in entry.items() if value or key in _ALWAYS}
 
     def _user_path(self, name: str) -> str:
-        """Return what the user calls a node of the program; one may do the work of several."""
+        """Return the user's name of a node of the program, which may do the work of several nodes."""
         owners = self._owners.get(name, ())
-        # Before others come nodes that only make its constants.
+        # Other nodes are preferred to nodes that only make its constants.
         return name if not owners or name in owners else owners[0]
 
     def _main_origin(self, place: int) -> str | None:
@@ -226,7 +226,7 @@ class _Table:
         return found
 
 
-#: entries that an operation has even if they are empty
+#: entries that an operation has even if empty
 _ALWAYS: Final = frozenset({"name", "kind", "group", "memory", "types", "output_bytes"})
 
 
@@ -278,7 +278,7 @@ def _trips(node: onnx.NodeProto, numbers: Mapping[str, onnx.TensorProto]) -> int
 def _attributes(node: onnx.NodeProto) -> str:
     """Write the attributes of a node as ``{Key: value, ...}``; tensors and graphs by what they are."""
     parts = []
-    # The engine keeps them in no order.
+    # The engine returns attributes in no particular order.
     for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):
         match attribute.type:
             case AttributeProto.GRAPH | AttributeProto.GRAPHS:
@@ -342,7 +342,7 @@ def describe_operations_pass(model: Model, context: Context) -> bool:
 
 
 def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
-    """Take the engine's graph from a container that is written for it."""
+    """Return the engine's graph of a container that is written for this purpose."""
     write_unchecked(path, model, context.options)
     prove(path, model, light_form(model), context.options)
     optimized = engine_graph(path)

@@ -15,14 +15,14 @@ from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, values_read_by
 from qaic.compiler.ir.model import Model
 
-#: before the name of a node that was fused late
+#: prefix of the name of a node that was fused late
 _FUSED: Final = "fused "
-#: behind the name of the value whose node got another layout
+#: suffix of the name of a value whose node got another layout
 _LAID_OUT: Final = "_nchwc"
-#: what the kinds of nodes begin with that compute on integers and round the result themselves
+#: prefixes of operators that compute on integers and round the result themselves
 _INTEGER: Final = "QLinear"
 _ACTIVATIONS: Final = frozenset({"Clip", "Relu"})
-#: place of the input of a convolution that is added to its result
+#: index of the input of a convolution that is added to its result
 _ADDED: Final = 3
 
 
@@ -48,9 +48,9 @@ class Origins:
             self._given.update(value.name for value in inner.input)
             self._given.update(tensor.name for tensor in inner.initializer)
             self._given.update(tensor.values.name for tensor in inner.sparse_initializer)
-        #: value that the engine has given another name -> what it was called
+        #: new name of a value that the engine renamed -> its name before
         self.renamed: dict[str, str] = {}
-        #: the names of the nodes that each of them computes, in their order
+        #: for each engine node, the names of the nodes that it computes, in their order
         self.computed: list[list[str]] = self._trace()
 
     def main_origin(self, place: int) -> str | None:
@@ -74,14 +74,14 @@ class Origins:
             for name in values_read_by(node):
                 readers.setdefault(name, []).append(place)
         found: list[list[str]] = [[] for _ in nodes]
-        # The readers of a result before its producer.
+        # Readers of a result are visited before its producer.
         for place in reversed(range(len(nodes))):
             node = nodes[place]
             values = [name for name in node.output if name]
             made = [renamed.get(name, name) for name in values]
             names = self._without_inputs(self._between([name for name in made if name in self._makers]))
             if not names:
-                # A helper, as one that changes the layout, works for the first reader of its result.
+                # A node that only changes the layout counts for the first reader of its result.
                 beside = (found[reader] for value in values for reader in readers.get(value, ()))
                 names = next((others for others in beside if others), [])
             main_origin = self._named(node, names)
@@ -157,7 +157,7 @@ class Origins:
         for end in self._lengths:
             if end > len(name) or name[:end] not in wanted:
                 continue
-            # `conv1` is no part of `conv10`.
+            # `conv1` is not a prefix of the name `conv10`.
             if end == len(name) or not (name[end].isalnum() and name[end - 1].isalnum()):
                 return name[:end]
         return None

@@ -17,20 +17,20 @@ from qaic.options.table import CompileOptions
 if TYPE_CHECKING:
     from qaic.compiler.ir.model import OpsTable
 
-#: the levels, each of which adds to those below
+#: levels; each includes the levels below it
 INFERENCES: Final = 40
 PORTS: Final = 50
 OPS: Final = OPERATIONS_LEVEL
 EXTENDED_PMU: Final = 100
 
-#: ticks a millisecond
+#: ticks per millisecond
 _UCYCLES_PER_MS: Final = 19_200
-#: room for what the device says of itself, in bytes of JSON
+#: room for the device's description of itself, in bytes of JSON
 _META_BYTES: Final = 4096
-#: one input and one output port, as the device waits for all inputs and for all outputs
+#: one input and one output port, because the device waits for all inputs and for all outputs
 _PORTS: Final = 2
 
-#: options that ask for statistics, beside a level
+#: options that request statistics in addition to a level
 _REQUESTS: Final = ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "aic_profiling_type")
 
 
@@ -40,15 +40,15 @@ class StatsSettings:
 
     #: stats level, at least 40
     level: int
-    #: whether statistics were asked for, so that callers get a binding for them
+    #: true if statistics were requested, so that callers get a binding for them
     is_asked: bool
-    #: samples of an inference, which rates are counted in
+    #: samples of one inference, for rates
     batch: int
-    #: whether the traffic with DDR is to be counted
+    #: true to count DDR traffic
     counts_ddr: bool = False
-    #: events to count; empty for those of a recipe, which are not public
+    #: events to count; empty for the events of a recipe, which are not public
     pmu_events: Sequence[int] = ()
-    #: whether hardware events are to be counted
+    #: true to count hardware events
     has_pmu: bool = False
     #: the operations, from level 70 on
     table: OpsTable | None = field(default=None, repr=False)
@@ -91,7 +91,7 @@ class StatsSettings:
             "batch_size": self.batch,
             "count_ddr_bw": self.counts_ddr,
             "utimer_freq_ms": _UCYCLES_PER_MS,
-            # The field has a sign, the numbers of events have none.
+            # The field is signed, and numbers of events are unsigned.
             "pmu_events": [(event + 2**31) % 2**32 - 2**31 for event in self.pmu_events],
             "pmu_stats_level": self.level if self.has_pmu and self.level >= EXTENDED_PMU else 0,
         }

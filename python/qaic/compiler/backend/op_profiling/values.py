@@ -84,7 +84,7 @@ class ValueTable:
             return
         casts = [node for node in reversed(optimized.graph.node) if node.op_type == "Cast"]
         for node in casts:
-            # Rounding follows those whose operators onnx does not know; it takes float32 of the same shape.
+            # onnx may not know the operator before a rounding cast, which reads float32 of its own shape.
             if {FLOAT16, BFLOAT16} & {attribute.i for attribute in node.attribute if attribute.name == "to"}:
                 self._types.setdefault(node.input[0], FLOAT)
         for shapes in self._shapes:
@@ -170,6 +170,6 @@ def infer_finished_pass(model: Model, _: Context) -> bool:
         if unknown:
             # With constants computed, the engine may know shapes that the model computes from shapes.
             complete(specialized_model, unknown, libraries, folding=True)
-    # What was known of the model before is known of what has kept its name.
+    # Facts about the earlier model still hold for values that kept their name.
     model.described = list(map(list, zip(finished, model.specialized, strict=True)))
     return False

@@ -14,7 +14,7 @@ from qaic.compiler.frontend.files.external_data import DataFiles
 from qaic.compiler.frontend.files.safetensors_file import StoredTensor, read_tensors
 from qaic.compiler.frontend.files.weight_spec import WeightPlace
 
-#: variable with the folder that is searched first
+#: environment variable with the folder that is searched first
 DATA_ROOT: Final = "AIC_EXTERNAL_DATA_ROOT"
 
 
@@ -40,7 +40,7 @@ class CheckpointFiles:
             checkpoint = data.absolute(_expanded(model_id))
             self._exported_to = f", as {str(checkpoint.parent)!r} of the exporter"
             found = data.find(checkpoint)
-            # What the model names is no place to search: only a link beside the model makes it one.
+            # A path in the model is searched only if a link next to the model leads to it.
             if found is not None and any(data.find(folder / checkpoint.name) == found for folder in folders):
                 real.append(found)
         self._allowed = [*real, *(blobs for root in real for blobs in _blobs(root))]
@@ -81,7 +81,7 @@ class CheckpointFiles:
                 expected="a path without '..'",
                 fix=f"export the model again, or name the checkpoint's folder with {DATA_ROOT}",
             )
-        # An absolute path stands for itself below any root.
+        # An absolute path does not depend on the root.
         for root in self._roots:
             real = self._data.find(root / written)
             if real is None:
@@ -108,7 +108,7 @@ class CheckpointFiles:
 
 
 def _expanded(path: str) -> Path:
-    """Expand a home folder; a user that does not exist has none."""
+    """Expand a home folder; the path stays as it is if the user does not exist."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -116,7 +116,7 @@ def _expanded(path: str) -> Path:
 
 
 def _blobs(root: Path) -> list[Path]:
-    """Folder of the files that a hub's snapshot links to, if a resolved folder is in one."""
+    """Return the folders of the files that a hub's snapshot links to, for a folder in a snapshot."""
     return [
         folder / "blobs"
         for folder in (root, *root.parents)

@@ -51,7 +51,7 @@ def files_digest(files: Sequence[InputFile]) -> str:
 
 
 def _block_digest(file: InputFile, start: int) -> bytes:
-    """Hash one block; reading and hashing both leave the interpreter lock."""
+    """Hash one block; reading and hashing release the interpreter lock."""
     digest = hashlib.sha256()
     for piece in FileRange(file, start, min(_BLOCK, file.size - start)).chunks():
         digest.update(piece)
@@ -59,7 +59,7 @@ def _block_digest(file: InputFile, start: int) -> bytes:
 
 
 def _combine(digests: list[list[bytes]]) -> str:
-    """Hash the block digests of all files; the count in front of each file keeps the borders apart."""
+    """Hash the block digests of all files; a count before each file marks its boundary."""
     whole = hashlib.sha256()
     for blocks in digests:
         whole.update(len(blocks).to_bytes(8, "little"))

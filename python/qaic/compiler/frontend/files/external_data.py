@@ -19,9 +19,9 @@ class DataFiles:
     """
 
     files: list[InputFile] = field(default_factory=list)
-    #: path that was looked for -> where it really lies; None where there was nothing
+    #: requested path -> its real path; None if nothing was there
     looked_up: dict[str, str | None] = field(default_factory=dict)
-    #: variable of the environment that folders came from -> its value
+    #: environment variable that folders came from -> its value
     variables: dict[str, str] = field(default_factory=dict)
     #: the working folder, where paths were relative to it
     working_folder: str | None = None
@@ -87,10 +87,10 @@ def _real(path: Path) -> Path | None:
     try:
         return path.resolve(strict=True)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        # ValueError: JSON can write halves of characters, which no name of a file has.
+        # ValueError: JSON can contain lone surrogates, which no file name has.
         return None
     except RuntimeError:
-        # Links in a circle, as pathlib says it before Python 3.13.
+        # pathlib raises this for circles of links before Python 3.13.
         return None
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENAMETOOLONG}:
@@ -139,7 +139,7 @@ class ExternalData:
         return FileRange(file, numbers["offset"], numbers["length"])
 
     def _resolved(self, location: str, what: str) -> Path:
-        """Turn a location into a path inside the model's folder."""
+        """Convert a location to a path inside the model's folder."""
         relative = Path(location)
         if not self.folders:
             raise refuse(

@@ -49,7 +49,7 @@ _NODE_ATTRIBUTE: Final = 5
 _NODE_DOMAIN: Final = 7
 _ATTRIBUTE_TENSOR: Final = 5
 
-#: beginnings of files that are given by mistake, and what they are
+#: beginnings of files of other kinds -> the kind, for messages
 _OTHER_FILES: Final = (
     (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint or a .npz)"),
     (b"version https://git-lfs", "a Git LFS pointer; the model itself was not downloaded"),
@@ -72,7 +72,7 @@ class OnnxFile:
     label: str
     proto_bytes: bytes = b""
     weights: dict[str, Weight] = field(default_factory=dict)
-    #: its files and how they were found; none for a model from memory
+    #: its files and how they were found; empty for a model from memory
     data: DataFiles = field(default_factory=DataFiles)
     #: values of a checkpoint that the types of the model's inputs do not have; complete when all were read
     overflows: Overflows = field(default_factory=lambda: Overflows(clip=False))
@@ -136,7 +136,7 @@ def open_model(path: Path) -> OnnxFile:
 
 
 def _view(file: InputFile) -> memoryview:
-    """Give the bytes of a file: read when it is small, because a mapped one must not be cut off meanwhile.
+    """Return the bytes of a file; small files are read, because truncating a mapped file ends the process.
 
     The mapping of a large file is left to its last reference: the frames of an exception may still hold views
     of it. The walk touches few of its pages.
@@ -156,7 +156,7 @@ def open_bytes(content: bytes) -> OnnxFile:
 
 
 class _Walk:
-    """One pass over the wire of a model; fills the bytes and the weights of an `OnnxFile`."""
+    """Reads the wire format of a model once; fills the bytes and the weights of an `OnnxFile`."""
 
     def __init__(
         self, model: OnnxFile, view: memoryview, main: InputFile | None, folders: tuple[Path, ...]
@@ -166,7 +166,7 @@ class _Walk:
         self.main = main
         self.folders = folders
         self.external = ExternalData(folders, model.data)
-        #: what the metadata says about a checkpoint, once for each time
+        #: entries of the metadata about a checkpoint, one for each occurrence
         self.specs: list[bytes] = []
 
     def model(self) -> None:
@@ -181,7 +181,7 @@ class _Walk:
                     graph = self.graph(lo, hi)
                     pieces += [tensor_record.encode_len(_MODEL_GRAPH, len(graph)), graph]
                 elif number == _MODEL_METADATA and kind == tensor_record.LEN and self.is_spec(lo, hi):
-                    # The container has the weights, and none of its readers is to look for a checkpoint.
+                    # The container has the weights, so its readers must not look for a checkpoint.
                     continue
                 elif number != _MODEL_TRAINING:
                     pieces.append(bytes(self.view[begin:hi]))
@@ -196,7 +196,7 @@ class _Walk:
                 ) from error
             raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
         self.out.proto_bytes = b"".join(pieces)
-        # A tensor with external data has this key; searching for it is cheaper than to walk all nodes.
+        # A tensor with external data has this key; searching the bytes is cheaper than walking all nodes.
         is_external = b"location" in self.out.proto_bytes
         if self.specs or is_external:
             self.complete(is_external=is_external)

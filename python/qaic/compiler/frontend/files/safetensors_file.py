@@ -21,7 +21,7 @@ _SIZE_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
 _MOST_DIMS: Final = 64
 _LARGEST_DIM: Final = (1 << 63) - 1
-#: characters of what stands in a file that a message repeats
+#: most characters of a file's content in a message
 _LONGEST_SHOWN: Final = 80
 
 #: name of a type -> (bits per element, ONNX's element type or None where it has none)
@@ -45,7 +45,7 @@ TYPES: Final[dict[str, tuple[int, int | None]]] = {
     "F8_E5M2": (8, CODES["float8e5m2"]),
     "F8_E5M2FNUZ": (8, CODES["float8e5m2fnuz"]),
     "F8_E8M0": (8, CODES["float8e8m0"]),
-    # Packed several to a byte, in an order of their own.
+    # Several values are packed in a byte, in a special order.
     "F6_E2M3": (6, None),
     "F6_E3M2": (6, None),
     "F4": (4, None),
@@ -82,7 +82,7 @@ def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
 
 
 def _header(file: InputFile) -> tuple[int, dict[str, Any]]:
-    """Read the object, and state where the tensors begin."""
+    """Read the object; return it and the position of the tensors."""
     if file.size < _SIZE_BYTES:
         raise _wrong(file, f"{file.size} bytes", f"at least {_SIZE_BYTES}")
     size = int.from_bytes(read_all(FileRange(file, 0, _SIZE_BYTES)), "little")
@@ -128,7 +128,7 @@ def _are_sizes(value: object) -> bool:
 
 
 def _check_cover(file: InputFile, tensors: dict[str, StoredTensor], begin: int) -> None:
-    """Check that the tensors lie one behind the other, from the header to the end of the file."""
+    """Check that the tensors cover the file from the header to its end, without gaps."""
     end = begin
     ordered = sorted(tensors.items(), key=lambda item: (item[1].source.offset, item[1].source.nbytes))
     for name, tensor in ordered:

@@ -20,7 +20,7 @@ class WireError(ValueError):
     def __init__(self, problem: str, offset: int, *, is_cut_off: bool = False) -> None:
         super().__init__(f"{problem} at byte {offset}")
         self.offset = offset
-        #: whether more bytes are wanted than there are
+        #: true if more bytes are needed than available
         self.is_cut_off = is_cut_off
 
 
@@ -103,7 +103,7 @@ _DOUBLE_DATA: Final = 10
 _EXTERNAL_DATA: Final = 13
 _DATA_LOCATION: Final = 14
 
-#: what protobuf writes for external data; a tensor without these bytes has none, or is written in another way
+#: bytes of external data as protobuf writes it; a tensor without them has none, or is written differently
 EXTERNAL_FIELD: Final = bytes((_DATA_LOCATION << 3 | VARINT, 1))
 
 #: float, int32, string, int64, raw, double, uint64
@@ -121,7 +121,7 @@ class TensorRecord:
     dims: list[int] = field(default_factory=list)
     #: bytes of all payload fields together
     payload: int = 0
-    #: range of the payload when it is the little-endian dense array itself
+    #: range of the payload if it is the little-endian dense array
     plain: tuple[int, int] | None = None
     #: key -> value of the external location; empty when the data is in the model
     external: dict[str, str] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class TensorRecord:
 
         tensor = onnx.TensorProto.FromString(bytes(view[self.lo : self.hi]))
         if elem_types.TABLE[self.elem_type][1] < 8:
-            # Sub-byte values stand packed in the low byte of int32_data.
+            # Sub-byte values are packed in the low byte of int32_data.
             return bytes(value & 0xFF for value in tensor.int32_data)
         if self.elem_type in elem_types.NARROW_FLOATS:
             return elem_types.narrow_float_bytes(tensor)

@@ -32,7 +32,7 @@ class WeightPlace:
     """An input of the graph that is a constant, and where its values are."""
 
     input_name: str
-    #: path as the model has it
+    #: path as written in the model
     file: str
     #: name of the tensor in that file
     key: str
@@ -100,7 +100,7 @@ def _file(entry: object, where: str) -> str:
 
 
 def _place(entry: object, files: list[str], where: str) -> WeightPlace | None:
-    """Read an entry of the inputs; None where the values are in the model."""
+    """Read an entry of the inputs; None if the values are in the model."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise _wrong(where, shown(entry), "an object with a name")
     location: Any = entry.get("location")

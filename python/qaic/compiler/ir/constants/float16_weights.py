@@ -34,11 +34,11 @@ class Overflows:
 
     clip: bool
     counts: dict[str, int] = field(default_factory=dict)
-    #: constant -> the finite value of it that is farthest beyond the range
+    #: constant -> its finite value of the largest magnitude beyond the range
     farthest: dict[str, float] = field(default_factory=dict)
-    #: constant -> its largest magnitude in an array of which all values became 0
+    #: constant -> its largest magnitude in an array that became 0 everywhere
     lost: dict[str, float] = field(default_factory=dict)
-    #: constants with other arrays, of which some value did not
+    #: constants with another array that did not become 0 everywhere
     survived: set[str] = field(default_factory=set)
     #: constant -> a node that reads it
     readers: dict[str, str] = field(default_factory=dict)

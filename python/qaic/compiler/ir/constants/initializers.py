@@ -50,7 +50,7 @@ def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         if tensor.data_type in elem_types.NARROW_FLOATS:
             import ml_dtypes
 
-            # Of these types the releases of onnx make float32, arrays of codes, or arrays of ml_dtypes.
+            # For these types, onnx returns float32, codes or arrays of ml_dtypes, depending on its version.
             codes = np.frombuffer(elem_types.narrow_float_bytes(tensor), np.uint8)
             narrow = np.dtype(getattr(ml_dtypes, elem_types.NARROW_FLOATS[tensor.data_type]))
             values: npt.NDArray[Any] = codes.view(narrow).reshape(tuple(tensor.dims))
@@ -99,7 +99,7 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
 
 
 def _densified(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """Write the numbers of a sparse tensor between zeros; an index is one number or one for each dim."""
+    """Make a sparse tensor dense; an index is one number, or one for each dim."""
     values, places = dense(sparse.values), dense(sparse.indices)
     numbers = np.zeros(tuple(sparse.dims), values.dtype)
     if places.ndim == 1:

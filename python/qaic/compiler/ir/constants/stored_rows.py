@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from qaic.compiler.ir.constants.weights import TensorSource, whole_pieces
 
-#: elements to a multiple of which rows are padded
+#: rows are padded to a multiple of this many elements
 UNIT: Final = 32
 #: rows of a tile
 TILE_ROWS: Final = 4
 #: name of the layout in plans
 TILES: Final = "tiles"
-#: bytes of a payload that are held at a time
+#: bytes of a payload in memory at a time
 _HELD: Final = 64 << 20
 
 
@@ -45,7 +45,7 @@ def strips(
     for start in range(0, width, step):
         stop = min(start + step, width)
         done = 0
-        # Few rows at a time stay in the cache while they are turned.
+        # A few rows at a time fit in the cache while they are transposed.
         for piece in whole_pieces(source, max(1, (1 << 20) // row) * row):
             rows = np.frombuffer(piece, dtype).reshape(-1, width)
             strip[: stop - start, done : done + len(rows)] = rows[:, start:stop].T
@@ -63,7 +63,7 @@ class RowsSource:
     dims: tuple[int, int]
     #: format of an element for numpy
     dtype: str
-    #: whether its columns are the rows
+    #: true if its columns are the rows
     moved: bool
 
     @property

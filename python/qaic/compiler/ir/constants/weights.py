@@ -45,7 +45,7 @@ class BlockFormat:
 
     #: name of the format, as ``mxfp6_e2m3``
     encoding: str
-    #: dimension along which the blocks lie; they are stored as if it were the last
+    #: dimension of the blocks; they are stored as if it were the last
     axis: int
 
 
@@ -55,7 +55,7 @@ class StoredLayout:
 
     #: name of the layout, as ``rows``
     name: str
-    #: elements that share a scale where they are quantized, 0 where those of a row do
+    #: elements that share a scale if quantized; 0 if all of a row do
     group: int = 0
 
 
@@ -67,9 +67,9 @@ class Weight:
     elem_type: int
     dims: tuple[int, ...]
     source: TensorSource
-    #: how `source` has to be decoded to elements of the type; None when it holds them
+    #: decoding of `source` to elements of the type; None if it holds the elements
     blocks: BlockFormat | None = None
-    #: how it is stored for kernels of the device, which read it by name; None of an initializer of the graph
+    #: layout for kernels of the device, which read it by name; None for an initializer of the graph
     layout: StoredLayout | None = None
 
 

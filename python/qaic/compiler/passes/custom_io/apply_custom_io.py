@@ -84,16 +84,16 @@ def _rename(model: onnx.ModelProto, weights: dict[str, Weight], names: Mapping[s
     rename_values(model.graph.node, names)
     rename_initializers(model.graph, names)
     if weights.keys() & names.keys():
-        # In place and in order: the order is the one they are stored in.
+        # In place, because initializers are stored in this order.
         held = [replace(weight, name=names.get(name, name)) for name, weight in weights.items()]
         weights.clear()
         weights.update((weight.name, weight) for weight in held)
 
 
 def _retype(value: onnx.ValueInfoProto, spec: TensorSpec, entry: CustomIo) -> None:
-    """Declare an input or output of the graph as what it is at the border; symbols stay with their dims."""
+    """Declare the type and dims of an input or output at the border; symbols keep their dims."""
     tensor = value.type.tensor_type
-    # The graph computes with the values of blocks; the device makes them.
+    # The device decodes the blocks, so the graph computes with their values.
     tensor.elem_type = FLOAT if entry.precision == "mxint8" else _border_type(spec, entry)
     if entry.layout == "NHWC":
         permute_shape(value, _CHANNELS_LAST)

@@ -23,7 +23,7 @@ from qaic.options.files.custom_io import CustomIo
 _TO_MODEL: Final = (0, 3, 1, 2)
 _TO_BORDER: Final = (0, 2, 3, 1)
 
-#: first operator set with what a conversion is made of
+#: first operator set with the operators of conversions
 _NEEDED: Final = {"int8": 11, "bfloat16": 13}
 
 _LOWEST, _HIGHEST = -128.0, 127.0
@@ -123,7 +123,7 @@ class Converter:
             )
 
     def _end(self, value: str, wanted: str) -> list[onnx.NodeProto]:
-        """Let the last node have the name that is wanted."""
+        """Give the requested name to the result of the last node."""
         if not self._nodes:
             self.node("Identity", [value])
             value = self._nodes[-1].output[0]

@@ -21,10 +21,10 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 FILE: Final = "custom_io_list_file"
 CACHE: Final = "mxint8_kv_cache"
 
-#: how outputs of sub-functions spell the suffix
+#: suffix of outputs of sub-functions
 _INNER_SUFFIX: Final = "_InternalRetainedState"
 
-#: element type at the border by precision; the bytes of MXINT8 blocks travel as uint8
+#: element type at the border by precision; MXINT8 blocks are bytes of uint8
 BORDER_TYPES: Final = {
     "float": FLOAT,
     "float16": FLOAT16,
@@ -71,7 +71,7 @@ def changes(spec: TensorSpec, entry: CustomIo) -> bool:
 
 
 def _matched(entries: Sequence[CustomIo], specs: Mapping[str, TensorSpec]) -> dict[str, CustomIo]:
-    """Look the entries up; a name that the model lacks is a warning, none that it has an error."""
+    """Find the entries in the model; some unknown names are a warning, only unknown names an error."""
     matched: dict[str, CustomIo] = {}
     missing: list[str] = []
     for entry in entries:
@@ -99,7 +99,7 @@ def _matched(entries: Sequence[CustomIo], specs: Mapping[str, TensorSpec]) -> di
 
 
 def _spellings(name: str) -> Iterable[str]:
-    """Yield a name and what it may be called in the model instead."""
+    """Yield a name and its other possible spellings in the model."""
     yield name
     for suffix, other in ((RETAINED_STATE_SUFFIX, _INNER_SUFFIX), (_INNER_SUFFIX, RETAINED_STATE_SUFFIX)):
         if name.endswith(suffix):
@@ -135,7 +135,7 @@ def _problems(
 def _compressed(
     wanted: dict[str, CustomIo], pairs: Sequence[tuple[str, str]], specs: Mapping[str, TensorSpec]
 ) -> Iterable[str]:
-    """Add the requests of `mxint8_kv_cache`; state which contradict the file."""
+    """Add the requests of `mxint8_kv_cache`; also return those that contradict the file."""
     states = [pair for pair in pairs if specs[pair[0]].elem_type in FLOATS and specs[pair[0]].dims]
     if not states:
         warn("custom_io.no_state", "%s: the model has no state of floats; nothing is compressed", CACHE)
@@ -162,7 +162,7 @@ def _unequal(
 
 
 def _form(entry: CustomIo | None, spec: TensorSpec) -> str:
-    """Name what a tensor becomes."""
+    """Return the name of a tensor's new form."""
     precision = entry.precision if entry is not None and entry.precision is not None else spec.dtype
     text = "float32" if precision == "float" else precision
     if entry is not None and entry.scale is not None:
@@ -194,7 +194,7 @@ def _side(what: str, specs: Iterable[TensorSpec]) -> Iterable[str]:
     yield f"\n# {what}\n"
     for spec in specs:
         precision = _PRECISIONS.get(spec.elem_type)
-        # A JSON string is a YAML one, whatever the name is made of.
+        # A JSON string is also a valid YAML string, for any name.
         name = json.dumps(spec.name)
         if precision is None:
             yield f"\n# - IOName: {name}\n#   {spec.dtype} {list(spec.dims)}: integers keep their type\n"

@@ -24,7 +24,7 @@ from qaic.compiler.passes.decoding.state_rows import narrowed
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
-#: domain of the operators that the device brings
+#: domain of the device's operators
 DOMAIN: Final = "com.openqaic"
 OPERATOR: Final = "AttendedRows"
 
@@ -37,9 +37,9 @@ class _Copies:
     length: str
     indices: str
     rows: str
-    #: which slots are blanked, or empty
+    #: value that tells which slots are blanked; empty if none are
     blanked: str
-    #: whether numbers of the state are rounded to float16 as they are read
+    #: true if numbers of the state are rounded to float16 when they are read
     is_rounded: bool
     last: onnx.NodeProto
 
@@ -60,7 +60,7 @@ def copy_attended_rows_pass(model: Model, _: Context) -> bool:
             list(copies.last.output),
             name=copies.last.name,
             domain=DOMAIN,
-            # An attribute of None is left out.
+            # Attributes with the value None are left out.
             rounding=FLOAT16 if copies.is_rounded else None,
         )
         for copies in found
@@ -74,7 +74,7 @@ def copy_attended_rows_pass(model: Model, _: Context) -> bool:
 
 
 def _read_blocks(model: Model) -> None:
-    """Make the blocks of a state inputs of the graph where nothing but the operator reads its numbers."""
+    """Make the blocks of a state inputs of the graph if only the operator reads its numbers."""
     graph, rows = model.proto.graph, model.state_rows
     if rows is None:
         return
@@ -119,7 +119,7 @@ class _Finder:
         rows = model.state_rows
         updates = () if rows is None else rows.updates
         self.states = {model.inputs[update.input].name: model.inputs[update.input] for update in updates}
-        #: what is known of the sizes of values, in each set of shapes
+        #: known sizes of values, in each set of shapes
         self.sizes: list[Mapping[str, onnx.ValueInfoProto]] = [
             {value.name: value for value in form.graph.value_info} for form in model.specialized
         ]
@@ -137,7 +137,7 @@ class _Finder:
         operands = unguarded(scatter, self.of.makers)
         if part is None or operands is None or scatter.attribute or not self._is_attended(part):
             return None
-        # Rows are float32, so what they are written into is, too.
+        # Rows are float32, so their destination is float32, too.
         indices, rows = operands
         state = self.states[part.input[0]]
         rounding = narrowed(casts, FLOAT if state.mxint8 else state.elem_type)
@@ -159,7 +159,7 @@ class _Finder:
         return is_first and is_of_slots and is_known and len(state.dims) == RANK
 
     def _blank(self, rows: str) -> onnx.NodeProto | None:
-        """Find the node that alone reads rows, and makes those of some slots zero."""
+        """Find the only reader of rows, if it sets rows of some slots to zero."""
         readers = self.readers.get(rows, [])
         if len(readers) != 1 or rows in self.of.outputs or not standard(readers[0], "Where"):
             return None

@@ -29,33 +29,33 @@ RANK: Final = 4
 class Role(Enum):
     """Role of a value that depends on the length of the context."""
 
-    #: sizes, and what is computed of them
+    #: sizes, and values computed from them
     SIZE = auto()
     #: a tensor of one number
     FILLED = auto()
     #: the numbers of the slots
     NUMBERS = auto()
-    #: whether a slot is behind the largest position of its row
+    #: true for slots behind the largest position of their row
     UNUSED = auto()
-    #: whether a slot is not attended; true behind the largest position
+    #: true for slots that are not attended, such as slots behind the largest position
     HIDDEN = auto()
-    #: something else that is known of each slot by itself
+    #: another property of single slots
     BY_SLOT = auto()
-    #: which rows of a cache are read: its own number for each slot that is used
+    #: indices of the rows of a cache that are read; each used slot has its own number
     INDEX = auto()
     #: rows of a cache
     ROWS = auto()
-    #: rows of a cache, those that are not used zero
+    #: rows of a cache, with zeros in unused ones
     BLANKED = auto()
     #: products of queries and rows
     SCORES = auto()
-    #: the same, hidden ones a number that the softmax makes zero
+    #: products whose hidden ones have a value that the softmax makes zero
     MASKED = auto()
-    #: shares that add up to one, hidden ones zero
+    #: shares that add up to one; hidden ones are zero
     SHARES = auto()
 
 
-#: operators that keep numbers, and change shapes at most
+#: operators that keep numbers and change at most the shape
 VIEWS: Final = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze"})
 OF_ROWS: Final = frozenset({Role.ROWS, Role.BLANKED})
 
@@ -69,7 +69,7 @@ class Attention:
     #: values that are the length of the context, with whether they have shape [1]
     lengths: dict[str, bool] = field(default_factory=dict)
     gathers: list[onnx.NodeProto] = field(default_factory=list)
-    #: what the shares of rows add up to, for each head: [batch, heads, positions, width]
+    #: sum of the rows by their shares, for each head: [batch, heads, positions, width]
     mixtures: list[str] = field(default_factory=list)
     roles: dict[str, Role] = field(default_factory=dict)
     #: sizes of rows that do not depend on the length -> which dimensions they are of
@@ -124,12 +124,12 @@ class SharedHeads:
     product: onnx.NodeProto
     #: the rows before they were copied: [batch, groups, slots, width]
     rows: str
-    #: how many query heads share one
+    #: query heads for each group
     copies: int
     is_transposed: bool
-    #: what scales the product next; the engine makes one kernel of both
+    #: next node, which scales the product; the engine fuses both
     scaling: onnx.NodeProto | None
-    #: the constant of that
+    #: its constant
     scale: float | None
 
 
@@ -146,7 +146,7 @@ def shared_heads(graph: onnx.GraphProto, found: Attention) -> dict[str, SharedHe
             repeated = of.makers.get(repeated.input[0]) if is_transposed else None
         before = None if repeated is None else _rows_before_copies(repeated, of, found.roles)
         scaling = _scaling(node.output[0], of)
-        # A factor that the engine computes before it runs would no longer be part of its kernel.
+        # A factor that the engine computes before the run would not be part of its kernel.
         is_scaled = any(standard(reader, "Mul", "Div") for reader in of.readers.get(node.output[0], ()))
         if before is not None and (scaling is not None or not is_scaled):
             last = node if scaling is None else scaling
@@ -191,11 +191,11 @@ def _rows_before_copies(
 
 
 def _parts(name: str, of: AttentionGraph) -> list[str]:
-    """List what a shape is made of, each without the dimension that it was given to be joined."""
+    """List the parts of a shape, each without the dimension that was added to join it."""
     node = of.makers.get(name)
     while node is not None and not standard(node, "Concat"):
         if standard(node, "Where"):
-            # Exporters write 1 where a size is -1, which none is.
+            # Exporters write 1 in place of a size of -1, which never occurs.
             name = node.input[2]
         elif standard(node, "Reshape", "Cast", "Identity"):
             name = node.input[0]
@@ -210,7 +210,7 @@ def _bare(name: str, of: AttentionGraph) -> str:
 
 
 def _size_of(name: str, of: AttentionGraph, roles: Mapping[str, Role]) -> int | None:
-    """Return which dimension of rows of a cache a size is."""
+    """Return the dimension of rows of a cache that has this size."""
     node = of.makers.get(_bare(name, of))
     if node is None or not standard(node, "Gather"):
         return None

@@ -43,17 +43,17 @@ def _written_axis(makers: Mapping[str, onnx.NodeProto], value: str, positions: s
     if not standard(node, "ScatterND"):
         return None
     for part in _behind(makers, node.input[1]):
-        # Along the first dimension there are more places, along the last there is more of each.
+        # Concatenation along the first dimension adds places, along the last it extends each place.
         if standard(part, "Concat") and next(item.i for item in part.attribute if item.name == "axis"):
             chosen = [at for at, name in enumerate(part.input) if _counts(makers, name, positions)]
             if chosen:
                 return chosen[0] if len(chosen) == 1 else None
-    # Where places are no tuples, rows of the first dimension are written.
+    # If places are not tuples, rows of the first dimension are written.
     return 0 if _counts(makers, node.input[1], positions) else None
 
 
 def _behind(makers: Mapping[str, onnx.NodeProto], value: str) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes whose numbers a value depends on, the nearest first."""
+    """Yield the nodes that a value depends on, nearest first."""
     pending, seen = deque([value]), {value}
     while pending:
         node = makers.get(pending.popleft())
@@ -67,7 +67,7 @@ def _behind(makers: Mapping[str, onnx.NodeProto], value: str) -> Iterator[onnx.N
 
 
 def _counts(makers: Mapping[str, onnx.NodeProto], value: str, positions: str) -> bool:
-    """Return whether a value holds positions, which no remainder has made small again."""
+    """Return True if a value holds positions that no remainder has reduced."""
     nodes = list(_behind(makers, value))
     if any(standard(node, "Mod") for node in nodes):
         return False

@@ -27,7 +27,7 @@ from qaic.compiler.passes.decoding.attention import (
 )
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: a score that is hidden is at most this: no visible one is so small that the softmax leaves any of it
+#: largest hidden score; the softmax makes such a score zero next to any visible one
 HIDDEN_SCORE: Final = -1e4
 
 _ARITHMETIC: Final = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Tanh", "Cast", "Identity"})
@@ -44,7 +44,7 @@ _COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqu
 
 
 class _NotProvedError(Exception):
-    """The numbers might be others; the message states where."""
+    """The numbers might change; the message names the place."""
 
 
 def find_attention(graph: onnx.GraphProto) -> Attention | str:
@@ -124,7 +124,7 @@ class _Proof:
         return name
 
     def _lengths(self, found: Attention, scatter: onnx.NodeProto) -> None:
-        """Find where the number of slots is read from the shape of a cache; other sizes do not change."""
+        """Find what reads the number of slots from the shape of a cache; other sizes do not change."""
         for cache in (scatter.input[0], scatter.output[0]):
             for shape in self.of.readers.get(cache, ()):
                 if not standard(shape, "Shape"):
@@ -169,7 +169,7 @@ class _Proof:
                 self._refuse_inside(inner, roles)
 
     def _role(self, node: onnx.NodeProto, found: Attention) -> Role | None:
-        """Find the role of what a node makes; None where it no longer depends on the length."""
+        """Find the role of the results of a node; None if they do not depend on the length."""
         roles = [found.roles.get(name) for name in node.input]
         dependent = {role for role in roles if role is not None}
         refused = _NotProvedError(f"{node.op_type} {node.name or node.output[0]} has no rule")
@@ -248,7 +248,7 @@ class _Proof:
         return () if SLOTS in sizes else sizes
 
     def _is_length(self, name: str, found: Attention) -> bool:
-        """Return whether a size is the length of the context itself."""
+        """Return True if a size is the length of the context."""
         node = self.of.makers.get(name)
         while name not in found.lengths:
             if node is None or not standard(node, *VIEWS, "Reshape"):

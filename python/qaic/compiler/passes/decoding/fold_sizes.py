@@ -28,7 +28,7 @@ from qaic.errors import QaicError
 
 _log = logging.getLogger("qaic.compiler")
 
-#: sets of shapes at most: each is inferred
+#: most sets of shapes, because each set is inferred
 _MOST_SETS: Final = 16
 
 
@@ -58,13 +58,13 @@ class _Folder:
         self.constants: dict[tuple[int, ...], str] = {}
         self.reshapes = [node for node in self.graph.node if self._is_open(node)]
         self.types: Mapping[str, int] = {}
-        #: for each set of shapes the sizes of values, None where one is not known
+        #: for each set of shapes, the sizes of values; None for an unknown size
         self.set_sizes: list[Mapping[str, Sequence[int | None]]] = []
 
     def _is_open(self, node: onnx.NodeProto) -> bool:
         if not standard(node, "Reshape") or node.attribute or self.of.constant(node.input[1]) is not None:
             return False
-        # What guards a scatter is known by its form, and goes with it.
+        # A reshape that guards a scatter is recognized by its form and removed with the scatter.
         return not any(standard(reader, "ScatterND") for reader in self.readers.get(node.output[0], []))
 
     def learn(self) -> bool:
@@ -95,7 +95,7 @@ class _Folder:
         drop_unneeded_nodes(self.graph)
 
     def _shape(self, node: onnx.NodeProto) -> list[int] | None:
-        """Write what a node gives as a constant: -1 for a size that follows, 0 for one of the operand."""
+        """Write the result of a node as a constant: -1 for a derived size, 0 for a size of the operand."""
         results = [known.get(node.output[0]) for known in self.set_sizes]
         operands = [known.get(node.input[0], ()) for known in self.set_sizes]
         first = results[0]
@@ -130,7 +130,7 @@ class _Folder:
         return self.constants[key]
 
     def _fold_fills(self) -> None:
-        """Choose from one number, and not from a tensor of it that has the shape of what is chosen from."""
+        """Use a scalar in place of a filled tensor in the shape of the other operand of Where."""
         for node in [node for node in self.graph.node if standard(node, "ConstantOfShape")]:
             shape = self.of.makers.get(node.input[0])
             if shape is None or not standard(shape, "Shape") or shape.attribute:

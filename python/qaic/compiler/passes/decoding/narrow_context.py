@@ -61,7 +61,7 @@ _AXES_AS_INPUT: Final = 18
 
 
 def _is_needed(context: Context) -> bool:
-    """Return whether there is state, and no option looks at values inside of the attention."""
+    """Return True if there is state and no option needs values inside the attention."""
     options = context.options
     return (
         options.retained_state
@@ -102,9 +102,9 @@ def _is_cache_function(function: onnx.FunctionProto) -> bool:
 
 
 def _has_one_batch(graph: onnx.GraphProto, gather: onnx.NodeProto, options: CompileOptions) -> bool:
-    """Return whether as many rows of a cache are read in every set of shapes."""
+    """Return True if every set of shapes reads the same number of rows of a cache."""
     if len(gather.input) == GATHERS["CtxGather"]:
-        # All rows of the cache, whose shape is the same in all sets.
+        # All rows of the cache are read, and its shape is the same in all sets.
         return True
     chosen = next((value for value in graph.input if value.name == gather.input[1]), None)
     dims = [] if chosen is None else list(chosen.type.tensor_type.shape.dim)
@@ -121,7 +121,7 @@ def _has_one_batch(graph: onnx.GraphProto, gather: onnx.NodeProto, options: Comp
 
 
 def _scatters_once(function: onnx.FunctionProto) -> bool:
-    """Return whether a body ends in the one scatter that writes its first operand."""
+    """Return True if the only scatter of a body writes its first operand and makes its result."""
     scatters = [node for node in function.node if standard(node, "ScatterND", "ScatterElements")]
     if len(scatters) != 1 or len(function.output) != 1:
         return False
@@ -131,13 +131,13 @@ def _scatters_once(function: onnx.FunctionProto) -> bool:
 
 
 class _Rewriter:
-    """Writes the nodes of a graph again, over the attended slots."""
+    """Rewrites the nodes of a graph for the attended slots."""
 
     def __init__(
         self, model: onnx.ModelProto, found: Attention, *, is_rounded: bool, has_one_batch: bool
     ) -> None:
         self.model = model
-        #: whether as many rows of the caches are read in every set of shapes
+        #: true if every set of shapes reads the same number of rows of the caches
         self.has_one_batch = has_one_batch
         self.bodies = {(function.domain, function.name): function for function in model.functions}
         graph = self.graph = model.graph
@@ -148,15 +148,15 @@ class _Rewriter:
         self.nodes: list[onnx.NodeProto] = []
         known = {self._known_sizes(node.input[0]) for node in found.scatters}
         types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
-        #: whether the engine computes in float32 what the model says, and nothing rounds in between
+        #: true if the engine computes in float32 as in the model, without rounding in between
         self.is_exact = not is_rounded and all(types[node.input[0]] == FLOAT for node in found.scatters)
         #: heads and width of all caches
         self.sizes = known.pop() if len(known) == 1 else (0, 0)
         #: values of shape [1]: the sizes of the positions
         self.rows: list[str] = []
-        #: products with rows that are repeated for several heads -> for how many
+        #: products with rows that are repeated for several heads -> number of heads
         self.copies: dict[str, int] = {}
-        #: value -> what takes its place
+        #: value -> its replacement
         self.renamed: dict[str, str] = {}
 
     def run(self) -> None:
@@ -171,10 +171,10 @@ class _Rewriter:
         shared = shared_heads(graph, found) if is_known else {}
         self.copies = {name: each.copies for name, each in shared.items()}
         if self.sizes[0] == 1:
-            # A product with one matrix for all heads becomes one kernel for many rows in the engine, too.
+            # The engine also uses the kernel for many rows if all heads have one matrix.
             shared = {name: each for name, each in shared.items() if self._is_joined(each)}
         if is_known:
-            # The mask has a row for each position, and so have queries and shares.
+            # The mask, queries and shares have a row for each position.
             self.rows = [
                 self._add("Shape", found.positions, base="attended", start=axis, end=axis + 1)
                 for axis in (0, 1)
@@ -190,7 +190,7 @@ class _Rewriter:
                 self._write_rows(node, (start, end, axis))
                 continue
             if standard(node, "Shape") and node.input[0] in caches:
-                # Only sizes are read that are those of the whole cache.
+                # Only sizes of the whole cache are read.
                 replace_input_with(node, 0, caches[node.input[0]].input[0])
             set_inputs(node, [self.renamed.get(name, name) for name in node.input])
             if is_fixed and {*found.other_sizes.get(result, (0,))} <= {1, RANK - 1}:
@@ -199,7 +199,7 @@ class _Rewriter:
                 # chosen for a batch that differs between sets of shapes, it knows neither.
                 replace_input_with(node, 0, shape_of_cache)
             if result in gathers and len(node.input) == GATHERS["CtxGather"]:
-                # It reads row after row; what it would read in place of an unused one is hidden or blanked.
+                # It reads row after row; rows read in place of unused ones are hidden or blanked.
                 self.renamed[result] = node.input[0]
             elif result in shared:
                 self._write_product(shared[result])
@@ -239,7 +239,7 @@ class _Rewriter:
         whole = add("Gather", shape, self._ints("attended", SLOTS), axis=0)
         granule, zero = self._ints("attended", GRANULE), self._ints("attended", 0)
         largest, smallest = self._reduce("ReduceMax", positions), self._reduce("ReduceMin", positions)
-        # A position that is no slot sees all of them.
+        # A position that is not a slot sees all slots.
         last = add("Min", add("ReduceMax", largest, keepdims=0), whole)
         granules = add("Div", add("Add", last, granule), granule)
         length = add("Min", add("Max", add("Mul", granules, granule), granule), whole)
@@ -250,7 +250,7 @@ class _Rewriter:
         return add("Where", add("Or", is_any_mixed, add("Less", last, zero)), whole, length)
 
     def _write_rows(self, node: onnx.NodeProto, places: tuple[str, str, str]) -> None:
-        """Write rows twice: into the cache, which is the state, and into the copy of its attended part."""
+        """Write rows twice: to the cache, which is the state, and to the copy of its attended part."""
         cache, attended = node.output[0], self.fresh.make(node.output[0], "attended")
         operands = [self.renamed.get(name, name) for name in node.input]
         function = self._with_attended(node)
@@ -265,7 +265,7 @@ class _Rewriter:
     def _with_attended(self, node: onnx.NodeProto) -> str:
         """Make the function that writes a cache and its attended part at the same indices; returns its name.
 
-        What is written is in that part: a row outside of the cache is written nowhere, by way of one that
+        All rows are written inside that part: a row outside the cache is replaced by a row that
         lies inside.
         """
         name = f"{node.op_type}Attended"
@@ -299,19 +299,19 @@ class _Rewriter:
         (batch, count), (groups, width) = self.rows, self.sizes
         heads = groups * self.copies.get(result, 1)
         if result not in self.copies and not self._is_blanked(node.input[1]):
-            # Rows that were repeated in a way that is not known: as many as there are.
+            # The way in which rows were repeated is not known, so the size is that of the rows.
             heads = -1
         sizes = batch, self._ints(result, [heads]), count, self._ints(result, [width])
         shape = self._add("Concat", *sizes, base=result, axis=0)
         self._add("Reshape", node.output[0], shape, base=result, output=result)
 
     def _is_blanked(self, name: str) -> bool:
-        """Return whether rows are those of a cache, as many as that has."""
+        """Return True if rows are all those of a cache."""
         maker = self.makers.get(name)
         return maker is not None and standard(maker, "Where")
 
     def _is_joined(self, shared: SharedHeads) -> bool:
-        """Return whether the rows of all heads of a group may be one matrix."""
+        """Return True if the rows of all heads of a group may be one matrix."""
         return self.is_exact and shared.is_transposed and shared.scale not in {None, 1.0}
 
     def _write_product(self, shared: SharedHeads) -> None:

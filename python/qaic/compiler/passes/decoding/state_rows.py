@@ -40,14 +40,14 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 _log = logging.getLogger("qaic.compiler")
 
-#: float types that hold every number of another
+#: float type -> types that hold all its numbers
 _HOLDERS: Final[Mapping[int, frozenset[int]]] = {
     FLOAT16: frozenset({FLOAT16, FLOAT, DOUBLE}),
     BFLOAT16: frozenset({BFLOAT16, FLOAT, DOUBLE}),
     FLOAT: frozenset({FLOAT, DOUBLE}),
 }
 
-#: operators that take numbers out of their first operand and keep them
+#: operators that select numbers of their first operand without changes
 _SELECTING: Final = ("Gather", "GatherND", "Slice")
 
 
@@ -57,17 +57,17 @@ class _State:
 
     name: str
     scatter: onnx.NodeProto
-    #: casts behind the input and behind the scatter, in their order
+    #: casts behind the input and behind the scatter, in order
     entering: Sequence[onnx.NodeProto]
     leaving: Sequence[onnx.NodeProto]
-    #: indices and rows; where some lie outside, these are written nowhere
+    #: indices and rows; rows outside are not written
     indices: str
     rows: str
     skips_outside: bool
 
 
 class _States:
-    """Finds the states of a graph that are written by rows, and takes the writing out of it."""
+    """Finds the states of a graph that are written by rows, and removes the writing from it."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -95,7 +95,7 @@ class _States:
         leaving: list[onnx.NodeProto] = []
         value = f"{name}{RETAINED_STATE_SUFFIX}"
         node = self.makers.get(value)
-        # The only use of each value on the way is the next one; that of the last is the output.
+        # Each value on the way has one use, the next value; the last one is the output.
         while node is not None and self.count[value] == 1 and standard(node, "Cast", "Identity"):
             leaving.append(node)
             value = node.input[0]
@@ -157,7 +157,7 @@ def _after_casts(
 def _select_before_casts(
     nodes: list[onnx.NodeProto], state: _State, fresh: FreshNames
 ) -> list[onnx.NodeProto]:
-    """Cast what is read of a state, and not the state."""
+    """Cast the values read from a state instead of the state."""
     cast = state.entering[-1].output[0]
     made: list[onnx.NodeProto] = []
     for node in nodes:
@@ -222,14 +222,14 @@ def take_out_state_rows_pass(model: Model, _: Context) -> bool:
 
 
 def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
-    """Infer types and shapes of values in each specialization; none where one is not known."""
+    """Infer types and shapes of values in each specialization; empty if one is not known."""
     libraries = model.library_paths
     shapes: list[Mapping[str, tuple[int, ...]]] = []
     types: Mapping[str, int] = {}
     try:
         for form in copies(model.proto, model.symbol_sizes, model.requested):
             known = inferred(form, model.weights, libraries)
-            # The engine knows sizes that the model computes from shapes, once it has computed constants.
+            # The engine knows sizes that the model computes from shapes after it has computed constants.
             complete(known, names, libraries, folding=True)
             shapes.append(collect_shapes(known))
             types = collect_types(known)

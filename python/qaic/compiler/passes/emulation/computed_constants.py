@@ -21,7 +21,7 @@ from qaic.compiler.ir.elem_types import FLOAT16
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.precision_ops import standard
 
-#: operators whose results lie in [-1, 1] whatever they read
+#: operators whose results are always in [-1, 1]
 _OF_ONE: Final = (
     *("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"),
     *("EyeLike", "RandomUniform"),
@@ -95,7 +95,7 @@ def _stays_within(node: onnx.NodeProto, within: set[str], picked: tuple[int, ...
     )
 
 
-#: elements of a constant, and nodes that compute it, at most
+#: most elements of a constant, and most nodes that compute it
 _ELEMENTS: Final = 64
 _NODES: Final = 8
 
@@ -110,7 +110,7 @@ class ConstantClasses:
     folded: set[str] = field(default_factory=set)
     #: constants that are read unrounded: by a folded or float32 node, a parameter, a cast, an output
     read_plain: set[str] = field(default_factory=set)
-    #: values that some node reads rounded, with the format
+    #: values that some node reads rounded -> the format
     read_rounded: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -146,7 +146,7 @@ def note_computed(
                 continue
             overflows.readers[name] = node_label(node)
             overflows.note_lost(name, values)
-            # A filling that is clipped is counted there.
+            # Clipped fillings are counted where they are clipped.
             if filled is None or not overflows.clip:
                 overflows.note_beyond(name, values)
 
@@ -154,7 +154,7 @@ def note_computed(
 def _computed(
     name: str, model: onnx.ModelProto, makers: Mapping[str, onnx.NodeProto]
 ) -> npt.NDArray[Any] | None:
-    """Compute a constant; None where that takes many nodes, large weights, or operators of other domains."""
+    """Compute a constant; None if that takes many nodes, large weights, or operators of other domains."""
     from onnx import reference
 
     stored = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -80,16 +80,16 @@ class _Scope:
     graph: onnx.GraphProto
     parent: _Scope | None
     defined: set[str] = field(default_factory=set)
-    #: values known to be in a narrow format, with the format
+    #: values in a narrow format -> the format
     in_format: set[tuple[str, int]] = field(default_factory=set)
     #: value and format -> its copy in it
     copies: dict[tuple[str, int], str] = field(default_factory=dict)
     #: values left unrounded for their only reader
     deferred: set[str] = field(default_factory=set)
-    #: result of a folded node that is an output -> the same before rounding
+    #: result of a folded node that is an output -> its value before rounding
     folded_names: dict[str, str] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    #: value -> the nodes of this graph that read it, with the position
+    #: value -> the nodes of this graph that read it, with the input's index
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = field(default_factory=dict)
 
     def around(self, name: str) -> Iterator[_Scope]:
@@ -128,7 +128,7 @@ class Float16Emulator:
         self.preserved = value_preserving_inputs(self.types)
         self.sums = IntegerSums(model.graph, self.types, decided, self.weights.keys())
         self.constants = ConstantClasses()
-        #: computed constants that may lie beyond float16, where those are clipped
+        #: computed constants that may exceed float16, if these are clipped
         self.beyond: set[str] = set()
         #: fillings of tensors among them, by the name of the tensor
         self.fillings: dict[str, onnx.NodeProto] = {}
@@ -147,14 +147,14 @@ class Float16Emulator:
         self.sums.report()
 
     def _classify(self, graph: onnx.GraphProto, constants: Collection[str]) -> None:
-        """Learn which values of a graph and of nested ones are constant, given those visible from outside."""
+        """Find the constant values of a graph and of nested graphs, given those of outer graphs."""
         local, constant_nodes = split_constants(graph, constants)
         readers = usages(graph.node)
         for node in graph.node:
             for inner in subgraphs(node):
                 self._classify(inner, local)
         for node in reversed(constant_nodes):
-            # A reader of a constant unrounded reads what folding in float32 gives.
+            # A reader of an unrounded constant reads the result of folding in float32.
             followed = any(
                 node_key(reader) in self.constants.folded or not self.reads(reader, position)
                 for name in node.output
@@ -195,7 +195,7 @@ class Float16Emulator:
         return float_format
 
     def _wanted(self, node: onnx.NodeProto, name: str) -> bool:
-        """Return whether a value must be in the format of a node that reads or makes it."""
+        """Return True if a value must be in the format of a node that reads or makes it."""
         return self.types.get(name, 0) in ROUNDED and (
             node_key(node) in self.decided.requested or self.narrow.get(name, 0) == self.format_of(node)
         )
@@ -203,14 +203,14 @@ class Float16Emulator:
     def _is_in_format(self, scope: _Scope, name: str, float_format: int) -> bool:
         if self.types.get(name, 0) == float_format:
             return True
-        # No generator: this runs for every operand of a model.
+        # A generator would be slower; this runs for every operand of a model.
         at: _Scope | None = scope
         while at is not None and (name, float_format) not in at.in_format:
             at = None if name in at.defined else at.parent
         return at is not None
 
     def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, owner: onnx.NodeProto | None) -> None:
-        """Rewrite one graph; what enters and leaves it is as the node needs that it belongs to."""
+        """Rewrite one graph; its inputs and outputs have the formats of the node that owns it."""
         scope = _Scope(graph, parent)
         float_format = 0 if owner is None else self.format_of(owner)
         if owner is not None and float_format and standard(owner, "Loop", "Scan"):
@@ -252,11 +252,11 @@ class Float16Emulator:
 
     @staticmethod
     def _folded_name(scope: _Scope, name: str) -> str:
-        """Give the name a value has before rounding, if it was folded and is an output too."""
+        """Return the name of a value before rounding if it was folded and is an output; else its name."""
         return next((at.folded_names[name] for at in scope.around(name) if name in at.folded_names), name)
 
     def _node(self, scope: _Scope, node: onnx.NodeProto) -> None:
-        """Put the inputs of a node in its format, and its outputs where they are not by themselves."""
+        """Convert the inputs of a node to its format, and its outputs if the node itself does not."""
         float_format = self.format_of(node)
         is_rounded = bool(float_format) and node_key(node) not in self.sums.unrounded
         made = [is_rounded and self._wanted(node, name) for name in node.output]
@@ -289,7 +289,7 @@ class Float16Emulator:
                 self._round_output(scope, node, position, float_format)
 
     def _selects(self, scope: _Scope, node: onnx.NodeProto, float_format: int) -> bool:
-        """Return whether a node only picks from values that are in a narrow format."""
+        """Return True if a node only picks from values in a narrow format."""
         picked = self.preserved(node, float_format)
         return picked is not None and all(
             self.types.get(node.input[p], 0) not in FLOATS
@@ -299,7 +299,7 @@ class Float16Emulator:
         )
 
     def _defers(self, scope: _Scope, node: onnx.NodeProto, name: str, float_format: int) -> bool:
-        """Leave the rounding of a value to its only reader, where both are one unit; remembers it."""
+        """Leave the rounding of a value to its only reader if both are one unit; record it."""
         readers = scope.readers.get(name, [])
         if self.uses[name] != 1 or len(readers) != 1:
             return False
@@ -320,7 +320,7 @@ class Float16Emulator:
         return True
 
     def _is_bias(self, node: onnx.NodeProto, name: str, reader: onnx.NodeProto, position: int) -> bool:
-        """Return whether `reader` adds a constant per output channel to the result `name` of `node`."""
+        """Return True if `reader` adds a constant per output channel to the result `name` of `node`."""
         if not standard(reader, "Add") or (
             node.op_type != "MatMul" and len(node.input) > 2 and node.input[2]
         ):
@@ -338,7 +338,7 @@ class Float16Emulator:
         self.types[target] = elem_type
 
     def _round_output(self, scope: _Scope, node: onnx.NodeProto, position: int, float_format: int) -> None:
-        """Put a result in the format under its own name."""
+        """Round a result to the format, under its own name."""
         name = node.output[position]
         raw = self.fresh.make(name, "unrounded")
         narrow = self.fresh.make(name, type_name(float_format))
@@ -352,7 +352,7 @@ class Float16Emulator:
         scope.in_format.add((name, float_format))
 
     def _copy(self, scope: _Scope, name: str, float_format: int) -> str:
-        """Return the name of a copy in the format that this graph can see; make one where there is none."""
+        """Return the name of a visible copy in the format; make one if there is none."""
         for at in scope.around(name):
             if (name, float_format) in at.copies:
                 return at.copies[name, float_format]
@@ -365,7 +365,7 @@ class Float16Emulator:
         return rounded
 
     def _clip_filling(self, node: onnx.NodeProto, name: str) -> None:
-        """Clip and count the value that a node fills the tensor `name` with; other nodes stay as they are."""
+        """Clip and count the value with which a node fills the tensor `name`; other nodes do not change."""
         values = filling(node)
         if values is None or not exceeds(values):
             return
@@ -374,9 +374,9 @@ class Float16Emulator:
         set_values(attribute.t, limited)
 
     def _clipped(self, scope: _Scope, source: str, name: str) -> str:
-        """Add what clips a computed constant, and leaves infinities and NaN; returns the clipped value.
+        """Add nodes that clip a computed constant but keep infinities and NaN; return the clipped value.
 
-        `name` is what the value is called in the model.
+        `name` is the name of the value in the model.
         """
         made = self.fillings.get(name)
         if made is not None:
@@ -417,7 +417,7 @@ class Float16Emulator:
         scope.defined.add(rounded)
 
     def _narrow_constants(self, scope: _Scope) -> None:
-        """Store constants in the format of their nodes, with a cast back; what is read plain stays, too."""
+        """Store constants in the format of their nodes, with a cast back; those read unrounded also stay."""
         kept: list[onnx.TensorProto] = []
         for tensor in scope.graph.initializer:
             formats = self._constant_formats(tensor.name)
@@ -452,18 +452,18 @@ class Float16Emulator:
                     )
                     self.weights[narrow] = Weight(narrow, float_format, weight.dims, source)
                 else:
-                    # The device decodes to the type it is asked for.
+                    # The device decodes to the requested type.
                     self.weights[narrow] = replace(weight, name=narrow, elem_type=float_format)
 
     def _name_reader(self, scope: _Scope, name: str) -> None:
-        """Record in the account of constants which node reads one."""
+        """Record a reader of a constant, for messages about overflows."""
         for node, position in scope.readers.get(name, ()):
             if self.reads(node, position):
                 self.overflows.readers[name] = node_label(node)
                 return
 
     def _note_bounds(self, node: onnx.NodeProto) -> None:
-        """Count the bounds that a float16 node has as attributes."""
+        """Count overflows among the bounds that a float16 node has as attributes."""
         for attribute in node.attribute:
             if standard(node, "Clip") and attribute.name in {"min", "max"}:
                 name = f"{node_label(node)}.{attribute.name}"

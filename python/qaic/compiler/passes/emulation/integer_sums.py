@@ -20,7 +20,7 @@ from qaic.compiler.ir.precision_ops import parameter_outputs, standard
 
 #: operators that sum integers
 _SUMMING: Final = ("ConvInteger", "MatMulInteger", "ReduceSum", "MatMul")
-#: operators that a sum of integers passes
+#: operators that keep a sum of integers
 _PASSING: Final = (
     *(
         *("Add", "Concat", "Expand", "Flatten", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Sub"),
@@ -30,7 +30,7 @@ _PASSING: Final = (
 )
 #: operators that apply a scale
 _SCALING: Final = ("Div", "Mul")
-#: operators that leave a scale or a sum as it is
+#: operators that keep a scale or a sum
 _MOVING: Final = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 #: ONNX numbers of int32, int64 and uint32
 _SUM_TYPES: Final = frozenset({6, 7, 12})
@@ -102,7 +102,7 @@ class IntegerSums:
     def _kind_of_result(
         self, node: onnx.NodeProto, sums: set[str], wide: set[str], steps: set[str], constants: set[str]
     ) -> set[str] | None:
-        """Return the set that the result of a node belongs to; None where it is neither a sum nor a scale."""
+        """Return the set for the result of a node; None if it is neither a sum nor a scale."""
         read = set(filter(None, node.input))
         if standard(node, *_MOVING):
             if node.op_type == "Cast" and (

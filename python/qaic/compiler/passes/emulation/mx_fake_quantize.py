@@ -21,12 +21,12 @@ from qaic.compiler.ir.graph_walk import FreshNames
 
 #: elements that share a scale
 BLOCK: Final = 32
-#: one byte of scale and one of each element
+#: bytes of a block: one for the scale, one for each element
 BLOCK_BYTES: Final = BLOCK + 1
 
-#: operator set from which the forms of the operators used here exist
+#: first operator set with the forms of operators used here
 _MINIMUM_OPSET: Final = 13
-#: from this one ReduceMax takes its axes as an input
+#: first operator set in which ReduceMax has its axes as an input
 _AXES_INPUT_OPSET: Final = 18
 
 #: multiplying by 2**52 + 1 separates the highest bit of a double from the others
@@ -69,7 +69,7 @@ def append_mxint8_rounding(
 
 
 class _Builder:
-    """Appends nodes to a graph for one tensor of it."""
+    """Appends nodes to a graph for one of its tensors."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _Builder:
     def block_shape(self, name: str) -> str:
         """Make the shape of `name` with its last dimension split into blocks."""
         if self.shape is not None:
-            # 0 keeps a dimension; where the number of blocks is known, the one unknown may be any other.
+            # 0 keeps a dimension; if the number of blocks is known, -1 may stand for another one.
             count = -(-self.last // BLOCK) if self.last >= 0 else -1
             return self.ints([*([0] * (len(self.shape) - 1)), count, BLOCK])
         return self.node("Concat", [self._leading(name), self.ints([-1, BLOCK])], axis=0)
@@ -160,7 +160,7 @@ class _Builder:
         nothing = self.node("Mul", [blocks, self.number(0)])
         poison = self.node("ReduceSum", [nothing, self.ints([-1])], keepdims=1)
         split = self.node("Mul", [magnitude, self.number(_SPLIT, np.float64)])
-        # Not split * (1 - 2**-53): the engine takes that factor for 1 and removes the product.
+        # Not split * (1 - 2**-53), because the engine takes that factor for 1 and removes the product.
         below = self.node("Sub", [split, self.node("Mul", [split, self.number(_HALF_ULP, np.float64)])])
         power = self.node("Abs", [self.node("Sub", [split, below])])
         floor = self.number(_SMALLEST_SCALE, np.float64)

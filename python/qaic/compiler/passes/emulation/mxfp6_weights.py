@@ -34,11 +34,11 @@ from qaic.errors import InputError
 ENCODING: Final = "mxfp6_e2m3"
 _BLOCK: Final = 32
 _BLOCK_BYTES: Final = 25
-#: smaller matrices are not worth it
+#: least rows and columns of a compressed matrix
 _LEAST_SIDE: Final = 32
-#: stored exponent from which on every element of a block is a float16
+#: least stored exponent with which every element of a block is a float16
 _LEAST_OF_FLOAT16: Final = 127 - 24 + 3
-#: elements encoded at a time
+#: most elements encoded at a time
 _PIECE: Final = 1 << 18
 
 
@@ -50,12 +50,12 @@ class MxSource:
     inner: TensorSource
     elem_type: int
     dims: tuple[int, ...]
-    #: whether the blocks lie along the last but one dimension; they are stored as if it were the last
+    #: true if the blocks are along the last but one dimension; they are stored as if it were the last
     moved: bool
     #: name for messages
     name: str
-    #: Whether the blocks hold what they decode to, rounded to float16. A block below its range is encoded
-    #: again; every number of it has a place there.
+    #: True if the blocks hold values rounded to float16. A block below the range of float16 is encoded
+    #: again, which changes no number.
     float16: bool = False
 
     @property
@@ -65,7 +65,7 @@ class MxSource:
         return math.prod(batch) * rows * (-(-length // _BLOCK) * _BLOCK_BYTES)
 
     def _matrix(self) -> tuple[int, int]:
-        """Rows and length of a row as they are stored."""
+        """Return the number of rows and the length of a row, as stored."""
         first, second = self.dims[-2:]
         return (second, first) if self.moved else (first, second)
 
@@ -77,7 +77,7 @@ class MxSource:
         dtype = np.dtype(ml_dtypes.bfloat16 if bfloat else TABLE[self.elem_type][0])
         first, second = self.dims[-2:]
         step = max(1, _PIECE // max(1, self._matrix()[1]))
-        # Rows are encoded by themselves, so those of several matrices may come together.
+        # Each row is encoded by itself, so a piece may have rows of several matrices.
         whole = (math.prod(self.dims[:-1]), second)
         matrices = (
             strips(self.inner, whole, dtype, moved=False)
@@ -104,7 +104,7 @@ class MxSource:
             decoded = _core.mx_decode(blocks, piece.shape, ENCODING)
             with np.errstate(over="ignore"):
                 rounded = decoded.astype(np.float16).astype(np.float32)
-            # Beyond its range it stays what it is.
+            # Values out of the range of float16 do not change.
             np.copyto(rounded, decoded, where=~np.isfinite(rounded))
             return _core.mx_encode(rounded, ENCODING)
         except InputError as error:
@@ -203,7 +203,7 @@ class _Compressor:
         return True
 
     def _constant(self, name: str) -> tuple[Weight | None, bool]:
-        """Find the constant behind an operand, and whether its last two dimensions are swapped."""
+        """Find the constant behind an operand; also return True if its last two dimensions are swapped."""
         swapped = False
         while True:
             weight = self.model.weights.get(name)

@@ -38,7 +38,7 @@ def round_traffic(model: Model, config: PartitionConfig | None) -> int:
 
 
 class _Traffic:
-    """One walk over the main graph, in the order of its nodes."""
+    """Walks over the main graph, in the order of its nodes."""
 
     def __init__(self, model: Model, listed: list[set[str]]) -> None:
         graph = model.proto.graph
@@ -50,7 +50,7 @@ class _Traffic:
         self.opset = standard_version(model.proto)
         #: value -> partition of its node
         self.places: dict[str, int] = {}
-        #: values that hold integers in the card: they are small already
+        #: values that are integers on the card, which are small already
         self.integers: set[str] = set()
         self.rounded: dict[str, str] = {}
 
@@ -72,7 +72,7 @@ class _Traffic:
         return len(self.rounded)
 
     def _place(self, node: onnx.NodeProto) -> int | None:
-        """Return the partition of a node: its own, else the last one among those it reads from."""
+        """Return the partition of a node: its own, else the last of those it reads from."""
         key = node_key(node)
         for name in (str(node.name), key, self.facts.original.get(key, key)):
             if name in self.numbers:

@@ -113,7 +113,7 @@ def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo)
 
 
 def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
-    """Names of values of these types that only casts, inputs and outputs touch."""
+    """Return the values of these types that are only results or operands of casts, inputs or outputs."""
     computed: set[str] = set()
     for graph in all_graphs(model.graph):
         for node in graph.node:
@@ -132,7 +132,7 @@ def _widen_interface(
     facts: ValueInfo,
     fresh: FreshNames,
 ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-    """Read inputs and yield outputs through casts; the program's interface stays as it is.
+    """Read inputs and write outputs through casts, so that the program's interface does not change.
 
     `casts` widen constants, of which some may be outputs.
     """

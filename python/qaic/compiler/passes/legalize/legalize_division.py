@@ -30,20 +30,20 @@ from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reade
 #: operators that divide; Mod traps in the engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})
 
-#: types whose division is an instruction of the processor; narrower ones are divided as int32
+#: types that the processor divides; narrower types are divided as int32
 _SMALLEST: Final = {INT32: -(2**31), INT64: -(2**63)}
 
-#: types in which a size that is no zero may be one
+#: types in which a nonzero size may become zero
 _NARROW: Final = frozenset({INT8, UINT8, INT16, UINT16})
 
-#: magnitude below which a number has a place in every type of integers
+#: numbers of a smaller magnitude are in every integer type
 _EVERYWHERE: Final = 128
 
 #: operators whose results are sizes, never negative
 _SIZES: Final = frozenset({"Shape", "Size"})
 
 _CASTING: Final = frozenset({"Cast", "CastLike"})
-#: operators that pass on what their first operand holds; a cast does so of sizes and small numbers alone
+#: operators that keep the numbers of their first operand; a cast does so only for sizes and small numbers
 _PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
 
@@ -148,7 +148,7 @@ class _Divisions:
         if values is None:
             return True
         if is_cast:
-            # Small numbers have a place in every type, so a cast keeps them.
+            # Small numbers are in every type, so a cast keeps them.
             values = np.trunc(values.astype(np.float64))
             return bool(((values == number) | ~(np.abs(values) < _EVERYWHERE)).any())
         return bool((values == number).any())

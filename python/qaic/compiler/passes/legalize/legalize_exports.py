@@ -43,16 +43,16 @@ from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added
 
-#: from this version of the operator set on, a mask may have fewer columns than keys, so one is not for all
+#: first operator set in which a mask may have fewer columns than keys, so one is not for all
 _PADDED_MASKS: Final = 24
 
 #: operators whose result has the rank of their first input
 _SAME_RANK: Final = frozenset({"Cast", "Concat", "Identity", "Neg", "Slice"})
 
-#: operators whose results are asked about
+#: operators whose results are recorded
 _LEARNT: Final = _SAME_RANK | {"Constant", "Gather", "Shape", "SplitToSequence"}
 
-#: sizes, symbols, and None for what is not known
+#: sizes, symbols, and None for unknown dims
 _Dims = tuple[int | str | None, ...]
 
 
@@ -99,17 +99,17 @@ class _Scope:
     version: int
     #: values whose dims a rewriting may need
     wanted: set[str]
-    #: numbers of dims
+    #: ranks
     ranks: dict[str, int] = field(default_factory=dict)
     #: dims that the model declares
     shapes: dict[str, _Dims] = field(default_factory=dict)
-    #: integers that are constants: one, or a list
+    #: constant integers: one, or a list
     integers: dict[str, int | list[int]] = field(default_factory=dict)
     #: sequence -> the node that makes it
     splits: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    #: nodes in front of the one that is rewritten
+    #: nodes before the rewritten one
     made: list[onnx.NodeProto] = field(default_factory=list)
-    #: names for their results, once there is one
+    #: maker of names for their results, made on demand
     fresh: list[FreshNames] = field(default_factory=list)
 
     def declare(self, graph: onnx.GraphProto) -> None:
@@ -169,7 +169,7 @@ class _Scope:
             self.integers[name] = dense(tensor).tolist()
 
     def _learn(self, node: onnx.NodeProto) -> None:
-        """Note what the results of a node are, as far as a rewriting may need it."""
+        """Record the facts about the results of a node that a rewriting may need."""
         kind = node.op_type
         if kind not in _LEARNT or node.domain not in STANDARD_DOMAINS or not node.output:
             return
@@ -193,7 +193,7 @@ class _Scope:
 
 
 def _scalar_operands(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Range: make scalars of all operands where one is known to have a dimension."""
+    """Range: make all operands scalars if one is known to have a dimension."""
     if all(scope.ranks.get(name, 0) == 0 for name in node.input):
         return node
     scalars = [
@@ -204,7 +204,7 @@ def _scalar_operands(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """SequenceAt: slice the tensor whose pieces are the sequence, where the place of the piece is known."""
+    """SequenceAt: slice the tensor whose pieces are the sequence, if the index of the piece is known."""
     sequence, index = node.input
     split = scope.splits.get(sequence)
     number = scope.integers.get(index)
@@ -226,7 +226,7 @@ def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
         return node
     result, axis = node.output[0], attributes.get("axis", 0)
     bounds = [scope.integer(result, value) for value in (begin, end, axis)]
-    # Of pieces that have a length `keepdims` says nothing.
+    # `keepdims` does not apply to pieces with a length.
     if (len(split.input) > 1 and split.input[1]) or attributes.get("keepdims", 1):
         return _copy(node, "Slice", [split.input[0], *bounds])
     sliced = scope.add("Slice", result, split.input[0], *bounds)
@@ -273,7 +273,7 @@ def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-#: from this version of the operator set on, the axes of Squeeze are an input
+#: first operator set in which the axes of Squeeze are an input
 _AXES_AS_INPUT: Final = 13
 
 #: inputs of Attention
@@ -289,7 +289,7 @@ _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]]
 
 
 def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[str] = ()) -> onnx.NodeProto:
-    """Copy a node with other inputs, and where `operator` is given as another operator without attributes."""
+    """Copy a node with other inputs; with `operator`, as another operator without attributes."""
     copy = clone(node)
     set_inputs(copy, inputs)
     if operator is not None:
@@ -362,7 +362,7 @@ def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str
 
 
 def _elem_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
-    """Element type of what a Where selects from: that of any value that is known."""
+    """Return the element type of the values that a Where selects from, from any known one."""
     return next((types[name] for name in (*node.input[1:], *node.output) if name in types), 0)
 
 
@@ -391,7 +391,7 @@ def legalize_where_pass(model: Model, _: Context) -> bool:
     return model.rewrite(legalize_where)
 
 
-#: operators whose results may be moved or taken over from elsewhere
+#: operators whose results may be moved or reused
 _MOVING: Final = (
     *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "If", "Loop", "MaxPool", "Pad", "Reshape"),
     *("Scan", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
@@ -431,7 +431,7 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
         for node in graph.node:
             nodes.append(node)
             nodes += [helper.make_node("Max", [name], [apart[name]]) for name in node.output if name in apart]
-        # Operands of the node itself change, too, because both names have the same value.
+        # Operands of the node itself are also renamed, because both names have the same value.
         replace_all_uses_with([node for node in graph.node if any(subgraphs(node))], apart)
         set_nodes(graph, nodes)
     return added

@@ -26,13 +26,13 @@ from qaic.compiler.ir.precision_ops import standard
 #: domains of functions that stand for operators of the card
 DOMAINS: Final = frozenset({"com.qualcomm.cloud", "com.qti.aisw.onnx"})
 
-#: functions that one rounding belongs to, so that they are expanded behind the passes about precision
+#: functions with one rounding, which are expanded after the passes about precision
 UNITS: Final = frozenset({("com.qti.aisw.onnx", "CustomRMSNorm")})
 
-#: from this version of the operator set on, axes of a reduction are an input
+#: first operator set in which the axes of a reduction are an input
 _AXES_AS_INPUT: Final = 18
 
-#: from this version of the operator set on, CastLike exists
+#: first operator set with CastLike
 _CAST_LIKE: Final = 15
 
 
@@ -75,7 +75,7 @@ def _rewrite(body: onnx.GraphProto | onnx.FunctionProto, fresh: FreshNames, vers
 
 @dataclass(slots=True)
 class _Writer:
-    """Nodes in front of one node of a body."""
+    """Writes nodes before a node of a body."""
 
     node: onnx.NodeProto
     fresh: FreshNames
@@ -94,14 +94,14 @@ class _Writer:
 
 
 def _guard_gather(writer: _Writer) -> None:
-    """GatherND: read the nearest row in place of one outside."""
+    """GatherND: read the nearest row in place of a row outside."""
     skipped = next((a.i for a in writer.node.attribute if a.name == "batch_dims"), 0)
     nearest = _nearest(writer, _wide_indices(writer), _sizes(writer, skipped))
     replace_input_with(writer.node, 1, nearest)
 
 
 def _guard_scatter(writer: _Writer) -> None:
-    """ScatterND: repeat the first write that is inside in place of one outside.
+    """ScatterND: repeat the first write inside in place of a write outside.
 
     Two equal writes to one place are harmless in any order. Without a write inside, what is there is written
     again. Rows are chosen by Gather, which takes every element type.
@@ -120,7 +120,7 @@ def _guard_scatter(writer: _Writer) -> None:
     first = add("ArgMax", add("Cast", valid, to=INT64), axis=0, keepdims=1)
     has_first = add("Gather", valid, first, axis=0)
 
-    # Behind the tuples stands the one to repeat, and behind the rows what is at its place.
+    # After the tuples comes the one to repeat; after the rows, the row at its place.
     tuples = add("Reshape", indices, add("Concat", ints([-1]), add("Shape", sizes), axis=0))
     spare = _nearest(writer, add("Gather", tuples, first, axis=0), sizes)
     row_shape = add("Concat", count, ints([-1]), axis=0)
@@ -161,7 +161,7 @@ def unguarded(scatter: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> 
 def _maker(
     makers: Mapping[str, onnx.NodeProto], node: onnx.NodeProto | None, place: int, kind: str, wanted: str
 ) -> onnx.NodeProto | None:
-    """Return what makes an operand of a node of some kind, if that is an operator of another."""
+    """Return the producer of an operand of a node of one kind if it is an operator of another kind."""
     if node is None or not standard(node, kind):
         return None
     maker = makers.get(node.input[place])
@@ -169,12 +169,12 @@ def _maker(
 
 
 def _wide_indices(writer: _Writer) -> str:
-    """Cast the indices to int64, the only type that ONNX has for them; the card takes int32 too."""
+    """Cast the indices to int64, their only type in ONNX; the card also accepts int32."""
     return writer.add("Cast", writer.node.input[1], to=INT64)
 
 
 def _sizes(writer: _Writer, skipped: int) -> str:
-    """Sizes of the dimensions that the indices count in, behind `skipped` others."""
+    """Return the sizes of the indexed dimensions, after `skipped` others."""
     data, indices = writer.node.input[:2]
     width = writer.add("Gather", writer.add("Shape", indices), writer.ints([-1]), axis=0)
     start = writer.ints([skipped])
@@ -201,7 +201,7 @@ def _is_rms_norm(function: onnx.FunctionProto) -> bool:
 def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
     """Write ``y = x / sqrt(mean(x ** 2) + epsilon) * weight`` over the last axis, in float32.
 
-    The order of the operators is the one that the engine makes a single kernel of.
+    The engine fuses operators in this order into a single kernel.
     """
     source, weight = function.input
     result = function.output[0]

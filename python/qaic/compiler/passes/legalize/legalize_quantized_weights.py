@@ -44,7 +44,7 @@ _KEPT_IN: Final = {_UINT4: UINT8, _INT4: INT8}
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
 _PACKED_PRODUCT: Final = "MatMulNBits"
-#: operators that some nodes of are written out
+#: operators of which some nodes are expanded
 _REWRITTEN: Final = frozenset({"Cast", "DequantizeLinear"})
 
 
@@ -83,7 +83,7 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
 
 
 def _is_ahead(node: onnx.NodeProto, version: int) -> bool:
-    """Return whether a node has blocks before there are any, or a cast that some engine has no kernel for."""
+    """Return True if the operator set lacks the node's blocks, or some engine the kernel of its cast."""
     return (
         version < _HAS_BLOCKS and standard(node, "DequantizeLinear") and _integer(node, "block_size", 0) != 0
     ) or _is_narrow_cast(node)
@@ -108,7 +108,7 @@ def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None
     for graph in all_graphs(model.graph):
         for tensor in [tensor for tensor in graph.initializer if tensor.data_type in _KEPT_IN]:
             _widen(tensor)
-        # What callers see keeps its type, which no buffer has, and is refused by it.
+        # Outputs keep their type, which no buffer has, so they are refused later.
         ends = () if graph is model.graph else (*graph.input, *graph.output)
         for value in (*ends, *graph.value_info):
             kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
@@ -127,7 +127,7 @@ def _widen(tensor: onnx.TensorProto) -> None:
 
 
 def _wide(weight: Weight) -> Weight:
-    """Unpack a large constant: the lower four bits of a byte come first."""
+    """Unpack a large constant; the lower four bits of a byte come first."""
     packed = np.frombuffer(read_all(weight.source), np.uint8)
     values = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[: math.prod(weight.dims)]
     if weight.elem_type == _INT4:
@@ -187,7 +187,7 @@ class _Rewriter:
         return self._add("Constant", base=base, value=tensor)
 
     def _cast(self, node: onnx.NodeProto) -> None:
-        """Keep the lower four bits, as a cast to such a type does."""
+        """Keep the lower four bits, as a cast to a four-bit type does."""
         source, result = node.input[0], node.output[0]
         if _integer(node, "to", 0) == _UINT4:
             number = self._add("Cast", source, base=result, to=UINT8)

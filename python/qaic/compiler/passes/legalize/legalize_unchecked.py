@@ -55,7 +55,7 @@ _NEEDING_ELEMENTS: Final = {
     (_ENGINE_DOMAIN, "GroupQueryAttention"): (2,),
     (_ENGINE_DOMAIN, "MultiHeadAttention"): (2,),
 }
-#: operators that this pass guards, rewrites or refuses; it does not look into functions
+#: operators that this pass guards, rewrites or refuses; it skips functions
 UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "MaxUnpool", "STFT", "Trilu"}).union(
     name for _, name in _SELECTING.keys() | _NEEDING_ELEMENTS.keys()
 )
@@ -63,7 +63,7 @@ UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "MaxUnpool", "STFT", "T
 _AXIS, _FRAME_LENGTH = 2, 3
 #: positions of operands of GroupQueryAttention
 _QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
-#: diagonals beyond all elements of a tensor
+#: offset of a diagonal beyond all elements of a tensor
 _FARTHEST: Final = 2**40
 
 
@@ -109,7 +109,7 @@ class _Selection:
     tokens: str
     groups: int
     word: str
-    #: whether only the run tells if there is a single position
+    #: true if only the run shows whether there is a single position
     is_open: bool
 
     @classmethod
@@ -149,7 +149,7 @@ class _Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Attributes of a Col2Im, one number for each dimension of the image."""
+    """The attributes of a Col2Im, one number for each dimension of the image."""
 
     dilations: npt.NDArray[np.int64]
     strides: npt.NDArray[np.int64]
@@ -186,7 +186,7 @@ def _col2im_fault(
 
 
 def _empty_fault(node: onnx.NodeProto, data: tuple[int, ...]) -> str:
-    """Return why the kernel of a node would end the process: a dim that it divides by is 0."""
+    """Return the reason that the kernel of a node would end the process: it divides by a dim of 0."""
     domain = "" if node.domain in STANDARD_DOMAINS else node.domain
     needed = _NEEDING_ELEMENTS.get((domain, node.op_type), ())
     is_ended = any(at < len(data) and data[at] == 0 for at in needed)
@@ -302,7 +302,7 @@ def _zeros(
     types: Mapping[str, int],
     guards: GuardNodes,
 ) -> onnx.NodeProto:
-    """Make a node of zeros that takes the place of a sum of nothing."""
+    """Make a node of zeros in place of an empty sum."""
     (result,) = node.output
     if len(set(results)) != 1 or result not in types:
         raise refused_operand(
@@ -387,7 +387,7 @@ def _lengths(node: onnx.NodeProto, sizes: list[str], shapes: ShapesInSets, guard
     end = least_of(held, compute("Add", past, tokens))
     if sizes[2]:
         end = least_of(end, size(sizes[2], 0))
-    # In the first step all tokens are new, and a sample may be shorter than the others.
+    # In the first step all tokens are new, and samples may have different lengths.
     least = compute("Where", test("Equal", most, tokens), 0, compute("Sub", tokens, 1))
     title = f"{node_label(node)} (length beyond the cache)"
     return guards.reject(

@@ -24,10 +24,10 @@ from qaic.compiler.passes.shape_inference.engine_shapes import inferred
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
 
-#: sets of shapes at most: the container lists them all
+#: most sets of shapes, because the container lists them all
 MAX_SETS: Final = 16_384
 
-#: sets of shapes that are inferred one by one
+#: most sets of shapes that are inferred one by one
 _FEW: Final = 16
 
 _OPTION: Final = "dynamic_shape_input"
@@ -81,7 +81,7 @@ def sizes_of(
 
 
 def _symbols_in(text: str, bounds: Mapping[str, int]) -> list[str]:
-    """List the symbols of a dimension; one that has a bound of its own is a symbol whatever its text."""
+    """List the symbols of a dimension; a dimension with its own bound is a symbol, whatever its text."""
     return [text] if text in bounds else sorted(symbols_in(text))
 
 
@@ -131,7 +131,7 @@ def infer_specializations(
 
 @dataclass(frozen=True, slots=True)
 class _NamedSpecs:
-    """Inputs and outputs whose dims are numbers or symbols."""
+    """The inputs and outputs, whose dims are numbers or symbols."""
 
     inputs: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...]
     outputs: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...]
@@ -166,13 +166,13 @@ def _size(text: str, sizes: Mapping[str, int]) -> int:
 def _named_specs(
     model: onnx.ModelProto, weights: dict[str, Weight], first: TensorSpecs, given: Mapping[str, int]
 ) -> _NamedSpecs | None:
-    """Infer the dims of all specs as numbers and symbols; None where one is neither.
+    """Infer the dims of all specs as numbers and symbols; None if one is neither.
 
-    Inference makes up symbols of its own where it knows nothing, so only what follows from `given` counts.
+    Inference invents symbols for unknown dims, so only symbols of `given` count.
     """
     view = with_weights_as_inputs(model, weights)
     for value in view.graph.output:
-        # What the file claims may speak of one size.
+        # Declarations in the file may hold for only one size.
         clear_shape(value)
     found = symbols.infer(view).graph
     values = {value.name: value for value in (*found.input, *found.output)}

@@ -22,7 +22,7 @@ from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
 from qaic.compiler.passes.shape_inference import loop_shapes, shape_arithmetic
 
-#: where the engine's spelling of a type differs from ours
+#: names of types in the engine -> our names, if they differ
 _SPELLINGS = {"float": "float32", "double": "float64"}
 
 
@@ -56,7 +56,7 @@ def complete(
     options.intra_op_num_threads = 1
 
     def session_of(proto: onnx.ModelProto) -> ort.InferenceSession:
-        # Without the last switch the package retries and says so on standard output.
+        # Without the last switch, the package retries and prints a message on stdout.
         content = proto.SerializeToString()
         return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
@@ -66,7 +66,7 @@ def complete(
         try:
             session = session_of(ranked)
         except Exception:  # noqa: BLE001 - as below
-            # Sequences have no shape to ask for, and what is one is not known before.
+            # Sequences have no shape, and only the engine tells which values are sequences.
             ranks = {}
             session = session_of(probe)
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
@@ -90,7 +90,7 @@ def complete(
         elif not tensor.elem_type:
             tensor.elem_type = types[found.name] = _before_widening(makers[found.name], types, code)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        # The engine says of a value whose rank it does not know what it says of a scalar.
+        # The engine reports a value of unknown rank as a scalar.
         is_scalar = name in ranks and results[ranks[name]].shape == [0]
         if known or found.shape is None or not (found.shape or is_scalar):
             continue
@@ -115,7 +115,7 @@ def _add_ranks(probe: onnx.ModelProto, names: Sequence[str]) -> dict[str, str]:
 
 
 def _before_widening(node: onnx.NodeProto, types: Mapping[str, int], widened: int) -> int:
-    """Element type of a result that the engine, which was given float32 for float16, knows as `widened`.
+    """Return the element type of a result that has the type `widened` with float32 in place of float16.
 
     Operators without a schema in onnx keep the type of their first float operand.
     """

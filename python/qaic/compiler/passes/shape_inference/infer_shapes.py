@@ -20,15 +20,15 @@ from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone
 from qaic.compiler.passes.shape_inference.size_conflicts import SizeCheck, Sizes, refusal
 from qaic.errors import CompileError
 
-#: sets of sizes that are checked one by one
+#: most sets of sizes that are checked one by one
 _CHECKED: Final = 16
 
 
 def _refuse_conflicts(model: Model, cause: CompileError | None = None) -> None:
-    """Refuse a set of sizes that a node cannot take; of many sets some are checked."""
+    """Refuse a set of sizes that does not fit a node; of many sets, only some are checked."""
     check = SizeCheck()
     sets = range(len(model.symbol_sizes))
-    # A stride that divides no power of two, so that of two symbols each meets all sizes of the other.
+    # An odd stride, so that each of two symbols meets all sizes of the other.
     chosen = sets if len(sets) <= _CHECKED else sorted({at * 7919 % len(sets) for at in range(_CHECKED)})
     inferred = dict(enumerate(model.specialized)) if len(model.specialized) == len(sets) else {}
     for at in chosen:
@@ -57,14 +57,14 @@ def infer_shapes_pass(model: Model, context: Context) -> bool:
                 model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
             )
         except CompileError as error:
-            # With a size that is too large nothing is inferred.
+            # Nothing is inferred with a size that is too large.
             if error.code != "compile.tensor_too_large":
                 _refuse_conflicts(model, error)
             raise
         _refuse_conflicts(model)
         for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
             symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
-        # Which set of shapes it is makes no difference to a type.
+        # Types are the same in every set of shapes.
         model.facts = ValueInfo(collect_types(model.specialized[0]), model.specialized)
     return False
 
@@ -87,13 +87,13 @@ def open_sizes_pass(model: Model, _: Context) -> bool:
 
 
 def _is_refused(proto: onnx.ModelProto, model: Model) -> bool:
-    # The engine infers shapes again after it has folded constants, with the sizes that they give.
+    # After folding constants, the engine infers shapes again with their values.
     view = with_weights_as_inputs(proto, model.weights)
     return bool(engine_shapes.complete(view, (), model.library_paths, folding=True))
 
 
 def _open(graph: onnx.GraphProto) -> None:
-    """Leave out the sizes of all inputs; the ranks stay."""
+    """Remove the sizes of all inputs, but not their ranks."""
     for value in graph.input:
         for position in range(len(value.type.tensor_type.shape.dim)):
             clear_dim(value, position)

@@ -31,7 +31,7 @@ from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_value
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
-#: places of the operands that a Loop has before its states
+#: indices of the operands of a Loop; the states begin at the last
 _COUNT, _CONDITION, _STATES = 0, 1, 2
 
 
@@ -140,7 +140,7 @@ def _model_of(
 
 
 def _trips(found: onnx.ModelProto, node: onnx.NodeProto, body: onnx.ModelProto) -> int | None:
-    """Count the iterations of a loop; None where that depends on data."""
+    """Count the iterations of a loop; None if they depend on data."""
     going_on = behind(body.graph.output[0].name, producers(body.graph.node), "Identity")
     values = computed_values(found)
     is_endless = going_on == body.graph.input[_CONDITION].name or bool(

@@ -24,10 +24,10 @@ Attributes = Mapping[str, Any]
 #: inputs, attributes and operator set -> result
 Compute = Callable[[Sequence[Any], Attributes, int], Any]
 
-#: elements of a result at most: sizes are few, and counted positions as many as a context is long
+#: most elements of a result: sizes are few, and there are as many positions as the context is long
 _MOST_ELEMENTS: Final = 4096
 
-#: rounds of computing and inferring at most; each makes shapes known that the next one reads
+#: most rounds of computing and inferring; each one finds shapes that the next one reads
 _MOST_ROUNDS: Final = 8
 
 
@@ -98,9 +98,9 @@ def _computed(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
-    """Copy a model with known values in the place of the nodes that compute them.
+    """Copy a model with known values in place of the nodes that compute them.
 
-    Of those only what other nodes read is kept. What was inferred with less is inferred again.
+    Only values that other nodes read are kept. Earlier inferred shapes are inferred again.
     """
     graph = model.graph
     others = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
@@ -131,7 +131,7 @@ def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx
 
 
 def _learn(found: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
-    """Take over the types and shapes that `found` does not have."""
+    """Add types and shapes that `found` does not have."""
     declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
     for value in (*inferred.graph.value_info, *inferred.graph.output):
         own = declared.get(value.name)
@@ -142,14 +142,14 @@ def _learn(found: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
 
 
 def _checked(count: int) -> int:
-    """Refuse a result that is too large to be made."""
+    """Refuse a result that is too large."""
     if not 0 <= count <= _MOST_ELEMENTS:
         raise ValueError(count)
     return count
 
 
 def _operands(operation: Callable[..., Any]) -> Compute:
-    """Compute with broadcasting operands, in their own element type."""
+    """Compute with broadcast operands, in their own element type."""
 
     def compute(inputs: Sequence[Any], _: Attributes, __: int) -> Any:
         _checked(math.prod(np.broadcast_shapes(*(value.shape for value in inputs))))
@@ -159,7 +159,7 @@ def _operands(operation: Callable[..., Any]) -> Compute:
 
 
 def _extreme(function: Callable[..., Any]) -> Compute:
-    """Minimum or maximum of any number of operands."""
+    """Compute the minimum or maximum of the operands."""
     return _operands(lambda *operands: functools.reduce(function, operands))
 
 
@@ -216,7 +216,7 @@ def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Any:
     chosen = [slice(None)] * data.ndim
     for at, axis in enumerate(range(len(starts)) if axes is None else axes):
         step = 1 if steps is None else steps[at]
-        # Far beyond the beginning, with a negative step, means up to it.
+        # An end far before the beginning, with a negative step, means up to the first element.
         end = None if step < 0 and ends[at] < -data.shape[axis] else ends[at]
         chosen[axis] = slice(starts[at], end, step)
     return data[tuple(chosen)]

@@ -41,7 +41,7 @@ from qaic.errors import CompileError
 
 Dims = tuple[int | str, ...]
 
-#: operators of the standard set of which inference does not compare all sizes
+#: operators of the standard set whose sizes inference does not fully compare
 _ASKED: Final = frozenset(
     {
         *(
@@ -62,27 +62,27 @@ _ASKED: Final = frozenset(
     }
 )
 
-#: operators that take zeros as integers, whatever the sizes
+#: operators that accept zeros as integers, for all sizes
 _TAKING_ZEROS: Final = frozenset(
     {"Gather", "GatherElements", "GatherND", "MaxUnpool", "Scatter", "ScatterElements", "ScatterND"}
 )
 
-#: operators of the engine whose sizes it compares only in a run, in every release
+#: operators of the engine that compare sizes only in a run, in every release
 _COMPARED_IN_RUNS: Final = frozenset(
     {"BiasGelu", "BiasSoftmax", "FastGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 )
 
-#: elements and multiply-accumulates of a node that is run
+#: most elements and multiply-accumulates of a node that is run
 _MOST_ELEMENTS: Final = 1 << 22
 _MOST_MACS: Final = 1 << 26
 
-#: sizes of one symbol that are tried, and nodes of all trials together
+#: most sizes tried for one symbol, and most nodes of all trials
 _MOST_SIZES: Final = 24
 _MOST_NODES: Final = 20_000
 
 _NARROW: Final = frozenset({FLOAT16, BFLOAT16})
 _INTEGERS: Final = frozenset({INT32, INT64})
-#: types that have no division by zero
+#: types in which a division by zero does not trap
 _DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" in name)
 #: attributes that kernels divide by
 _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})
@@ -173,7 +173,7 @@ class SizeCheck:
         shapes: Mapping[str, tuple[int, ...]],
         values: Mapping[str, NDArray[Any]],
     ) -> str:
-        """Return why a node cannot take its operands; empty if it can, or if that is not known."""
+        """Return the reason that a node does not fit its operands; empty if it fits or if that is unknown."""
         if standard(node, "Reshape"):
             return _reshape_reason(node, shapes, values)
         if standard(node, "Conv"):
@@ -188,7 +188,7 @@ class SizeCheck:
         if is_empty_sum(node, lambda name: (shapes[name],) if name in shapes else ()) or resizes_from_the_end(
             [node]
         ):
-            # Engines may end the process before such nodes are rewritten.
+            # The engine may end the process with nodes that are rewritten only later.
             return ""
         key = (
             node.op_type,
@@ -235,10 +235,10 @@ def _is_asked(node: onnx.NodeProto) -> bool:
 
 
 def _suspects(found: onnx.ModelProto) -> set[int]:
-    """Find the nodes of the main graph that inference refuses, or about which it only misses something."""
+    """Find the nodes of the main graph that inference refuses or leaves incomplete."""
     shapes = collect_shapes(found)
     outputs = {value.name for value in found.graph.output}
-    # An inference that fails leaves a result open, unless the model claims its shape.
+    # A failed inference leaves a result open, unless the model declares its shape.
     if all(name in shapes for node in found.graph.node for name in node.output if name):
         return {at for at, node in enumerate(found.graph.node) if outputs.intersection(node.output)}
     numbered = clone(found)
@@ -282,7 +282,7 @@ def _widened(value: NDArray[Any]) -> NDArray[Any]:
 
 
 def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
-    """Load a model of one node and run it; shows why its operands do not fit."""
+    """Load and run a model of one node; return the reason that its operands do not fit."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -294,7 +294,7 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
             model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
-        # All else may be a kernel that is missing for what the compiler rewrites later.
+        # Other errors may be missing kernels of nodes that the compiler rewrites later.
         return engine_reason(error) if "ShapeInferenceError" in str(error) else ""
     if not is_run:
         return ""
@@ -311,7 +311,7 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
         try:
             session.run(None, feeds)
         except Exception as error:  # noqa: BLE001 - as above
-            # What else is raised is about the feeds, such as types that numpy does not have.
+            # Other exceptions concern the feeds, such as types that numpy lacks.
             if type(error).__name__ not in _OF_OPERATORS or "Unexpected input data type" in str(error):
                 return ""
             reason = reason or engine_reason(error)
@@ -435,7 +435,7 @@ def _small_lists(cut: onnx.ModelProto, node: onnx.NodeProto) -> Iterator[list[in
 
 
 def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
-    """Copy what of a model leads to a node of the main graph."""
+    """Copy the part of a model that leads to a node of the main graph."""
     makers = producers(view.graph.node)
     own = makers[next(name for name in node.output if name)]
     needed: dict[int, onnx.NodeProto] = {}
@@ -456,7 +456,7 @@ def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
 
 
 def _resize(view: onnx.ModelProto, sizes: Sizes, given: Mapping[str, int]) -> bool:
-    """Give the inputs of a model other sizes; False where one is none."""
+    """Give the inputs of a model other sizes; False if one is not a valid size."""
     for value in view.graph.input:
         for dim, text in zip(
             value.type.tensor_type.shape.dim, sizes.declared.get(value.name, ()), strict=False
