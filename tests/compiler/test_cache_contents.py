@@ -1,13 +1,17 @@
 """The compile cache keeps whole programs and nothing else, within the size that it may have."""
 
+import errno
 import importlib.metadata
+import itertools
 import os
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -238,18 +242,113 @@ def test_a_held_lock_is_waited_for_only_while_its_holder_works(folder, tmp_path,
         assert first
         with cache_contents.locked(lock) as second:
             assert not second
+        assert not waits
+        with cache_contents.locked(lock, workplace=folder) as third:
+            assert not third
         idle = len(waits)
-        # For as long as a process writes there, patience does not run out.
-        with work_folder(program.parent) as working:
+        assert idle > 0
+        # For as long as a process works there, patience does not run out.
+        with work_folder(folder) as working:
             steps = iter(range(3 * idle))
             monkeypatch.setattr(
                 cache_contents.time,
                 "sleep",
                 lambda _: next(steps, None) is None and shutil.rmtree(working, ignore_errors=True),
             )
-            with cache_contents.locked(lock) as third:
-                assert not third
+            with cache_contents.locked(lock, workplace=folder) as fourth:
+                assert not fourth
             assert next(steps, None) is None
+
+
+def test_a_program_that_takes_long_is_made_once(folder, tmp_path, monkeypatch):
+    """Regression: after ten seconds, each process that waited for a program made it too."""
+    source = qaic.compile(save(tmp_path, scaled())).path
+    store, is_writing, is_over = cache.open_cache(), threading.Event(), threading.Event()
+    polls = itertools.count()
+
+    def write(path):
+        is_writing.set()
+        is_over.wait()
+        shutil.copy(source, path)
+
+    def sleep(_):
+        # Longer than patience lasts.
+        if next(polls) == 3 * cache_contents._PATIENCE_S / cache_contents._POLL_S:
+            is_over.set()
+            writer.join()
+
+    monkeypatch.setattr(cache_contents.time, "sleep", sleep)
+    writer = threading.Thread(target=store.build, args=("key", write))
+    writer.start()
+    is_writing.wait()
+    try:
+        made = store.build("key", lambda _: pytest.fail("made again"))
+    finally:
+        is_over.set()
+        writer.join()
+    assert made.read_bytes() == source.read_bytes()
+
+
+def test_a_program_that_is_looked_up_is_not_removed(folder, tmp_path, monkeypatch):
+    """Another process shrinks the cache in the middle of a lookup, or a lookup ends while it does."""
+    paths = [save(tmp_path, scaled(factor), f"{factor}.onnx") for factor in (2.0, 3.0)]
+    program, other = (compiled_and_let_go(path) for path in paths)
+    usable = cache._is_usable
+
+    def is_usable(path):
+        found = usable(path)
+        assert cache_contents.shrink(folder, 0) > 0
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_is_usable", is_usable)
+        assert qaic.compile(paths[0]).path == program
+    assert program.exists()
+    assert not other.exists()
+    assert compiled_and_let_go(paths[1]) == other
+    remove = cache_contents._remove_program
+
+    def remove_after_lookup(path):
+        assert qaic.compile(paths[1]).path == path == other
+        return remove(path)
+
+    monkeypatch.setattr(cache_contents, "_remove_program", remove_after_lookup)
+    assert cache_contents.shrink(folder, 0) == 0
+    assert other.exists()
+
+
+def test_clear_removes_what_killed_processes_left(folder, tmp_path):
+    """More processes than there are numbered folders worked at once, and a profiler next to a program."""
+    program = qaic.compile(save(tmp_path, scaled())).path
+    left = [parent / f".openqaic-{name}.tmp" for parent in (folder, program.parent) for name in ("0", "k1x")]
+    for each in left:
+        (each / "deep").mkdir(parents=True)
+        (each / "deep" / "programqpc.bin").write_bytes(b"half")
+    with work_folder(folder) as mine, work_folder(program.parent) as other:
+        assert console_run(["cache", "clear"]) == 0
+        assert mine.exists()
+        assert other.exists()
+    assert unfinished(folder) == []
+    assert program.exists()
+
+
+@pytest.mark.parametrize("refused", ["list", "remove"])
+def test_clear_goes_on_after_a_program_that_it_may_not_change(folder, tmp_path, monkeypatch, capsys, refused):
+    programs = [compiled_and_let_go(save(tmp_path, scaled(factor), f"{factor}.onnx")) for factor in range(3)]
+    kept = programs[1]
+    real = {"list": os.scandir, "remove": Path.unlink}[refused]
+
+    def refuse(path=".", *words, **keywords):
+        place = Path(path) if refused == "list" else Path(path).parent
+        if place == kept.parent:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *words, **keywords)
+
+    monkeypatch.setattr(*((os, "scandir") if refused == "list" else (Path, "unlink")), refuse)
+    assert console_run(["cache", "clear"]) == 0
+    monkeypatch.undo()
+    assert [path.exists() for path in programs] == [False, True, False]
+    assert "removed 2 programs" in capsys.readouterr().out
 
 
 def test_clear_goes_on_after_what_it_cannot_remove(folder, tmp_path):
@@ -304,6 +403,9 @@ def test_a_clock_that_was_set_back_keeps_no_program_for_long(folder, tmp_path, m
     aged(stale, -365 * 86_400)
     aged(used, 100)
     assert [entry.path for entry in cache_contents.entries(folder)] == [newest, used, stale]
+    # Time of a clock before 1970.
+    os.utime(stale, ns=(-(10**18), -(10**18)))
+    assert cache_contents.entries(folder)[-1] == cache_contents.Entry(stale, mock.ANY, 0)
     cache_contents.shrink(folder, 2 * cache_contents.entries(folder)[0].nbytes)
     assert [path.exists() for path in (newest, used, stale)] == [True, True, False]
     # The year passes.

@@ -59,10 +59,9 @@ class Cache:
     def lookup(self, key: str) -> Path | None:
         """Return the program of a key; one that is damaged or of another user counts as absent."""
         path = self.folder / key / QPC_FILE_NAME
-        if not _is_usable(path):
-            return None
+        # Noted first, so that no other process removes the program while it is checked.
         note_use(path)
-        return path
+        return path if _is_usable(path) else None
 
     def build(self, key: str, write: Callable[[Path], None], *, again: bool = False) -> Path:
         """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
@@ -76,10 +75,10 @@ class Cache:
         if found.st_uid != os.geteuid() or not is_trusted(found):
             return Cache(_private_folder(str(entry), "another user can write there")).build(key, write)
         path = entry / QPC_FILE_NAME
-        with locked(entry / LOCK_NAME):
+        with locked(entry / LOCK_NAME, workplace=self.folder):
+            note_use(path)
             is_there = _is_usable(path)
             if is_there and not again:
-                note_use(path)
                 return path
             if not is_there and path.exists():
                 _log.warning("the cached program %s is damaged or foreign; it is compiled again", path)

@@ -56,7 +56,7 @@ def entries(folder: Path) -> list[Entry]:
     for path in folder.glob(f"*/{QPC_FILE_NAME}"):
         with contextlib.suppress(OSError):
             stat = path.stat()
-            used_ns = max(stat.st_atime_ns, stat.st_mtime_ns)
+            used_ns = max(0, stat.st_atime_ns, stat.st_mtime_ns)
             # Another process may have used the program since the list was made.
             is_past = used_ns <= time.time_ns()
             found.append(Entry(path, stat.st_blocks * 512, used_ns if is_past else 0))
@@ -103,8 +103,9 @@ def shrink(folder: Path, limit: int) -> int:
 
 def _remove_program(path: Path) -> bool:
     """Remove a program that no process is writing; its lock file stays, because others may wait for it."""
-    with locked(path.with_name(LOCK_NAME), wait=False) as alone, contextlib.suppress(OSError):
-        if not alone:
+    with locked(path.with_name(LOCK_NAME)) as alone, contextlib.suppress(OSError):
+        # Another process may have been given the program while others were removed.
+        if not alone or path.parent.name in _used(path.parent.parent):
             return False
         for entry in os.scandir(path.parent):
             if entry.is_dir(follow_symlinks=False):
@@ -120,7 +121,7 @@ def remove_leftovers(folder: Path) -> None:
     # One process at a time is enough for that.
     if not is_own(folder):
         return
-    with locked(folder / LOCK_NAME, wait=False) as alone, contextlib.suppress(OSError):
+    with locked(folder / LOCK_NAME) as alone, contextlib.suppress(OSError):
         if not alone:
             return
         remove_abandoned(folder)
@@ -202,18 +203,18 @@ def is_own(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+def locked(path: Path, *, workplace: Path | None = None) -> Iterator[bool]:
     """Hold a lock file that only this user can lock; yields whether it could be locked.
 
-    Blocks until it is free, if it is to wait: as long as another process of this user writes in the folder of
-    the lock, else for some seconds.
+    Waits for a lock that is held as long as a process of this user has a work folder in `workplace`, and else
+    for 10 s. Without `workplace`, does not wait.
     """
     handle = _open_lock(path)
     if handle is None:
         yield False
         return
     try:
-        yield _acquired(handle, path, wait=wait)
+        yield _acquired(handle, path, workplace)
     finally:
         os.close(handle)
 
@@ -238,14 +239,15 @@ def _open_lock(path: Path) -> int | None:
     return None
 
 
-def _acquired(handle: int, path: Path, *, wait: bool) -> bool:
+def _acquired(handle: int, path: Path, workplace: Path | None) -> bool:
     waited_s = 0.0
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            waited_s = 0.0 if remove_abandoned(path.parent) else waited_s + _POLL_S
-            if not wait or waited_s > _PATIENCE_S:
+            if workplace is not None:
+                waited_s = 0.0 if remove_abandoned(workplace) else waited_s + _POLL_S
+            if workplace is None or waited_s > _PATIENCE_S:
                 _log.debug("the lock %s is held by another process", path)
                 return False
             time.sleep(_POLL_S)
