@@ -214,8 +214,8 @@ mutants: $(TOOLS)/bin/cargo-mutants ## Make single mistakes in MUTATED (a patter
 miri: ## Run the tests of qaic-sync and qaic-mem without system calls under Miri; needs a nightly toolchain
 	cargo +nightly miri test -p qaic-sync -p qaic-mem --lib --target-dir target/miri
 
-fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
-	fuzz/smoke.sh 10
+fuzz-smoke: ## Run every fuzz target for five seconds, and all past findings
+	fuzz/smoke.sh 5
 
 bench: setup ## Measure everything and write docs/performance.md
 	$(BIN)/python -m pip install --quiet --group bench
