@@ -27,7 +27,7 @@ from qaic.errors import OptionError
 from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: fields whose largest value over all samples counts; of the smallest it is the smallest, others are added
+#: fields of which the largest value over all samples counts; other fields are added, except the smallest
 _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_maximum"})
 
 

@@ -28,9 +28,9 @@ from qaic.support.program_names import safe_name
 _WRITTEN: Final = re.compile(r"(.+)-activation-([0-9]+)-inf-([0-9]+)\.bin", re.DOTALL)
 #: ratio of the power of the card's error to that of rounding, above which rounding does not explain it: 3 dB
 _MORE: Final = 2.0
-#: share of decisions that may be lost beside
+#: share of decisions that may differ in addition
 _MORE_DECISIONS: Final = 0.01
-#: errors so small that no format is to blame for them, in dB
+#: SQNR in dB above which no format explains an error
 _EQUAL_DB: Final = 120.0
 
 

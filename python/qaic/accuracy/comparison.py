@@ -21,7 +21,7 @@ from qaic.errors import OptionError
 from qaic.options.resolution import resolve
 from qaic.options.table import CompileOptions
 
-#: options with samples that are run, and with files of what was measured
+#: options with samples to run, and with files of measured values
 _CALIBRATIONS: Final = frozenset({"input_list_file", "calibration_data", "use_random_input_data"})
 _PROFILES: Final = frozenset({"load_profile", "external_quantization_file"})
 
@@ -126,7 +126,7 @@ def calibrated_options(
     """Return the compile options of a precision; samples calibrate integers unless options do."""
     wanted = options_of(name, given)
     if _PROFILES & wanted.keys():
-        # Such a file asks for integers by itself.
+        # Such a file implies integers.
         wanted.pop("convert_to_quantize", None)
     if wanted.get("convert_to_quantize") and not _CALIBRATIONS & wanted.keys():
         if tokens is not None:

@@ -53,7 +53,7 @@ def decisions(
     """Count the decisions of an output of one sample, and the equal ones."""
     if decide is not None:
         a, b = (np.asarray(decide(name, array)) for array in (reference, found))
-        # As many as the reference has, none of them the same where the others are not as many.
+        # One for each decision of the reference; all differ if the numbers of decisions differ.
         return a.size, int(np.count_nonzero(a == b)) if a.shape == b.shape else 0
     if reference.dtype.kind in "iub":
         return reference.size, int(np.count_nonzero(reference == found))
@@ -62,6 +62,6 @@ def decisions(
     width = reference.shape[-1]
     a, b = reference.reshape(-1, width), found.reshape(-1, width)
     decided = a.argmax(axis=1) == b.argmax(axis=1)
-    # A decision among NaN is none, unless the reference has none either.
+    # NaN makes a decision differ, unless the reference has NaN, too.
     decided &= np.isnan(a).any(axis=1) == np.isnan(b).any(axis=1)
     return decided.size, int(np.count_nonzero(decided))

@@ -33,7 +33,7 @@ TOKENS: Final = "input_ids"
 _POSITIONS: Final = "position_ids"
 _SLOT: Final = "batch_index"
 _LOGITS: Final = "logits"
-#: prompts that stand for given ones, for a first look
+#: default prompts, for a first look
 _RANDOM_PROMPTS: Final = 4
 
 #: columns of `DecodingAccuracy.steps`
@@ -137,7 +137,7 @@ class Decoder:
                 "one for steps, in addition to the one for prompts",
                 code="option.accuracy_tokens",
             )
-        #: tokens of a prompt and of its continuation, at most; infinite where no cache says so
+        #: most tokens of a prompt and its continuation; infinite without a cache
         dims = {spec.name: spec.dims for spec in model.inputs}
         counts = cache_slots(model.proto.graph, dims, _POSITIONS)
         self.context = min(counts.values(), default=math.inf)
@@ -159,7 +159,7 @@ class Decoder:
         count, rows, slots = shape
         ids = np.zeros((rows, count), self._dtypes[TOKENS])
         places = np.full((rows, count), -1, self._dtypes[_POSITIONS])
-        # Other rows rest: position -1 writes nothing.
+        # Other rows are idle: position -1 writes nothing.
         ids[0, : len(tokens)] = tokens
         places[0, : len(tokens)] = range(position, position + len(tokens))
         feed = {TOKENS: ids, _POSITIONS: places}

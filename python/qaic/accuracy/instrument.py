@@ -33,7 +33,7 @@ from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.quantization import QuantParams
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: in front of the names of the reference, of nodes that are fed by it, and of recomputed values
+#: prefixes of names of the reference, of nodes with its inputs, and of recomputed values
 REFERENCE: Final = "reference/"
 _OWN: Final = "own/"
 _AGAIN: Final = "inherited/"
@@ -60,15 +60,15 @@ FIELDS: Final = (
     "channel_maximum",
 )
 
-#: how many elements of each value go into its histogram, at most
+#: most elements of each value in its histogram
 _HISTOGRAM_ELEMENTS: Final = 256
-#: elements of a value from which its quantile and its underflow are taken from evenly spaced ones
+#: least elements of a value whose quantile and underflow are those of evenly spaced elements
 SPACED: Final = 1 << 14
 #: largest number of channels whose median is taken
 _MOST_CHANNELS: Final = 1 << 13
-#: what stands between a result and its final numbers; integers may be reshaped
+#: operators between a result and its final numbers; integers may be reshaped
 _ROUNDING_CHAIN: Final = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear", "Reshape"})
-#: a float of at least this size becomes infinite in float16
+#: least float that becomes infinite in float16
 _INFINITE_HALF: Final = 65520.0
 #: smallest normal float16
 _SMALLEST_HALF: Final = 2.0**-14
@@ -100,7 +100,7 @@ class Observe:
         return True
 
     def _type_copies(self, model: Model) -> None:
-        """Note the types of copied values, which are those of the originals."""
+        """Record the types of copied values, which are those of the originals."""
         types, originals = model.facts.types, self._reference.facts.types
         for name in {name for node in model.proto.graph.node for name in node.output if name}:
             prefix = next((prefix for prefix in (REFERENCE, _OWN, _AGAIN) if name.startswith(prefix)), "")
@@ -111,7 +111,7 @@ class Observe:
 
 
 class _Instrumenter(ObserverNodes):
-    """Adds to a deployed graph."""
+    """Adds the reference and observers to a deployed graph."""
 
     def __init__(self, reference: Model, deployed: Model, nodes: Sequence[ObservedNode]) -> None:
         self.reference = reference
@@ -125,20 +125,20 @@ class _Instrumenter(ObserverNodes):
         self.observed = {row.value: row for row in nodes}
         #: value of the model -> its name in the reference
         self.named: dict[str, str] = {}
-        #: value of the deployed graph -> its copy fed by the reference, and its copy that is computed again
+        #: value of the deployed graph -> its copy with inputs of the reference, and its recomputed copy
         self.own: dict[str, str] = {}
         self.again: dict[str, str] = {}
         #: the reference and the copies, in topological order
         self.added: list[onnx.NodeProto] = []
-        #: how many elements of each row's value, of the reference and of the deployed graph, follow its sums
+        #: elements of each row's value, of the reference and of the deployed graph, that follow its sums
         self.elements: list[int] = []
-        #: integers of observed values -> the node that makes floats of them
+        #: integers of observed values -> the node that dequantizes them
         self.integers = {
             str(node.input[0]): node
             for node in self.graph.node
             if node.op_type == "DequantizeLinear" and node.output[0] in self.observed
         }
-        #: integers -> those of the reference's value
+        #: integers -> the integers of the reference's value
         self.fed_integers: dict[str, str] = {}
 
     def run(self) -> None:
@@ -146,15 +146,15 @@ class _Instrumenter(ObserverNodes):
         rows: list[str] = []
         groups: list[list[onnx.NodeProto]] = []
         for row in self.rows:
-            # Rows follow each other in reverse order, so none may read what another has made.
+            # Rows are in reverse order, so none may read results of another.
             self.observers, self.made = [], {}
             self.elements.append(0)
             rows.append(self._row(row))
             groups.append(self.observers)
         append_nodes(self.graph, self.added)
-        # The engine walks from results to operands, and visits that operand first which is last in the graph.
-        # So it goes through the rows from the first on and lets go of what a row has observed; in another
-        # order it would compute the last row first, and hold every value of both graphs for the others.
+        # The engine walks from results to operands, and first to the operand that is last in the graph.
+        # So it computes the rows in order and frees the values that a row has observed; in another
+        # order it would compute the last row first, and keep all values of both graphs for the others.
         for group in reversed(groups):
             append_nodes(self.graph, group)
         self.observers = []
@@ -202,7 +202,7 @@ class _Instrumenter(ObserverNodes):
     # --- copies of parts of the deployed graph -----------------------------------------------------------
 
     def _fed(self, name: str) -> str | None:
-        """Name a value of the deployed graph, computed from the reference; None where it cannot be."""
+        """Return a value of the deployed graph computed from the reference; None if impossible."""
         if name in self.constants or not name:
             return name
         if name in self.inputs or (
@@ -217,7 +217,7 @@ class _Instrumenter(ObserverNodes):
         return self._copied(name, self.own, _OWN, self._fed)
 
     def _taken_integers(self, name: str) -> str | None:
-        """Name the integers of an observed value of which a value is the floats; None where it is not so."""
+        """Return the integers of an observed value that a value dequantizes; None if it does not."""
         node = self.makers.get(name)
         if node is None or node.op_type != "DequantizeLinear" or node.input[0] not in self.integers:
             return None
@@ -235,7 +235,7 @@ class _Instrumenter(ObserverNodes):
         return self.fed_integers[name]
 
     def _repeated(self, name: str) -> str | None:
-        """Name a value of the deployed graph that observers may read, computed again where they must not."""
+        """Return the name of a value that observers may read: the original, or else a recomputed copy."""
         if name in self.constants or not name:
             return name
         if name in self.again:
@@ -247,7 +247,7 @@ class _Instrumenter(ObserverNodes):
         if (row is not None and row.is_read_directly) or name in self.inputs:
             if not self._is_float(name):
                 return None
-            # The engine would compute both once, and then could not fuse the nodes of the program.
+            # The engine would merge both, and then could not fuse the nodes of the program.
             apart = self.fresh.make(_AGAIN + name, "apart")
             self.added.append(make_node("Add", [name, self._zero()], apart))
             self.again[name] = apart
@@ -262,7 +262,7 @@ class _Instrumenter(ObserverNodes):
         source: Callable[[str], str | None],
         through: str | None = None,
     ) -> str | None:
-        """Copy the node that computes a value, and what it needs; `through` is computed, not taken."""
+        """Copy the node that computes a value and its operands; `through` is also computed."""
         pending = [name]
         while pending:
             current = pending[-1]
@@ -302,7 +302,7 @@ class _Instrumenter(ObserverNodes):
         return known[name]
 
     def _is_inner(self, name: str, prefix: str) -> bool:
-        """Return whether a value has to be copied before its reader is."""
+        """Return True if a value must be copied before its reader."""
         if name in self.constants or name not in self.makers:
             return False
         row = self.observed.get(name)
@@ -318,7 +318,7 @@ class _Instrumenter(ObserverNodes):
     # --- observers -------------------------------------------------------------------------------------
 
     def _row(self, row: ObservedNode) -> str:
-        """Add what observes one value; returns the name of its sums and elements, ``[1, number]``."""
+        """Add the observer of one value; return the name of its sums and elements, ``[1, number]``."""
         value = row.value
         real = self.named[value]
         flat = self._flat(real)
@@ -341,7 +341,7 @@ class _Instrumenter(ObserverNodes):
             if raw is not None:
                 raw = self._flat(raw)
                 if row.params is not None:
-                    # Integers clip, which stands for a Relu in front of them.
+                    # Integers clip, which takes the place of a Relu before them.
                     limits = [self._number(limit) for limit in _range(row.params)]
                     clipped = self.fresh.make(raw, "clipped")
                     self._add_node("Clip", [raw, *limits], clipped)
@@ -366,7 +366,7 @@ class _Instrumenter(ObserverNodes):
         return self._copied(row.value, self.own, _OWN, self._fed, self._taken_integers(row.value))
 
     def _before_rounding(self, row: ObservedNode) -> str | None:
-        """Name the copy of a node's result before it is rounded, where its weights are rounded."""
+        """Return the copy of a node's result before rounding, if its weights are rounded."""
         name, node, is_float = row.value, self.makers[row.value], True
         while node.op_type in _ROUNDING_CHAIN and node.input[0] in self.makers:
             if node.op_type in {"DequantizeLinear", "QuantizeLinear"}:
@@ -380,7 +380,7 @@ class _Instrumenter(ObserverNodes):
         return self.own.get(name)
 
     def _has_reduced_constant(self, name: str) -> bool:
-        """Return whether a value is computed, from observed ones, with constants of another precision."""
+        """Return True if a value is computed from observed values and constants of another precision."""
         pending, seen = [name], {name}
         while pending:
             node = self.makers.get(pending.pop())
@@ -398,14 +398,14 @@ class _Instrumenter(ObserverNodes):
         return False
 
     def _overflows(self, own: str, flat: str) -> str:
-        """Count results that are finite in the reference and not in the node as it is deployed."""
+        """Count results that are finite in the reference but not in the deployed node."""
         infinity = self._number([[math.inf]])
         finite = self._count(self._binary("Less", self._abs(flat), infinity))
         still = self._count(self._binary("Less", self._abs(self._flat(own)), infinity))
         return self._binary("Sub", finite, still)
 
     def _saturated(self, row: ObservedNode, found: dict[str, str], flat: str) -> str:
-        """Count values that lie more than half a step beyond what the integers can mean."""
+        """Count values more than half a step out of the range of the integers."""
         params = row.params
         if params is None:
             raise AssertionError(row.value)
@@ -443,12 +443,12 @@ class _Instrumenter(ObserverNodes):
         found["channel_maximum"] = self._reduced("ReduceMax", channels)
 
     def _elements(self, row: ObservedNode, flat: str, deployed: str) -> tuple[str, ...]:
-        """Name some elements of a rounded value, and of the same value in the deployed program."""
+        """Return elements of a rounded value, and of the same value in the deployed program."""
         size = row.size
         if not self._has_elements(size) or row.kind is not Kind.ROUNDED:
             return ()
         if size is None:
-            # As many in every run, some of them more than once where there are fewer.
+            # Every run has the same number; if the value has fewer elements, some repeat.
             numbers = self._number([*range(_HISTOGRAM_ELEMENTS)], integers=True)
             places = self._binary("Mul", numbers, self._size(flat))
             places = self._binary("Div", places, self._integer(_HISTOGRAM_ELEMENTS))
@@ -471,7 +471,7 @@ class _Instrumenter(ObserverNodes):
 
 
 def _range(params: QuantParams) -> tuple[float, float]:
-    """Return the smallest and the largest number that integers can mean."""
+    """Return the smallest and the largest number that the integers represent."""
     low, high = params.limits
     return params.scale * (low - params.zero_point), params.scale * (high - params.zero_point)
 
@@ -483,7 +483,7 @@ def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:
 
 
 def _captured(node: onnx.NodeProto) -> set[str]:
-    """Collect what the graphs inside of a node read from around it."""
+    """Return the outer values that graphs inside a node read."""
     read: set[str] = set()
     made: set[str] = set()
     for graph in _nested([node]):

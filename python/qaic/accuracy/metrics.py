@@ -37,10 +37,10 @@ def decibel_text(value: float) -> str:
     return f"{value:.1f} dB"
 
 
-#: exponents of the smallest and of the largest octave; smaller and larger sizes are counted there
+#: exponents of the smallest and the largest octave, which include smaller and larger values
 LEAST_EXPONENT: Final = -32
 MOST_EXPONENT: Final = 31
-#: bins: zeros, the octaves, what is not finite
+#: bins: zeros, the octaves, values that are not finite
 BINS: Final = MOST_EXPONENT - LEAST_EXPONENT + 3
 
 
@@ -55,7 +55,7 @@ class Histograms:
         self._rows = {row: at for at, row in enumerate(np.flatnonzero(elements).tolist())}
         lines = np.arange(2 * len(self._rows))
         counts = np.repeat([count for count in elements if count], 2) if self._rows else lines
-        #: line of counts of every element: two for each value
+        #: row of the counts for each element; each value has two rows
         self._lines = np.repeat(lines, counts)
         self._counts = np.zeros((len(lines), BINS), np.int64)
 
@@ -79,14 +79,14 @@ def _bins(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return found
 
 
-#: channels of an axis at most, and elements of a channel in all samples at least, so that it is judged
+#: most channels of a judged axis, and least elements of a judged channel in all samples
 _CHANNELS: Final = 512
 _ELEMENTS: Final = 4
-#: part of the range of an output that a channel must have, so that it is judged
+#: least part of the range of an output that a judged channel has
 _SHARE: Final = 1e-5
-#: part of its largest value that a channel varies by, so that a constant in its place is a loss
+#: least variation of a channel, relative to its largest value, that makes a constant in its place a loss
 _VARYING: Final = 1e-2
-#: difference from 1 of a sum that is one but for rounding
+#: largest difference from 1 of a sum that is 1 except for rounding
 _ROUNDING: Final = 1e-3
 
 
@@ -184,7 +184,7 @@ class ChannelSums:
     def __init__(self) -> None:
         self._whole = GroupSums(1)
         self._axes: dict[tuple[int, int], GroupSums] = {}
-        #: dimensions along which every sample has shares of one
+        #: dimensions along which the values of every sample are shares of 1
         self._shares: dict[tuple[int, int], bool] = {}
 
     def add(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
@@ -216,7 +216,7 @@ class ChannelSums:
 
         def judged() -> Iterable[ChannelAccuracy]:
             for (axis, count), sums in self._axes.items():
-                # Probabilities of classes are of one kind, however small those of some classes are.
+                # Probabilities of classes are of one kind, even if those of some classes are small.
                 if sums.elements < _ELEMENTS or self._shares[axis, count]:
                     continue
                 dead = sums.dead() & (sums.reference.ranges >= sums.reference.sizes * _VARYING)

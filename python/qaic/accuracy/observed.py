@@ -22,7 +22,7 @@ from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass
 from qaic.compiler.ir.precision_ops import parameter_outputs, standard
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, QuantParams
 
-#: operators of the deployed graph behind which a value has its final numbers
+#: operators of the deployed graph that round a value to its final numbers
 _ROUNDING: Final = ("Cast", "DequantizeLinear")
 #: operators whose results have one channel for each entry of their second dimension
 _CHANNELS_FIRST: Final = frozenset(
@@ -36,9 +36,9 @@ _CHANNELS_FIRST: Final = frozenset(
 class Kind(enum.Enum):
     """How a value of the model is computed in the deployed program."""
 
-    #: rounded, or made of rounded weights
+    #: rounded, or made from rounded weights
     ROUNDED = "rounded"
-    #: picked from values that are rounded already
+    #: selected from rounded values
     MOVED = "moved"
     #: as in the reference
     FLOAT = "float"
@@ -50,7 +50,7 @@ class ObservedNode:
 
     #: The result in the expanded graph.
     value: str
-    #: Its name in the user's model; of a value in the body of a function behind the path of the call.
+    #: Its name in the user's model; for a value in a function body, after the path of the call.
     name: str
     #: Operator.
     op_type: str
@@ -60,18 +60,18 @@ class ObservedNode:
     precision: PrecisionClass
     #: Computation in the deployed program.
     kind: Kind
-    #: Observed values and inputs of the model that it is computed from.
+    #: Observed values and model inputs from which it is computed.
     inputs: tuple[str, ...]
-    #: Names of the results inside of its unit.
+    #: Names of the results inside its unit.
     fused: tuple[str, ...]
-    #: Names with which a node precision file keeps the unit; one in the body of a function stands for that
+    #: Names with which a node precision file keeps the unit; a name in a function body means that
     #: value in every call.
     kept_by: tuple[str, ...]
     #: Shape of the result; -1 for a size that differs between sets of shapes, None if the rank is not known.
     shape: tuple[int, ...] | None
-    #: Dimension of the channels; None where there are none.
+    #: Dimension of the channels; None if there are none.
     channel_axis: int | None
-    #: Parameters of the integers that it is stored as.
+    #: Parameters of its integer form.
     params: QuantParams | None
     #: True if an observer may read it in the deployed graph.
     is_read_directly: bool
@@ -92,9 +92,9 @@ class Twin:
     inputs: tuple[str, ...] = ()
     #: Its outputs.
     outputs: tuple[str, ...] = ()
-    #: Inputs that only the observers have.
+    #: Inputs of the observers only.
     added_inputs: tuple[str, ...] = ()
-    #: How many elements of the value of each node follow its sums: so many of the reference, then as many of
+    #: Elements of the value of each node after its sums: those of the reference, then as many of
     #: the deployed program.
     elements: tuple[int, ...] = ()
 
@@ -117,9 +117,9 @@ def observed_nodes(
     picks = value_preserving_inputs(facts.types)
     narrow = _narrow_constants(deployed)
     found: list[ObservedNode] = []
-    #: value -> what is observed in its place
+    #: value -> the value observed in its place
     sources: dict[str, tuple[str, ...]] = {value.name: (value.name,) for value in graph.input}
-    #: value inside of a unit -> the values inside of it up to there
+    #: value inside a unit -> the values of the unit before it
     inner: dict[str, tuple[str, ...]] = {}
     titles = _Titles(facts.original, context.names)
     for node in graph.node:
@@ -180,7 +180,7 @@ def observed_nodes(
 
 
 class _Titles(dict[str, tuple[str, str]]):
-    """Value of the graph -> its name for people, and its name for a node precision file."""
+    """Maps values of the graph to their names for people and for node precision files."""
 
     def __init__(self, original: Mapping[str, str], names: InlinedNames | None) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class _Titles(dict[str, tuple[str, str]]):
 
 
 def _narrow_constants(deployed: Model) -> set[str]:
-    """Collect the constants of a deployed graph that the device decodes from blocks."""
+    """Return the constants of a deployed graph that the device decodes from blocks."""
     return {name for name, weight in deployed.weights.items() if weight.blocks is not None}
 
 

@@ -18,7 +18,7 @@ from qaic.compiler.ir.model import Model
 
 #: first operator set in which the steps of Slice and the number of TopK are inputs
 _STEPS_AS_INPUT: Final = 10
-#: elements that are counted in less time than the engine takes for a choice of graphs
+#: most elements that are counted faster than the engine chooses a graph
 _FEW_ELEMENTS: Final = 1 << 12
 
 
@@ -33,12 +33,12 @@ class ObserverNodes:
         self.graph = graph
         self.version = version
         self.fresh = FreshNames(graph)
-        #: what was added and is not in the graph yet, in topological order
+        #: added nodes that are not in the graph yet, in topological order
         self.observers: list[onnx.NodeProto] = []
-        #: what nested graphs may read; passes that look at such values go by their types
+        #: values that nested graphs may read; passes need their types
         self.flats: list[str] = []
         self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
-        #: operator and value -> its result, if it may be read here
+        #: operator and value -> its result, if it is visible here
         self.made: dict[tuple[str, str], str] = {}
 
     def _flat(self, name: str) -> str:
@@ -80,7 +80,7 @@ class ObserverNodes:
     def _counted_beyond(
         self, found: dict[str, str], low: str, high: str, size: int | None, count: Callable[[], str]
     ) -> str:
-        """Count in so many elements; if they are many, only in runs where one is beyond the bounds."""
+        """Count in `size` elements; if they are many, only in runs with one out of bounds."""
         if size is not None and size <= _FEW_ELEMENTS:
             return count()
         condition = self._binary(
@@ -107,13 +107,13 @@ class ObserverNodes:
         return result
 
     def _spaced(self, flat: str, size: int | None, most: int) -> tuple[str, int | None]:
-        """Pick evenly spaced elements; returns their name and number, None where it depends on the run."""
+        """Select evenly spaced elements; return their name and number, None if it depends on the run."""
         if size is not None and size <= most:
             return flat, size
         spaced = self.fresh.make(flat, "spaced")
         if size is None:
             size_name = self._size(flat)
-            # The least step that gives no more elements, made odd: (size + most - 1) / most | 1.
+            # The least odd step that gives at most so many elements: (size + most - 1) / most | 1.
             step = self._binary("Div", self._plus(size_name, most - 1), self._integer(most))
             half = self._binary("Div", step, self._integer(2))
             step = self._plus(self._binary("Mul", half, self._integer(2)), 1)
@@ -128,7 +128,7 @@ class ObserverNodes:
         return spaced, len(places)
 
     def _has_elements(self, size: int | None) -> bool:
-        """Return whether elements can be chosen; old operator sets choose no computed number of them."""
+        """Return True if elements can be selected; old operator sets cannot select a computed number."""
         return self.version >= _STEPS_AS_INPUT if size is None else size > 0
 
     def _thousandth(self, name: str, size: int | None) -> int | str:
@@ -138,7 +138,7 @@ class ObserverNodes:
         return self._binary("Div", self._plus(self._size(name), 999), self._integer(1000))
 
     def _length(self, flat: str, size: int | None) -> str:
-        """Name a number of elements as a float."""
+        """Return the name of a number of elements as a float."""
         if size is not None:
             return self._number([[float(size)]])
         number, length = self.fresh.make(flat, "number"), self.fresh.make(flat, "length")
@@ -147,7 +147,7 @@ class ObserverNodes:
         return length
 
     def _size(self, flat: str) -> str:
-        """Name how many elements a flat value has, an integer of shape [1]."""
+        """Return the name of the number of elements of a flat value, an integer of shape [1]."""
         shape, size = self.fresh.make(flat, "shape"), self.fresh.make(flat, "size")
         self._add_node("Shape", [flat], shape)
         self._add_node("Gather", [shape, self._integer(1)], size)

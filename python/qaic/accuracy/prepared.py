@@ -44,7 +44,7 @@ from qaic.options.table import CompileOptions, find
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
-#: what is left of lowering once values are measured, but for the precision of nodes
+#: passes after values are measured, except the precision of nodes
 _MEASURED: Final[Sequence[Pass]] = tuple(step for step in PHASES["precision"] if step is not calibrate_pass)
 
 
@@ -56,7 +56,7 @@ class PreparedModel:
         self.progress = progress
         self._shaped, self._context = begin(source, options, progress, open_cache().work_folder)
         if self._context.names is None and self._shaped.proto.functions:
-            # Reports name values as the bodies of functions do.
+            # Reports use the names in the bodies of functions.
             self._context.names = InlinedNames(self._shaped.proto)
         for phase in ("legalize", "shapes"):
             run_passes(PHASES[phase], self._shaped, self._context)
@@ -103,7 +103,7 @@ class PreparedModel:
         observe = Observe(reference, _folded(self._shaped, reference))
         run_passes([*PHASES["quantize"], *PHASES["emulate"]], model, context)
         chooses = any(standard(node, "If") for node in all_nodes(model.proto.graph.node))
-        # The observers choose too, and the engine accepts them with all sizes.
+        # The observers also use If, and the engine accepts them with all sizes.
         interface = [step for step in PHASES["interface"] if chooses or step is not open_sizes_pass]
         run_passes([Pass("observe-accuracy", observe.run), *interface], model, context)
         self._write(path, model)
@@ -174,7 +174,7 @@ def merged(options: CompileOptions, half: Sequence[str], single: Sequence[str]) 
 
 
 def _folded(shaped: Model, reference: Model) -> dict[str, str]:
-    """Map results of convolutions that took up a normalization to what the convolution made before."""
+    """Map results of convolutions with a folded normalization to their results before folding."""
     made = {name: node for node in shaped.proto.graph.node for name in node.output if name}
     found = {}
     for node in reference.proto.graph.node:

@@ -34,15 +34,15 @@ LOW_SQNR_DB: Final = {
     PrecisionClass.INT8: 20.0,
     PrecisionClass.INT16: 60.0,
 }
-#: share of small results from which they count, share of clipped results, and levels of the integers that the
-#: median channel has left beside the largest one
+#: least share of small results, least share of clipped results, and levels of the integers that the
+#: median channel has next to the largest one
 UNDERFLOW_SHARE: Final = 0.1
 SATURATION_SHARE: Final = 0.001
 OUTLIER_LEVELS: Final = 8.0
 #: power of an operand over that of the result, and the dB that a result loses against its operands
 CANCELLED_POWER: Final = 100.0
 CANCELLED_DB: Final = 10.0
-#: part of the own error that comes from weights
+#: least part of the own error that comes from weights
 WEIGHT_PART: Final = 0.5
 
 _SUMS: Final = frozenset({"Add", "Sub", "Sum"})
@@ -58,7 +58,7 @@ _REDUCTIONS: Final = frozenset(
 class Measured:
     """Sums of one node as numbers for people."""
 
-    #: Mean square of the reference; NaN where it is beyond float32.
+    #: Mean square of the reference; NaN if it exceeds float32.
     power: float
     #: See `qaic.accuracy.reports.report`; NaN where there is none.
     inherited_sqnr_db: float
@@ -105,7 +105,7 @@ def _levels(params: QuantParams) -> int:
 
 
 def _cancels(node: ObservedNode, own: Measured, operands: Sequence[Measured]) -> bool:
-    """Return whether a sum is much smaller than its operands but its errors are not."""
+    """Return True if a sum is much smaller than its operands but its errors are not."""
     if node.op_type not in _SUMS or not operands or math.isnan(own.inherited_sqnr_db):
         return False
     largest = max((item.power for item in operands if not math.isnan(item.power)), default=0.0)

@@ -52,7 +52,7 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
         from qaic import __version__
 
         print_line(f"{name} {__version__}")
-        # Card users have it among other flags; then the rest is done too.
+        # Card users combine it with other flags, whose work is then also done.
         argv = [argument for argument in argv if argument not in version_flags]
         if not argv:
             return SUCCESS
@@ -80,7 +80,7 @@ def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
             print_message("hint", hint)
         return None
     except OSError as error:
-        # Only the options file is opened here by itself; other files are values and refused as such.
+        # Only the options file is opened here; errors of other files are errors of their options.
         _misused(f"-options-path: {error.filename}: {error.strerror or error}", name)
         return None
 
@@ -92,7 +92,7 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
     if resolved.session.model_path is None:
         return _misused(f"no model; -m=MODEL.onnx is expected by {name}", name)
     dumped = [path for path in (getattr(options, dump) for dump in _DUMPS) if path is not None]
-    # The tool is known to end after it has written a profile; for the others that is our decision.
+    # The vendor's tool exits after it has written a profile; for the other options this is our decision.
     only_dumps = options.dump_profile is not None or (bool(dumped) and options.output_dir is None)
     if options.output_dir is None and not (only_dumps or runs):
         return _misused("the folder for the container is missing; -aic-binary-dir=DIR is expected", name)
@@ -113,7 +113,7 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
 
 
 def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
-    """Compile; returns the container, or None where only files about the model were wanted."""
+    """Compile; return the container, or None if only files about the model were requested."""
     from qaic.compiler import compile_resolved
     from qaic.compiler.driver import write_side_files
     from qaic.compiler.output_folder import check_alone
@@ -218,14 +218,14 @@ _OPTIONS: Final = {
     "write_output_num_samples": "write_output_num_samples",
     "write_output_start_iter": "write_output_start_iter",
 }
-#: of these only the run makes use
+#: options that only the run uses
 _FOR_RUNS: Final = frozenset({*_OPTIONS, "aic_profiling_start_iter", "dev_id"}) - {"input_list_file"}
-#: samples of a calibration, the first also the inputs of a run
+#: option with samples for calibration, the first of which are also the inputs of a run
 _SAMPLES: Final = ("input_list_file", "use_random_input_data")
 
 
 def _run_request(resolved: ResolvedOptions) -> RunRequest:
-    """Turn the options of the run into those of ``qaic-runner``, before any work; the program comes later.
+    """Convert the options of the run to those of ``qaic-runner``, before any work and without the program.
 
     Raises OptionConflictError if the options contradict each other.
     """
@@ -233,13 +233,13 @@ def _run_request(resolved: ResolvedOptions) -> RunRequest:
     from qaic.options.rows.runner import RunnerOptions
 
     given: dict[str, Any] = {
-        # Of an option that reads a file the runner takes the file.
+        # The runner receives the file of an option that reads a file.
         runners: getattr(resolved.as_given[name], "path", resolved.as_given[name])
         for name, runners in _OPTIONS.items()
         if name in resolved.as_given
     }
     if resolved.run_step.aic_profiling_type:
-        # Its default is another one here: the inference that pays for the start is not recorded.
+        # The default differs here: the first inference, which includes the start, is not recorded.
         given["aic_profiling_start_iter"] = resolved.run_step.aic_profiling_start_iter
     if "dev_id" in resolved.as_given:
         ids = resolved.runtime.dev_id
@@ -252,12 +252,12 @@ def _run_request(resolved: ResolvedOptions) -> RunRequest:
 def _warn_unused(resolved: ResolvedOptions, name: str) -> None:
     """Warn about options for a run that does not follow; `compile_only` has a rule with the same text.
 
-    Samples are named too where they are not measured: the option for that may have been forgotten.
+    The warning includes samples that are not measured, because an option may be missing.
     """
     from qaic.options.raw_option import OptionSource
 
     if not (resolved.compile.convert_to_quantize or resolved.compile.dump_profile):
-        # A rule has named those in a file already.
+        # A rule already names samples in a file.
         given = (origin for option, origin in resolved.origins.items() if option in _SAMPLES)
         samples = [str(origin) for origin in given if origin.source is OptionSource.ARGV]
         if samples:

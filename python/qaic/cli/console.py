@@ -29,13 +29,13 @@ INTERNAL = 70
 INTERRUPTED = 130
 TERMINATED = 143
 
-#: what the hidden option is called by that takes the value of a switch, as in ``--convert-to-fp16=false``
+#: prefix of hidden options that take the value of a switch, as in ``--convert-to-fp16=false``
 VALUE_SUFFIX = ":value"
 
 #: bold red, bold yellow and cyan, by the first word of a message
 _COLORS = {"error": "1;31", "warning": "1;33", "hint": "36", "note": "36"}
 
-# Comparing is quadratic in the length; no option comes near this many characters.
+# Comparing is quadratic in the length, and every option is shorter.
 _LONGEST_COMPARED = 80
 
 
@@ -68,7 +68,7 @@ def print_json(value: object) -> None:
     print_text(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-#: what flags of options of the compiler begin with where a tool takes them; None where it takes none
+#: dashes of compile options in the running tool; None if the tool has no such options
 _option_dashes: ContextVar[str | None] = ContextVar("option_dashes", default=None)
 
 
@@ -112,7 +112,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse what is known, with positional arguments before, between and behind options."""
         free = [action.nargs for action in self._actions if not action.option_strings]
-        # argparse mixes no positional argument that an option excludes.
+        # argparse cannot intermix a positional argument that an option excludes.
         excluded = (action for group in self._mutually_exclusive_groups for action in group._group_actions)  # noqa: SLF001
         if (
             self._is_mixing
@@ -121,7 +121,7 @@ class Parser(argparse.ArgumentParser):
             or {argparse.PARSER, argparse.REMAINDER} & set(free)
         ):
             return super().parse_known_args(args, namespace)
-        # It calls this method for the options, then for the rest.
+        # argparse calls this method again: for the options, then for the rest.
         self._is_mixing = True
         try:
             return self.parse_known_intermixed_args(args, namespace)
@@ -153,7 +153,7 @@ class Parser(argparse.ArgumentParser):
 
     @staticmethod
     def _meant(word: str, names: Container[str]) -> list[str]:
-        """Return the options of the parser that a word of another runtime means."""
+        """Return the options of the parser for an option of another runtime."""
         from qaic.options.table import flags_of_others
 
         return [flag for flag in flags_of_others(word) if flag in names]
@@ -179,7 +179,7 @@ class Parser(argparse.ArgumentParser):
                 return argument
             if word in known:
                 return f"-{argument}"
-            # `-num-itr 5` is a misspelt long option rather than `-n` with the value `um-itr`.
+            # `-num-itr 5` is probably a misspelled long option, not `-n` with the value `um-itr`.
             is_word = word.replace("-", "").isalpha() and len(word) <= _LONGEST_COMPARED
             if not is_word:
                 return argument
@@ -240,14 +240,14 @@ class Terminated(KeyboardInterrupt):
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    # A second one, as from an impatient supervisor, ends the process at once.
+    # A second signal ends the process at once.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise Terminated
 
 
 @contextlib.contextmanager
 def _termination() -> Iterator[None]:
-    """Have SIGTERM raise `Terminated`, where the process that embeds the tool has no handler of its own."""
+    """Make SIGTERM raise `Terminated`, unless the process has a handler for it."""
     on_main_thread = threading.current_thread() is threading.main_thread()
     if not on_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
@@ -261,11 +261,11 @@ def _termination() -> Iterator[None]:
 
 def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """Run a tool: exceptions become lines on stderr and an exit code."""
-    # A stream that the starting process closed, as with `>&-`, is None; what goes there is not wanted.
+    # A stream that the parent process closed, as with `>&-`, is None; its output is dropped.
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names come from files; a terminal that cannot show one gets its escape.
+        # Names come from files; characters that the terminal cannot show are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
     asked = _option_dashes.set(None)
@@ -274,7 +274,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
             code = tool(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has gone, for example `| head`; nothing is wrong, and no message is read.
+        # The reader of the output has gone, for example `| head`, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except KeyboardInterrupt as error:

@@ -163,7 +163,7 @@ def _collect(paths: Sequence[str]) -> list[Path]:
                 folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
                 files += [Path(folder, name) for name in sorted(names)]
         else:
-            # A file named on purpose must exist; stat() says so otherwise.
+            # A file that the user named must exist; stat() raises if it does not.
             path.stat()
             files.append(path)
     regular = [path for path in files if path.is_file()]
@@ -216,7 +216,7 @@ def _measure(tokens: NDArray[Any], session: Session, reference: OnnxRuntimeSessi
     feeds = {"bytes": tokens}
     ours: list[float] = []
     theirs: list[float] = []
-    # In turns, so that whatever else the machine does falls on both.
+    # In turns, so that other load of the machine affects both.
     for _ in range(LATENCY_RUNS):
         ours.append(_milliseconds(lambda: session.run(feeds)))
         theirs.append(_milliseconds(lambda: reference.run(feeds)))

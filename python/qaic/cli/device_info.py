@@ -19,7 +19,7 @@ from qaic.errors import DeviceError
 from qaic.rt import device_info
 from qaic.support.text import escape_unprintable
 
-#: hardware models by number; a number outside is "Invalid", as 0 is
+#: hardware models by number; other numbers are "Invalid", like 0
 _SKUS = (
     "Invalid",
     "M.2",
@@ -35,9 +35,9 @@ _SKUS = (
 #: PCIe generation codes
 _LINK_SPEEDS = {1: "2.5", 2: "5", 3: "8", 4: "16", 5: "32", 6: "64"}
 _STATUS_WORDS = ("Initializing", "Ready", "Error")
-#: clients look for so many devices with one serial number, for a program over several
+#: devices with one serial number, which clients look for to run a program on several
 _DEVICES_PER_BOARD = 4
-#: in a firmware's fourth number: there is none
+#: fourth number of a firmware version without one
 _NOT_SHOWN = 255
 _FUSA = 1
 
@@ -108,7 +108,7 @@ def describe(
         facts += _clocks_and_images(info)
         facts.append(_text("Board serial", _virtual_board(info.qid) if card is None else _board_serial(card)))
         if card is None:
-            # Virtual cards run one program together without anything to switch on. Clients
+            # Virtual cards run one program together without any setting. Clients
             # look for both words.
             facts.append(_text("Device Capabilities", "HybridBoot+ MDP+"))
     elif reason:
@@ -126,7 +126,7 @@ def labels(devices: Iterable[Device]) -> list[str]:
 
 
 def _text(label: str, value: object) -> Fact:
-    # Strings come from devices; what a terminal would obey is shown as an escape.
+    # Strings come from devices; control characters are escaped.
     return Fact(label, escape_unprintable(str(value)), str(value))
 
 
@@ -240,7 +240,7 @@ def _board_serial(card: Mapping[str, Any]) -> str:
 
 
 def _telemetry(card: Mapping[str, Any]) -> Iterator[Fact]:
-    # Sensors of a board are read from its PCI device; what cannot be read is shown as 0.00.
+    # Sensors of a board are read from its PCI device; an unreadable value is shown as 0.00.
     yield _real("SoC temperature(degree C)", (card.get("soc_temperature_millicelsius") or 0) / 1e3)
     yield _real("Board power(Watts)", (card.get("board_power_microwatts") or 0) / 1e6)
     yield _real("TDP Cap(Watts)", (card.get("tdp_cap_microwatts") or 0) / 1e6)
@@ -347,7 +347,7 @@ class DeviceTable:
                 self._press(key, len(devices))
 
     def _press(self, key: bytes, count: int) -> None:
-        # The places are: all, the first device, ..., the last one.
+        # Positions: all, the first device, ..., the last one.
         place = 0 if self._selected is None else self._selected + 1
         if key in _NEXT:
             place = (place + 1) % (count + 1)
@@ -420,7 +420,7 @@ def _box(name: str, value: str) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[None]:
-    """Use the terminal's second screen, and give the first back whatever happens."""
+    """Use the alternate screen of the terminal, and always restore the first."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
@@ -437,7 +437,7 @@ def _screen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keyboard() -> Iterator[int | None]:
-    """Read keys as they are pressed; ``None`` where there is no keyboard. Ctrl-C stays a signal."""
+    """Read keys as they are pressed; yields ``None`` without a keyboard. Ctrl-C is still a signal."""
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return
@@ -455,7 +455,7 @@ def _keyboard() -> Iterator[int | None]:
 
 @contextlib.contextmanager
 def _resizes() -> Iterator[int]:
-    """Descriptor that becomes readable when the terminal changes its size."""
+    """Yield a descriptor that becomes readable when the terminal changes its size."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before_handler = signal.signal(signal.SIGWINCH, lambda *_: None)

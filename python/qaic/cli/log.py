@@ -13,13 +13,13 @@ from qaic.cli.console import print_message, print_text
 from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
 
 _REPORTS: Final = "qaic.compiler.report"
-#: by the number of `v`
+#: level by the number of `v`
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 _KINDS: Final = {logging.INFO: "note", logging.DEBUG: "debug"}
 
 
 class _Lines(logging.Handler):
-    #: the logger may let more through, for the file that `enable_debug` writes
+    #: the level of the logger may be lower, for the file that `enable_debug` writes
     least = logging.WARNING
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -42,7 +42,7 @@ def logged() -> Iterator[Callable[[int], None]]:
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     words.setLevel(logging.INFO)
-    # A program that calls the tool as a function would get everything twice.
+    # A program that calls the tool as a function would get all messages twice.
     logger.propagate = False
 
     def set_verbosity(count: int) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from qaic.stats import Descriptor, StatsBuffer
     from qaic.stats.opening import StatsFile
 
-#: the first level with figures of operations
+#: least level with figures of operations
 _OP_LEVEL: Final = 70
-#: oddities of one file that are shown without --verbose
+#: most oddities of a file that are shown without --verbose
 _SHOWN_WARNINGS: Final = 3
 
 
@@ -122,7 +122,7 @@ class _Run:
         self._host_trace: bytes | None = None
         self._programs: list[Descriptor] = []
         self._has_noted_level = False
-        # Cores that a buffer does not have; named once, not for every inference.
+        # Cores that a buffer lacks are named once, not for every inference.
         self._noted_cores: set[tuple[int, ...]] = set()
 
     def run(self) -> int:

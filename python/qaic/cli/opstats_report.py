@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qaic.stats.descriptor import Descriptor
     from qaic.stats.reports import Capture, HostLatencies, Report
 
-#: what is shown by default
+#: reports that are shown by default
 _FIRST: Final = ("overview", "ops", "nodes")
 _PIPE_WIDTH: Final = 120
 
@@ -108,7 +108,7 @@ def _capture(
     *,
     option: str = "--qpc",
 ) -> tuple[Capture | None, bool]:
-    """Open all buffers; print which cannot be opened, and return whether there are any."""
+    """Open all buffers; print those that cannot be opened, and return True if there are any."""
     import qaic.stats
     from qaic.cli.opstats import hints_of
     from qaic.stats.reports import Capture
@@ -130,7 +130,7 @@ def _capture(
             )
         except (QaicError, OSError) as error:
             failed = True
-            # One mistake, such as the wrong program, is one error for all files.
+            # One mistake, such as a wrong program, is one error for all files.
             text = str(error).replace(str(path), "")
             first, why, count = refused.get(text, (path, error, 0))
             refused[text] = (first, why, count + 1)
@@ -147,7 +147,7 @@ def _capture(
 
 
 def _found(place: Path) -> list[Path]:
-    """Stats buffers of a directory by name, or the file itself."""
+    """Return the stats buffers of a directory by name, or the file itself."""
     from qaic.stats.opening import files_in
 
     return [place] if place.is_file() else [file.path for file in files_in(place)]
@@ -163,7 +163,7 @@ def _complain_of(path: Path, error: QaicError | OSError, *, others: int) -> None
 
 
 def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
-    """Read the latency report that was given, or the only one in the folder of the buffers."""
+    """Read the given latency report, or the only one in the folder of the buffers."""
     from qaic.stats.reports import HostLatencies
 
     if given is not None:
@@ -174,7 +174,7 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
     try:
         return HostLatencies.of_file(beside[0])
     except (StatsError, OSError) as error:
-        # It was not asked for.
+        # The user did not name it, so an error of it is only a warning.
         print_message(
             "warning", error.message if isinstance(error, StatsError) else f"{beside[0]}: {error.strerror}"
         )

@@ -21,7 +21,7 @@ from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report
 from qaic.support.open_regular import NotRegularError, read_regular
 
 _MAGIC: Final = b"OQSTATS1"
-# What is looked at to tell what a file is.
+# Bytes that are read to recognize a file.
 _HEAD_BYTES: Final = 1 << 16
 _LARGEST_METRICS_BYTES: Final = 1 << 20
 _SHOWN_ROWS: Final = 40
@@ -79,7 +79,7 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
 
 
 def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
-    """Return the dictionary of ``get_metrics`` that a file holds; None when it holds something else."""
+    """Return the dictionary of ``get_metrics`` in a file; None if the file has other content."""
     if b'"avg_latency"' not in head or path.stat().st_size > _LARGEST_METRICS_BYTES:
         return None
     try:

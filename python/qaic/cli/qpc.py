@@ -95,7 +95,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _walk(qpc: Qpc, prefix: str = "", base: int = 0) -> list[dict[str, Any]]:
-    """List segments, those inside others by path, each with its place in the file."""
+    """List segments with their positions in the file; nested segments have a path."""
     from qaic.cli.qpc_info import segments
 
     rows: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _walk(qpc: Qpc, prefix: str = "", base: int = 0) -> list[dict[str, Any]]:
         name, start = segment["name"], base + segment["start"]
         rows.append({**segment, "name": prefix + name, "start": start})
         if name in qpc.slices:
-            # What keeps one from opening is for `validate` to say.
+            # `validate` reports the reasons that a container does not open.
             with contextlib.suppress(QpcError):
                 rows += _walk(qpc.slices[name], f"{prefix}{name}/", start)
     return rows
@@ -155,7 +155,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _facts_of_readable(path: str) -> dict[str, Any] | None:
-    """Describe a container that opens; what keeps another from opening is among its findings."""
+    """Describe a container that opens; the findings contain the reasons if it does not."""
     from qaic.cli.qpc_info import facts
     from qaic.qpc import Qpc
 
@@ -166,7 +166,7 @@ def _facts_of_readable(path: str) -> dict[str, Any] | None:
 
 
 def _programs(facts: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Cores per program, with a label where there are several."""
+    """Return the cores of each program, with a label if there are several."""
     if facts["kind"] == "program":
         yield "", facts["cores"]
     for name, inner in facts.get("slices", {}).items():
@@ -190,9 +190,9 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
         try:
             opened.append(Qpc(path))
         except (QaicError, OSError) as error:
-            # 1 would say that they differ.
+            # An exit code of 1 would mean that they differ.
             said = error.message if isinstance(error, QaicError) else str(error.strerror)
-            # A container that is damaged names its file by itself.
+            # The error of a damaged container names its file.
             console.print_message("error", said if said.startswith(path) else f"{path}: {said}")
             for hint in error.hints if isinstance(error, QaicError) else ():
                 console.print_message("hint", hint)
@@ -391,7 +391,7 @@ def _number(value: float | None) -> str:
 def _shapes_text(shapes: Sequence[_Json]) -> str:
     if not shapes:
         return ""
-    # Programs have more bindings than combinations; those that are always the same are in the tables above.
+    # Bindings that are the same in all combinations are in the tables above.
     rows = []
     for name in shapes[0]:
         cells = [shape_text(shape[name]) if name in shape else "-" for shape in shapes]

@@ -27,13 +27,13 @@ from qaic.support.text import escape_unprintable
 
 _Json = dict[str, Any]
 
-#: bytes of a constant or segment that are looked at at a time
+#: bytes of a constant or segment that are compared at a time
 PIECE: Final = 4 << 20
 #: facts of one value each
 _PROGRAM: Final = ("kind", "target", "producer", "name", "cores", "devices", "batch", "stats", "memory_bytes")
-#: of a binding; a place in a DMA buffer says nothing to a user, and `segments` tells of it
+#: facts of a binding; its place in a DMA buffer is left out, because `segments` shows it
 _BINDING: Final = ("dtype", "shape", "bytes", "partial", "stages")
-#: of a weight in the plan; its place moves with every other weight
+#: facts of a weight that are not compared, because its place depends on all other weights
 _PLACES: Final = frozenset({"name", "offset", "size"})
 
 
@@ -80,7 +80,7 @@ def _values(a: Mapping[str, Any], b: Mapping[str, Any]) -> _Json:
 
 
 def _named(a: Mapping[str, Any], b: Mapping[str, Any], compare: Callable[[Any, Any, str], _Json]) -> _Json:
-    """Names that only one side has, and what differs at those of both."""
+    """Return the names that only one side has, and the differences at names of both."""
     changed = {}
     for name in a:
         if name in b and (differing := compare(a[name], b[name], name)):
@@ -106,7 +106,7 @@ def _bindings(a: list[_Json], b: list[_Json]) -> _Json:
 
 
 def _shapes(a: list[_Json], b: list[_Json]) -> list[Any]:
-    """Both lists of the sets of shapes, where they are not the same."""
+    """Return both lists of the sets of shapes if they differ."""
     return [] if a == b else [a, b]
 
 
@@ -133,7 +133,7 @@ def _slices(a: Qpc, b: Qpc) -> _Json:
 
 
 def _contents(a: Qpc, b: Qpc, problems: list[str]) -> tuple[_Json, _Json]:
-    """Compare what our compiler wrote: weights and graph."""
+    """Compare the weights and the graph, which only our compiler writes."""
     graphs, weights = [], []
     for side, qpc in (("a", a), ("b", b)):
         try:
@@ -170,7 +170,7 @@ def _weights(qpc: Qpc, small: Mapping[str, Any], side: str, problems: list[str])
 
 
 class _Constants:
-    """Comparison of weights that remembers what it could not read."""
+    """Compares weights and records those it could not read."""
 
     def __init__(self, problems: list[str]) -> None:
         self._problems = problems
@@ -187,7 +187,7 @@ class _Constants:
                 return found
         if {"dtype", "dims"} & found.keys():
             return found
-        # One that is stored in another format may say the same, or nearly.
+        # A weight in another format may have the same values, or nearly.
         return {**found, **_content(arrays[0], arrays[1])}
 
 
@@ -209,7 +209,7 @@ def _content(a: NDArray[Any], b: NDArray[Any]) -> _Json:
         different += int(np.count_nonzero(unequal))
         if is_float:
             wide = np.abs(x[unequal].astype(np.float64) - y[unequal].astype(np.float64))
-            # Equal infinities subtract to nothing meaningful, and what is no number has no distance.
+            # Differences of equal infinities and of NaN have no meaning.
             finite = wide[np.isfinite(wide)]
             largest = max(largest, float(finite.max()) if finite.size else 0.0)
     if not different:
@@ -230,12 +230,12 @@ def _equal_bytes(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
 def _crc(data: NDArray[np.uint8]) -> int:
     value = 0
     for start in range(0, data.size, PIECE):
-        # The stubs of numpy do not say that an array is a buffer.
+        # The stubs of numpy do not declare an array as a buffer.
         value = zlib.crc32(data[start : start + PIECE].data, value)
     return value
 
 
-#: entries of a list that are shown; --json has them all
+#: most entries of a list that are shown; --json has all
 _MOST: Final = 20
 _LONGEST: Final = 200
 
@@ -295,7 +295,7 @@ def _section(key: str, section: Any) -> Iterator[str]:
 
 
 def _named_text(section: _Json) -> Iterator[str]:
-    """Names of one side, with signs as those of `diff`, and what changed at others."""
+    """Return the names of one side, with signs like those of `diff`, and changes at other names."""
     for sign, part in (("-", "removed"), ("+", "added")):
         yield from _limited([f"{sign} {escape_unprintable(name)}" for name in section.get(part, ())])
     yield from _limited(
@@ -310,7 +310,7 @@ def _named_text(section: _Json) -> Iterator[str]:
 
 def _changes(changes: _Json) -> Iterator[str]:
     if "different" in changes:
-        # Constants differ by numbers of elements; their values would fill the terminal.
+        # Differences of constants are counts of elements; their values would fill the terminal.
         text = f"{changes['different']} of {changes['of']} elements differ"
         if "max_abs_difference" in changes:
             text += f", by at most {changes['max_abs_difference']:g}"
@@ -335,11 +335,11 @@ def _limited(lines: list[str]) -> Iterator[str]:
         yield f"... and {len(lines) - _MOST} more"
 
 
-#: elements of a list that are shown in full
+#: most elements of a list that is shown in full
 _SHOWN: Final = 16
 #: TensorProto.data_location
 _EXTERNAL: Final = 1
-#: graphs inside nodes inside graphs; protobuf itself reads no more than 100 messages deep
+#: most nested graphs; protobuf reads at most 100 nested messages
 _DEEPEST: Final = 32
 
 
@@ -449,7 +449,7 @@ def _attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
-    """Describe the value of an attribute; what is long by its digest."""
+    """Describe the value of an attribute; long values by their digest."""
     kind = attribute.type
     if kind == AttributeProto.FLOAT:
         return attribute.f
@@ -461,7 +461,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
         values = list(attribute.floats if kind == AttributeProto.FLOATS else attribute.ints)
         return values if len(values) <= _SHOWN else [*values[:_SHOWN], _digest(attribute)]
     if kind in {AttributeProto.GRAPH, AttributeProto.GRAPHS}:
-        # Its nodes are compared one by one.
+        # The nodes of a graph are compared one by one.
         return "graph"
     return _digest(attribute)
 

@@ -24,7 +24,7 @@ _CONVERTING: Final = _STORING | {"Cast", "Constant", "DequantizeLinear"}
 #: operators that multiply stored integers
 _INTEGER: Final = frozenset({"ConvInteger", "MatMulInteger"})
 
-#: what the compiler adds to the name of a result before it is quantized
+#: suffix of the name of a result before it is quantized
 _UNQUANTIZED: Final = "/float"
 
 
@@ -69,7 +69,7 @@ def integer_coverage(graph: bytes) -> tuple[int, int] | None:
         on_integers = bool(stored.intersection(node.input))
         if on_integers:
             stored.update(node.output)
-        # A node that stays in float keeps the name of its result.
+        # The result of a node in floating point keeps its name.
         between = any(makers.get(name) == "DequantizeLinear" for name in node.input) and any(
             _UNQUANTIZED in name and "QuantizeLinear" in readers.get(name, ()) for name in node.output
         )
@@ -122,7 +122,7 @@ def _granularity(options: Mapping[str, Any]) -> str:
 
 _Json = dict[str, Any]
 
-#: element type codes; quantized ones show their scale and offset, not a name of their own
+#: element type codes; quantized types are shown by scale and offset, so they have no name
 _TYPES: Final = {
     0: "float32",
     1: "float16",
@@ -245,11 +245,11 @@ def _bindings(qpc: Qpc, side: str, plan: _Json) -> list[_Json]:
     edges = plan.get(side)
     rows = []
     for index, binding in enumerate(qpc.network_descriptor.get(side, ())):
-        # The caller's side is the start of an input's sequence, the end of an output's.
+        # The caller's side is the start of an input's sequence and the end of an output's.
         tensor = binding.get("io_initial" if incoming else "io_transformed", {})
         dtype = _type_name(tensor)
         if isinstance(edges, list) and index < len(edges) and isinstance(edges[index], dict):
-            # The descriptor has no booleans; the plan knows which they are.
+            # The descriptor has no booleans; the plan names them.
             dtype = str(edges[index].get("dtype", dtype))
         stages = binding.get("transformseq", ())
         copy = next((stage for stage in stages if stage.get("kind") == _COPY), None)
@@ -273,7 +273,7 @@ def _type_name(tensor: _Json) -> str:
 
 
 def _bytes(tensor: _Json) -> int | None:
-    """Size of a tensor; dims of 0 do not count in this format."""
+    """Return the size of a tensor; this format ignores dims of 0."""
     size = _WIDTHS.get(_type_name(tensor))
     for dim in tensor.get("dims", ()):
         if size is None or dim < 0:
@@ -307,7 +307,7 @@ def _shapes(entry: _Json, network: _Json) -> _Json:
 
 
 def _stats(network: _Json) -> _Json | None:
-    """Describe what the program measures; None where that is nothing."""
+    """Describe the measurements of the program; None if there are none."""
     stats = network.get("stats")
     if stats is None:
         return None
@@ -354,7 +354,7 @@ def _weights(qpc: Qpc) -> _Json:
     stored: dict[str, int] = {}
     for record in check_records((qpc.plan or {}).get("initializers", [])).values():
         kind, size = record.get("encoding") or record.get("dtype"), record.get("size")
-        # A size may be any number; one that no file has tells nothing.
+        # A damaged size may be any number; a size that no file can have is ignored.
         if isinstance(kind, str) and isinstance(size, int) and 0 <= size < 1 << 63:
             stored[kind] = stored.get(kind, 0) + size
     return stored

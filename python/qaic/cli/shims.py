@@ -17,7 +17,7 @@ from qaic.cli.openqaic.arguments import set_examples
 from qaic.support.atomic_io import write_replacing
 
 VENDOR_PREFIX = "/opt/qti-aic"
-#: place below the prefix -> module that is the tool
+#: path below the prefix -> module of the tool
 _TOOLS = {
     "exec/qaic-compile": "qaic.cli.compile",
     "exec/qaic-exec": "qaic.cli.compile_and_run",
@@ -27,9 +27,9 @@ _TOOLS = {
     "tools/qaic-qpc": "qaic.cli.qpc",
 }
 _MARK = "# A shim of openqaic; `python -m qaic shims remove` takes it away."
-#: a script that begins with something else is not ours, whatever follows
+#: bytes at the start of a script in which our mark must be
 _LONGEST_HEAD_BYTES = 200
-#: remembers which folders were made, so that `remove` does not take away others
+#: file that lists the created folders, so that `remove` keeps others
 _RECORD = ".openqaic-shims.json"
 
 
@@ -101,7 +101,7 @@ def remove(prefix: str) -> int:
 
 
 def _script(module: str) -> bytes:
-    # -P: a folder `qaic` where the tool happens to be called must not take the place of the package.
+    # -P: a folder `qaic` in the current directory must not hide the package.
     command = f'exec {shlex.quote(sys.executable)} -P -m {module} "$@"'
     return f"#!/bin/sh\n{_MARK}\n{command}\n".encode()
 
@@ -118,7 +118,7 @@ def _is_shim(path: Path) -> bool:
 
 
 def _occupied(path: Path) -> bool:
-    """Return whether the path exists and is not ours; a dangling link counts."""
+    """Return True if the path exists, also as a dangling link, and is not ours."""
     return (path.is_symlink() or path.exists()) and not _is_shim(path)
 
 
@@ -130,7 +130,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    # A process that starts the tool at this moment gets the old one or the new one.
+    # A process that starts the tool now gets the old one or the new one.
     def write(aside: Path) -> None:
         aside.write_bytes(content)
         aside.chmod(mode)
@@ -157,14 +157,14 @@ def _remove_folders(root: Path) -> None:
     ours = {root, *root.parents, *((root / place).parent for place in _TOOLS)}
     folders = [Path(folder) for folder in _recorded(root)]
     (root / _RECORD).unlink(missing_ok=True)
-    # The record is a file that others may have written to: only places where shims are laid are looked at.
+    # Others may have written to the record, so only paths of shims are considered.
     for folder in sorted(set(folders) & ours, key=lambda path: len(path.parts), reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
 def _undo(before: dict[Path, bytes | None], root: Path, made: list[Path]) -> None:
-    """Bring back what was there. Called while another error is on its way, which must not be lost."""
+    """Restore the earlier state. Never raises, so that the caller's error is not lost."""
     try:
         for path, content in before.items():
             if content is None:

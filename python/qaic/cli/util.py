@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qaic.cli.device_info import Device, DeviceSource
 
 _SHORTEST_PERIOD_SECONDS = 0.1
-# Comparing is quadratic in the length; no label comes near this many characters.
+# Comparing is quadratic in the length, and every label is shorter.
 _LONGEST_COMPARED = 80
 
 
@@ -108,15 +108,15 @@ def _table(arguments: argparse.Namespace) -> int:
         table = DeviceTable(lambda: _chosen(arguments, source)[0], period_seconds=arguments.table)
         return code or table.run()
     except KeyboardInterrupt:
-        # Ctrl-C is how one leaves the table, not a failure.
+        # Ctrl-C is the way to leave the table, so it is not a failure.
         return SUCCESS
 
 
 def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[Device], int]:
-    """Query the devices asked for; the exit code shows when some do not exist."""
+    """Query the requested devices; the exit code reports missing ones."""
     devices, unknown = source.query(arguments.aic_device_id)
     for number in unknown:
-        # The text is the vendor's; scripts look for it.
+        # The vendor's text, which scripts look for.
         print_line(f"Device {number} invalid", to=sys.stderr)
     code = DEVICE if unknown else SUCCESS
     if arguments.filter is None or not devices:
@@ -127,7 +127,7 @@ def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[D
 
 
 def _label(key: str, devices: Sequence[Device]) -> str:
-    """Label of a property, however its letters were written."""
+    """Return the label of a property, whatever the case of its letters."""
     from difflib import get_close_matches
 
     from qaic.cli.device_info import labels
@@ -141,7 +141,7 @@ def _label(key: str, devices: Sequence[Device]) -> str:
 
 
 def _act(arguments: argparse.Namespace) -> int:
-    """Reset devices, or enable what several of them do together. Reports the result of each."""
+    """Reset devices, or enable their use together; report the result of each."""
     from qaic.cli.device_info import DeviceSource
 
     source = DeviceSource()
@@ -165,7 +165,7 @@ def _act(arguments: argparse.Namespace) -> int:
             try:
                 source.reset(device.qid)
             except DeviceError as error:
-                # The others are reset all the same.
+                # The others are reset anyway.
                 print_message("error", f"QID {device.qid}: {error.message}")
                 for hint in error.hints:
                     print_message("hint", hint)

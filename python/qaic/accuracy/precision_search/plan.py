@@ -11,7 +11,7 @@ from qaic.options.files.node_precision import NodePrecision
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import counted
 
-#: list of a node precision file by precision, and what that is called
+#: precision -> key of a node precision file, and its name for people
 _LISTS: Final = {"fp32": "FP32NodeInstanceNames", "fp16": "FP16NodeInstanceNames"}
 _WORDS: Final = {"fp32": "float32", "fp16": "float16"}
 

@@ -28,7 +28,7 @@ from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced
 from qaic.errors import OptionError, StateError
 
-#: one of so many samples is held out
+#: one of this many samples is held out
 _HELD_BACK: Final = 5
 _KEPT: Final = ("fp32", "fp16")
 
@@ -173,7 +173,7 @@ class _Search:
         return self._target.holds(self._trials.score(units), safely=self._is_safe)
 
     def _verified(self, names: Sequence[str]) -> Score:
-        """Judge the set on the samples that were held out."""
+        """Judge the set on the held-out samples."""
         if not self._held:
             return Score(math.nan)
         half, single = (names, ()) if self._keep == "fp16" else ((), names)
@@ -201,7 +201,7 @@ class _Search:
         return list(ranked[:high])
 
     def _grown_without_margin(self) -> list[Unit]:
-        """Do with the target itself, where even all units do not leave a margin."""
+        """Use the target itself if even all units do not leave a margin."""
         if not self._is_safe:
             score = self._trials.score(self._ranked)
             raise StateError(
@@ -215,15 +215,15 @@ class _Search:
         return [] if self._holds([]) else self._grown()
 
     def _least(self, taken: list[Unit]) -> list[Unit]:
-        """Take units out until a whole round finds every one of them to be needed.
+        """Remove units until a whole round finds that each is needed.
 
-        As many are tried at once as were not needed the last times, those that add least in front.
+        The number of units tried at once follows from earlier tries; units that add least come first.
         """
         size = max(1, len(taken) // 4)
         is_less = True
         while is_less:
             is_less = False
-            # Needed as long as nothing else is removed: errors may cancel, so the search tries it again.
+            # Needed until something else is removed: errors may cancel, so the search tries it again.
             needed: set[Unit] = set()
             while open_units := [unit for unit in taken if unit not in needed]:
                 tried = set(open_units[-size:])

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _BOUND: Final = re.compile(r"\s*(.+?)\s*>=\s*([0-9.eE+-]+)\s*(%?)\s*")
 _EXPECTED: Final = "sqnr>=40, cosine>=0.999, same>=99.5%, tokens>=64, or module:function>=NUMBER"
 _METRICS: Final = frozenset({"sqnr", "cosine", "same", "tokens"})
-#: parts of the samples that are left out in turn to see how far a value depends on which samples there are
+#: parts of the samples that are left out in turn, to estimate the standard error
 _PARTS: Final = 10
-#: how many standard errors a value has to be above its bound
+#: standard errors by which a value must exceed its bound
 _STANDARD_ERRORS: Final = 3.0
 
 
@@ -70,7 +70,7 @@ class Target:
 
     def score(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> Score:
         """Return the metric, and by leaving out parts of the samples in turn how far it can be trusted."""
-        # The soonest difference of tokens is one sample's, and says nothing about others.
+        # The first different token is that of one sample and says nothing about others.
         if self.metric == "tokens":
             return Score(float(min(map(_equal_tokens, found, reference))))
         if self.function is None:
@@ -101,12 +101,12 @@ class Target:
         return -math.inf if math.isnan(value) else value
 
     def _of_sums(self, samples: Sequence[Sequence[OutputSums]]) -> float:
-        """Return the metric: of several outputs that of the worst; NaN where it has no meaning."""
+        """Return the metric of the worst output; NaN if it has no meaning."""
         values = [value for result in _results(samples) if not math.isnan(value := self._of(result))]
         return min(values, default=math.nan)
 
     def _of(self, result: OutputAccuracy) -> float:
-        """Return the metric of one output; NaN where it has no meaning."""
+        """Return the metric of one output; NaN if it has no meaning."""
         if result.elements == result.not_finite:
             return math.nan
         if self.metric == "same":

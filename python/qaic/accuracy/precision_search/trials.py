@@ -48,7 +48,7 @@ def ranked_units(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> 
 
 
 def _travel(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[float]:
-    """Return how much of an error at the result of each node is left at the outputs."""
+    """Return the part of an error at the result of each node that reaches the outputs."""
     own = [_noise(float(row["own_sqnr_db"])) for row in accuracy.nodes]
     inherited = [_noise(float(row["inherited_sqnr_db"])) for row in accuracy.nodes]
     at_value = {node.value: at for at, node in enumerate(nodes)}
@@ -59,19 +59,19 @@ def _travel(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[
         given = sum(inherited[place] for place in reads[at])
         if not given:
             continue
-        # Errors may cancel, so that a node inherits less than it adds; none of its operands is harmless then.
+        # Errors may cancel, so that a node inherits less than it adds; its operands still matter then.
         gain = max(inherited[at] - own[at], inherited[at] / _LEAST_PART) / given
         for place in reads[at]:
             travel[place] += gain * travel[at]
     return travel
 
 
-#: the least part of what a node inherits that is taken to come from its operands
+#: divisor of an inherited error: at least such a part is assumed to come from the operands
 _LEAST_PART: Final = 10
 
 
 def _noise(sqnr_db: float) -> float:
-    """Return the power of an error over that of its value; at most 1, above which all is lost."""
+    """Return the power of an error over that of its value, at most 1, where all is lost."""
     if math.isnan(sqnr_db):
         return 0.0
     return 1.0 if sqnr_db <= 0 else 10 ** (-sqnr_db / 10)
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-#: programs that run side by side; each of them has a thread of the engine
+#: programs that run at the same time; each has a thread of the engine
 _MOST_WORKERS: Final = 8
 
 

@@ -16,10 +16,10 @@ from qaic.support.text import escape_html as escape
 
 _WIDTH, _HEIGHT = 1000, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 16, 30
-#: dB at the top; more is drawn there
+#: dB at the top of the chart, where larger values are drawn
 _MOST_DB: Final = 100.0
 _STEP_DB: Final = 20
-#: points from which on several nodes share one place
+#: most points of the chart; of more nodes, several share a point
 _POINTS: Final = 450
 #: bins of the smallest normal and of the largest float16
 _HALF_LOW: Final = -14 - LEAST_EXPONENT + 1
@@ -118,7 +118,7 @@ def histogram_svg(
     octaves = [at for at in used if 0 < at < BINS - 1]
     low, high = (min(octaves), max(octaves)) if octaves else (1, 1)
     if has_half:
-        # The limit that matters is in the picture.
+        # The picture includes the limit.
         high = max(high, _HALF_HIGH)
     places = [0, *range(low, high + 1), BINS - 1]
     most = max(1, int(reference.max()), int(deployed.max()))
@@ -171,7 +171,7 @@ def _y(value: float) -> float:
 
 
 def _limited(value: float) -> float:
-    """Return a ratio within the chart; what has no number is not drawn as an error."""
+    """Return a ratio limited to the chart; a missing number is not drawn as an error."""
     return _MOST_DB if math.isnan(value) else float(min(max(value, 0.0), _MOST_DB))
 
 

@@ -46,10 +46,10 @@ NODE_DTYPE: Final = np.dtype(
     ]
 )
 
-#: SQNR of outputs in dB from which on a program is called equal in use, and below which it is called wrong
+#: SQNR of outputs in dB: least value of a program that is equal in use, and of one that is not wrong
 GOOD_DB: Final = 40.0
 WRONG_DB: Final = 20.0
-#: share of equal decisions to go with them
+#: shares of equal decisions for these
 GOOD_SAME: Final = 0.99
 _WRONG_SAME: Final = 0.9
 
@@ -130,9 +130,9 @@ class PrecisionAccuracy:
         self.to = to
         self.seconds = seconds
         self.samples = capture.samples
-        #: three ways to compute each output, where those of a card were given
+        #: comparison of the three computations of each output, if outputs of a card were given
         self.card = tuple(card)
-        #: how the tokens of a decoder differ; None where none were made
+        #: differences of the tokens of a decoder; None if none were made
         self.decoding: DecodingAccuracy | None = capture.decoding
         self.warnings = tuple(warnings)
         #: errors of the outputs, in their order
@@ -210,7 +210,7 @@ class PrecisionAccuracy:
         )
 
     def _source(self, pair: tuple[ObservedNode, tuple[Measured, Reason]]) -> Any:
-        """Return the node that makes an outlier channel which others only pass on."""
+        """Return the node that makes an outlier channel; others only pass it on."""
         found = {
             node.value: (node, own)
             for node, own in zip(self._capture.nodes, self._measured, strict=True)

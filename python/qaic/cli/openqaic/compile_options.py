@@ -34,7 +34,7 @@ _SHOWN: Final = (
     "target",
     "verbose",
 )
-#: those that subcommands name in their own way, and those that write files and no program
+#: options that subcommands name differently, and options that write files instead of a program
 _OWN: Final = frozenset(
     {
         "output_dir",
@@ -117,7 +117,7 @@ def _given(arguments: argparse.Namespace) -> list[tuple[str, str, str | None]]:
 
 
 class _Note(argparse.Action):
-    """Notes an option as it is typed: `read_argv` knows what its values mean, and which may be repeated."""
+    """Records an option as typed; `read_argv` interprets its values and its repetitions."""
 
     def __call__(
         self,
@@ -192,5 +192,5 @@ def next_view(qpc: Qpc, path: str) -> str:
     name = shlex.quote(path)
     if not qpc.is_program:
         return f"qaic-qpc list {name}"
-    # The container of a card holds no graph whose nodes could be listed.
+    # The container of a card has no graph to list nodes of.
     return f"openqaic inspect {name} {'graph -o graph.html' if qpc.graph is None else 'nodes'}"

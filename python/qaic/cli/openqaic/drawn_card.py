@@ -38,7 +38,7 @@ def drawn_card(qpc: Qpc) -> tuple[DrawnGraph, list[Table]]:
             picture.add(("segment", name), name, "segment", [("bytes", f"{qpc.segments[name].size:,}")])
     _add_buffers(picture, network, ways=(0,))
     initial = fields.get("semaphoreInitState", ())
-    # Nodes stand in an order in which arrows point forward: the layout counts no others.
+    # Nodes are in an order in which arrows point forward, because the layout counts only such arrows.
     first = _first_waited_for(requests)
     _add_semaphores(picture, initial, first)
     _add_requests(picture, requests, ways=(0,))
@@ -71,7 +71,7 @@ def drawn_card(qpc: Qpc) -> tuple[DrawnGraph, list[Table]]:
 
 
 class _Picture:
-    """Nodes by what they are, and arrows between them."""
+    """The nodes by kind, and the arrows between them."""
 
     def __init__(self) -> None:
         self.nodes: list[DrawnNode] = []
@@ -80,7 +80,7 @@ class _Picture:
 
     def add(self, key: tuple[str, object], name: str, kind: str, facts: list[tuple[str, str]]) -> None:
         self._places[key] = len(self.nodes)
-        # A slash in a name is no group here.
+        # A slash in a name does not make a group here.
         self.nodes.append(DrawnNode(name.replace("/", "\u2215"), kind, facts))
 
     def link(self, begin: tuple[str, object], end: tuple[str, object], value: str) -> None:
@@ -105,7 +105,7 @@ def _add_buffers(picture: _Picture, network: Mapping[str, Any], *, ways: tuple[i
 
 
 def _first_waited_for(requests: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Semaphores that inbound requests wait for, and that none of them changes."""
+    """Return the semaphores that inbound requests wait for and do not change."""
     waited: set[int] = set()
     changed: set[int] = set()
     for request in requests:
@@ -167,7 +167,7 @@ def _add_arrows(
 
 
 def _buffers_of(described: Mapping[str, Any]) -> list[int]:
-    """DMA buffers that the transforms of an input or output copy into or out of."""
+    """Return the DMA buffers that the transforms of an input or output copy to or from."""
     copies = (one.get("copy_dma_buffer") for one in described.get("transformseq", ()))
     return list(dict.fromkeys(copy.get("buffer_num", 0) for copy in copies if copy is not None))
 

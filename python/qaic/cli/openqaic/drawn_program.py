@@ -29,9 +29,9 @@ from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.table import Cell, Column, Table
 from qaic.support.text import counted
 
-#: inputs and outputs of a node that a page names
+#: most inputs and outputs of a node on a page
 _MOST_VALUES: Final = 16
-#: bytes of an attribute that a page shows
+#: most bytes of an attribute on a page
 _LONGEST_ATTRIBUTE: Final = 200
 
 
@@ -39,9 +39,9 @@ _LONGEST_ATTRIBUTE: Final = 200
 class NodeTimes:
     """Measured times of a program's nodes."""
 
-    #: Microseconds by the name of a node: of the operations that are named after it.
+    #: Name of a node -> microseconds of the operations that are named after it.
     own_us: Mapping[str, float]
-    #: Name of a node -> the node that the operation is named after which does its work.
+    #: Name of a node -> the node that its operation is named after.
     within: Mapping[str, str]
 
 
@@ -99,7 +99,7 @@ def drawn_program(
 
 
 def _owners(nodes: Sequence[onnx.NodeProto]) -> dict[int, int]:
-    """Return which casts round the result of a node: place of the cast -> place of the node."""
+    """Return the casts that round the result of a node: index of the cast -> index of the node."""
     producer = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     owners: dict[int, int] = {}
     for place, node in enumerate(nodes):
@@ -116,12 +116,12 @@ def _owners(nodes: Sequence[onnx.NodeProto]) -> dict[int, int]:
 
 
 def _name(node: onnx.NodeProto) -> str:
-    # The result of a node that is rounded has the name of the value with a suffix.
+    # The result before rounding has the name of the value with a suffix.
     return node.name or next((name.partition(UNROUNDED)[0] for name in node.output if name), "")
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those that its bodies capture included."""
+    """Return the names that a node reads, including those that its bodies capture."""
     yield from node.input
     for body in subgraphs(node):
         yield from sorted(read_values(body))
@@ -270,7 +270,7 @@ def node_times(capture: Capture) -> tuple[NodeTimes, NodeTimes]:
 
 
 def _first_nodes(facts: OpInfo) -> list[str]:
-    """Return the node of each operation that has its time: the one that it is named after, or its first."""
+    """Return the node that has the time of each operation: the one it is named after, or its first."""
     return [
         path if path in nodes else nodes[0] for path, nodes in zip(facts.paths, facts.node_sets, strict=True)
     ]

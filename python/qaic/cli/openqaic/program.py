@@ -33,13 +33,13 @@ class Program:
 
     #: The container.
     path: Path
-    #: The model it was compiled from now; None where a container was given.
+    #: The model that was compiled; None if a container was given.
     model: Path | None
     #: Bytes of the container.
     nbytes: int
-    #: Seconds that compiling took, or finding it in the cache.
+    #: Seconds of compiling, or of finding it in the cache.
     compile_s: float
-    #: True if it was compiled before.
+    #: True if it came from the cache.
     from_cache: bool
 
     @property
@@ -110,7 +110,7 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
     )
 
 
-#: from this level on a program measures its operations
+#: least level at which a program measures its operations
 STATS_LEVEL: Final = 70
 
 

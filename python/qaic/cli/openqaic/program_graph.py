@@ -108,7 +108,7 @@ def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
         if tensor.name in qpc.initializers:
             array = qpc.initializers[tensor.name]
         elif tensor.data_location != TensorProto.EXTERNAL:
-            # Small ones lie in the graph itself.
+            # Small constants are in the graph.
             with library_errors(partial(_damaged, f"{qpc.path}: constant {tensor.name!r} of its graph")):
                 array = numpy_helper.to_array(tensor)
         else:
@@ -154,7 +154,7 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Shapes of the values whose sizes are all known."""
+    """Return the shapes of values whose sizes are all known."""
     graph = model.graph
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):

@@ -31,7 +31,7 @@ from qaic.errors import InputError
 from qaic.options.names import unknown_keys
 from qaic.support.open_regular import read_text
 
-# Halves of characters: JSON can write them, no name of a file or binding has them.
+# Lone surrogates, which JSON can contain, are in no name of a file or binding.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -79,7 +79,7 @@ def located(entry: dict[str, Any], name: str, folder: Path, where: str) -> Path:
     return path
 
 
-#: what the file holds
+#: content of the file
 TOP: Final = "IO-files"
 #: names of ``data-type``, an alternative to ``elem-size`` in newer files
 _TYPE_BYTES = {
@@ -90,7 +90,7 @@ _TYPE_BYTES = {
 }
 _LARGEST_DIM = 2**40
 _MOST_DIMS = 8
-# Comparing is quadratic in the length; names of bindings are shorter.
+# Comparing is quadratic in the length, and names of bindings are shorter.
 _LONGEST_COMPARED = 80
 
 
@@ -218,7 +218,7 @@ class _Inference:
         return Part(binding, SKIPPED)
 
     def _default_dims(self, given: list[Part]) -> Any:
-        """Choose shapes of outputs that are not listed: those that go with the shapes that are."""
+        """Choose shapes of unlisted outputs that fit the listed shapes."""
         shaped = [part for part in given if part.binding.allowed and not part.skipped]
         counts = {len(part.binding.allowed) for part in shaped}
         variant = next(

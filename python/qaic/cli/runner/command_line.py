@@ -13,7 +13,7 @@ from qaic.options.rows.runner import COUNTED, STREAMED, RunnerOptions
 from qaic.options.spec import Flag, FlagForm, OptionSpec, Stage, rows_of
 from qaic.support.program_names import REPORTING_RATES_MS, SAMPLING_RATES
 
-#: of a device's id; Python refuses to read thousands
+#: most digits of a device's id; Python does not convert thousands
 _MOST_DIGITS = 9
 
 
@@ -31,7 +31,7 @@ class Profiling(NamedTuple):
     #: inferences of each activation that a counted type records
     samples: int
     delay_s: float
-    #: None until the run ends
+    #: seconds of recording; None means until the run ends
     duration_s: float | None
     #: every how many inferences a streamed type records one
     sampling: int
@@ -45,17 +45,17 @@ class RunRequest:
     options: RunnerOptions
     #: folder with the program, or the program
     program: Path
-    #: ids of the devices, none where any will do
+    #: ids of the devices; empty for any device
     devices: tuple[int, ...]
-    #: whether these make one device for a partitioned program, in this order
+    #: true if these form one device for a partitioned program, in this order
     is_device_map: bool
-    #: inferences; None where the time or the inputs decide
+    #: inferences; None if the time or the inputs decide
     num_iter: int | None
-    #: whether outputs are written
+    #: true if outputs are written
     writes: bool
-    #: what is recorded
+    #: types of profiles to record
     profiling: Profiling | None
-    #: what was given and has no effect
+    #: given options without effect
     unused: tuple[str, ...]
 
 
@@ -163,7 +163,7 @@ def _placeholder(codec: Codec[Any], name: str) -> str:
 
 
 def _refuse_contradictions(options: RunnerOptions) -> bool:
-    """Refuse what does not go together; returns whether the inputs are a batch."""
+    """Refuse options that exclude each other; return True if the inputs are a batch."""
     if options.aic_device_id is not None and options.aic_device_map is not None:
         raise _conflict("-d and -D both choose devices; give one of them")
     if options.num_iter is not None and options.time is not None:

@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 _LOG_LEVELS = (rt.QLogLevel.QL_ERROR, rt.QLogLevel.QL_WARN, rt.QLogLevel.QL_INFO, rt.QLogLevel.QL_DEBUG)
 _MEGABYTE = 2**20
-#: input data held in memory, where the command line does not say
+#: default bytes of input data in memory
 _BATCH_MEGABYTES = 1024
-#: period of reports, where the command line does not say
+#: default period of reports
 _PERIOD_MS = 1000
 
 
 class _Plan(NamedTuple):
-    """Everything a run needs, checked before a device is touched."""
+    """Everything a run needs, checked before a device is used."""
 
     qpc: rt.Qpc
     network: Network
     requests: list[Request]
     writer: Writer | None
     comparer: Comparer | None
-    #: what explains the device's buffers, if the program has any
+    #: descriptor of the device's buffers, if the program has any
     statistics: _core.StatsDescriptor | None
-    #: where profiles go, if any are recorded
+    #: folder of profiles, if any are recorded
     profiles: Path | None
-    #: inferences; None when the run is limited by time
+    #: inferences; None if the run is limited by time
     iterations: int | None
 
 
@@ -88,7 +88,7 @@ def _plan(request: RunRequest) -> _Plan:
     requests = requests_of(options, request.program, network)
     count = request.num_iter or (len(requests) if options.time is None else None)
     if count is not None and options.num_iter is None:
-        # Who does not say how many inferences to run wants those that are to be written and recorded.
+        # Without a number of inferences, the run has those that are written and recorded.
         count = max(count, *_wanted(request))
     _check_range(request, count)
     writer = Writer(request, network) if request.writes or options.dump_input_buffers else None
@@ -102,7 +102,7 @@ def _plan(request: RunRequest) -> _Plan:
 
 
 def _wanted(request: RunRequest) -> tuple[int, int]:
-    """Return how many inferences there must be to write, and to record, what was asked for."""
+    """Return the number of inferences that writing and recording need."""
     first, samples = written_range(request.options)
     written = first + samples if request.writes or request.options.dump_input_buffers else 0
     profiling = request.profiling
@@ -142,7 +142,7 @@ def _check_devices(ids: list[int]) -> int:
     util = rt.Util()
     status, known = util.getDeviceIds()
     if status == rt.QStatus.QS_NODEV:
-        # Virtual cards are always there: only cards were asked for.
+        # Virtual cards always exist, so the user asked for cards only.
         raise DeviceError(
             "no card answers: neither the kernel's driver nor an emulated one shows a device",
             code="device.none",
@@ -176,7 +176,7 @@ def _check_cores(qpc: rt.Qpc, ids: list[int], activations: int) -> None:
 
 
 def _chosen(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> list[int]:
-    """Devices for a program: of `ids` as many as it needs, of all without any."""
+    """Return the devices for a program: as many of `ids` as it needs, or of all if `ids` is empty."""
     if len(ids) == 1:
         return ids
     chosen = _core.choose_devices(context, qpc)
@@ -207,7 +207,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             _properties(options, ids),
         )
     except (rt.ExceptionInit, rt.ExceptionNullPtr) as error:
-        # What kept it from being made says more, and has the exit code of its kind.
+        # The reason that it was not made is more specific, and has its own exit code.
         if isinstance(error.__cause__, QaicError):
             raise error.__cause__ from None
         raise
@@ -295,5 +295,5 @@ def _rate(count: int, elapsed_ns: int, batch: int) -> float:
 def _stats_line(count: int, elapsed_ns: int, batch: int) -> str:
     microseconds = elapsed_ns // 1000
     rate = _rate(count, elapsed_ns, batch)
-    # The form is the vendor's; scripts take the last line that contains "Inf/Sec".
+    # The vendor's form; scripts take the last line that contains "Inf/Sec".
     return f"InferenceCnt {count} TotalDuration {microseconds}us BatchSize {batch} Inf/Sec {rate:.3f}"

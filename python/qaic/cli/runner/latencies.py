@@ -100,7 +100,7 @@ class RunProgress:
 
     def __init__(self) -> None:
         self.completed = 0
-        #: failure outside of the run, which has to end the run
+        #: failure outside the run that must end the run
         self.fault: BaseException | None = None
 
 

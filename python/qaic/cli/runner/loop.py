@@ -39,7 +39,7 @@ class Loop:
     """Runs requests in turn on an inference set."""
 
     inference_set: rt.InferenceSet
-    #: Number of activations of the set.
+    #: Activations of the set.
     activations: int
     #: Requests in the order of their runs; the first follows the last.
     requests: Sequence[Request]
@@ -193,7 +193,7 @@ class Slot:
         if sizes != [len(array) for array in self.outputs] or not self._output_buffers:
             self.outputs = [np.empty(size, np.uint8) for size in sizes]
             self._output_buffers = [_buffer(array) for array in self.outputs]
-        # Dims first: alone, buffers would be taken for those of the compiled shapes.
+        # Dims are set first, because without them the buffers would mean the compiled shapes.
         status: rt.QStatus = handle.setBufferDimensions(request.dims)
         if status == rt.QStatus.QS_SUCCESS:
             status = handle.setBuffers([_buffer(array) for array in inputs] + self._output_buffers)

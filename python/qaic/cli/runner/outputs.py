@@ -98,7 +98,7 @@ class Tolerance(NamedTuple):
         return cls(options.rtol or 0.0, options.atol or 0.0)
 
 
-#: how floats are stored; bfloat16 is the upper half of a float32
+#: formats of floats; bfloat16 is the upper half of a float32
 _FLOATS: Final[dict[int, np.dtype[Any]]] = {
     int(BufferDataTypeEnum.BUFFER_DATA_TYPE_FLOAT): np.dtype(np.float32),
     int(BufferDataTypeEnum.BUFFER_DATA_TYPE_FLOAT16): np.dtype(np.float16),
@@ -107,7 +107,7 @@ _FLOATS: Final[dict[int, np.dtype[Any]]] = {
 
 
 def _floats(content: NDArray[np.uint8], data_type: int) -> NDArray[np.float32]:
-    # A file may begin anywhere, and a copy is aligned.
+    # The file may start at any address; a copy is aligned.
     stored: NDArray[Any] = np.frombuffer(content.tobytes(), dtype=_FLOATS[data_type])
     floats: NDArray[np.float32] = (
         (stored.astype(np.uint32) << 16).view(np.float32)
@@ -129,7 +129,7 @@ class Comparer:
 
     def __init__(self, network: Network, files: Sequence[Path], tolerance: Tolerance | None) -> None:
         self._tolerance = tolerance
-        # What a device measures is different in each inference.
+        # Measurements of a device differ in each inference.
         outputs = [binding for binding in network.outputs if not binding.is_statistics]
         self._files: dict[int, Path] = {}
         if files:
@@ -150,7 +150,7 @@ class Comparer:
                     )
                 self._files[binding.position] = path
         self._contents: dict[Path, NDArray[np.uint8]] = {}
-        # By output: in how many inferences it differs, in which first, and how.
+        # For each output: the number of inferences in which it differs, the first one, and the difference.
         self._differing: dict[str, tuple[int, int, str]] = {}
 
     def check(self, iteration: int, request: Request, outputs: Buffers) -> None:
@@ -166,7 +166,7 @@ class Comparer:
             if difference is not None:
                 name = part.binding.name
                 count, first, text = self._differing.get(name, (0, iteration, ""))
-                # Inferences end in any order; the first one is told of.
+                # Inferences end in any order; the lowest number is reported.
                 if not count or iteration < first:
                     first, text = iteration, f"differs from {path}: {difference}"
                 self._differing[name] = (count + 1, first, text)
@@ -192,7 +192,7 @@ class Comparer:
             return None
         with np.errstate(invalid="ignore"):
             off = np.where(beyond, np.abs(given - wanted), -1.0)
-        # NaN is the largest there is.
+        # NaN counts as the largest difference.
         place = int(np.argmax(off))
         return (
             f"{np.count_nonzero(beyond)} of {len(given)} elements beyond the tolerance, the most at {place}: "
@@ -200,7 +200,7 @@ class Comparer:
         )
 
     def _expected(self, path: Path) -> NDArray[np.uint8]:
-        # Mapped: the pages come and go with the memory there is. The number of maps of a process is limited.
+        # The kernel may drop mapped pages. The number of maps of a process is limited.
         if path not in self._contents:
             if len(self._contents) >= _MOST_MAPS:
                 self._contents.clear()

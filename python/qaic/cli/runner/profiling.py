@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 #: names of files and their contents
 _Named: TypeAlias = Iterator[tuple[str, str | bytes]]
-#: types that are made of the device's buffers
+#: types that are made from the device's buffers
 _OF_DEVICE = ("stats", "raw_device_stats")
-#: inferences of each activation whose device metrics are shown
+#: most inferences of each activation whose device metrics are shown
 _METRIC_SAMPLES = 20
-#: number of the one program of a run
+#: number of the only program of a run
 _PROGRAM = 0
 
 
@@ -62,12 +62,12 @@ def checked_folder(wanted: Profiling, statistics: _core.StatsDescriptor | None) 
 
 
 class _Recorder(NamedTuple):
-    """One of the things that are recorded."""
+    """A recorder of one type of profile."""
 
     profiler: _core.Profiler
-    #: uses what there is so far, now and then while the program runs
+    #: reports the results so far, at times while the program runs
     fetch: Callable[[], None]
-    #: uses the rest, once the profiler has stopped
+    #: reports the rest, after the profiler has stopped
     finish: Callable[[], None]
     is_stream: bool = False
 
@@ -90,7 +90,7 @@ class DeviceMetrics:
         self._thread.join()
 
     def _serve(self) -> None:
-        # The inferences after the last sample shall not be asked whether they are one.
+        # Inferences after the last sample need no check.
         self._profiler.wait()
         self._profiler.stop()
 
@@ -99,7 +99,7 @@ class DeviceMetrics:
         samples = self._profiler.drain()
         if not samples.device_kpis(0):
             return []
-        # The form is the vendor's, blanks at the ends of lines included.
+        # The vendor's form, including spaces at the ends of lines.
         return ["Device Performance: ", *device_report(samples, 0).splitlines()]
 
 
@@ -123,7 +123,7 @@ class Recording:
         self._statistics = statistics
         self._progress = progress
         self._folder = folder
-        # Set when the run has failed: what is being written shall not keep it.
+        # Set if the run has failed, so that it does not wait for files being written.
         self._abandoned = threading.Event()
         self._recorders = [recorder for kind in wanted.types for recorder in self._recorders_of(kind)]
         self._is_started = False
@@ -235,7 +235,7 @@ class Recording:
                 self._start()
             self._fetch_until_ended()
         except BrokenPipeError:
-            # The reader of the lines has gone; the run goes on, and its last lines find that out too.
+            # The reader of the lines has gone; the run continues, and its last lines fail in the same way.
             return
         except BaseException as error:  # noqa: BLE001  # raised where the run is
             self._progress.fault = error
@@ -245,7 +245,7 @@ class Recording:
         stop_s = None if duration_s is None else time.monotonic() + duration_s
         active = list(self._recorders)
         while True:
-            # Reports come at multiples of the period on the clock.
+            # Reports are due at multiples of the period.
             left_s = period_s - time.time() % period_s
             if stop_s is not None:
                 left_s = min(left_s, max(0.0, stop_s - time.monotonic()))

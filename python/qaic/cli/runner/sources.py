@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qaic.options.rows.runner import RunnerOptions
 
 _SEED = 0
-#: quantized integers are any; what may be an index, a flag or a mask is 0 or 1, which every table has
+#: quantized integers are random; other integers are 0 or 1, which are valid as index, flag and mask
 _INTEGERS = {
     int(Type.BUFFER_DATA_TYPE_INT8Q): (np.int8, -128, 128),
     int(Type.BUFFER_DATA_TYPE_UINT8Q): (np.uint8, 0, 256),

@@ -22,7 +22,7 @@ _EXAMPLES: Final = (
     "openqaic accuracy model.onnx --to fp16 --samples inputs.txt --against card-outputs",
     "openqaic accuracy decoder.onnx --to fp16 --samples prompts.npz --tokens 64 --retained-state",
 )
-#: `--target` is that of a search; programs that are compared run on the host
+#: `--target` is the target of a search here; compared programs run on the host
 _WITHOUT: Final = frozenset({"target"})
 
 
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_output_file("--overlay", arguments.overlay, read=read)
     check_output_file("--find", arguments.find, read=read)
     if arguments.decide is not None or ":" in (arguments.target or ""):
-        # Functions of the user are looked for where the command is given, too.
+        # Functions of the user are also looked up in the current directory.
         sys.path.append(str(Path.cwd()))
     with logged() as set_verbosity:
         set_verbosity(int(str(options.get("verbose", 0))))
@@ -156,7 +156,7 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str
     samples = Samples(arguments.samples)
     wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
     if "calibration_data" in wanted:
-        # Arrays have no form on a command line.
+        # Arrays cannot be written on a command line.
         return f"to use it: node_precision_info_file={arguments.find!r} and the samples, in qaic.compile"
     wanted["node_precision_info_file"] = arguments.find
     resolved = resolve(wanted, options_path=None, model_is_container=False)

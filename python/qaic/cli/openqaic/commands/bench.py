@@ -271,7 +271,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
         f"{three_digits(row['inferences_per_s']):>8}{latency['count']:>8}"
     )
-    # A reader of a pipe sees each row when it is measured.
+    # A reader of a pipe sees each row as soon as it is measured.
     sys.stdout.flush()
 
 
@@ -306,7 +306,7 @@ class RequestRate(Generic[T]):
     seconds: float
     #: Number of values, in place of a time.
     count: int | None
-    #: seconds by which each value was taken too late
+    #: delay of each value, in seconds
     late_s: list[float] = field(init=False, default_factory=list)
 
     def __iter__(self) -> Iterator[T]:
@@ -351,9 +351,9 @@ class OnnxRuntimeSession:
             ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads_per_inference
-        # Its warnings about the model would stand between the rows.
+        # Its warnings about the model would appear between the rows.
         options.log_severity_level = 3
-        #: optimizers of the engine that are left out, for it would end the process with them
+        #: optimizers of the engine that are disabled, because the process would crash
         self.left_out = _QDQ_PROPAGATION if _ends_the_engine(path) else ()
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(self.left_out)
@@ -399,7 +399,7 @@ class OnnxRuntimeSession:
 def _ends_the_engine(path: Path) -> bool:
     """Return whether the engine would crash: it moves dequantization to where a body captures a value.
 
-    What cannot be read as a model is left to the engine, which reports it.
+    The engine reports files that are not models.
     """
     import onnx
     from google.protobuf.message import DecodeError

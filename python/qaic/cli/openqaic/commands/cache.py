@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{counted(len(before), 'program')}, {bytes_text(sum(one.nbytes for one in before))} in {folder}"
         )
         if before:
-            # As many mebibytes as there are now: removes nothing yet, and shows the form.
+            # The current size in MiB, as an example that removes nothing.
             print_line(f"next: openqaic cache prune --limit {-(-sum(one.nbytes for one in before) >> 20)}M")
         return SUCCESS
     limit = 0 if arguments.action == "clear" else arguments.limit

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _complete_files(of: argparse.ArgumentParser, file: object, folder: object) -> None:
-    """Have files complete where a value is free, as a shell does by itself where it knows no rule."""
+    """Complete files for free values, as shells do without a rule."""
     for action in of._actions:  # noqa: SLF001 (argparse offers no other way)
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():

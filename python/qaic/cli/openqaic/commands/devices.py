@@ -91,5 +91,5 @@ def _watch(period_seconds: float) -> int:
     try:
         return DeviceTable(lambda: source.query(None)[0], period_seconds=period_seconds).run()
     except KeyboardInterrupt:
-        # Ctrl-C is how one leaves the table, not a failure.
+        # Ctrl-C is the way to leave the table, so it is not a failure.
         return SUCCESS

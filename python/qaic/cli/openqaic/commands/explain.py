@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     return SUCCESS
 
 
-#: what decides where an argument ends: texts, comments and brackets
+#: tokens that decide where an argument ends: texts, comments and brackets
 _TOKEN: Final = re.compile(
     r'''"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|[()\[\]{},]|\bcode='''
 )
@@ -82,11 +82,11 @@ class ErrorCode:
     """A code of `QaicError`."""
 
     code: str
-    #: Name of the exception that has it.
+    #: Name of the exception.
     exception: str
-    #: Status that a call of ``qaicrt`` answers with; empty where there is none.
+    #: Status that a call of ``qaicrt`` returns; empty if none.
     status: str
-    #: An example; empty where the message is written in Python.
+    #: An example; empty if the message is written in Python.
     message: str
 
 
@@ -114,7 +114,7 @@ def _raised_by_python() -> Iterator[tuple[str, str]]:
         # Parsing all files takes seconds.
         for found in call.finditer(text) if "code=" in text else ():
             value = _code_argument(text, found.end())
-            # What the compiler refuses goes through one function, which sets the first half of the code.
+            # The compiler raises its errors in one function, which sets the first half of the code.
             refused = found[1] == "refuse"
             name, prefix = ("CompileError", "compile.") if refused else (found[1], "")
             yield from ((prefix + code, name) for code in _literals(value))

@@ -218,7 +218,7 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 
 def _state_bytes(qpc: Qpc) -> int:
-    """Sum what the program retains; its outputs that are states have a name of their own."""
+    """Return the bytes of retained state, whose outputs are recognized by name."""
     from qaic.cli.qpc_info import facts
 
     outputs = facts(qpc)["outputs"]

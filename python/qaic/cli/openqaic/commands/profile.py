@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     from qaic.stats.reports import REPORTS, diff
 
     check_page(arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
-    # Before the level of statistics is added, which this command has by default.
+    # The next command is made before this command adds its default level of statistics.
     more = [] if arguments.against is None else ["--against", str(arguments.against)]
     next_step = next_command("profile", arguments, *more, "-o", "page.html")
     baseline = None if arguments.against is None else for_model(arguments, arguments.against)

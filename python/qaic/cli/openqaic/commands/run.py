@@ -124,7 +124,7 @@ def _facts(array: NDArray[Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {"shape": list(array.shape), "dtype": str(array.dtype)}
     if not array.size or array.dtype.kind not in "fiub":
         return facts
-    # Sums of small types overflow in themselves.
+    # Sums in small types would overflow.
     finite = array[np.isfinite(array)].astype(np.float64)
     if finite.size:
         facts |= {"min": float(finite.min()), "mean": float(finite.mean()), "max": float(finite.max())}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MEBIBYTE = 1 << 20
 _MOST_PORT = 65535
-#: descriptors that are not for connections
+#: file descriptors that are not for connections
 _OTHER_FILES = 64
 
 
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     from qaic.serving.server import log_to_stderr
 
     log_to_stderr(access=arguments.access_log)
-    # A connection takes a descriptor, and the usual limit of 1,024 is one of programs that use select.
+    # A connection needs a file descriptor, and the usual limit of 1,024 exists for programs with select.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most <= _OTHER_FILES:
         raise StateError(
