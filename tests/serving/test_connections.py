@@ -1,6 +1,8 @@
 """Bounds of connections: heads, bodies in chunks, requests sent ahead, and the ends of connections."""
 
 import itertools
+import select
+import socket
 
 import pytest
 from hypothesis import example, given
@@ -240,18 +242,41 @@ def test_a_client_that_sends_no_more_gets_interim_responses_until_its_answer(con
     protocol = connect()
     protocol.data_received(GET + b"\r\n")
     assert protocol.eof_received()
-    for count in range(1, 4):
-        assert protocol.transport.written == count * CONTINUE
+    for second in range(600):
+        # Clients of Go refuse a sixth.
+        assert protocol.transport.written == CONTINUE * sum(second >= at for at in (0, 2, 8, 32))
         connect.loop.turn(1)
-    protocol.cycle.response_started = True
-    before = protocol.transport.written
+    answered = connect()
+    answered.data_received(GET + b"\r\n")
+    answered.eof_received()
+    answered.cycle.response_started = True
     connect.loop.turn(1)
-    assert protocol.transport.written == before
+    connect.loop.turn(1)
+    assert answered.transport.written == CONTINUE
+    answered.transport.close()
     assert protocol.cycle.keep_alive is False
     protocol.transport.close()
     # The time of a head is in the past, too.
     connect.loop.turn(20)
     assert not connect.loop.timers
+
+
+def test_a_client_that_refuses_an_interim_response_has_gone(connect):
+    protocol = connect()
+    protocol.data_received(GET + b"\r\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        protocol.transport.socket, _ = listener.accept()
+    with protocol.transport.socket as server:
+        assert protocol.eof_received()
+        connect.loop.turn(1)
+        assert not protocol.transport.is_closed
+        client.close()
+        server.sendall(CONTINUE)
+        # The refusal comes at once.
+        assert select.select([server], [], [], 60)[0]
+        connect.loop.turn(1)
+    assert protocol.transport.is_aborted
 
 
 def test_a_client_of_an_old_version_that_sends_no_more_has_gone(connect):

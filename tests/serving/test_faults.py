@@ -132,6 +132,12 @@ def test_a_client_that_sends_no_more_gets_its_answer_and_one_that_goes_leaves_th
     waiting.shutdown(socket.SHUT_WR)
     gone.close()
     await_queue(patient, 1)
+    late = send(patient, body())
+    await_queue(patient, 2)
+    late.shutdown(socket.SHUT_WR)
+    assert late.recv(1 << 16)
+    late.close()
+    await_queue(patient, 1)
     assert patient.end() == 0
     *interim, answer = read_to_end(waiting).split(b"HTTP/1.1 ")[1:]
     assert set(interim) == {b"100 Continue\r\n\r\n"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import socket
 import struct
 import termios
 from functools import partial
@@ -17,7 +18,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from qaic.errors import StateError
 
 if TYPE_CHECKING:
-    import socket
     from collections import OrderedDict
     from collections.abc import Iterator, Sized
 
@@ -29,8 +29,9 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECE_BYTES: Final = 2048
 #: carriage returns and line feeds that are skipped in front of a head
 _MOST_EMPTY_BYTES: Final = 8
-#: seconds between two interim responses to a client that sends no more
-_PROBE_S: Final = 1.0
+#: seconds between the end of a client's requests and each interim response; clients of Go refuse a sixth, and
+#: one may have asked for the body
+_INTERIM_AT_S: Final = (0, 2, 8, 32)
 
 
 class _Flow(FlowControl):  # type: ignore[misc]
@@ -179,17 +180,20 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if self.flow.is_ended and not waits:
             self.transport.close()
 
-    def _probe(self) -> None:
+    def _probe(self, second: int = 0) -> None:
         """Send interim responses until the answer begins: a half-closed stream does not show who waits.
 
-        A client that waits for the answer ignores them. The system of a client that has gone refuses them, so
-        the next one ends the connection.
+        A client that waits for the answer ignores them. The system of a client that has gone refuses them,
+        which is looked for every second and ends the connection.
         """
         if self.transport.is_closing():
             return
-        if not self._is_between_requests and not self.cycle.response_started:
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+            return
+        if second in _INTERIM_AT_S and not self._is_between_requests and not self.cycle.response_started:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.loop.call_later(_PROBE_S, self._probe)
+        self.loop.call_later(1, partial(self._probe, second + 1))
 
     def _parse(self, data: bytes) -> None:
         """Pass the bytes that may be parsed now to the parser, and keep the rest."""
