@@ -1,14 +1,21 @@
 """Bounds of connections: heads, bodies in chunks, requests sent ahead, and the ends of connections."""
 
+import asyncio
 import itertools
 import select
 import socket
+from collections import OrderedDict
+from functools import partial
 
 import pytest
+import uvicorn
+import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from http_connections import GET, POST, connections
+from qaic.serving.http_protocol import BoundedProtocol, HttpServer
+from qaic.serving.limits import Limits, MemoryBudget, Turns
 
 
 @pytest.mark.parametrize(
@@ -233,6 +240,58 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late,
     if end is not None:
         protocol.connection_lost(None)
         assert connect.memory.used_bytes == 0
+
+
+def test_a_stopping_server_waits_for_the_rest_of_a_head(connect):
+    begun, idle, unread = connect(), connect(), connect()
+    begun.data_received(GET)
+    unread.transport.socket, client = socket.socketpair()
+    with unread.transport.socket, client:
+        client.sendall(b"G")
+        for protocol in (begun, idle, unread):
+            protocol.shutdown()
+    assert idle.transport.is_closed
+    assert not begun.transport.is_closed
+    assert not unread.transport.is_closed
+    begun.data_received(b"\r\n")
+    assert begun.cycle.keep_alive is False
+    assert answered(begun) == ("/v2", b"")
+
+
+def test_the_end_of_a_server_answers_what_its_event_loop_has_not_seen():
+    """Between the requests and the end, the loop takes no turn."""
+    head, answers = GET + b"\r\n", []
+
+    async def answer(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+        await send({"type": "http.response.body", "body": b"a"})
+
+    async def run(listener):
+        loop = asyncio.get_running_loop()
+        bounds = {"limits": Limits(), "memory": MemoryBudget(1 << 20), "idle": OrderedDict()}
+        protocol = partial(BoundedProtocol, turns=Turns(loop.call_soon), **bounds)
+        config = uvicorn.Config(answer, http=protocol, ws="none", lifespan="off", log_config=None)
+        config.load()
+        server = HttpServer(config, listener)
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[listener])
+        kept = socket.create_connection(listener.getsockname(), timeout=60)
+        kept.sendall(head)
+        await loop.run_in_executor(None, kept.recv, 1 << 16)
+        clients = [kept, *(socket.create_connection(listener.getsockname(), timeout=60) for _ in range(8))]
+        for client in clients:
+            client.sendall(head)
+        await server.shutdown()
+        # Refuses the connections that the server left.
+        for each in (listener, server._listener):
+            each.close()
+        for client in clients:
+            with client, client.makefile("rb") as stream:
+                answers.append(stream.read())
+
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
+        uvloop.run(run(listener))
+    assert [bytes(one).startswith(b"HTTP/1.1 200") for one in answers] == [True] * 9
 
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

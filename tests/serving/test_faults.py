@@ -1,5 +1,6 @@
 """Queues that are full, clients that go, deadlines, lost cards, full disks, and an end under load."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -15,7 +16,7 @@ import child_process
 import qaic
 import serving_support as support
 import session_models
-from qaic.serving.server import unread_connections
+from qaic.serving import server as server_module
 
 X = np.ones((1, 16), np.float32)
 #: a request of one row waits for others for an hour, and two may wait
@@ -414,7 +415,14 @@ for _ in clients:
         )
         assert said.splitlines() == ["None (1, 16)"] * 8
         assert server.process.wait(60) == 0
-    assert unread_connections(server.grpc_port) == set()
+    assert server_module.unread_connections(server.grpc_port) == set()
+
+
+def test_what_clients_send_after_the_end_began_is_not_waited_for(monkeypatch):
+    found = [{"first"}, {"first", "second"}, {"second"}]
+    monkeypatch.setattr(server_module, "unread_connections", lambda _: found.pop(0))
+    asyncio.run(server_module._take_last_calls("127.0.0.1", 1))
+    assert found == []
 
 
 def test_rows_that_are_not_proved_share_no_inference_unless_declared(tmp_path):
