@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Final
 from qaic.errors import OptionError
 from qaic.support.open_regular import NotRegularError, open_regular, read_regular
 from qaic.support.program_names import QPC_FILE_NAME
+from qaic.support.text import nearest_name
 
 if TYPE_CHECKING:
     import onnx
 
 QPC_MAGIC = bytes.fromhex("7ccda100")
 """First four bytes of a container."""
-
-# Comparing is quadratic in the length; no name that is meant comes near this many characters.
-_LONGEST_COMPARED = 80
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,12 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
 
 def missing_file(path: Path) -> FileNotFoundError:
     """Make the error about a file that does not exist, with the name nearest to its own next to it."""
-    from difflib import get_close_matches
-
     try:
         beside = sorted(entry.name for entry in path.parent.iterdir())
     except OSError:
         beside = []
-    near = get_close_matches(path.name[:_LONGEST_COMPARED], beside, n=1, cutoff=0.7)
-    hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+    near = nearest_name(path.name, beside, 0.7)
+    hint = f"; did you mean {path.with_name(near)}?" if near else ""
     return FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}{hint}", str(path))
 
 

@@ -17,7 +17,7 @@ from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
 from qaic.stats.reports.capture import trace_reader
 from qaic.stats.reports.cores import findings
 from qaic.stats.reports.files import to_csv
-from qaic.stats.reports.text import to_text
+from qaic.stats.reports.table import to_text
 from qaic.stats.reports.time import timeline
 from qaic.stats.reports.time.critical_path import walk
 from qaic.stats.reports.time.overhead import calibration

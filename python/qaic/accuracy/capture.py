@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic import _core
 from qaic.accuracy.decisions import Decide
 from qaic.accuracy.decoding import Decoder, DecodingAccuracy, Passage, cache_accuracy, decoded, steps_of
 from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE, ZERO
@@ -20,6 +19,7 @@ from qaic.accuracy.observed import ObservedNode, Twin
 from qaic.accuracy.prepared import ModelSource, PreparedModel, prepared
 from qaic.accuracy.samples import Samples
 from qaic.compiler.cache import open_cache
+from qaic.compiler.calibration.collector import load_program
 from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.ir.model import Model
@@ -57,7 +57,7 @@ class InstrumentedProgram:
         self.twin = twin
         self.inputs = inputs
         self.reference = reference
-        self._set = load(path)
+        self._set = load_program(path)
         self._zero = {ZERO: np.zeros(1, np.float32)}
         self._has_zero = any(edge == ZERO for edge in twin.added_inputs)
 
@@ -105,11 +105,6 @@ class InstrumentedProgram:
             passage = decoded(decoder, prompt, tokens, run, REFERENCE)
             total.end(passage)
             yield passage
-
-
-def load(path: Path, workers: int = 1) -> _core.InferenceSet:
-    """Load a program of this host's own virtual card, for some inferences at a time."""
-    return _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
 
 
 @contextlib.contextmanager
@@ -234,9 +229,3 @@ class Totals:
         return Capture(
             self._twin.nodes, self._sums, outputs, self._samples, self._runs, self._histograms, decoding
         )
-
-
-def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
-    """Convert a checked array to one that the runtime reads in place."""
-    del name, partial
-    return np.require(np.asarray(value, np.dtype(dtype)), requirements=["C", "A"]).reshape(tuple(shape))

@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -40,6 +39,7 @@ from qaic.errors import OptionError
 from qaic.options.conflicts import CALIBRATION_SAMPLES, QUANTIZATION_SETTINGS
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions, find
+from qaic.support.text import nearest_name
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -212,8 +212,8 @@ def named(to: object) -> tuple[str, ...]:
     for name in names:
         for part in name.split("+"):
             if part not in PRECISIONS:
-                near = get_close_matches(part, PRECISIONS, 1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
+                near = nearest_name(part, PRECISIONS)
+                hint = f" (did you mean {near}?)" if near else ""
                 raise OptionError(
                     f"to: found {part!r}{hint}, expected {', '.join(PRECISIONS)}, or some joined by +",
                     code="option.to",

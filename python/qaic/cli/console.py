@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TextIO
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 from qaic.support.status_line import erase, exclusive
-from qaic.support.text import escape_json, escape_lines, escape_unprintable
+from qaic.support.text import escape_json, escape_lines, escape_unprintable, nearest_name
 
 SUCCESS = 0
 FAILURE = 1
@@ -34,9 +34,6 @@ VALUE_SUFFIX = ":value"
 
 #: bold red, bold yellow and cyan, by the first word of a message
 _COLORS = {"error": "1;31", "warning": "1;33", "hint": "36", "note": "36"}
-
-# Comparing is quadratic in the length, and every option is shorter.
-_LONGEST_COMPARED = 80
 
 
 def print_line(text: str = "", *, flush: bool = False, to: TextIO | None = None) -> None:
@@ -180,12 +177,8 @@ class Parser(argparse.ArgumentParser):
             if word in known:
                 return f"-{argument}"
             # `-num-itr 5` is probably a misspelled long option, not `-n` with the value `um-itr`.
-            is_word = word.replace("-", "").isalpha() and len(word) <= _LONGEST_COMPARED
-            if not is_word:
-                return argument
-            from difflib import get_close_matches
-
-            return f"-{argument}" if get_close_matches(word, known, 1, 0.75) else argument
+            is_misspelled = word.replace("-", "").isalpha() and nearest_name(word, known, 0.75)
+            return f"-{argument}" if is_misspelled else argument
 
         return [spell(argument) for argument in argv]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
+from qaic.cli.opstats_report import hints_of, report
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted
@@ -35,8 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tool(argv: Sequence[str]) -> int:
     if argv and argv[0] == "report":
-        from qaic.cli.opstats_report import report
-
         return report(argv[1:])
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -276,18 +275,6 @@ def _show_generated(what: str, paths: list[Path]) -> None:
 
 def _some(what: str, numbers: Sequence[int]) -> str:
     return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ...]:
-    """Return what helps, in the words of the command line.
-
-    `error` is the defect of a buffer; `option` is the option that takes the container of the buffer.
-    """
-    if not isinstance(error, QaicError):
-        return ()
-    if error.code == "stats.other_program":
-        return (f"{option} takes the container of the buffers; --force reads the buffers anyway",)
-    return tuple(error.hints)
 
 
 def summary_name(file: StatsFile) -> str:

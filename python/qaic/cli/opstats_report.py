@@ -6,14 +6,13 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text
 from qaic.errors import QaicError, StatsError
-from qaic.support.text import counted
+from qaic.support.text import counted, nearest_name
 
 if TYPE_CHECKING:
     from qaic.stats.descriptor import Descriptor
@@ -84,8 +83,8 @@ def _split(parser: console.Parser, arguments: argparse.Namespace) -> tuple[list[
         elif Path(thing).exists() or "/" in thing or thing.endswith(".bin"):
             files.append(Path(thing))
         else:
-            near = get_close_matches(thing, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest_name(thing, known)
+            hint = f"; did you mean {near}?" if near else ""
             parser.error(f"{thing} is neither a report nor a file{hint}")
     if not files and arguments.input_dir is None and (arguments.latency is None or arguments.against):
         parser.error("no stats buffer: give files, or a directory with --input-dir")
@@ -110,7 +109,6 @@ def _capture(
 ) -> tuple[Capture | None, bool]:
     """Open all buffers; print those that cannot be opened, and return True if there are any."""
     import qaic.stats
-    from qaic.cli.opstats import hints_of
     from qaic.stats.reports import Capture
 
     paths = [*files, *(_found(Path(place)) if place is not None else [])]
@@ -199,3 +197,15 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
     print_line("Generated report outputs:")
     for path in written:
         print_line(f" {path}")
+
+
+def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ...]:
+    """Return what helps, in the words of the command line.
+
+    `error` is the defect of a buffer; `option` is the option that takes the container of the buffer.
+    """
+    if not isinstance(error, QaicError):
+        return ()
+    if error.code == "stats.other_program":
+        return (f"{option} takes the container of the buffers; --force reads the buffers anyway",)
+    return tuple(error.hints)

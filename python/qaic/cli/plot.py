@@ -153,7 +153,7 @@ def _show_timeline(timeline: Timeline) -> None:
 
 
 def _show_reports(reports: list[Report]) -> None:
-    from qaic.stats.reports.text import to_text
+    from qaic.stats.reports.table import to_text
 
     for report in reports:
         print_line()

@@ -414,6 +414,8 @@ def _dma_text(buffers: Sequence[_Json]) -> str:
 
 
 def _options_text(options: _Json, without_effect: Sequence[str]) -> str:
+    from qaic.cli.qpc_info import value_text
+
     if not options:
         return ""
     rows = [
@@ -425,19 +427,6 @@ def _options_text(options: _Json, without_effect: Sequence[str]) -> str:
         for key, value in options.items()
     ]
     return table(rows, header=["option", "value", ""])
-
-
-def value_text(value: object) -> str:
-    """Write a value of an option as an options file would."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case dict():
-            return ", ".join(f"{key}={value_text(item)}" for key, item in value.items())
-        case list():
-            return ", ".join(map(value_text, value))
-        case _:
-            return str(value)
 
 
 def _segment_note(segment: _Json) -> str:

@@ -374,3 +374,16 @@ def _metadata(qpc: Qpc) -> _Json | None:
         "vtcm_bytes": fields["VTCMSize"],
         "l2tcm_bytes": fields["L2TCMSize"],
     }
+
+
+def value_text(value: object) -> str:
+    """Write a value of an option as an options file would."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return ", ".join(f"{key}={value_text(item)}" for key, item in value.items())
+        case list():
+            return ", ".join(map(value_text, value))
+        case _:
+            return str(value)

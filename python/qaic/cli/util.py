@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from qaic.cli import console
 from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message, print_text
 from qaic.errors import DeviceError, OptionError
-from qaic.support.text import escape_json
+from qaic.support.text import escape_json, nearest_name
 
 if TYPE_CHECKING:
     from qaic.cli.device_info import Device, DeviceSource
 
 _SHORTEST_PERIOD_SECONDS = 0.1
-# Comparing is quadratic in the length, and every label is shorter.
-_LONGEST_COMPARED = 80
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,15 +126,13 @@ def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[D
 
 def _label(key: str, devices: Sequence[Device]) -> str:
     """Return the label of a property, whatever the case of its letters."""
-    from difflib import get_close_matches
-
     from qaic.cli.device_info import labels
 
     known = {label.casefold(): label for label in labels(devices)}
     if key.casefold() in known:
         return known[key.casefold()]
-    near = get_close_matches(key.casefold()[:_LONGEST_COMPARED], known, n=1)
-    suggestion = f"; did you mean {known[near[0]]!r}?" if near else ""
+    near = nearest_name(key.casefold(), known)
+    suggestion = f"; did you mean {known[near]!r}?" if near else ""
     raise OptionError(f"-f: no device has a property {key!r}{suggestion}", code="option.filter")
 
 

@@ -5,7 +5,6 @@ Unknown fields are refused, with the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-#: Comparing is quadratic in the length; no field name comes near this many characters.
-_LONGEST_COMPARED = 80
+from qaic.support.text import nearest_name
 
 
 class ConfigModel(BaseModel):
@@ -84,8 +82,8 @@ def _with_nearest(error: ValidationError, fields: Iterable[str]) -> ValidationEr
 
 
 def _unknown(name: str, fields: Iterable[str]) -> PydanticCustomError:
-    near = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(fields), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = nearest_name(name, fields)
+    hint = f"; did you mean {near}?" if near else ""
     return custom_error("extra_forbidden", f"there is no such field{hint}")
 
 

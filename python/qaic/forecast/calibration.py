@@ -5,7 +5,6 @@ import io
 import math
 import os
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from qaic.forecast.operations import OperationTable
 from qaic.forecast.speed import Card, Fitted, Settings, forecast, kind_of
 from qaic.stats.reports.time.host_latency import HostLatencies
 from qaic.support.open_regular import read_text
-from qaic.support.text import format_value
+from qaic.support.text import format_value, nearest_name
 
 #: columns of the settings, and of what was measured
 _SETTINGS: Final = ("cores", "instances", "batch", "set_size")
@@ -71,7 +70,7 @@ def _of_table(file: Path, text: str, card: Card) -> Measurements:
     if not missing and not set(_MEASURED) & set(columns):
         missing = list(_MEASURED)
     if missing:
-        near = [(name, match) for name in missing for match in get_close_matches(name, columns, 1, 0.5)]
+        near = [(name, match) for name in missing if (match := nearest_name(name, columns, 0.5))]
         hint = "".join(f"; is {format_value(match)} meant for {name}?" for name, match in near)
         raise _wrong(
             file,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,7 +63,7 @@ class Configuration:
     limit: str
 
 
-def candidates(card: Card, fixed: Fixed, *, batches: Sequence[int] = _BATCHES) -> Settings:
+def candidates(card: Card, fixed: Fixed) -> Settings:
     """Return the configurations that fit the cores of a device, with as many instances as fit."""
     rows = []
     for cores in (fixed.cores,) if fixed.cores else range(1, card.cores + 1):
@@ -74,7 +73,7 @@ def candidates(card: Card, fixed: Fixed, *, batches: Sequence[int] = _BATCHES) -
                 continue
             rows += [
                 (cores, instances, batch, set_size)
-                for batch in ((fixed.batch,) if fixed.batch else batches)
+                for batch in ((fixed.batch,) if fixed.batch else _BATCHES)
                 for set_size in ((fixed.set_size,) if fixed.set_size else _SET_SIZES)
             ]
     return Settings(*np.array(rows, np.float64).reshape(-1, 4).T)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,7 @@ from qaic.forecast.report import CheckReport
 from qaic.forecast.speed import CARDS
 from qaic.options.resolution import resolve
 from qaic.support.lazy_module import LazyModule
-from qaic.support.text import format_value
+from qaic.support.text import format_value, nearest_name
 
 if TYPE_CHECKING:
     import onnx
@@ -135,9 +134,9 @@ def _precision(precision: object) -> str:
     try:
         (name,) = named(precision)
     except (OptionError, ValueError):
-        near = get_close_matches(str(precision), PRECISIONS, 1)
+        near = nearest_name(str(precision), PRECISIONS)
         raise OptionError(
-            f"precision: found {format_value(precision)}{f' (did you mean {near[0]}?)' if near else ''}, "
+            f"precision: found {format_value(precision)}{f' (did you mean {near}?)' if near else ''}, "
             f"expected one of {', '.join(PRECISIONS)}, or some joined by +",
             code="option.to",
         ) from None

@@ -5,19 +5,12 @@ One option is written in many ways: ``aic_num_cores`` in Python, ``aic-num-cores
 finds the name a typing error was meant to be.
 """
 
-import difflib
 from collections.abc import Iterable
 
-from qaic.support.text import format_value
-
-#: Matching is quadratic in the length; no option name comes near this many characters.
-_LONGEST_COMPARED = 80
+from qaic.support.text import format_value, nearest_name
 
 #: What makes the opposite of a name when it stands in front.
 _NEGATIONS = ("un", "no_", "no", "non_", "not_", "disable_", "dont_", "in", "dis")
-
-#: Below this likeness (0 to 1) a suggestion is more often confusing than right.
-_LEAST_LIKENESS = 0.6
 
 
 def normalize(key: str) -> str:
@@ -34,12 +27,12 @@ def nearest(key: str, names: Iterable[str]) -> str | None:
 
     `names` may have any spelling; one that negates ``key`` is never near.
     """
-    wanted = normalize(key)[:_LONGEST_COMPARED]
+    wanted = normalize(key)
     by_key = {normalize(name): name for name in names}
     # Who is told to take the opposite gets the opposite.
     candidates = [name for name in by_key if not _are_opposite(wanted, name)]
-    found = difflib.get_close_matches(wanted, candidates, n=1, cutoff=_LEAST_LIKENESS)
-    return by_key[found[0]] if found else None
+    found = nearest_name(wanted, candidates)
+    return by_key[found] if found else None
 
 
 def _are_opposite(first: str, second: str) -> bool:

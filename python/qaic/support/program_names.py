@@ -84,9 +84,9 @@ def metrics_name(program: int, *, prefix: str = PREFIX) -> str:
     return f"{prefix}-program-{program}-stats.txt"
 
 
-def summary_name(program: int, activation: int, inference: int, *, prefix: str = PREFIX) -> str:
+def summary_name(program: int, activation: int, inference: int) -> str:
     """Return the name of the summary of one inference."""
-    return f"{prefix}-program-{program}-activation-{activation}-inf-{inference}.txt"
+    return f"{PREFIX}-program-{program}-activation-{activation}-inf-{inference}.txt"
 
 
 def buffer_name(program: int, activation: int, inference: int, network: str, *, prefix: str = PREFIX) -> str:

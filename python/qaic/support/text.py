@@ -2,9 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 _LONGEST_VALUE: Final = 60
+#: characters of a name and number of names that are compared; models have up to a million names
+_LONGEST_NAME: Final = 200
+_MOST_NAMES: Final = 5000
 #: microseconds of each unit of time
 _UNITS: Final = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
 
@@ -46,6 +50,15 @@ def shortened(text: str, size: int) -> str:
         return text
     tail = (size - 2) * 2 // 3
     return f"{text[: size - 2 - tail]}..{text[-tail:]}"
+
+
+def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | None:
+    """Return the name that is most like `name`; None if none has the likeness `least`, from 0 to 1."""
+    # Only errors need it.
+    from difflib import get_close_matches
+
+    near = get_close_matches(name[:_LONGEST_NAME], islice(names, _MOST_NAMES), 1, least)
+    return near[0] if near else None
 
 
 def format_value(value: object) -> str:

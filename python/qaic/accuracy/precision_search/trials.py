@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.accuracy.capture import load
 from qaic.accuracy.observed import Kind, ObservedNode
 from qaic.accuracy.reports.report import PrecisionAccuracy
 from qaic.compiler.cache import open_cache
+from qaic.compiler.calibration.collector import load_program
 from qaic.compiler.diagnostics.record import silenced
 
 
@@ -156,7 +156,7 @@ def run_passages(path: Path, passages: Sequence[Passage], decoder: Decoder | Non
     """
     has_state = decoder is not None or any(len(passage.feeds) > 1 for passage in passages)
     workers = 1 if has_state else min(len(sched_getaffinity(0)), _MOST_WORKERS, len(passages))
-    program = load(path, workers)
+    program = load_program(path, workers)
     if workers == 1:
         return [_one(program, passage, decoder) for passage in passages]
     found: list[Arrays] = []

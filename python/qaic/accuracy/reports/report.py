@@ -413,7 +413,7 @@ class AccuracyReport:
     def __str__(self) -> str:
         """Return the verdict and tables as text."""
         from qaic.accuracy.reports.tables import as_reports
-        from qaic.stats.reports.text import to_text
+        from qaic.stats.reports.table import to_text
 
         return "\n".join(to_text(report) for report in as_reports(self))
 

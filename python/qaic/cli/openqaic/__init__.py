@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 from qaic.cli import console
 from qaic.cli.console import Parser
 from qaic.support.status_line import lines_in_pipes
+from qaic.support.text import nearest_name
 
 _EXAMPLES: Final = """\
 examples:
@@ -103,11 +104,9 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name[:80], known, n=1)
+    near = nearest_name(name, known)
     if near:
-        return f"; did you mean {near[0]}?"
+        return f"; did you mean {near}?"
     if name in {"nodes", "tensors", "graph", "fit"}:
         return f"; did you mean openqaic inspect MODEL {name}?"
     if name.lower().endswith((".onnx", ".bin")):

@@ -10,7 +10,6 @@ the user named inputs, and random data must not take their place.
 
 import json
 import re
-from difflib import get_close_matches
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -30,6 +29,7 @@ from qaic.cli.runner.network import (
 from qaic.errors import InputError
 from qaic.options.names import unknown_keys
 from qaic.support.open_regular import read_text
+from qaic.support.text import nearest_name
 
 # Lone surrogates, which JSON can contain, are in no name of a file or binding.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -90,8 +90,6 @@ _TYPE_BYTES = {
 }
 _LARGEST_DIM = 2**40
 _MOST_DIMS = 8
-# Comparing is quadratic in the length, and names of bindings are shorter.
-_LONGEST_COMPARED = 80
 
 
 def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
@@ -166,8 +164,8 @@ class _Inference:
         found = self._bindings[direction].get(name)
         if found is None:
             known = self._bindings[direction]
-            near = get_close_matches(name[:_LONGEST_COMPARED], known, n=1)
-            suggestion = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
+            near = nearest_name(name, known)
+            suggestion = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known))}"
             refuse(where, f"the program has no {direction}put {name!r}; {suggestion}")
         return found
 

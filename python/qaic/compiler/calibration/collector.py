@@ -182,7 +182,7 @@ class _Run:
     infinite: set[str] = field(init=False, default_factory=set)
 
     def run(self, path: Path, workers: int) -> None:
-        programs = _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
+        programs = load_program(path, workers)
         if not (self._one_by_one(programs) if workers == 1 else self._side_by_side(programs, workers)):
             raise refuse(
                 self._source.option,
@@ -289,6 +289,11 @@ class _Run:
             if np.isnan(values).any():
                 raise _not_a_number(name, sample.place, values) from None
             self.infinite.add(name)
+
+
+def load_program(path: Path, workers: int = 1) -> _core.InferenceSet:
+    """Load a program on a virtual card of this process, for so many inferences at a time. Blocking."""
+    return _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
 
 
 def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001

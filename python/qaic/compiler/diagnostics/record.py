@@ -125,9 +125,9 @@ def warn(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> No
     record(Diagnostic("warning", code, text % values if values else text, tuple(nodes)))
 
 
-def note(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> None:
+def note(code: str, text: str, *values: object) -> None:
     """Record a note; see `warn`."""
-    record(Diagnostic("note", code, text % values if values else text, tuple(nodes)))
+    record(Diagnostic("note", code, text % values if values else text))
 
 
 def repeat(items: Iterable[Diagnostic]) -> None:

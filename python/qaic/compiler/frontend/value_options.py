@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
-from itertools import islice
 
 import onnx
 
@@ -18,9 +16,7 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions
-
-#: most names that are compared for a hint; models have up to a million
-_COMPARED = 5000
+from qaic.support.text import nearest_name
 
 
 def name_values(options: CompileOptions) -> bool:
@@ -100,12 +96,12 @@ def _values(found: dict[str, list[str]], named: Iterable[str]) -> tuple[str, ...
 def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
     """Warn about names without a value, or refuse a list that has only such names."""
     if missing and len(missing) == count:
-        near = get_close_matches(missing[0][:200], islice(names.known(), _COMPARED), 1, cutoff=0.4)
+        near = nearest_name(missing[0], names.known(), 0.4)
         raise refuse(
             "the names of node_precision_info_file",
             code="unknown_nodes",
             found=f"no node of the model among {listing(missing)}",
-            expected="names of the outputs of nodes" + (f", as {near[0]!r}" if near else ""),
+            expected="names of the outputs of nodes" + (f", as {near!r}" if near else ""),
             fix="look the names up in the model; they are not the names of the nodes themselves",
             context={"names": missing[:100]},
         )

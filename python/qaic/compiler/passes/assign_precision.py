@@ -5,7 +5,6 @@ that quantize and that round floats act on what is decided here and look at no o
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
@@ -24,6 +23,7 @@ from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, 
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.table import CompileOptions
+from qaic.support.text import nearest_name
 
 _LARGEST_FLOAT16: Final = 65504
 
@@ -148,8 +148,8 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
         if kind in present:
             found.add(kind)
         else:
-            near = get_close_matches(name.lower(), by_lower, 1)
-            missing.append(f"{name!r} (did you mean {by_lower[near[0]]!r}?)" if near else repr(name))
+            near = nearest_name(name.lower(), by_lower)
+            missing.append(f"{name!r} (did you mean {by_lower[near]!r}?)" if near else repr(name))
     if missing and tell:
         warn(
             "options.unknown_operators",

@@ -1,6 +1,5 @@
 """Cuts a model to the requested outputs (`output_node_names`)."""
 
-import difflib
 from collections.abc import Sequence
 
 import onnx
@@ -14,6 +13,7 @@ from qaic.compiler.ir.graph_walk import values_read_by
 from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.inlining import expand
 from qaic.errors import CompileError
+from qaic.support.text import nearest_name
 
 
 def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
@@ -86,9 +86,8 @@ def unknown_result(
     elif named is not None:
         fix = f"that is the name of a node; its results are {listing(list(named.output))}"
     elif not fix:
-        # Comparing takes time with each name, and models have up to a million.
-        close = difflib.get_close_matches(name[:200], known[:5000], n=1)
-        fix = f"did you mean {close[0]!r}?" if close else f"results of the model: {listing(known, 20)}"
+        close = nearest_name(name, known)
+        fix = f"did you mean {close!r}?" if close else f"results of the model: {listing(known, 20)}"
     return refuse(
         f"{option}: {name!r}",
         code="unknown_output",

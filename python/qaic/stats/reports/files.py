@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qaic.stats.reports.table import Cell, Report, Table
-from qaic.stats.reports.text import to_text
+from qaic.stats.reports.table import Cell, Report, Table, to_text
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import escape_json, escape_unprintable
 

@@ -13,8 +13,7 @@ from qaic._core import error_catalogue
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionError
-
-_LONGEST_COMPARED: Final = 80
+from qaic.support.text import nearest_name
 
 
 def add_arguments(parser: Parser) -> None:
@@ -43,12 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         if wanted in {None, one.code, one.exception} or one.code.startswith(f"{wanted.rstrip('.')}.")
     ]
     if not found:
-        from difflib import get_close_matches
-
         names = sorted({one.code for one in known} | set(errors.__all__))
-        near = get_close_matches(wanted[:_LONGEST_COMPARED], names, n=1)
+        near = nearest_name(wanted, names)
         raise OptionError(
-            f"there is no error code {wanted!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            f"there is no error code {wanted!r}" + (f"; did you mean {near}?" if near else ""),
             code="explain.unknown",
             hints=("`openqaic explain` lists all codes",),
         )
