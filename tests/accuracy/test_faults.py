@@ -13,7 +13,7 @@ import accuracy_models as models
 from qaic.accuracy.capture import capture
 from qaic.accuracy.comparison import compile_options_of
 from qaic.accuracy.instrument import Observe
-from qaic.accuracy.reports.report import PrecisionAccuracy
+from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 
 GRAPHS = int(os.environ.get("QAIC_FAULT_GRAPHS", "25"))

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from qaic.accuracy.comparison import compare
     from qaic.accuracy.precision_search.plan import PrecisionPlan
     from qaic.accuracy.precision_search.search import search
-    from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
+    from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
+    from qaic.accuracy.reports.report import AccuracyReport
 
 __all__ = ["AccuracyReport", "PrecisionAccuracy", "PrecisionPlan", "compare", "search"]
 
 __getattr__ = lazy_door(
     __name__,
     {
-        ".reports.report": "AccuracyReport PrecisionAccuracy",
+        ".reports.report": "AccuracyReport",
+        ".reports.precision_accuracy": "PrecisionAccuracy",
         ".precision_search.plan": "PrecisionPlan",
         ".comparison": "compare",
         ".precision_search.search": "search",

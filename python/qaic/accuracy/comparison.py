@@ -14,7 +14,8 @@ from qaic.accuracy.card_outputs import CardOutputs
 from qaic.accuracy.decisions import Decide, decision_function
 from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.prepared import ModelSource, PreparedModel, named, options_among, options_of, prepared
-from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
+from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
+from qaic.accuracy.reports.report import AccuracyReport
 from qaic.accuracy.samples import Samples
 from qaic.compiler.diagnostics.record import recorded, silenced
 from qaic.errors import OptionError

@@ -60,7 +60,7 @@ class Measured:
 
     #: Mean square of the reference; NaN if it exceeds float32.
     power: float
-    #: See `qaic.accuracy.reports.report`; NaN where there is none.
+    #: See `qaic.accuracy.reports.precision_accuracy`; NaN where there is none.
     inherited_sqnr_db: float
     own_sqnr_db: float
     #: Part of the own error that comes from weights, 0 to 1.

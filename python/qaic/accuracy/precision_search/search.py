@@ -22,7 +22,7 @@ from qaic.accuracy.precision_search.plan import PrecisionPlan
 from qaic.accuracy.precision_search.targets import Score, Target, parse
 from qaic.accuracy.precision_search.trials import Trials, Unit, ranked_units, run_passages
 from qaic.accuracy.prepared import PreparedModel, merged, named, prepared
-from qaic.accuracy.reports.report import PrecisionAccuracy
+from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.accuracy.observed import Kind, ObservedNode
-from qaic.accuracy.reports.report import PrecisionAccuracy
+from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.collector import load_program
 from qaic.compiler.diagnostics.record import silenced

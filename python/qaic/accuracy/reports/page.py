@@ -1,6 +1,7 @@
 """The page of a comparison: verdict and first offender, errors along the graph, then the tables."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from qaic import __version__, _core
 from qaic.accuracy.metrics import BINS, LEAST_EXPONENT, decibel_text
-from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
+from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
 from qaic.page.report_tables import folded, table_html, verdict_html
@@ -26,19 +27,19 @@ _HALF_LOW: Final = -14 - LEAST_EXPONENT + 1
 _HALF_HIGH: Final = 15 - LEAST_EXPONENT + 1
 
 
-def accuracy_page(report: AccuracyReport) -> str:
+def accuracy_page(title: str, precisions: Sequence[PrecisionAccuracy]) -> str:
     """Return the page as HTML."""
-    first, *nodes = as_reports(report)
+    first, *nodes = as_reports(title, precisions)
     worst = [table for table in first.tables if table.name.startswith("worst-")]
     others = [table for table in first.tables if not table.name.startswith("worst-")]
     charts = "".join(
         f"<figure>{errors_svg(item)}<figcaption>{escape(item.to)}: the line is the SQNR in dB of each result "
         "in the deployed program, in the order of the graph; bars are what a node loses by itself, from the "
         "top down.</figcaption></figure>"
-        for item in report.precisions
+        for item in precisions
     )
     charts = f'<div class="wide-charts">{charts}</div>'
-    shapes = "".join(map(table_html, worst)) + "".join(worst_html(item) for item in report.precisions)
+    shapes = "".join(map(table_html, worst)) + "".join(worst_html(item) for item in precisions)
     parts = [
         ("verdict", "Verdict", verdict_html(first.verdict)),
         ("curve", "Errors along the graph", charts),
@@ -46,10 +47,10 @@ def accuracy_page(report: AccuracyReport) -> str:
         *map(folded, nodes),
         ("outputs", "Outputs", "".join(map(table_html, others)), ""),
     ]
-    precisions = ", ".join(item.to for item in report.precisions)
+    names = ", ".join(item.to for item in precisions)
     versions = f"openqaic {__version__} \u00b7 onnxruntime {_core.engine_info()[1]}"
     return document(
-        first.title, f"float32 compared with {precisions} \u00b7 {versions}", parts, by="the virtual card"
+        first.title, f"float32 compared with {names} \u00b7 {versions}", parts, by="the virtual card"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qaic.accuracy.decoding import DecodingAccuracy
 from qaic.accuracy.metrics import OutputAccuracy
-from qaic.accuracy.reports.report import TYPES, AccuracyReport, PrecisionAccuracy
+from qaic.accuracy.reports.precision_accuracy import TYPES, PrecisionAccuracy
 from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 
 #: nodes that are shown first
@@ -22,19 +22,19 @@ _HOW_TO_READ = (
 )
 
 
-def as_reports(report: AccuracyReport) -> list[Report]:
+def as_reports(title: str, precisions: Sequence[PrecisionAccuracy]) -> list[Report]:
     """Return one report that answers, and one for the nodes of each precision."""
     first = Report(
         "accuracy",
-        f"Accuracy of {report.title}",
-        report.sentences(),
+        f"Accuracy of {title}",
+        [line for item in precisions for line in item.sentences()],
         [
-            *(card_table(item) for item in report.precisions if item.card),
-            *(worst_table(item) for item in report.precisions if item.worst(1)),
-            outputs_table(report.precisions),
+            *(card_table(item) for item in precisions if item.card),
+            *(worst_table(item) for item in precisions if item.worst(1)),
+            outputs_table(precisions),
             *(
                 make(item, item.decoding)
-                for item in report.precisions
+                for item in precisions
                 if item.decoding is not None
                 for make in (steps_table, caches_table)
             ),
@@ -44,7 +44,7 @@ def as_reports(report: AccuracyReport) -> list[Report]:
         first,
         *(
             Report(f"nodes-{at}", f"Nodes in {item.to}", [], [nodes_table(item)])
-            for at, item in enumerate(report.precisions)
+            for at, item in enumerate(precisions)
         ),
     ]
 

@@ -1,0 +1,348 @@
+"""Results for one precision: verdict, first offender and remedy, errors of outputs and of every node."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaic.accuracy.capture import Capture
+from qaic.accuracy.card_outputs import CardAccuracy
+from qaic.accuracy.decoding import DecodingAccuracy
+from qaic.accuracy.instrument import FIELDS
+from qaic.accuracy.metrics import OutputAccuracy, decibel_text
+from qaic.accuracy.observed import ObservedNode
+from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
+from qaic.support.text import counted
+
+#: columns of `AccuracyReport.nodes`
+NODE_DTYPE: Final = np.dtype(
+    [
+        ("to", "U16"),
+        ("name", "O"),
+        ("op_type", "O"),
+        ("precision", "U5"),
+        ("inherited_sqnr_db", "f8"),
+        ("own_sqnr_db", "f8"),
+        ("weights_share", "f8"),
+        ("overflow", "f8"),
+        ("underflow", "f8"),
+        ("saturation", "f8"),
+        ("minimum", "f8"),
+        ("maximum", "f8"),
+        ("quantile_999", "f8"),
+        ("outlier_ratio", "f8"),
+        ("channel_ratio", "f8"),
+        ("reason", "U16"),
+        ("fused", "O"),
+    ]
+)
+
+#: SQNR of outputs in dB: least value of a program that is equal in use, and of one that is not wrong
+GOOD_DB: Final = 40.0
+WRONG_DB: Final = 20.0
+#: shares of equal decisions for these
+GOOD_SAME: Final = 0.99
+_WRONG_SAME: Final = 0.9
+
+_REMEDIES: Final = {
+    Reason.OVERFLOW: "results pass 65504, the largest float16, and become infinite: keep it and what reads "
+    "it in float32 (FP32NodeInstanceNames of node_precision_info_file)",
+    Reason.UNDERFLOW: "results are below 2^-14, the smallest normal float16, and lose digits: keep it in "
+    "float32, or scale its operands",
+    Reason.SATURATION: "values beyond the calibrated range are clipped: calibrate with more samples or "
+    "without shrinking (quantization_calibration=None), or keep it in float",
+    Reason.CANCELLATION: "large operands cancel, and their rounding is as large as the result: keep it and "
+    "the nodes that make its operands in float32",
+    Reason.OUTLIER_CHANNEL: "one channel is far larger than the others and takes the range of the integers: "
+    "keep it in float16, or use int16",
+    Reason.WEIGHTS: "its weights lose most: give them one scale per channel (enable_channelwise, "
+    "enable_rowwise), or keep it in float",
+    Reason.ACCUMULATION: "it sums many values, and the result is rounded coarsely: keep it in float32",
+    Reason.NONE: "keep it in float32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """The node to look at first.
+
+    Parameters
+    ----------
+    name
+        First output of the node in the user's model.
+    op_type
+        Operator.
+    reason
+        Why it loses.
+    own_sqnr_db, inherited_sqnr_db
+        As in `AccuracyReport.nodes`.
+    remedy
+        What to do.
+    """
+
+    name: str
+    op_type: str
+    reason: str
+    own_sqnr_db: float
+    inherited_sqnr_db: float
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return the finding in one sentence."""
+        why = "adds more than others" if self.reason == Reason.NONE else self.reason
+        return f"{self.op_type} {self.name}: {why}; {self.remedy}."
+
+
+class PrecisionAccuracy:
+    """Results of one precision.
+
+    Parameters
+    ----------
+    to : str
+        Name of the precision.
+    capture : Capture
+        What was measured.
+    seconds : float
+        How long that took.
+    warnings : sequence of str
+        Messages of the compiler.
+    card : sequence of CardAccuracy
+        Outputs of a real card, where they were given.
+    """
+
+    def __init__(
+        self,
+        to: str,
+        capture: Capture,
+        seconds: float,
+        warnings: Sequence[str] = (),
+        card: Sequence[CardAccuracy] = (),
+    ) -> None:
+        self.to = to
+        self.seconds = seconds
+        self.samples = capture.samples
+        #: comparison of the three computations of each output, if outputs of a card were given
+        self.card = tuple(card)
+        #: differences of the tokens of a decoder; None if none were made
+        self.decoding: DecodingAccuracy | None = capture.decoding
+        self.warnings = tuple(warnings)
+        #: errors of the outputs, in their order
+        self.outputs: tuple[OutputAccuracy, ...] = capture.outputs
+        self._capture = capture
+
+    def __repr__(self) -> str:
+        """Return the verdict."""
+        return f"<PrecisionAccuracy {self.to}: {self.verdict}>"
+
+    @cached_property
+    def _measured(self) -> list[tuple[Measured, Reason]]:
+        found: list[tuple[Measured, Reason]] = []
+        known: dict[str, Measured] = {}
+        for node, row in zip(self._capture.nodes, self._capture.sums, strict=True):
+            own = measured(dict(zip(FIELDS, row.tolist(), strict=True)))
+            found.append((own, reason_of(node, own, known)))
+            known[node.value] = own
+        return found
+
+    @cached_property
+    def nodes(self) -> NDArray[np.void]:
+        """Errors of every node, in topological order; see `AccuracyReport.nodes`."""
+        rows = np.zeros(len(self._capture.nodes), NODE_DTYPE)
+        for at, (node, sums, (own, reason)) in enumerate(
+            zip(self._capture.nodes, self._capture.sums, self._measured, strict=True)
+        ):
+            named = dict(zip(FIELDS, sums.tolist(), strict=True))
+            largest = max(abs(named["minimum"]), abs(named["maximum"]))
+            rows[at] = (
+                self.to,
+                node.name,
+                node.op_type,
+                node.precision.value,
+                own.inherited_sqnr_db,
+                own.own_sqnr_db,
+                own.weights_share,
+                own.overflow,
+                own.underflow,
+                own.saturation,
+                named["minimum"],
+                named["maximum"],
+                named["quantile"] if named["spaced"] or not named["elements"] else math.nan,
+                largest / named["quantile"] if named["quantile"] > 0 else math.nan,
+                own.outlier_ratio,
+                reason.value,
+                node.fused,
+            )
+        return rows
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``good``, ``fair`` or ``wrong``: the worst of all outputs."""
+        order = ("equal", "good", "fair", "wrong")
+        return max((_verdict(output) for output in self.outputs), key=order.index, default="equal")
+
+    @cached_property
+    def first_offender(self) -> Offender | None:
+        """The node to look at first: the first that overflows, else the one with a reason that loses most.
+
+        None where nothing overflows and the verdict is ``good`` or ``equal``; where it is neither and no node
+        has a reason, the node that adds most.
+        """
+        pairs = list(zip(self._capture.nodes, self._measured, strict=True))
+        chosen = next((pair for pair in pairs if pair[1][1] is Reason.OVERFLOW), None)
+        if chosen is None and self.verdict in {"fair", "wrong"}:
+            with_reason = [pair for pair in pairs if pair[1][1] is not Reason.NONE]
+            chosen = min(with_reason or pairs, key=_loss, default=None)
+        if chosen is None:
+            return None
+        chosen = self._source(chosen)
+        node, (own, reason) = chosen
+        return Offender(
+            node.name, node.op_type, reason.value, own.own_sqnr_db, own.inherited_sqnr_db, _REMEDIES[reason]
+        )
+
+    def _source(self, pair: tuple[ObservedNode, tuple[Measured, Reason]]) -> Any:
+        """Return the node that makes an outlier channel; others only pass it on."""
+        found = {
+            node.value: (node, own)
+            for node, own in zip(self._capture.nodes, self._measured, strict=True)
+            if own[1] is Reason.OUTLIER_CHANNEL
+        }
+        while pair[1][1] is Reason.OUTLIER_CHANNEL:
+            before = next((found[name] for name in pair[0].inputs if name in found), None)
+            if before is None:
+                break
+            pair = before
+        return pair
+
+    def worst(self, count: int) -> list[int]:
+        """Return the rows of `nodes` that lose most: overflow, then with a reason, then by own error."""
+        pairs = list(zip(self._capture.nodes, self._measured, strict=True))
+
+        def order(at: int) -> tuple[float, bool, float, int]:
+            own, reason = pairs[at][1]
+            return -own.overflow, reason is Reason.NONE, _loss(pairs[at]), at
+
+        loses = [
+            at
+            for at, (_, (own, reason)) in enumerate(pairs)
+            if own.own_sqnr_db < math.inf or reason is not Reason.NONE
+        ]
+        return sorted(loses, key=order)[:count]
+
+    def histogram(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return how many values of a row of `nodes` each octave has, in float32 and in the program.
+
+        Counts are of evenly spaced elements, by the bins of `qaic.accuracy.metrics`. None for results that
+        are not rounded.
+        """
+        return self._capture.histograms.of(row)
+
+    def _card_sentences(self) -> Iterator[str]:
+        """State whether the card loses more than the precision explains."""
+        if not self.card:
+            return
+        more = [item for item in self.card if item.is_more]
+        said = more or self.card
+        figures = "; ".join(
+            f"output {item.name} of the card has {decibel_text(item.card.sqnr_db)}, and "
+            f"{decibel_text(item.rounded.sqnr_db)} with the expected rounding"
+            for item in said[:3]
+        )
+        yield f"The card loses {'' if more else 'no '}more than the precision explains: {figures}."
+
+    def _decoding_sentences(self) -> Iterator[str]:
+        """Return where tokens differ, and which cache is worst."""
+        found = self.decoding
+        if found is None:
+            return
+        first = found.first_difference
+        same = float(np.mean(found.steps["token"] == found.steps["found"]))
+        if first is None:
+            prompts = counted(self.samples, "prompt")
+            yield f"{self.to}: all {found.tokens} tokens of {prompts} are those of float32."
+        else:
+            prompt, step = first
+            yield (
+                f"{self.to}: the first token that differs is number {step + 1} of prompt {prompt + 1}; "
+                f"{same:.1%} of the tokens of {counted(self.samples, 'prompt')} are those of float32."
+            )
+        worst = min(found.caches, key=lambda cache: cache.sqnr_db, default=None)
+        if worst is not None:
+            size = decibel_text(worst.sqnr_db)
+            yield f"{self.to}: the cache with the largest error is {worst.name}, {size}."
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what to know first."""
+        yield from self._card_sentences()
+        yield from self._decoding_sentences()
+        for output in self.outputs:
+            yield f"{self.to}: output {output.name} is {_VERDICTS[_verdict(output)]}: {_figures(output)}."
+        offender = self.first_offender
+        if offender is not None:
+            yield f"{self.to}: first offender is {offender}"
+        counts: dict[str, int] = {}
+        for node in self._capture.nodes:
+            counts[node.precision.value] = counts.get(node.precision.value, 0) + 1
+        computed = ", ".join(f"{count} in {TYPES.get(name, name)}" for name, count in sorted(counts.items()))
+        yield (
+            f"{self.to}: {counted(len(self._capture.nodes), 'result')} of nodes compared ({computed}), "
+            f"{counted(self.samples, 'sample')}, {self.seconds:.1f} s."
+        )
+
+
+#: names of precisions of the command line -> names of types
+TYPES: Final = {"fp32": "float32", "fp16": "float16"}
+
+_VERDICTS: Final = {"equal": "equal bit for bit", "good": "good", "fair": "fair", "wrong": "wrong"}
+
+
+def _verdict(output: OutputAccuracy) -> str:
+    if output.is_equal or not output.elements:
+        return "equal"
+    channel = output.worst_channel
+    if output.is_dead or (channel is not None and channel.is_dead):
+        return "wrong"
+    # Decisions are what counts where there are any.
+    decides = not math.isnan(output.same)
+    is_uneven = channel is not None and channel.sqnr_db < WRONG_DB
+    if output.sqnr_db >= GOOD_DB and (not decides or output.same >= GOOD_SAME) and not is_uneven:
+        return "good"
+    if output.sqnr_db < WRONG_DB and (not decides or output.same < _WRONG_SAME):
+        return "wrong"
+    return "fair"
+
+
+def _figures(output: OutputAccuracy) -> str:
+    parts = [f"SQNR {decibel_text(output.sqnr_db)}", f"cosine {output.cosine:.4f}"]
+    if not math.isnan(output.same):
+        parts.append(f"{output.same:.1%} equal decisions")
+    parts.append(f"largest error {output.largest_error:.3g}")
+    channel = output.worst_channel
+    if output.is_dead:
+        parts.append("one constant value where float32 varies")
+    elif channel is not None and (channel.is_dead or channel.sqnr_db < WRONG_DB):
+        lost = "one constant value" if channel.is_dead else f"SQNR {decibel_text(channel.sqnr_db)}"
+        parts.append(f"channel {channel.index} of dimension {channel.axis} has {lost}")
+    if output.not_finite:
+        parts.append(
+            f"{output.not_finite} of {output.elements} elements are not finite in float32 itself and are not "
+            "compared: check the samples"
+        )
+    if output.first_not_finite is not None:
+        sample, element = output.first_not_finite
+        parts.append(f"not finite from element {element} of sample {sample + 1} on")
+    return ", ".join(parts)
+
+
+def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:
+    """Order nodes by what they lose against what their precision allows."""
+    node, (own, reason) = pair
+    loss = own.inherited_sqnr_db if reason is Reason.CANCELLATION else own.own_sqnr_db
+    if reason is Reason.OUTLIER_CHANNEL:
+        # All channels have the same error; what the median one has left is what counts.
+        loss -= 20 * math.log10(own.outlier_ratio)
+    return (math.inf if math.isnan(loss) else loss) - LOW_SQNR_DB[node.precision]
