@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.page.timeline import Labels, Merger, Timeline, TimeSpan, Track, lanes
+from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, TimeSpan, Track, lanes
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.op_info import OpInfo
 from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
@@ -95,8 +95,8 @@ class _Row:
         return self.activation, self.slice, self.core, self.place, self.lane
 
 
-def timeline_of(capture: Capture) -> Timeline:
-    """Return the timeline of a capture; small boxes of a long one are merged, which a note states."""
+def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
+    """Return the timeline of a capture; at most ``most`` boxes, the rest merged and noted."""
     timeline = Timeline()
     readers = capture.each()
     if not readers:
@@ -104,7 +104,7 @@ def timeline_of(capture: Capture) -> Timeline:
         return timeline
     counted = sum(len(reader.buffer.ops) for reader in readers)
     lived_u = sum(thread.span_u for reader in readers for thread in reader.threads)
-    merger = Merger(counted, max(1, lived_u))
+    merger = Merger(counted, max(1, lived_u), most=most)
     origins, first_utc_ns = _origins(capture, timeline.notes)
     rows: defaultdict[_Row, list[Track]] = defaultdict(list)
     numbers: dict[int, NDArray[np.int64]] = {}

@@ -21,7 +21,7 @@ from typing import Any, Final, TextIO
 import numpy as np
 
 from qaic.errors import InputError
-from qaic.page.timeline import Labels, Merger, Timeline, Track, lanes
+from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, Track, lanes
 from qaic.support.open_regular import open_regular, read_regular
 
 # A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
@@ -47,12 +47,12 @@ class _Row:
     before: array[float] = field(default_factory=lambda: array("d"))
 
 
-def timeline_of_trace(path: Path) -> Timeline:
+def timeline_of_trace(path: Path, *, most: int = MOST_BOXES) -> Timeline:
     """Read a trace. Blocking. Raises InputError if the file is no trace."""
     reader = _Reader()
     for event in events(path):
         reader.take(event)
-    return reader.timeline()
+    return reader.timeline(most)
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
@@ -178,7 +178,7 @@ class _Reader:
             )
         return label
 
-    def timeline(self) -> Timeline:
+    def timeline(self, most: int) -> Timeline:
         """Return what was taken as rows."""
         timeline = Timeline(labels=self._labels)
         rows = {key: row for key, row in self._rows.items() if row.start}
@@ -189,7 +189,7 @@ class _Reader:
         extent = sum(
             max(map(float.__add__, row.start, row.duration)) - min(row.start) for row in rows.values()
         )
-        merger = Merger(counted, math.ceil(extent) + 1)
+        merger = Merger(counted, math.ceil(extent) + 1, most=most)
         # Inferences may have processes of their own; their threads of the same name are one row.
         named: dict[tuple[str, str, str], list[_Row]] = {}
         for key, row in rows.items():
