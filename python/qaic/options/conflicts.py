@@ -10,11 +10,11 @@ from qaic.options.table import SPECS
 #: Fewer bins are too coarse to compare distributions.
 _BINS_OF_KL = 255
 
-#: From this level on the device measures.
+#: Least level at which the device measures.
 _MEASURING = 40
 
 _QUANTIZING = ("convert_to_quantize", "load_profile", "external_quantization_file", "dump_profile")
-#: options that say how integers are chosen
+#: options about the choice of integers
 QUANTIZATION_SETTINGS = (
     "quantization_schema",
     "quantization_schema_activations",
@@ -26,7 +26,7 @@ QUANTIZATION_SETTINGS = (
     "enable_rowwise",
     "enable_channelwise",
 )
-#: options that give samples, and say how they are measured
+#: options with samples, and about measuring them
 CALIBRATION_SAMPLES = ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads")
 _SDK_ONLY = tuple(spec.name for spec in SPECS if spec.sdk_only)
 _RUNNING = ("num_iter", "time", "write_output_dir")

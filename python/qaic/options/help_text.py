@@ -14,7 +14,7 @@ from qaic.options.table import SPECS
 
 _WIDTH = 100
 
-#: From here on a bound says nothing but that numbers have 32 bits.
+#: Least bound that is left out, because it only means that numbers have 32 bits.
 _LARGEST = 2**31 - 1
 
 _INDENT = " " * 8

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from qaic.support.text import format_value, nearest_name
 
-#: What makes the opposite of a name when it stands in front.
+#: Prefixes that reverse the meaning of a name.
 _NEGATIONS = ("un", "no_", "no", "non_", "not_", "disable_", "dont_", "in", "dis")
 
 
@@ -29,7 +29,7 @@ def nearest(key: str, names: Iterable[str]) -> str | None:
     """
     wanted = normalize(key)
     by_key = {normalize(name): name for name in names}
-    # Who is told to take the opposite gets the opposite.
+    # A suggestion must not be the opposite of the name.
     candidates = [name for name in by_key if not _are_opposite(wanted, name)]
     found = nearest_name(wanted, candidates)
     return by_key[found] if found else None

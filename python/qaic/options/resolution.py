@@ -251,12 +251,12 @@ def _named(items: Sequence[RawOption]) -> tuple[list[_Named], list[RawOption]]:
 
 
 def _is_for_tools(item: _Named) -> bool:
-    """Return whether an option of the command line tools was given elsewhere."""
+    """Return True if an option of the command line tools was given elsewhere."""
     return item.spec.stage is Stage.CLI and item.given.origin.source is not OptionSource.ARGV
 
 
 def _is_refused(item: RawOption) -> bool:
-    """Return whether an option that cannot be used here is an error in any case.
+    """Return True if an option that cannot be used here is always an error.
 
     A file may carry what is for other tools; a keyword argument is written for this call. ``json_input_file``
     is the one option of the tools that has a name as a keyword argument too.
@@ -356,7 +356,7 @@ def _build(values: Mapping[str, object]) -> _Resolved:
     complete = dict(values)
     schema = values.get("quantization_schema")
     if schema is not None:
-        # One option for two; a contradiction is found by the rules.
+        # One option means two; the rules find contradictions.
         for name in ("quantization_schema_activations", "quantization_schema_constants"):
             complete.setdefault(name, schema)
 
@@ -457,7 +457,7 @@ def _unknown_text(key: str, origin: Origin | None = None) -> str:
 
 
 def _listed(texts: Sequence[str], what: str) -> str:
-    """Join findings: one stands alone, several are counted and listed."""
+    """Join findings: several are counted and listed."""
     if len(texts) == 1:
         return texts[0]
     return f"{len(texts)} {what}:" + "".join(f"\n  {text}" for text in texts)

@@ -101,7 +101,7 @@ def exclusive(name: str, *options: str, because: str = "keep one of them") -> Ru
     """
 
     def check(view: RuleView) -> str | None:
-        # A switch that was turned off explicitly asks for nothing here.
+        # A switch that was turned off explicitly has no effect here.
         asked = view.given_names(option for option in options if view.values[option] is not False)
         if len(asked) < 2:
             return None

@@ -9,7 +9,7 @@ P = ParamSpec("P")
 
 
 class _WithOptions:
-    """The signature of a class, made when it is asked for: a hundred options take longer than the class."""
+    """Makes the signature of a class on demand, because a hundred options take longer than the class."""
 
     def __init__(self, keywords: str) -> None:
         self._keywords = keywords
@@ -39,7 +39,7 @@ def function_with_options(keywords: type) -> Callable[[Callable[P, T]], Callable
     """Let the signature of a function name the options that it takes as ``**options``, a ``TypedDict``."""
 
     def decorate(decorated: Callable[P, T]) -> Callable[P, T]:
-        # `inspect` takes nothing lazy from a function.
+        # `inspect` does not support lazy signatures of functions.
         own = inspect.signature(decorated)
         expanded = own.replace(parameters=_expanded(list(own.parameters.values()), keywords))
         decorated.__signature__ = expanded  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ def function_with_options(keywords: type) -> Callable[[Callable[P, T]], Callable
 
 
 def _expanded(parameters: list[inspect.Parameter], keywords: type) -> list[inspect.Parameter]:
-    """Put the options in the place of ``**options``."""
+    """Replace ``**options`` with the options."""
     named = [one for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
     known = {one.name for one in named}
     options = [

@@ -112,7 +112,7 @@ def merge(weaker: Mapping[str, object], stronger: Mapping[str, object]) -> dict[
     return {**kept, **{key: value for key, value in stronger.items() if value is not None}}
 
 
-#: words of other runtimes, in their normal form -> options that do what they do there
+#: options of other runtimes, in normal form -> options with the same effect
 _PRECISIONS: Final = ("convert_to_fp16", "convert_to_quantize", "mxfp6_matmul")
 _OF_OTHERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("fp16", "float16", "half", "use_fp16", "enable_fp16"), ("convert_to_fp16",)),
@@ -196,7 +196,7 @@ def set_options(values: Mapping[str, object]) -> dict[str, Json]:
     return {
         spec.name: spec.codec.to_json(values[spec.name])
         for spec in _COMPILE
-        # An empty list asks for nothing.
+        # An empty list has no effect.
         if spec.in_container and values.get(spec.name) not in (None, (), {})
     }
 

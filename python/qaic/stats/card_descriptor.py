@@ -19,13 +19,13 @@ from qaic.support.open_regular import read_regular
 
 SEGMENTS: Final = "*opstatsdesc.bin"
 ROOT_MESSAGE: Final = "aicopstatsdesc.OpstatsDescriptor"
-#: the major version whose names are known
+#: the supported major version
 MAJOR_VERSION: Final = 1
 
-#: thread groups of a card's core, where the network descriptor has none
+#: default thread groups of a card's core
 _CARD_GROUPS: Final = ("HVX", "HMX", "DMAIssue")
 _CARD_THREAD_GROUPS: Final = (0, 0, 0, 0, 1, 2)
-#: numbers of operations may have gaps, but no more than so many for one operation
+#: most numbers per operation, because numbers may have gaps
 _MAX_SPREAD: Final = 64
 _SLICE: Final = re.compile(r"_slice(\d+)")
 

@@ -227,7 +227,7 @@ def decode(
 
 
 def _records(section: str, given: Any) -> NDArray[Any] | bytes:
-    """Return records of the very type that the section has."""
+    """Return records of exactly the type of the section."""
     if section == "META":
         return bytes(given)
     dtype = RECORDS[section]

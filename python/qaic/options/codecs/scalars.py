@@ -29,7 +29,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 _INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*", re.ASCII)
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
-#: More digits than any 64-bit number has; longer text is out of every range and not worth converting.
+#: More digits than any 64-bit number; longer text is out of every range and is not converted.
 _MOST_DIGITS = 40
 
 
@@ -60,7 +60,7 @@ def to_python(value: object) -> object:
 class Codec(ABC, Generic[T]):
     """Type of an option's value."""
 
-    #: Whether the value has no text, so that only a keyword argument can have it.
+    #: True if the value has no text form, so that only a keyword argument can have it.
     python_only: ClassVar[bool] = False
 
     #: Valid values, as a noun phrase with limits, for errors and the reference.
@@ -257,7 +257,7 @@ class FilePath(Codec[Path]):
 
     def parse(self, value: object) -> Path:
         text = fspath(value) if isinstance(value, str | PathLike) else None
-        # The system cuts a path at a NUL byte and would open another file than the one named.
+        # The system cuts a path at a NUL byte, so it would open another file.
         if not isinstance(text, str) or not text.strip() or "\0" in text:
             raise self.mismatch(value)
         return Path(text)

@@ -297,7 +297,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
                 f"the keys {', '.join(sorted(wanted))} for each input", ", ".join(sorted(given)) or "no keys"
             )
         name = given["input_name"]
-        # The type is the model's where a text names none, and so may be the name.
+        # A text may leave out the type, and also the name; both are then those of the model.
         is_shape = given["input_type"] is None
         if not isinstance(name, str) or not (name or is_shape):
             raise ValueMismatchError("the name of a graph input", format_value(name))

@@ -25,7 +25,7 @@ _NAME, _LAYOUT, _PRECISION, _SCALE, _OFFSET = _KEYS = ("IOName", "Layout", "Prec
 
 #: precisions that change a tensor
 CONVERSIONS: Final = ("float", "float16", "bfloat16", "int8", "mxint8")
-#: accepted where the tensor has that type already
+#: accepted if the tensor already has that type
 INTEGERS: Final = ("int16", "int32", "int64", "uint8", "bool")
 
 _layout = Enum("NCHW", "NHWC")
@@ -52,7 +52,7 @@ class CustomIo:
 class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
     """The content of a custom I/O file; from Python also a list of mappings with the same keys."""
 
-    #: Exporters write some 50 bytes per entry.
+    #: Most bytes of a file; exporters write about 50 per entry.
     most_bytes = 1 << 20
 
     expected = "the path of a YAML file with entries of " + ", ".join(_KEYS)
@@ -135,7 +135,7 @@ def _from_object(item: object, place: str, places: Mapping[str, str] | None = No
     scale, offset = _typed(_scale, item, _SCALE, at), _typed(_offset, item, _OFFSET, at)
     _check_numbers(place, at, precision, scale, offset)
     if scale is not None:
-        # The program computes with the nearest float32, and says so.
+        # The program computes with the nearest float32; a message states that.
         scale = struct.unpack("<f", struct.pack("<f", scale))[0]
     return CustomIo(name, _typed(_layout, item, _LAYOUT, at), precision, scale, offset)
 
@@ -152,7 +152,7 @@ def _typed(codec: Codec[T], item: Mapping[str, object], key: str, at: Mapping[st
 def _check_numbers(
     place: str, at: Mapping[str, str], precision: str | None, scale: float | None, offset: int | None
 ) -> None:
-    """Refuse numbers that have no meaning, and one of the two alone."""
+    """Refuse meaningless numbers, and one of the two alone."""
     for key, value, other, other_value in (
         (_SCALE, scale, _OFFSET, offset),
         (_OFFSET, offset, _SCALE, scale),

@@ -74,7 +74,7 @@ def _content(root: Node | None) -> NodePrecision:
             continue
         if name in lists:
             raise ValueMismatchError(f"each key once, {name}{place}", "it twice")
-        # Nothing behind the key is a list of nothing.
+        # A key without a value means an empty list.
         if is_null(value):
             lists[name] = ()
             continue

@@ -15,7 +15,7 @@ from qaic.support.yaml import DuplicateKeyError, PlainValues, YamlMistakeError, 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode
 
-#: Real option files have a few hundred bytes; the parser takes seconds per megabyte.
+#: Most bytes; real files have a few hundred, and the parser takes seconds per megabyte.
 MOST_BYTES = 256 * 1024
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: bytes of the largest file that is digested, and that are read at a time
+#: most bytes of a digested file, and bytes that are read at a time
 _MOST_BYTES: Final = 512 << 20
 _PIECE_BYTES: Final = 1 << 20
 
@@ -89,7 +89,7 @@ class ParsedFile(Codec[T]):
 class JsonFile(ParsedFile[T]):
     """A JSON file; its content is given from Python as the same lists and mappings."""
 
-    #: No such file that people or exporters write is this large.
+    #: Most bytes; files of people and exporters are smaller.
     most_bytes = 64 << 20
 
     def decode(self, data: bytes) -> T:

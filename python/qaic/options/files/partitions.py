@@ -11,7 +11,7 @@ from qaic.support.text import format_value
 
 T = TypeVar("T")
 
-#: devices that can reach each other's memory
+#: most devices that can reach each other's memory
 _MOST_PEERS = 16
 
 _Object = Mapping[object, object]
@@ -23,7 +23,7 @@ class Partition:
 
     name: str
     devices: tuple[int, ...]
-    #: of each device, None where the file does not say
+    #: of each device; None if the file does not state it
     cores: tuple[int | None, ...]
     #: None leaves the choice to the compiler
     nodes: tuple[str, ...] | None

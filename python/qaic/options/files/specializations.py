@@ -15,7 +15,7 @@ _KEY = "specializations"
 #: a flat entry with this symbol is a step of a decoder
 _SEQUENCE = "seq_len"
 
-#: what exporters call the name in a flat entry
+#: key of the name in a flat entry
 _NAME = "_graph_name"
 
 

@@ -10,12 +10,12 @@ from qaic.stats.reports.table import Cell, Column, Table, columns_of
 from qaic.stats.reports.time.bottleneck import Bottleneck
 from qaic.support.text import duration
 
-#: percentages from which something is worth a word
+#: least percentages that are reported
 _MUCH_CONVERTED: Final = 15.0
 _ONE_NODE: Final = 25.0
 _MUCH_OVERHEAD: Final = 30.0
 _MOSTLY_FLOAT32: Final = 90.0
-#: longest inference over shortest, from which medians of parts need not fit together
+#: least ratio of the longest to the shortest inference at which medians of parts may not add up
 UNEVEN: Final = 3.0
 
 NOT_KNOWN: Final = "unknown"
@@ -96,7 +96,7 @@ def _overhead(bottleneck: Bottleneck) -> list[tuple[float, tuple[Cell, ...]]]:
 
 def _float32(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
     if capture.is_cpu:
-        # The engine computes in float32 whatever the card would compute in.
+        # The engine computes in float32, whatever the precision on the card.
         return []
     part = next((row[3] for row in types(capture).rows if row[0] == "float32"), None)
     if not isinstance(part, float) or part < _MOSTLY_FLOAT32:

@@ -111,7 +111,7 @@ class _JoinedNodes:
 
 
 def _computed(capture: Capture) -> dict[str, list[str]]:
-    """Return what the operations compute that are named after the same node, by that node."""
+    """Return the results of operations by the node that they are named after."""
     found: dict[str, list[str]] = {}
     for readers in capture.by_device():
         facts = readers[0].facts

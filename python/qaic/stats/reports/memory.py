@@ -187,7 +187,7 @@ def dma(capture: Capture) -> Report:
 
 
 def _rate(size: float, time_us: float) -> float | None:
-    """Gigabytes a second: thousand bytes per microsecond."""
+    """Return gigabytes per second, which are thousands of bytes per microsecond."""
     return size / time_us / 1000 if size and time_us else None
 
 

@@ -164,7 +164,7 @@ def _spans(coded: Coded, reader: TraceReader) -> NDArray[np.float64]:
 
 
 OUTSIDE: Final = "(outside of layers)"
-#: a number that ends a part of a path, as in `layers.3`, `h_11`, `block4` or a part `7` of its own
+#: a number at the end of a part of a path, as in `layers.3`, `h_11`, `block4`, or the part `7`
 _NUMBERED: Final = re.compile(r"(?<![0-9])([0-9]{1,6})(?=$|[/.])")
 
 _FAMILY = columns_of(
@@ -211,8 +211,8 @@ def layer_names(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _prefixes(path: str) -> Iterable[tuple[str, str, str]]:
-    """Family, number and layer for each number in a path that more follows."""
-    # Several nodes made one: the first decides.
+    """Yield family, number and layer for each number in a path except at its end."""
+    # If several nodes were fused, the first one decides.
     path = path.split(" + ", maxsplit=1)[0]
     for match in _NUMBERED.finditer(path):
         if match.end() < len(path):

@@ -15,7 +15,7 @@ from qaic.stats.reports.capture import Capture, median_rows
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
 
-#: times its own median from which a time is not that of the operation
+#: least multiple of its median at which a time is an outlier
 _INTERRUPTED: Final = 3.0
 
 

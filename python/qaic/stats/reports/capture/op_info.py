@@ -35,7 +35,7 @@ CATEGORIES: Final = (
     SYNC, BARRIER, SEMAPHORE, FLUSH, CONTROL, OTHER,
 )  # fmt: skip
 
-#: what is no work of the model
+#: categories of work that is not the model's
 BOOKKEEPING: Final = frozenset({SEMAPHORE, FLUSH})
 
 # The first expression that matches decides. Kinds are compared in lower case: those of the card have `aic` in

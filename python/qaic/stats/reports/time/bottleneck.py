@@ -23,7 +23,7 @@ from qaic.stats.reports.time.overhead import at_floor
 from qaic.stats.reports.time.timeline import activity
 
 _ARITHMETIC: Final = (COMPUTE, DEQUANTIZE, NORMALIZE, ELEMENTWISE)
-#: a run is bound by what takes at least this part of the time; below, nothing stands out
+#: least part of the time that makes a run bound by something
 _STANDS_OUT: Final = 25.0
 
 

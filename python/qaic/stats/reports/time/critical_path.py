@@ -15,7 +15,7 @@ from qaic.stats.reports.ops import NO_OPERATIONS
 from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import duration
 
-#: steps walked at most: some seconds
+#: most steps that are walked, which takes some seconds
 MOST_STEPS: Final = 20_000
 #: what is looked at together, first and at most, when an execution of an operation is searched
 _BLOCK, _LARGEST_BLOCK = 1024, 1 << 16
@@ -46,7 +46,7 @@ class _Thread:
         self.ops = reader.buffer.ops[first : first + count]
         categories = reader.facts.categories
         own = categories.codes[self.base : self.base + self.size]
-        # Writing the statistics is no part of the inference.
+        # The inference does not include writing the statistics.
         self._flushes: NDArray[np.bool_] = own == categories.values.index(FLUSH)
         # Place of each operation's last execution, and when its first one ended.
         self._last = np.full(self.size, -1, np.int64)
@@ -157,7 +157,7 @@ def _cause(
         for other_number, other in enumerate(threads):
             if other.core != core:
                 continue
-            # Ticks of two threads may be apart by one.
+            # Ticks of two threads may differ by one.
             other_place = other.last_of(op - other.base, start + 1)
             if other_place is None or (other_number == number and other_place >= place):
                 continue

@@ -25,7 +25,7 @@ class Calibration:
 
     plain_us: float | None = None
     measured_us: float | None = None
-    #: what an operation takes longer because it is measured
+    #: additional time of an operation because it is measured
     floor_us: float | None = None
     #: a measured inference with the time in which the measurements are written
     call_us: float | None = None

@@ -83,7 +83,7 @@ def in_time_order(
         cursors = [cursor for cursor in cursors if not cursor.exhausted]
         if not cursors:
             return
-        # Of no thread may anything come later that starts before this.
+        # Later executions of every thread start at or after this time.
         until = min(int(cursor.starts[-1]) for cursor in cursors)
         taken = [cursor.take(until) for cursor in cursors]
         starts, ends, ocs, moves, books = (np.concatenate(columns) for columns in zip(*taken, strict=True))
@@ -137,7 +137,7 @@ def _activity(reader: TraceReader, core: CoreFacts, *, transfers: bool | None) -
         first = False
     found.tail_u = max(0, core.end_u - reached)
     if first:
-        # Nothing ran at all.
+        # Nothing ran.
         found.lead_u, found.tail_u = 0, core.span_u
     found.longest.sort(key=lambda gap: (-gap.length_u, gap.start_u))
     return found

@@ -93,7 +93,7 @@ def _by_operation(readers: list[TraceReader]) -> list[tuple[Cell, ...]]:
     chosen = chosen[np.argsort(-waited[chosen], kind="stable")[:_MOST]]
     rows: list[tuple[Cell, ...]] = []
     for op in chosen.tolist():
-        # The one that ended last is the one that was waited for.
+        # The wait was for the one that ended last.
         producers = [producer for producer in facts.producers(op) if np.isfinite(last.ops.last_u[producer])]
         producer = max(producers, key=lambda one: last.ops.last_u[one], default=None)
         rows.append(
