@@ -12,6 +12,7 @@ import emulated_cards
 import qaic
 import session_models
 from child_process import run_script
+from qaic.runtime.load_lock import LoadLock
 
 #: turns of a loop that does not end before its time limit or the signal
 FOREVER = 2**62
@@ -177,6 +178,26 @@ with qaic.Session(sys.argv[1]) as session:
 def test_interrupt_ends_calls_whose_inference_became_long(tmp_path):
     program = session_models.save(tmp_path, session_models.endless())
     assert run_script(INTERRUPT_LONG_AFTER_SHORT, program).stdout == "interrupted\n" * 3
+
+
+def test_a_caller_waits_within_its_limit_for_the_load_of_another():
+    lock, outcomes = LoadLock(), []
+
+    def wait():
+        try:
+            with lock.held(0.01):
+                outcomes.append("held")
+        except qaic.errors.DeviceTimeoutError as error:
+            outcomes.append(str(error))
+
+    caller = threading.Thread(target=wait)
+    with lock.held(None) as rest:
+        assert rest is None
+        caller.start()
+        # A caller that ignores its limit waits for the end of this block.
+        caller.join(30)
+    caller.join()
+    assert outcomes == ["timed out after 10 ms waiting for the load of a program"]
 
 
 HUNG_LOAD = """

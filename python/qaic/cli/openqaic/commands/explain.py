@@ -13,7 +13,7 @@ from qaic._core import error_catalogue
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionError
-from qaic.support.text import nearest_name
+from qaic.support.text import format_value, nearest_name
 
 
 def add_arguments(parser: Parser) -> None:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         names = sorted({one.code for one in known} | set(errors.__all__))
         near = nearest_name(wanted, names)
         raise OptionError(
-            f"there is no error code {wanted!r}" + (f"; did you mean {near}?" if near else ""),
+            f"there is no error code {format_value(wanted)}" + (f"; did you mean {near}?" if near else ""),
             code="explain.unknown",
             hints=("`openqaic explain` lists all codes",),
         )
