@@ -189,7 +189,7 @@ fn profiled(criterion: &mut Criterion) {
             Limits::default(),
             DeviceStats::Never,
         );
-        profiler.add(bound.set.programs()[0].subscriptions()).unwrap();
+        profiler.add(&bound.set.programs[0].subscriptions).unwrap();
         profiler.start().unwrap();
         group.bench_function(name, |b| {
             b.iter_custom(|count| {

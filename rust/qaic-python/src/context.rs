@@ -58,12 +58,12 @@ impl PyContext {
     /// Blocking, without the interpreter lock: cards are asked, each a minute at most, and cores that are counted across
     /// processes are counted by the system.
     fn devices<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        self.context.devices().iter().map(|device| describe(py, device)).collect()
+        self.context.devices.iter().map(|device| describe(py, device)).collect()
     }
 
     /// Ids of the devices, without asking them anything.
     fn ids(&self) -> Vec<u32> {
-        self.context.devices().iter().map(|device| device.id().0).collect()
+        self.context.devices.iter().map(|device| device.id().0).collect()
     }
 
     /// Kind of a device, without asking it anything: `cpu`, `kmd` or `noop`.
@@ -175,9 +175,7 @@ pub(crate) fn load_until<T: Ungil + Send>(
 #[pyfunction]
 pub(crate) fn engine_info(py: Python<'_>) -> PyResult<(PathBuf, String)> {
     let candidates = engine_candidates(py)?;
-    py.detached(move |_| {
-        Engine::get(&candidates).map(|engine| (engine.path().to_owned(), engine.version().to_owned()))
-    })
+    py.detached(move |_| Engine::get(&candidates).map(|engine| (engine.path.clone(), engine.version.clone())))
 }
 
 /// Checks that the engine of the `cpu` device can run every node of the program in a container file.

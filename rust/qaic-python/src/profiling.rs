@@ -137,10 +137,9 @@ impl PyProfiler {
 
 /// Returns the registry in which a program announces its inferences.
 fn registry_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<SubscriptionRegistry>> {
-    let of_set =
-        |set: &InferenceSet| set.programs().first().map(|program| Arc::clone(program.subscriptions()));
+    let of_set = |set: &InferenceSet| set.programs.first().map(|program| Arc::clone(&program.subscriptions));
     let registry = if let Ok(program) = program.cast::<PyProgram>() {
-        Some(Arc::clone(program.get().inner().subscriptions()))
+        Some(Arc::clone(&program.get().inner().subscriptions))
     } else if let Ok(set) = program.cast::<PyQaicInferenceSet>() {
         of_set(set.get().core().set())
     } else if let Ok(set) = program.cast::<PyInferenceSet>() {
@@ -241,7 +240,7 @@ impl PySamples {
 
     /// The operations of a program; `None` of a program without statistics.
     fn descriptor(&self, py: Python<'_>, program: u32) -> PyResult<Option<PyStatsDescriptor>> {
-        match self.program(program)?.image() {
+        match &self.program(program)?.image {
             Some(image) => PyStatsDescriptor::of_image(py, image),
             None => Ok(None),
         }

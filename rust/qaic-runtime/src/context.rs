@@ -36,12 +36,14 @@ struct SharedRegistry {
 /// Holds the devices. Each program keeps its context alive.
 #[derive(Debug)]
 pub struct Context {
-    id: u32,
+    /// Number of the context in this process.
+    pub id: u32,
     fork_guard: ForkGuard,
     registry: Arc<Registry>,
-    // Those it shows.
-    devices: Vec<Arc<dyn Device>>,
-    logger: Logger,
+    /// Visible devices of the context, in order of id.
+    pub devices: Vec<Arc<dyn Device>>,
+    /// The log of this context and its objects.
+    pub logger: Logger,
 }
 
 impl Context {
@@ -81,24 +83,9 @@ impl Context {
         Arc::new(Self { id, fork_guard: ForkGuard::new(), registry, devices, logger: Logger::new(id) })
     }
 
-    /// Number of the context in this process.
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// The log of this context and its objects.
-    pub fn logger(&self) -> &Logger {
-        &self.logger
-    }
-
     /// Kind of the devices of `placement`; `None` if its first device does not exist.
     pub(crate) fn kind_of(&self, placement: &Placement) -> Option<DeviceKind> {
         self.device(placement.first()?).ok().map(|device| device.kind())
-    }
-
-    /// Visible devices of the context, in order of id.
-    pub fn devices(&self) -> &[Arc<dyn Device>] {
-        &self.devices
     }
 
     /// The device with this id.

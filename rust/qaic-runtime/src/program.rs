@@ -92,19 +92,30 @@ impl Default for ProgramOptions {
 /// the program and its exec objects.
 #[derive(Debug)]
 pub struct Program {
-    context: Arc<Context>,
-    placement: Placement,
-    options: ProgramOptions,
-    image: Arc<Image>,
-    variants: Arc<[Arc<TransferPlan>]>,
-    retained: Arc<[RetainedPair]>,
-    io_options: IoOptions,
-    scheduler: Arc<Scheduler>,
+    /// The context of the program's devices.
+    pub context: Arc<Context>,
+    /// The devices of the program.
+    pub placement: Placement,
+    /// Options for loading and running the program.
+    pub(crate) options: ProgramOptions,
+    /// The container.
+    pub image: Arc<Image>,
+    /// Transfers for each permitted combination of shapes; at least one.
+    pub(crate) variants: Arc<[Arc<TransferPlan>]>,
+    /// Tensors that stay on the device between inferences.
+    pub(crate) retained: Arc<[RetainedPair]>,
+    /// Options other than the computation.
+    pub(crate) io_options: IoOptions,
+    pub(crate) scheduler: Arc<Scheduler>,
     queue: u32,
-    unique_id: u32,
+    /// Number of the program, unique in this process.
+    pub unique_id: u32,
     user_id: AtomicU32,
-    completed: Arc<OwnerCounts>,
-    subscriptions: Arc<SubscriptionRegistry>,
+    /// Counters of completed inferences, one for each exec object.
+    pub(crate) completed: Arc<OwnerCounts>,
+    /// Registry that informs profilers of the program's inferences. The activations of an inference set share one
+    /// registry.
+    pub subscriptions: Arc<SubscriptionRegistry>,
     fork_guard: ForkGuard,
     state: Mutex<ProgramState>,
 }
@@ -223,60 +234,12 @@ impl Program {
         Err(InputError::Argument { what }.into())
     }
 
-    /// The context of the program's devices.
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
-    /// The container.
-    pub fn image(&self) -> &Arc<Image> {
-        &self.image
-    }
-
-    /// The devices of the program.
-    pub fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
-    /// Options for loading and running the program.
-    pub(crate) fn options(&self) -> &ProgramOptions {
-        &self.options
-    }
-
-    /// Transfers for each permitted combination of shapes; at least one.
-    pub(crate) fn variants(&self) -> &[Arc<TransferPlan>] {
-        &self.variants
-    }
-
-    pub(crate) fn shared_variants(&self) -> &Arc<[Arc<TransferPlan>]> {
-        &self.variants
-    }
-
-    pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
-        &self.scheduler
-    }
-
     /// Sets the number of threads per activation that run enqueued inferences, instead of the number in the options.
     /// Programs of one inference set share their threads. Never blocks.
     pub(crate) fn allow_threads(&self, threads: u32) {
         if self.fork_guard.is_current() {
             self.scheduler.allow(threads);
         }
-    }
-
-    /// Tensors that stay on the device between inferences.
-    pub(crate) fn retained(&self) -> &[RetainedPair] {
-        &self.retained
-    }
-
-    /// Returns the program's options other than its computation.
-    pub(crate) fn io_options(&self) -> IoOptions {
-        self.io_options
-    }
-
-    /// Number of the program, unique in this process.
-    pub fn unique_id(&self) -> u32 {
-        self.unique_id
     }
 
     /// Number that the user assigned to the program; 0 by default.
@@ -292,17 +255,6 @@ impl Program {
     /// Number of inferences that succeeded.
     pub fn completed(&self) -> u64 {
         self.completed.total()
-    }
-
-    /// Counters of completed inferences, one for each exec object.
-    pub(crate) fn completed_counts(&self) -> &Arc<OwnerCounts> {
-        &self.completed
-    }
-
-    /// Registry that informs profilers of the program's inferences. The activations of an inference set share one
-    /// registry.
-    pub fn subscriptions(&self) -> &Arc<SubscriptionRegistry> {
-        &self.subscriptions
     }
 
     /// Returns whether the program is loaded or activated. Blocks while another thread loads it.

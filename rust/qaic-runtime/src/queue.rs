@@ -13,7 +13,8 @@ use crate::request::ExecObj;
 /// Starts inferences on a device.
 #[derive(Debug)]
 pub struct Queue {
-    device: DeviceId,
+    /// The device.
+    pub device: DeviceId,
     threads: Option<u32>,
 }
 
@@ -41,17 +42,12 @@ impl Queue {
         Self { threads: Some(threads), ..self }
     }
 
-    /// The device.
-    pub fn device(&self) -> DeviceId {
-        self.device
-    }
-
     /// Starts the bound inference and returns at once; see [`ExecObj::enqueue`]. Fails if the user placed the program
     /// on another device.
     pub fn enqueue(&self, exec: &ExecObj, detached: Detached) -> Result<(), RuntimeError> {
-        let program = exec.program();
-        let placement = program.placement();
-        if !program.options().is_placed_freely && !placement.devices.contains(&self.device) {
+        let program = &exec.program;
+        let placement = &program.placement;
+        if !program.options.is_placed_freely && !placement.devices.contains(&self.device) {
             let what = format!(
                 "the exec object's program is on device {placement}, but this queue belongs to device {}",
                 self.device.0

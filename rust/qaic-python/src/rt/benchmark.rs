@@ -105,12 +105,12 @@ impl PyBenchmark {
     /// Unique id of the program of a handle.
     fn program_id(&self, py: Python<'_>, handle: u32) -> PyResult<u32> {
         let bound = self.core.bound().bound(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
-        Ok(bound.exec().program().unique_id())
+        Ok(bound.exec.program.unique_id)
     }
 }
 
 /// Writes an error to the log of a context, for the parts of the interface that are written in Python.
 #[pyfunction]
 pub(crate) fn rt_log_error(context: &RtContext, text: &str) {
-    context.inner().logger().error(|| text.to_owned());
+    context.inner().logger.error(|| text.to_owned());
 }

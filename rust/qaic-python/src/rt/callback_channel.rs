@@ -87,9 +87,9 @@ impl RtReceiver {
     fn complain(&self, text: &str, console: bool) {
         if let Some(context) = self.context.upgrade() {
             if console {
-                context.logger().console(Level::Error, text);
+                context.logger.console(Level::Error, text);
             } else {
-                context.logger().error(|| text.to_owned());
+                context.logger.error(|| text.to_owned());
             }
         }
     }

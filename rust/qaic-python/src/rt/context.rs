@@ -67,9 +67,9 @@ impl RtContext {
         }
         if log.is_some() || error.is_some() {
             let (channel, dispatcher) = self.channel(py)?;
-            let sink = channel.get().sink(self.context.id(), log, error);
+            let sink = channel.get().sink(self.context.id, log, error);
             dispatcher.call_method0(py, "start")?;
-            self.context.logger().set_sink(Some(Arc::new(sink)));
+            self.context.logger.set_sink(Some(Arc::new(sink)));
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ impl RtContext {
         let this = Self { context, devices, dispatcher: PyOnceLock::new() };
         this.set_callbacks(py, logCallback, errorHandler)?;
         if mask != 0 {
-            let logger = this.context.logger();
+            let logger = &this.context.logger;
             logger.error(|| format!("Context: the properties are {mask:#x}; 0 is expected"));
         }
         Ok(this)
@@ -112,14 +112,14 @@ impl RtContext {
         let code = whole(level)?;
         let level = u8::try_from(code).ok().and_then(Level::from_code);
         let level = level.ok_or_else(|| refused(format!("log level {code} does not exist")).into());
-        let set = level.map(|level| self.context.logger().set_level(level));
+        let set = level.map(|level| self.context.logger.set_level(level));
         reply(py, &self.context, FailureSource::Context, set)
     }
 
     /// (status, level).
     #[pyo3(name = "getLogLevel")]
     fn log_level<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let level = self.context.logger().level() as u8;
+        let level = self.context.logger.level() as u8;
         let level = py.import("qaic.rt.enums")?.getattr("QLogLevel")?.call1((level,))?;
         (member(py, QStatus::Success)?, level).into_pyobject(py)
     }
@@ -139,7 +139,7 @@ impl RtContext {
     /// Its number in this process.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
-        self.context.id()
+        self.context.id
     }
 
     /// Its name for people.

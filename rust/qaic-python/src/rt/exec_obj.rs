@@ -36,13 +36,13 @@ pub(crate) struct PyExecObj {
 impl PyExecObj {
     /// One that an inference set made.
     pub(crate) fn of(bound: Arc<BoundBuffers>, parent: Py<RtContext>) -> Self {
-        let context = Arc::clone(bound.exec().program().context());
+        let context = Arc::clone(&bound.exec.program.context);
         let bound = Reaped::new(bound);
         Self { bound, context, _parent: parent, _last: ReleaseDropped }
     }
 
     pub(crate) fn exec(&self) -> &Arc<ExecObj> {
-        self.bound.exec()
+        &self.bound.exec
     }
 
     fn reply(&self, py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
@@ -66,8 +66,8 @@ impl PyExecObj {
             (BufferArgument::Some(pairs), None) => {
                 let mut listed = Vec::with_capacity(pairs.len());
                 for (index, value) in pairs {
-                    let index = bound.specs().position(index)?;
-                    listed.push(argument::listed(bound.specs(), index, value.bind(data.py()))?);
+                    let index = bound.specs.position(index)?;
+                    listed.push(argument::listed(&bound.specs, index, value.bind(data.py()))?);
                 }
                 bound.replace_some(&listed, Vec::new())?;
             }
@@ -87,15 +87,15 @@ impl PyExecObj {
         }
         let spec = spec.cast::<PySlicingSpec>().map_err(PyErr::from)?.get();
         let bound = &self.bound;
-        spec.slicing().check_program(bound.specs())?;
+        spec.slicing().check_program(&bound.specs)?;
         let (mut listed, mut windows) = (Vec::new(), Vec::new());
         for (index, value) in argument::pairs(&argument::list_of(data)?)? {
             let value = value.bind(data.py());
-            let index = bound.specs().position(index)?;
+            let index = bound.specs.position(index)?;
             if spec.slicing().cuts(index) {
                 windows.push(spec.window(index, value, &parameters)?);
             } else {
-                listed.push(argument::listed(bound.specs(), index, value)?);
+                listed.push(argument::listed(&bound.specs, index, value)?);
             }
         }
         let count = windows.len();
@@ -121,7 +121,7 @@ impl PyExecObj {
         let context = context.ok_or_else(|| missing(py, "ExecObj", "the context"))?;
         let program = program.ok_or_else(|| missing(py, "ExecObj", "the program"))?;
         let this = program.get();
-        let runtime = Arc::clone(this.inner().context());
+        let runtime = Arc::clone(&this.inner().context);
         let failed = |refusal| construction_reported(py, &runtime, FailureSource::ExecObj, refusal);
         let automatic = match properties.filter(|given| given.is_instance_of::<PyInt>()) {
             None => true,

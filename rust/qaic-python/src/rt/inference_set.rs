@@ -63,7 +63,7 @@ impl SetCore {
 
     /// The set.
     pub(crate) fn set(&self) -> &Arc<InferenceSet> {
-        self.set.set()
+        &self.set.set
     }
 
     /// The exec object of a handle, the same one each time.

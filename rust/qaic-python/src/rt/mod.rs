@@ -67,7 +67,7 @@ pub(crate) fn construction_reported(
     refusal: Refusal,
 ) -> PyErr {
     if let Refusal::Failed(_, error) = &refusal {
-        context.logger().construction_failed(source, error);
+        context.logger.construction_failed(source, error);
     }
     refusal.of_construction(py, source.name())
 }

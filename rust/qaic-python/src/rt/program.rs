@@ -45,7 +45,7 @@ impl PyProgram {
     }
 
     fn runtime(&self) -> &Arc<Context> {
-        self.program.context()
+        &self.program.context
     }
 
     /// Runs `work`, which may load the program, so that Ctrl-C ends it.
@@ -171,12 +171,12 @@ impl PyProgram {
     fn program_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let program = self.qpc.bind(py).call_method0("getInfo")?.getattr("program")?.get_item(0)?;
         let facts = PyDict::new(py);
-        facts.set_item("uniqueProgramID", self.program.unique_id())?;
+        facts.set_item("uniqueProgramID", self.program.unique_id)?;
         facts.set_item("userDefinedProgramID", self.program.id())?;
         facts.set_item("numNsp", program.getattr("numCores")?)?;
         facts.set_item("numMcid", program.getattr("numMcId")?)?;
         facts.set_item("batchSize", program.getattr("batchSize")?)?;
-        facts.set_item("isAicStatsAvailable", self.program.image().network().stats.is_some())?;
+        facts.set_item("isAicStatsAvailable", self.program.image.network().stats.is_some())?;
         py.import("qaic.rt.programs")?.getattr("ProgramInfo")?.call((), Some(&facts))
     }
 
@@ -210,8 +210,8 @@ impl PyProgram {
     }
 
     fn __repr__(&self) -> String {
-        let name = &self.program.image().network().network_name;
-        format!("Program('{name}' on device {})", self.program.placement())
+        let name = &self.program.image.network().network_name;
+        format!("Program('{name}' on device {})", self.program.placement)
     }
 }
 

@@ -73,7 +73,7 @@ impl PyQueue {
     }
 
     fn __repr__(&self) -> String {
-        format!("Queue(device {})", self.queue.device().0)
+        format!("Queue(device {})", self.queue.device.0)
     }
 }
 

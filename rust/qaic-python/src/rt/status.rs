@@ -120,6 +120,6 @@ pub(crate) fn refuse(
         Refusal::Raised(error) => return Err(error),
         Refusal::Failed(status, error) => (status, error),
     };
-    context.logger().call_failed(source, status, &error);
+    context.logger.call_failed(source, status, &error);
     member(py, status)
 }

@@ -24,12 +24,12 @@ impl Tensors {
         let keys = |specs: &[BindingSpec]| {
             specs.iter().map(|spec| PyString::intern(py, &spec.name).unbind()).collect()
         };
-        let (inputs, outputs) = (keys(arrays.specs().inputs()), keys(arrays.specs().outputs()));
+        let (inputs, outputs) = (keys(arrays.specs.inputs()), keys(arrays.specs.outputs()));
         Ok(Self { arrays, inputs, outputs })
     }
 
     pub(super) fn specs(&self) -> &BindingSpecs {
-        self.arrays.specs()
+        &self.arrays.specs
     }
 
     /// The inputs with their keys.

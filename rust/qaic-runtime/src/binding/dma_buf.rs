@@ -16,7 +16,7 @@ use crate::program::Program;
 impl Program {
     /// Fails if a binding (inputs then outputs) cannot use `len` bytes behind a descriptor.
     pub(crate) fn check_dma_buf(&self, binding: usize, len: u64) -> Result<(), RuntimeError> {
-        let kind = self.context().kind_of(self.placement());
+        let kind = self.context.kind_of(&self.placement);
         if kind != Some(DeviceKind::Card) {
             let kind = kind.map_or("unknown", DeviceKind::name);
             return Err(DeviceError::Unsupported {
@@ -25,7 +25,7 @@ impl Program {
                 ),
             }.into());
         }
-        let network = self.image().network();
+        let network = self.image.network();
         let inputs = network.inputs.len();
         let name = || {
             let bindings = network.inputs.iter().chain(&network.outputs);
@@ -35,20 +35,20 @@ impl Program {
             let what = format!("binding `{}` cannot use the memory of a descriptor: {why}", name());
             Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument { what })))
         };
-        if self.io_options().io_crc.is_some() {
+        if self.io_options.io_crc.is_some() {
             return refused("the program was compiled with io_crc, which computes checksums on the host");
         }
         let is_kept = |pair: &RetainedPair| pair.input == binding || pair.output + inputs == binding;
-        if self.retained().iter().any(is_kept) {
+        if self.retained.iter().any(is_kept) {
             return refused("its value is kept between inferences");
         }
         if network.stats_output().is_some_and(|output| output + inputs == binding) {
             return refused("the host assembles the statistics");
         }
-        if self.variants().iter().any(|transfers| transfers.has_partial_inputs()) {
+        if self.variants.iter().any(|transfers| transfers.has_partial_inputs()) {
             return refused("the program accepts partial inputs, so it packs all inputs");
         }
-        for transfers in self.variants() {
+        for transfers in self.variants.iter() {
             let Some(buffer) = transfers.whole_buffer(binding) else {
                 return refused("it needs a conversion, or shares its DMA buffer; use ordinary memory");
             };

@@ -57,7 +57,7 @@ impl InPlace {
         let mut inputs = emptied(mem::take(&mut self.input_list));
         for ((index, transfer), staged) in transfers.inputs().iter().enumerate().zip(&mut self.inputs) {
             inputs.push(match sources.get(index, transfer)? {
-                Some(source) if transfer.place().is_some() => Some(read_from(transfer, source, staged)?),
+                Some(source) if transfer.place.is_some() => Some(read_from(transfer, source, staged)?),
                 _ => None,
             });
         }
@@ -69,18 +69,18 @@ impl InPlace {
             // Asked for every output, in their order.
             let kept = next.as_mut().and_then(|next: &mut RetainedNext<'_>| next.take(index));
             *is_delivered = false;
-            if transfer.place().is_none() || self.stats_output == Some(index) || is_updated(index) {
+            if transfer.place.is_none() || self.stats_output == Some(index) || is_updated(index) {
                 outputs.push(None);
                 continue;
             }
             outputs.push(Some(match (kept, binding) {
-                (Some(kept), _) if matches!(transfer.route(), Route::Direct) => kept,
+                (Some(kept), _) if matches!(transfer.route, Route::Direct) => kept,
                 (None, OutputBinding::Memory(memory))
                     if is_written_in_place(transfer, memory.as_slice(), &inputs) =>
                 {
                     *is_delivered = true;
                     // The rest of memory that is larger stays as it is.
-                    memory.as_mut().first(transfer.user_bytes())
+                    memory.as_mut().first(transfer.user_bytes)
                 }
                 _ => staging(transfer, staged)?,
             }));
@@ -126,7 +126,7 @@ impl InPlace {
         for ((index, transfer), ((binding, staged), is_delivered)) in
             transfers.outputs().iter().enumerate().zip(bound)
         {
-            let Some(place) = transfer.place().filter(|_| self.stats_output != Some(index)) else { continue };
+            let Some(place) = transfer.place.filter(|_| self.stats_output != Some(index)) else { continue };
             // Empty where the execution wrote elsewhere.
             let staged = staged.as_ref().and_then(|storage| storage.memory().subslice(0, place.bytes));
             let staged = staged.unwrap_or(HostSlice::empty());
@@ -134,7 +134,7 @@ impl InPlace {
             let kept = retained.as_deref_mut().and_then(|retained| retained.next_mut(index));
             let is_kept = kept.is_some();
             if let Some(mut kept) = kept {
-                if !matches!(transfer.route(), Route::Direct) {
+                if !matches!(transfer.route, Route::Direct) {
                     has_moved = true;
                     transfer.fetch(staged, kept.reborrow())?;
                 }
@@ -163,8 +163,8 @@ fn read_from<'a>(
     source: HostSlice<'a>,
     staged: &'a mut Option<Storage>,
 ) -> Result<HostSlice<'a>, RuntimeError> {
-    if matches!(transfer.route(), Route::Direct) && has_whole_elements(transfer, source) {
-        return source.subslice(0, transfer.user_bytes()).ok_or_else(|| transfer.wrong_size(source.len()));
+    if matches!(transfer.route, Route::Direct) && has_whole_elements(transfer, source) {
+        return source.subslice(0, transfer.user_bytes).ok_or_else(|| transfer.wrong_size(source.len()));
     }
     let mut staged = staging(transfer, staged)?;
     transfer.stage(source, staged.reborrow())?;
@@ -176,7 +176,7 @@ fn staging<'a>(
     transfer: &BindingTransfer,
     slot: &'a mut Option<Storage>,
 ) -> Result<HostSliceMut<'a>, RuntimeError> {
-    let bytes = transfer.place().map_or(0, |place| place.bytes);
+    let bytes = transfer.place.map_or(0, |place| place.bytes);
     slot.take_if(|storage| storage.memory().len() < bytes);
     let storage = match slot {
         Some(storage) => storage,
@@ -192,8 +192,8 @@ fn is_written_in_place(
     memory: HostSlice<'_>,
     inputs: &[Option<HostSlice<'_>>],
 ) -> bool {
-    matches!(transfer.route(), Route::Direct)
-        && memory.len() >= transfer.user_bytes()
+    matches!(transfer.route, Route::Direct)
+        && memory.len() >= transfer.user_bytes
         && has_whole_elements(transfer, memory)
         && !inputs.iter().flatten().any(|input| input.overlaps(memory))
 }
@@ -205,6 +205,6 @@ fn has_whole_elements(transfer: &BindingTransfer, memory: HostSlice<'_>) -> bool
     if address.is_multiple_of(8) {
         return true;
     }
-    let count = transfer.dims().iter().product::<usize>().max(1);
-    address.is_multiple_of((transfer.user_bytes() / count).max(1))
+    let count = transfer.dims.iter().product::<usize>().max(1);
+    address.is_multiple_of((transfer.user_bytes / count).max(1))
 }

@@ -113,7 +113,7 @@ impl IoBinding {
     /// Bytes of the caller's tensors of the last inference, per output.
     pub(crate) fn output_bytes(&self) -> impl Iterator<Item = usize> {
         let outputs = self.variants.get(self.variant).map(|transfers| transfers.outputs());
-        outputs.unwrap_or_default().iter().map(|transfer| transfer.user_bytes())
+        outputs.unwrap_or_default().iter().map(|transfer| transfer.user_bytes)
     }
 
     /// Runs one inference on the calling thread. Windows stay bound: the code that collects an inference clears them.

@@ -79,17 +79,17 @@ impl Retained {
             let transfer = transfers.inputs().get(pair.input).ok_or_else(unknown)?;
             *retained.by_input.get_mut(pair.input).ok_or_else(unknown)? = Some(position);
             *retained.by_output.get_mut(pair.output).ok_or_else(unknown)? = Some(position);
-            retained.values.push(Storage::new(transfer.user_bytes())?);
+            retained.values.push(Storage::new(transfer.user_bytes)?);
             let is_direct = |transfer: &BindingTransfer| {
-                transfer.place().is_some() && matches!(transfer.route(), Route::Direct)
+                transfer.place.is_some() && matches!(transfer.route, Route::Direct)
             };
             let is_updated = is_updated(pair)
                 && is_direct(transfer)
                 && transfers.outputs().get(pair.output).is_some_and(|transfer| is_direct(transfer));
-            let next = if is_updated { None } else { Some(Storage::new(transfer.user_bytes())?) };
+            let next = if is_updated { None } else { Some(Storage::new(transfer.user_bytes)?) };
             retained.next.push(next);
             retained.is_updated.push(is_updated);
-            retained.dims.push(transfer.dims().to_vec());
+            retained.dims.push(transfer.dims.clone());
         }
         retained.pairs = pairs;
         Ok(Some(retained))

@@ -27,11 +27,11 @@ impl<'a> Sources<'a> {
         match self.inputs.get(index) {
             Some(InputBinding::Memory(memory)) if !is_retained => Ok(Some(memory.as_slice())),
             Some(InputBinding::DmaBuf { .. }) if !is_retained => Ok(None),
-            _ if transfer.place().is_none() => Ok(None),
+            _ if transfer.place.is_none() => Ok(None),
             _ => match self.values.and_then(|values| values.input(index)) {
                 Some(value) => Ok(Some(value)),
-                None if transfer.is_partial() => Ok(Some(HostSlice::empty())),
-                None => Err(state_required(transfer.name())),
+                None if transfer.is_partial => Ok(Some(HostSlice::empty())),
+                None => Err(state_required(&transfer.name)),
             },
         }
     }

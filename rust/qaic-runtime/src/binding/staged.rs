@@ -59,7 +59,7 @@ impl Staged {
     ) -> Result<(), RuntimeError> {
         let Bindings { outputs, windows, .. } = bindings;
         for (index, (transfer, binding)) in transfers.outputs().iter().zip(outputs).enumerate() {
-            let Some(place) = transfer.place().filter(|_| self.stats_output != Some(index)) else { continue };
+            let Some(place) = transfer.place.filter(|_| self.stats_output != Some(index)) else { continue };
             let is_wanted = |window: &Window| window.binding == transfers.inputs().len() + index;
             let memory = match binding {
                 OutputBinding::Memory(memory) => Some(memory.as_mut()),

@@ -35,12 +35,18 @@ pub(crate) struct Place {
 /// The transfer of a binding, ready to run.
 #[derive(Clone, Debug)]
 pub(crate) struct BindingTransfer {
-    name: Arc<str>,
-    route: Route,
-    place: Option<Place>,
-    user_bytes: usize,
-    dims: Vec<usize>,
-    partial: bool,
+    /// Binding name.
+    pub(crate) name: Arc<str>,
+    /// Transfer method of the binding.
+    pub(crate) route: Route,
+    /// Location of the device's tensor; `None` if the tensor is optimized away.
+    pub(crate) place: Option<Place>,
+    /// Bytes of the caller's tensor.
+    pub(crate) user_bytes: usize,
+    /// Dims of the caller's tensor.
+    pub(crate) dims: Vec<usize>,
+    /// True if the caller may give fewer elements.
+    pub(crate) is_partial: bool,
 }
 
 impl BindingTransfer {
@@ -65,38 +71,8 @@ impl BindingTransfer {
             place,
             user_bytes,
             dims,
-            partial: plan.partial_align.is_some(),
+            is_partial: plan.partial_align.is_some(),
         })
-    }
-
-    /// Binding name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Transfer method of the binding.
-    pub(crate) fn route(&self) -> &Route {
-        &self.route
-    }
-
-    /// Location of the device's tensor; `None` if the tensor is optimized away.
-    pub(crate) fn place(&self) -> Option<Place> {
-        self.place
-    }
-
-    /// Bytes of the caller's tensor.
-    pub(crate) fn user_bytes(&self) -> usize {
-        self.user_bytes
-    }
-
-    /// Dims of the caller's tensor.
-    pub(crate) fn dims(&self) -> &[usize] {
-        &self.dims
-    }
-
-    /// Returns whether the caller may give fewer elements.
-    pub(crate) fn is_partial(&self) -> bool {
-        self.partial
     }
 
     /// Moves an input to the device's tensor. Does nothing for an input that is optimized away.

@@ -97,9 +97,9 @@ impl TransferPlan {
     pub(crate) fn whole_buffer(&self, binding: usize) -> Option<usize> {
         let all = || self.inputs.iter().chain(&self.outputs);
         let transfer = all().nth(binding)?;
-        let place = transfer.place().filter(|_| matches!(transfer.route(), Route::Direct))?;
-        let here = all().filter(|other| other.place().is_some_and(|other| other.buffer == place.buffer));
-        (place.offset == 0 && here.count() == 1 && !transfer.is_partial()).then_some(place.buffer)
+        let place = transfer.place.filter(|_| matches!(transfer.route, Route::Direct))?;
+        let here = all().filter(|other| other.place.is_some_and(|other| other.buffer == place.buffer));
+        (place.offset == 0 && here.count() == 1 && !transfer.is_partial).then_some(place.buffer)
     }
 
     /// Returns whether any input may be partial. The offsets of inputs then depend on the input lengths of each
@@ -124,7 +124,7 @@ impl TransferPlan {
             return Err(InputError::Argument { what }.into());
         }
         for (index, (transfer, source)) in self.inputs.iter().zip(inputs).enumerate() {
-            if let (Some(place), Some(source), false) = (transfer.place(), source, transfer.is_partial()) {
+            if let (Some(place), Some(source), false) = (transfer.place, source, transfer.is_partial) {
                 self.stage_input(index, *source, dma.dma_buffer(place.buffer)?)?;
             }
         }
@@ -156,9 +156,9 @@ impl TransferPlan {
         dma: HostSliceMut<'_>,
     ) -> Result<(), RuntimeError> {
         let input = lookup(&self.inputs, index)?;
-        let Some(place) = input.place() else { return Ok(()) };
-        if input.is_partial() {
-            let what = format!("input `{}` is partial and cannot be moved alone", input.name());
+        let Some(place) = input.place else { return Ok(()) };
+        if input.is_partial {
+            let what = format!("input `{}` is partial and cannot be moved alone", input.name);
             return Err(InputError::Argument { what }.into());
         }
         let found = dma.len();
@@ -175,7 +175,7 @@ impl TransferPlan {
         dst: HostSliceMut<'_>,
     ) -> Result<(), RuntimeError> {
         let output = lookup(&self.outputs, index)?;
-        let Some(place) = output.place() else { return Ok(()) };
+        let Some(place) = output.place else { return Ok(()) };
         let src = dma.subslice(place.offset, place.bytes).ok_or_else(|| place.too_short(dma.len()))?;
         output.fetch(src, dst)
     }

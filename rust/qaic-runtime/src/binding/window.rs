@@ -19,7 +19,7 @@ pub(super) fn upload_all(
     for window in windows {
         let Some(input) = transfers.inputs().get(window.binding) else { continue };
         let value = retained.as_deref_mut().and_then(|retained| retained.value_mut(window.binding));
-        let (value, dims) = value.ok_or_else(|| state_required(input.name()))?;
+        let (value, dims) = value.ok_or_else(|| state_required(&input.name))?;
         upload(window, dims, value)?;
     }
     Ok(())
@@ -36,7 +36,7 @@ pub(super) fn download_of(
     for window in windows.iter_mut().filter(|window| window.binding == binding) {
         let transfer = &transfers.outputs()[index];
         check_unconverted(transfer)?;
-        download(window, transfer.dims(), result)?;
+        download(window, &transfer.dims, result)?;
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ pub(super) fn check_downloads(windows: &mut [Window], transfers: &TransferPlan) 
         let Some(transfer) = output.and_then(|output| transfers.outputs().get(output)) else { continue };
         check_unconverted(transfer)?;
         let binding = window.binding;
-        let (rows, array) = Rows::new(window, transfer.dims())?;
+        let (rows, array) = Rows::new(window, &transfer.dims)?;
         let WindowArray::Target(array) = array else { return Err(wrong_side(binding, "written")) };
         let host = array.as_slice();
         rows.each(|_, array, bytes| host.subslice(array, bytes).map(drop))?;
@@ -57,11 +57,11 @@ pub(super) fn check_downloads(windows: &mut [Window], transfers: &TransferPlan) 
 }
 
 fn check_unconverted(transfer: &BindingTransfer) -> Result<(), RuntimeError> {
-    if matches!(transfer.route(), Route::Direct) {
+    if matches!(transfer.route, Route::Direct) {
         return Ok(());
     }
     Err(InputError::Argument {
-        what: format!("output `{}` needs a conversion; a part of it cannot be read", transfer.name()),
+        what: format!("output `{}` needs a conversion; a part of it cannot be read", transfer.name),
     }
     .into())
 }

@@ -44,10 +44,12 @@ pub struct InferenceSet {
     execs: Box<[Arc<ExecObj>]>,
     lists: Arc<RequestLists>,
     scheduler: Arc<Scheduler>,
-    image: Arc<Image>,
+    /// The container.
+    pub image: Arc<Image>,
     fork_guard: ForkGuard,
+    /// The programs, one per activation.
     // Declared, so dropped, last: the exec objects refer to the activations.
-    programs: Vec<Arc<Program>>,
+    pub programs: Vec<Arc<Program>>,
 }
 
 /// Receives a call when an inference has ended.
@@ -118,7 +120,7 @@ impl InferenceSet {
         for (number, exec) in (0..count).zip(&execs) {
             exec.join(&lists, number);
         }
-        let scheduler = Arc::clone(first.scheduler());
+        let scheduler = Arc::clone(&first.scheduler);
         let set = Arc::new(Self {
             execs: execs.into(),
             lists,
@@ -132,19 +134,9 @@ impl InferenceSet {
         Ok(set)
     }
 
-    /// The container.
-    pub fn image(&self) -> &Arc<Image> {
-        &self.image
-    }
-
     /// Number of exec objects.
     pub fn handle_count(&self) -> usize {
         self.execs.len()
-    }
-
-    /// The programs, one per activation.
-    pub fn programs(&self) -> &[Arc<Program>] {
-        &self.programs
     }
 
     /// Position in [`Self::programs`] of the handle's program.
@@ -160,7 +152,7 @@ impl InferenceSet {
 
     /// The request of an existing handle.
     fn request(&self, number: u32) -> &Request {
-        self.execs[number as usize].request()
+        &self.execs[number as usize].request
     }
 
     /// Acquires a free exec object if there is one; always returns `None` in a forked process. Never blocks.
@@ -286,7 +278,7 @@ impl InferenceSet {
     /// available.
     pub fn put_completed(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
-        let request = self.exec_obj(handle)?.request();
+        let request = &self.exec_obj(handle)?.request;
         let state = request.state();
         loop {
             return match state.put_back() {
@@ -335,7 +327,7 @@ impl InferenceSet {
     pub fn wait_for_completion(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         for (number, exec) in (0..).zip(&self.execs) {
-            let request = exec.request();
+            let request = &exec.request;
             let Some(generation) = request.state().under_way() else { continue };
             let help = Help::With(HandleId(number));
             self.wait_for(request.state(), "all inferences", help, scope, || {
@@ -347,8 +339,7 @@ impl InferenceSet {
 
     /// Checks the inferences that have ended but were not collected; returns the failure of the first failed handle.
     pub fn check_completed(&self) -> Result<(), RuntimeError> {
-        let mut completed =
-            self.execs.iter().filter(|exec| exec.request().state().phase() == Phase::Completed);
+        let mut completed = self.execs.iter().filter(|exec| exec.request.state().phase() == Phase::Completed);
         completed.try_for_each(|exec| exec.outcome())
     }
 

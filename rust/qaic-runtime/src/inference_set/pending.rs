@@ -162,7 +162,7 @@ impl PendingInference {
         let submitted = if self.state.publish(key).is_ok() {
             exec.submit_begun(body, begun, self.deadline)
         } else {
-            exec.request().complete(body, Err(ErrorDetail::Cancelled.into()));
+            exec.request.complete(body, Err(ErrorDetail::Cancelled.into()));
             Ok(())
         };
         if let Err(error) = &submitted {
@@ -198,9 +198,9 @@ impl PendingInference {
             }
             TakeBack::Started(key) => self
                 .with_exec_obj(key, |exec| {
-                    exec.request().state().claim(key.generation) && {
+                    exec.request.state().claim(key.generation) && {
                         let is_mine = self.state.set_taken_back();
-                        exec.request().fail(ErrorDetail::Cancelled.into());
+                        exec.request.fail(ErrorDetail::Cancelled.into());
                         is_mine
                     }
                 })

@@ -24,8 +24,9 @@ pub struct ProfiledProgram {
     pub facts: ProgramFacts,
     /// True if the device measures the program's operations.
     pub has_stats: bool,
-    // Descriptions of stats buffers, until the last buffer of a deleted program was fetched: they keep a file mapped.
-    image: Option<Arc<Image>>,
+    /// The program's container, if samples may need it. The collector drops the container with the last stats buffer
+    /// of a deleted program, because the container keeps a file mapped.
+    pub image: Option<Arc<Image>>,
     // Dead if the program was deleted or removed.
     registry: Weak<SubscriptionRegistry>,
 }
@@ -58,11 +59,6 @@ impl ProfiledProgram {
             "has_stats": self.has_stats,
             "is_profiled": self.is_profiled(),
         })
-    }
-
-    /// The program's container, if samples may need it.
-    pub fn image(&self) -> Option<&Arc<Image>> {
-        self.image.as_ref()
     }
 
     /// Returns whether the program can still produce samples.

@@ -40,7 +40,7 @@ impl ProgramSamples {
     }
 
     fn image_of(&self, program: u32) -> Option<&Arc<Image>> {
-        self.programs.get(program as usize)?.image()
+        self.programs.get(program as usize)?.image.as_ref()
     }
 
     /// Returns the samples of a program, with the device's measurements for those that have a stats buffer.

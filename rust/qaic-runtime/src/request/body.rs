@@ -36,13 +36,13 @@ pub(crate) struct Body {
 
 impl Body {
     pub(crate) fn new(program: &Program, activated: &Arc<Activated>) -> Result<Self, RuntimeError> {
-        let network = program.image().network();
-        let io = IoBinding::new(activated.activation(), program.shared_variants(), StatsPlace::of(network))?;
+        let network = program.image.network();
+        let io = IoBinding::new(activated.activation(), &program.variants, StatsPlace::of(network))?;
         Ok(Self {
             io,
             bindings: Bindings::new(network.inputs.len(), network.outputs.len()),
-            check: program.io_options().io_crc.map(IoCheck::new),
-            completed: OwnerCount::of(program.completed_counts()),
+            check: program.io_options.io_crc.map(IoCheck::new),
+            completed: OwnerCount::of(&program.completed),
             activated: Arc::clone(activated),
             completion: None,
             arrival: Arrival::default(),
@@ -58,16 +58,16 @@ impl Body {
         arrival: Option<Arrival>,
         completion: Option<Arc<dyn Completion>>,
     ) -> Result<(), RuntimeError> {
-        let transfers = program.variants().first().map(|transfers| transfers.inputs()).unwrap_or_default();
+        let transfers = program.variants.first().map(|transfers| transfers.inputs()).unwrap_or_default();
         let unfed =
             self.bindings.inputs.iter().zip(transfers).enumerate().find(|(index, (input, transfer))| {
                 !matches!(input, InputBinding::Memory(_) | InputBinding::DmaBuf { .. })
-                    && transfer.place().is_some()
-                    && !transfer.is_partial()
+                    && transfer.place.is_some()
+                    && !transfer.is_partial
                     && !self.activated.retains_input(*index)
             });
         if let Some((_, (_, transfer))) = unfed {
-            return Err(InputError::StateRequired { binding: transfer.name().to_owned() }.into());
+            return Err(InputError::StateRequired { binding: transfer.name.to_string() }.into());
         }
         if let Some(check) = &mut self.check {
             check.take_inputs(&self.bindings);

@@ -25,8 +25,10 @@ use crate::sync::{AtomicBool, Ordering};
 /// An exec object and its bound buffers.
 #[derive(Debug)]
 pub struct BoundBuffers {
-    exec: Arc<ExecObj>,
-    specs: Arc<BindingSpecs>,
+    /// The exec object.
+    pub exec: Arc<ExecObj>,
+    /// Requirements of the program.
+    pub specs: Arc<BindingSpecs>,
     state: ExclusiveCell<BoundState>,
     // State of announced dims. The thread that works on them stores it; any thread reads it.
     has_announced: AtomicBool,
@@ -124,7 +126,7 @@ impl BoundBuffers {
 
     /// Creates an object for each exec object of a set, in the order of the handles.
     pub fn of_set(set: &InferenceSet) -> Result<Vec<Self>, RuntimeError> {
-        let specs = set.programs().iter().map(|program| BindingSpecs::of_buffers(program).map(Arc::new));
+        let specs = set.programs.iter().map(|program| BindingSpecs::of_buffers(program).map(Arc::new));
         let specs = specs.collect::<Result<Vec<_>, _>>()?;
         let handles = (0..u32::try_from(set.handle_count()).unwrap_or(u32::MAX)).map(HandleId);
         handles
@@ -137,16 +139,6 @@ impl BoundBuffers {
                 Ok(Self::new(exec, Arc::clone(specs)))
             })
             .collect()
-    }
-
-    /// The exec object.
-    pub fn exec(&self) -> &Arc<ExecObj> {
-        &self.exec
-    }
-
-    /// Returns the program's requirements.
-    pub fn specs(&self) -> &Arc<BindingSpecs> {
-        &self.specs
     }
 
     /// Returns the buffer of each binding; `None` if no buffer is bound.
@@ -485,7 +477,7 @@ impl BoundBuffers {
 
     /// Refuses memory behind a descriptor if the device cannot use it.
     fn check_place(&self, index: usize, memory: &SharedMemory) -> Result<(), RuntimeError> {
-        memory.dma_buf().map_or(Ok(()), |memory| self.exec.program().check_dma_buf(index, memory.len()))
+        memory.dma_buf().map_or(Ok(()), |memory| self.exec.program.check_dma_buf(index, memory.len()))
     }
 
     fn connect(&self, bindings: &mut Bindings, index: usize, memory: &Arc<SharedMemory>) {

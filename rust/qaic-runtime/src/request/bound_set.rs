@@ -14,7 +14,8 @@ use crate::process::Detached;
 pub struct BoundSet {
     // Dropped before the set: they share its exec objects.
     handles: Box<[Arc<BoundBuffers>]>,
-    set: Arc<InferenceSet>,
+    /// The set.
+    pub set: Arc<InferenceSet>,
 }
 
 impl BoundSet {
@@ -22,11 +23,6 @@ impl BoundSet {
     pub fn new(set: Arc<InferenceSet>) -> Result<Self, RuntimeError> {
         let handles = BoundBuffers::of_set(&set)?.into_iter().map(Arc::new).collect();
         Ok(Self { handles, set })
-    }
-
-    /// The set.
-    pub fn set(&self) -> &Arc<InferenceSet> {
-        &self.set
     }
 
     /// Number of handles.

@@ -20,9 +20,10 @@ use crate::sync::{AtomicU32, Ordering};
 /// and cancelling.
 #[derive(Debug)]
 pub struct ExecObj {
-    program: Arc<Program>,
+    /// The program.
+    pub program: Arc<Program>,
     activated: Arc<Activated>,
-    request: Arc<Request>,
+    pub(crate) request: Arc<Request>,
     id: AtomicU32,
     fork_guard: ForkGuard,
 }
@@ -58,15 +59,6 @@ impl ExecObj {
     /// Adds the exec object to an inference set; must be called before its first inference.
     pub(crate) fn join(&self, lists: &Arc<RequestLists>, number: u32) {
         self.request.join(lists, number);
-    }
-
-    pub(crate) fn request(&self) -> &Arc<Request> {
-        &self.request
-    }
-
-    /// The program.
-    pub fn program(&self) -> &Arc<Program> {
-        &self.program
     }
 
     /// Number that the user assigned to the exec object; 0 by default.
@@ -298,7 +290,7 @@ impl ExecObj {
     /// CRCs of the last inference of a program that checks its buffers; `None` for other programs, and while an
     /// inference is in flight.
     pub fn io_crcs(&self) -> Option<IoCrcs> {
-        self.program.io_options().io_crc?;
+        self.program.io_options.io_crc?;
         if self.is_in_flight() {
             return None;
         }
@@ -307,7 +299,7 @@ impl ExecObj {
 
     /// Checks the CRCs of the outputs at the first query after a successful inference.
     fn collected(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-        if self.program.io_options().io_crc.is_none() || outcome.is_err() {
+        if self.program.io_options.io_crc.is_none() || outcome.is_err() {
             return outcome;
         }
         // Another thread is binding the next one, and has collected this one.

@@ -133,7 +133,7 @@ fn submit_and_collect(set: &InferenceSet, collect: impl Fn(u64) -> HandleId) -> 
 }
 
 fn run(set: &InferenceSet) -> (u64, u64) {
-    let inputs: Vec<_> = set.image().network().inputs.iter().map(|_| storage()).collect();
+    let inputs: Vec<_> = set.image.network().inputs.iter().map(|_| storage()).collect();
     let given: Vec<_> = inputs.iter().map(Storage::memory).collect();
     let (mut output, mut lender) = (storage(), Lender::default());
     counted(|_| {
@@ -153,7 +153,7 @@ fn buffers(set: &InferenceSet) -> Vec<Arc<SharedMemory>> {
 
 /// The dims of all bindings.
 fn dims(set: &InferenceSet) -> Vec<GivenShape> {
-    let network = set.image().network();
+    let network = set.image.network();
     let inputs = network.inputs.iter().map(|input| &input.io_initial.dims);
     let tensors = inputs.chain(network.outputs.iter().map(|output| &output.io_transformed.dims));
     let dims = |dims: &Vec<i32>| dims.iter().map(|&dim| dim.try_into().unwrap()).collect();
@@ -222,7 +222,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
         // Where it is short, it runs on the thread that submits it.
         let submitter = scope.spawn(|| set.submit_with(handle, completion, Detached::assume()).unwrap());
         worker_has_it.recv().unwrap();
-        let network = set.image().network();
+        let network = set.image.network();
         let outputs = || network.outputs.iter().map(|_| Some(storage())).collect();
         let inputs = || network.inputs.iter().map(|_| Some((storage(), ELEMENTS as usize * 4))).collect();
         let queue = CompletionQueue::new();

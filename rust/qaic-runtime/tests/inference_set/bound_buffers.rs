@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn run(&self) -> Result<(), RuntimeError> {
-        self.bound.exec().run(&mut WaitScope::default())
+        self.bound.exec.run(&mut WaitScope::default())
     }
 
     fn is_bound_to(&self, expected: &[&Memory]) -> bool {
@@ -124,17 +124,17 @@ fn buffers_of_before_are_kept_for_a_new_inference() {
     };
     bench.bound.replace_some(&[], vec![window]).unwrap();
     assert!(keep(&first));
-    bench.bound.exec().bind(|bindings| assert!(bindings.windows.is_empty())).unwrap();
+    bench.bound.exec.bind(|bindings| assert!(bindings.windows.is_empty())).unwrap();
     // What was bound with dims is bound again.
     bench.bound.replace_all(&first, Some(&shapes([ALL; 3]))).unwrap();
     assert!(!keep(&first));
     bench.bound.replace_all(&first, None).unwrap();
     bench.control.hold().unwrap();
-    bench.bound.exec().enqueue(Detached::assume()).unwrap();
+    bench.bound.exec.enqueue(Detached::assume()).unwrap();
     assert!(!keep(&first));
     assert_eq!(code(bench.bound.replace_all(&first, None)), "inference.in_flight");
     bench.control.release().unwrap();
-    bench.bound.exec().wait(&mut WaitScope::default()).unwrap();
+    bench.bound.exec.wait(&mut WaitScope::default()).unwrap();
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn lease_that_let_go_of_everything_is_followed_by_a_full_binding() {
     let bench = Bench::new();
     let all = [memory(ALL, 2.5), memory(ALL, 0.0), memory(ALL, 0.0)];
     bench.bound.replace_all(&all, None).unwrap();
-    bench.bound.exec().bind(qaic_runtime::binding::Bindings::clear).unwrap();
+    bench.bound.exec.bind(qaic_runtime::binding::Bindings::clear).unwrap();
     bench.bound.bind_again().unwrap();
     bench.bound.replace_all(&all, None).unwrap();
     bench.run().unwrap();

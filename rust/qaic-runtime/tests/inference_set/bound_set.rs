@@ -27,9 +27,9 @@ fn buffers() -> Vec<Arc<SharedMemory>> {
 }
 
 fn available(set: &BoundSet) -> usize {
-    let taken: Vec<_> = std::iter::from_fn(|| set.set().try_acquire()).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| set.set.try_acquire()).collect();
     for handle in &taken {
-        set.set().put_completed(*handle).unwrap();
+        set.set.put_completed(*handle).unwrap();
     }
     taken.len()
 }
@@ -39,7 +39,7 @@ fn submit(
     id: u64,
     given: Result<Vec<Arc<SharedMemory>>, RuntimeError>,
 ) -> Result<(), RuntimeError> {
-    let handle = set.set().try_acquire().unwrap();
+    let handle = set.set.try_acquire().unwrap();
     let count = given.as_ref().map_or(0, Vec::len);
     set.bind_acquired(handle, count, |_, _| false, || given)?;
     set.submit_acquired(handle, id, Detached::assume())
@@ -49,9 +49,9 @@ fn submit(
 fn inference_on_given_buffers_is_collected_by_its_id() {
     let set = set();
     submit(&set, 7, Ok(buffers())).unwrap();
-    let handle = set.set().get_completed_id(7, &mut WaitScope::default()).unwrap();
-    set.set().outcome(handle).unwrap();
-    set.set().put_completed(handle).unwrap();
+    let handle = set.set.get_completed_id(7, &mut WaitScope::default()).unwrap();
+    set.set.outcome(handle).unwrap();
+    set.set.put_completed(handle).unwrap();
     assert_eq!(available(&set), HANDLES as usize);
 }
 
@@ -70,7 +70,7 @@ fn handle_is_available_again_when_its_inference_cannot_begin() {
 #[test]
 fn dims_that_wait_for_their_buffers_keep_an_inference_from_beginning() {
     let set = set();
-    let handle = set.set().try_acquire().unwrap();
+    let handle = set.set.try_acquire().unwrap();
     let bound = set.bound(handle).unwrap();
     bound.replace_part(Part::All, &buffers()).unwrap();
     let dims = vec![GivenShape { item_bytes: 4, dims: vec![1, u64::from(u32::MAX)] }; 3];

@@ -129,7 +129,7 @@ impl Bench {
     }
 
     fn free_cores(&self) -> u32 {
-        self.context.devices()[0].resources().nsp_free
+        self.context.devices[0].resources().nsp_free
     }
 }
 
@@ -195,7 +195,7 @@ fn activations_share_the_threads_and_the_device() {
     bench.control.release().unwrap();
     bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
-    assert_eq!(bench.set().programs().iter().map(|program| program.completed()).sum::<u64>(), 64);
+    assert_eq!(bench.set().programs.iter().map(|program| program.completed()).sum::<u64>(), 64);
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_wait_for_a_program_with_state_answers_signals() {
 fn stages_are_those_of_the_device() {
     let mut bench = Bench::new(8, 2);
     let profiler = Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never);
-    profiler.add(bench.set().programs()[0].subscriptions()).unwrap();
+    profiler.add(&bench.set().programs[0].subscriptions).unwrap();
     profiler.start().unwrap();
     bench.control.hold().unwrap();
     bench.submit_all();
@@ -430,7 +430,7 @@ fn stages_are_those_of_the_device() {
 fn inference_on_the_caller_s_thread_begins_when_it_comes() {
     let mut bench = Bench::new(1, 1);
     let profiler = Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never);
-    profiler.add(bench.set().programs()[0].subscriptions()).unwrap();
+    profiler.add(&bench.set().programs[0].subscriptions).unwrap();
     profiler.start().unwrap();
     let handle = bench.set().try_acquire().unwrap();
     bench.bind(handle, 1);

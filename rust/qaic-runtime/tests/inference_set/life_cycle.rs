@@ -306,6 +306,6 @@ fn inferences_collected_by_many_threads_reach_their_callers() {
         control.release().unwrap();
     });
     assert_eq!(std::iter::from_fn(|| set.try_acquire()).count(), 32);
-    let total: u64 = set.programs().iter().map(|program| program.completed()).sum();
+    let total: u64 = set.programs.iter().map(|program| program.completed()).sum();
     assert_eq!(total, THREADS);
 }

@@ -46,7 +46,7 @@ impl Bench {
     }
 
     fn free_cores(&self) -> u32 {
-        self.context.devices()[0].resources().nsp_free
+        self.context.devices[0].resources().nsp_free
     }
 
     /// Waits until `count` executions are inside.
@@ -187,7 +187,7 @@ fn loss_ends_every_execution_and_all_that_was_loaded() {
     assert_eq!(activation.create_exec().unwrap_err().code(), "device.lost");
     assert_eq!(program.activate().unwrap_err().code(), "device.lost");
     // The device itself is back, and a program loaded now works.
-    assert_eq!(bench.context.devices()[0].status(), DeviceStatus::Ready);
+    assert_eq!(bench.context.devices[0].status(), DeviceStatus::Ready);
     let rebuilt = bench.activation();
     rebuilt.create_exec().unwrap().execute().unwrap();
     drop((program, activation, rebuilt));
@@ -201,11 +201,11 @@ fn lost_device_loads_nothing_until_its_recovery() {
     let mut exec = activation.create_exec().unwrap();
     exec.execute().unwrap();
     bench.control.lose().unwrap();
-    assert!(matches!(bench.context.devices()[0].status(), DeviceStatus::Error { .. }));
+    assert!(matches!(bench.context.devices[0].status(), DeviceStatus::Error { .. }));
     assert_eq!(exec.execute().unwrap_err().code(), "device.lost");
     assert_eq!(bench.load().unwrap_err().code(), "device.lost");
     bench.control.recover().unwrap();
-    assert_eq!(bench.context.devices()[0].status(), DeviceStatus::Ready);
+    assert_eq!(bench.context.devices[0].status(), DeviceStatus::Ready);
     assert_eq!(exec.execute().unwrap_err().code(), "device.lost");
     bench.activation().create_exec().unwrap().execute().unwrap();
 }

@@ -27,7 +27,7 @@ fn in_group(name: &str) -> ProgramOptions {
 }
 
 fn free(context: &Context) -> Vec<u32> {
-    context.devices().iter().map(|device| device.resources().nsp_free).collect()
+    context.devices.iter().map(|device| device.resources().nsp_free).collect()
 }
 
 #[test]
@@ -115,17 +115,17 @@ fn sets_of_one_name_share_cores_and_others_do_not() {
 fn program_holds_its_memory_and_id_until_its_drop() {
     let context = context(1);
     let image = image();
-    let unused = context.devices()[0].resources();
+    let unused = context.devices[0].resources();
     let card = Placement::one(DeviceId(0));
     let set = InferenceSet::new(&context, &image, &card, 1, 2, ProgramOptions::default()).unwrap();
-    let used = context.devices()[0].resources();
+    let used = context.devices[0].resources();
     assert_eq!(used.dram_free_mb, unused.dram_free_mb - 1);
     assert_eq!((used.vc_free, used.programs_loaded, used.programs_active), (14, 1, 2));
     assert_eq!((used.constants_loaded, used.constants_in_use), (1, 1));
     // The descriptors of this container: two semaphores and one multicast id.
     assert_eq!((used.semaphore_free, used.mcid_free), (28, 3070));
     drop(set);
-    assert_eq!(context.devices()[0].resources(), unused);
+    assert_eq!(context.devices[0].resources(), unused);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn ready(context: &Arc<Context>, device: u32, is_placed_freely: bool) -> BoundBu
 }
 
 fn wait(bound: &BoundBuffers) {
-    bound.exec().wait(&mut WaitScope::default()).unwrap();
+    bound.exec.wait(&mut WaitScope::default()).unwrap();
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn queue_is_of_the_named_device_or_the_first_candidate() {
     let context = context(None);
     let candidates = [DeviceId(2), DeviceId(1)];
     let device = |named: Option<u32>| {
-        Queue::new(&context, &candidates, named.map(DeviceId)).map(|queue| queue.device().0)
+        Queue::new(&context, &candidates, named.map(DeviceId)).map(|queue| queue.device.0)
     };
     assert_eq!(device(None).unwrap(), 2);
     assert_eq!(device(Some(1)).unwrap(), 1);
@@ -54,11 +54,11 @@ fn queue_is_of_the_named_device_or_the_first_candidate() {
 #[test]
 fn hidden_device_may_have_a_queue() {
     let context = context(Some("1"));
-    let shown: Vec<_> = context.devices().iter().map(|device| device.id()).collect();
+    let shown: Vec<_> = context.devices.iter().map(|device| device.id()).collect();
     let hidden: Vec<_> = (0..3).map(DeviceId).filter(|id| !shown.contains(id)).collect();
     assert!(!hidden.is_empty());
     for id in hidden {
-        assert_eq!(Queue::new(&context, &shown, Some(id)).unwrap().device(), id);
+        assert_eq!(Queue::new(&context, &shown, Some(id)).unwrap().device, id);
     }
     assert_eq!(Queue::new(&context, &shown, Some(DeviceId(7))).unwrap_err().code(), "device.not_found");
 }
@@ -66,18 +66,18 @@ fn hidden_device_may_have_a_queue() {
 #[test]
 fn queue_takes_programs_of_its_device_and_those_whose_user_named_none() {
     let context = context(None);
-    let candidates: Vec<_> = context.devices().iter().map(|device| device.id()).collect();
+    let candidates: Vec<_> = context.devices.iter().map(|device| device.id()).collect();
     let queue = Queue::new(&context, &candidates, Some(DeviceId(0))).unwrap();
     let (own, free, other) = (ready(&context, 0, false), ready(&context, 1, true), ready(&context, 1, false));
     for taken in [&own, &free] {
-        queue.enqueue(taken.exec(), Detached::assume()).unwrap();
+        queue.enqueue(&taken.exec, Detached::assume()).unwrap();
         wait(taken);
-        assert_eq!(taken.exec().program().completed(), 1);
+        assert_eq!(taken.exec.program.completed(), 1);
     }
     assert_eq!(
-        queue.enqueue(other.exec(), Detached::assume()).unwrap_err().to_string(),
+        queue.enqueue(&other.exec, Detached::assume()).unwrap_err().to_string(),
         "the exec object's program is on device 1, but this queue belongs to device 0"
     );
     wait(&other);
-    assert_eq!(other.exec().program().completed(), 0);
+    assert_eq!(other.exec.program.completed(), 0);
 }

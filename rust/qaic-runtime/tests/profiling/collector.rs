@@ -15,13 +15,13 @@ fn collector(filter: Option<NameFilter>) -> Arc<Collector> {
 #[test]
 fn collector_with_a_filter_takes_the_programs_made_later_that_it_accepts() {
     let (_context, earlier) = set(1, 1);
-    let name = earlier.programs()[0].subscriptions().name().to_owned();
+    let name = earlier.programs[0].subscriptions.name().to_owned();
     let all = collector(Some(Box::new(|_| true)));
     let none = collector(Some(Box::new(move |found| found != name)));
     assert!(all.start().unwrap() && !all.start().unwrap() && all.is_running());
     let (_context, set) = set(2, 1);
     // Other tests of this process make programs too.
-    let number = all.add(set.programs()[0].subscriptions()).unwrap();
+    let number = all.add(&set.programs[0].subscriptions).unwrap();
     let programs = all.programs();
     let facts = &programs[number as usize].facts;
     assert_eq!((facts.number, facts.set_size, facts.activations), (number, Some(2), 1));
@@ -39,7 +39,7 @@ fn collector_without_a_filter_takes_what_it_is_given_until_that_is_removed() {
     let (_context, first) = set(1, 1);
     let (_other, second) = set(1, 1);
     assert!(collector.programs().is_empty());
-    let registries = [&first, &second].map(|set| Arc::clone(set.programs()[0].subscriptions()));
+    let registries = [&first, &second].map(|set| Arc::clone(&set.programs[0].subscriptions));
     assert_eq!(collector.add(&registries[0]).unwrap(), 0);
     assert_eq!(collector.add(&registries[1]).unwrap(), 1);
     assert_eq!(collector.add(&registries[0]).unwrap(), 0);
@@ -63,16 +63,16 @@ fn collector_without_a_filter_takes_what_it_is_given_until_that_is_removed() {
 fn collector_keeps_a_container_until_the_last_samples_of_its_program_were_fetched() {
     let collector = collector(None);
     let (_context, set) = set(1, 1);
-    collector.add(set.programs()[0].subscriptions()).unwrap();
+    collector.add(&set.programs[0].subscriptions).unwrap();
     collector.start().unwrap();
     run(&set, 1);
-    let has_image = || collector.programs()[0].image().is_some();
+    let has_image = || collector.programs()[0].image.is_some();
     assert_eq!(collector.drain().unwrap().host().len(), 1);
     assert!(has_image());
     run(&set, 1);
     drop(set);
     assert!(!collector.programs()[0].is_profiled() && has_image());
     let last = collector.drain().unwrap();
-    assert!(last.host().len() == 1 && last.programs[0].image().is_some() && !has_image());
+    assert!(last.host().len() == 1 && last.programs[0].image.is_some() && !has_image());
     assert_eq!(collector.programs()[0].facts, last.programs[0].facts);
 }

@@ -58,7 +58,7 @@ pub(crate) fn run(set: &InferenceSet, count: usize) {
 
 fn profiler(set: &InferenceSet, rule: SamplingRule) -> Arc<Profiler> {
     let profiler = Profiler::new(rule, Limits::default(), DeviceStats::Never);
-    profiler.add(set.programs()[0].subscriptions()).unwrap();
+    profiler.add(&set.programs[0].subscriptions).unwrap();
     assert!(profiler.start().unwrap());
     profiler
 }
@@ -134,12 +134,12 @@ fn profiler_that_runs_takes_programs_added_until_their_removal() {
     let ((_context, first), (_other, second)) = (set(1, 1), set(1, 1));
     let profiler = profiler(&first, SamplingRule::default());
     run(&second, 1);
-    assert_eq!(profiler.add(second.programs()[0].subscriptions()).unwrap(), 1);
-    assert_eq!(profiler.add(second.programs()[0].subscriptions()).unwrap(), 1);
+    assert_eq!(profiler.add(&second.programs[0].subscriptions).unwrap(), 1);
+    assert_eq!(profiler.add(&second.programs[0].subscriptions).unwrap(), 1);
     run(&first, 1);
     run(&second, 1);
-    assert!(profiler.remove(first.programs()[0].subscriptions()).unwrap());
-    assert!(!profiler.remove(first.programs()[0].subscriptions()).unwrap());
+    assert!(profiler.remove(&first.programs[0].subscriptions).unwrap());
+    assert!(!profiler.remove(&first.programs[0].subscriptions).unwrap());
     run(&first, 1);
     run(&second, 1);
     let collected = profiler.drain().unwrap();
@@ -231,7 +231,7 @@ fn profilers_started_and_removed_under_load_sample_until_removal() {
                         while profiler.drain().unwrap().samples.is_empty() {
                             thread::yield_now();
                         }
-                        profiler.remove(set.programs()[0].subscriptions()).unwrap();
+                        profiler.remove(&set.programs[0].subscriptions).unwrap();
                         profiler.drain().unwrap();
                         assert!(profiler.drain().unwrap().samples.is_empty());
                     }

@@ -95,7 +95,7 @@ impl BindingSpecs {
 
     /// Returns the requirements for buffers, which must have the right sizes.
     pub fn of_buffers(program: &Program) -> Result<Self, RuntimeError> {
-        let network = program.image().network();
+        let network = program.image.network();
         let inputs = network.inputs.len();
         let tensors = network.inputs.iter().map(|binding| &binding.io_initial);
         let tensors = tensors.chain(network.outputs.iter().map(|binding| &binding.io_transformed));
@@ -108,17 +108,17 @@ impl BindingSpecs {
                     dims: dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect(),
                     bytes,
                 };
-                let variants = program.variants().iter().enumerate().map(|(variant, plan)| {
+                let variants = program.variants.iter().enumerate().map(|(variant, plan)| {
                     let transfers = if is_input { plan.inputs() } else { plan.outputs() };
                     let position = if is_input { index } else { index - inputs };
-                    let bytes = transfers.get(position).map_or(0, |transfer| transfer.user_bytes());
+                    let bytes = transfers.get(position).map_or(0, |transfer| transfer.user_bytes);
                     match allowed.get(variant).and_then(|entry| entry.shapes.get(index)) {
                         Some(entry) => shape(entry.dtype.size_bytes(), &entry.dims, bytes),
                         None => shape(tensor.dtype.size_bytes(), &tensor.dims, bytes),
                     }
                 });
                 let pair = program
-                    .retained()
+                    .retained
                     .iter()
                     .find(|pair| if is_input { pair.input == index } else { pair.output + inputs == index });
                 BindingSpec {
@@ -140,7 +140,7 @@ impl BindingSpecs {
         Ok(Self {
             list: list.collect(),
             inputs,
-            variants: program.variants().len().max(1),
+            variants: program.variants.len().max(1),
             is_dynamic: !allowed.is_empty(),
         })
     }

@@ -434,7 +434,7 @@ impl Measured {
         let meta = Meta {
             producer: "openqaic",
             version: env!("CARGO_PKG_VERSION"),
-            engine: format!("onnxruntime {}", program.engine.version()),
+            engine: format!("onnxruntime {}", program.engine.version),
             host_cpu: &facts.host_cpu,
             clock: "monotonic",
             op_clock: events.map(|_| "microseconds of the engine"),

@@ -108,7 +108,7 @@ impl Target {
 impl BoundArrays {
     /// Creates an object without bindings, with capacity for the tensors of an inference.
     pub fn for_tensors(tensors: &ArrayTensors) -> Self {
-        let (inputs, outputs) = (tensors.specs().inputs().len(), tensors.specs().outputs().len());
+        let (inputs, outputs) = (tensors.specs.inputs().len(), tensors.specs.outputs().len());
         Self {
             inputs: Vec::with_capacity(inputs),
             outputs: Vec::with_capacity(outputs),
@@ -159,7 +159,7 @@ impl BoundArrays {
             (Destination::New, Some(tensor)) => Target::New(tensor.device_memory(self.variant)?),
             (Destination::Array(id), Some(tensor)) => {
                 let bytes =
-                    tensors.specs().outputs().get(number).map_or(0, |spec| spec.shape(self.variant).bytes);
+                    tensors.specs.outputs().get(number).map_or(0, |spec| spec.shape(self.variant).bytes);
                 let array = arrays.memory(id);
                 let array = array.subslice(0, bytes).unwrap_or(array);
                 let start = array.as_ptr().addr();
@@ -185,7 +185,7 @@ impl BoundArrays {
     /// Refuses outputs that share memory, because the order of their writes is undefined.
     pub fn check_apart(&mut self, tensors: &ArrayTensors) -> Result<(), ArgumentError> {
         let Some((_, second)) = first_overlap(&mut self.given) else { return Ok(()) };
-        let name = tensors.specs().outputs().get(second).map(|spec| spec.name.clone());
+        let name = tensors.specs.outputs().get(second).map(|spec| spec.name.clone());
         Err(ArgumentError::OutputOverlap { name: name.unwrap_or_default() })
     }
 
@@ -267,8 +267,8 @@ impl BoundArrays {
         arrays: &impl Arrays,
         deadline: Option<Deadline>,
     ) -> Result<Arc<PendingInference>, RuntimeError> {
-        let mut outputs = Vec::with_capacity(tensors.specs().outputs().len());
-        for (number, spec) in tensors.specs().outputs().iter().enumerate() {
+        let mut outputs = Vec::with_capacity(tensors.specs.outputs().len());
+        for (number, spec) in tensors.specs.outputs().iter().enumerate() {
             let tensor =
                 tensors.output(number).filter(|_| spec.is_delivered(None, |input| self.is_left_out(input)));
             outputs.push(tensor.map(|tensor| tensor.device_memory(self.variant)).transpose()?);

@@ -30,10 +30,10 @@ impl ArrayTensors {
         sequence: Option<usize>,
     ) -> Result<ArrayState<'a>, RuntimeError> {
         // One activation: with state there is no more.
-        let program = set.programs().first().filter(|program| program.io_options().split_state);
+        let program = set.programs.first().filter(|program| program.io_options.split_state);
         let program = program.ok_or(ArgumentError::StateNotSplit)?;
-        let part = self.specs().state_part(name, sequence)?;
-        Ok(ArrayState { program, spec: self.specs().get(part.input)?, part })
+        let part = self.specs.state_part(name, sequence)?;
+        Ok(ArrayState { program, spec: self.specs.get(part.input)?, part })
     }
 }
 

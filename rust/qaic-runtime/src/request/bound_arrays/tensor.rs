@@ -12,7 +12,8 @@ use crate::image::Image;
 /// All tensors of a program, in binding order.
 #[derive(Debug)]
 pub struct ArrayTensors {
-    specs: BindingSpecs,
+    /// Requirements of the arrays.
+    pub specs: BindingSpecs,
     inputs: Vec<ArrayTensor>,
     outputs: Vec<ArrayTensor>,
 }
@@ -45,11 +46,6 @@ impl ArrayTensors {
         };
         let (inputs, outputs) = (tensors(specs.inputs()), tensors(specs.outputs()));
         Ok(Self { specs, inputs, outputs })
-    }
-
-    /// Returns the requirements of the arrays.
-    pub fn specs(&self) -> &BindingSpecs {
-        &self.specs
     }
 
     /// Memory layout of an output's arrays, in a combination of shapes.

@@ -34,7 +34,7 @@ impl Dma {
         outputs: &mut [&mut [u8]],
     ) -> Result<(), RuntimeError> {
         for (index, (transfer, output)) in plan.outputs().iter().zip(outputs).enumerate() {
-            if let Some(place) = transfer.place() {
+            if let Some(place) = transfer.place {
                 let buffer = self.dma_buffer(place.buffer)?.into_const();
                 plan.fetch_output(index, buffer, HostSliceMut::of(output))?;
             }

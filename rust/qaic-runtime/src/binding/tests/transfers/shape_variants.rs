@@ -78,18 +78,18 @@ fn two_entries() -> Vec<IoShapes> {
 fn network_without_permitted_shapes_has_one_variant() {
     let variants = TransferPlan::variants(&network(&[])).unwrap();
     assert_eq!(variants.len(), 1);
-    assert_eq!(variants[0].inputs()[0].user_bytes(), 16);
+    assert_eq!(variants[0].inputs()[0].user_bytes, 16);
 }
 
 #[test]
 fn variant_moves_its_own_sizes_to_the_common_places() {
     let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
     assert_eq!(variants.len(), 2);
-    let sizes: Vec<_> = variants[1].inputs().iter().map(|input| input.user_bytes()).collect();
-    assert_eq!((sizes, variants[1].outputs()[0].user_bytes()), (vec![4, 2], 12));
+    let sizes: Vec<_> = variants[1].inputs().iter().map(|input| input.user_bytes).collect();
+    assert_eq!((sizes, variants[1].outputs()[0].user_bytes), (vec![4, 2], 12));
     for (full, small) in variants[0].inputs().iter().zip(variants[1].inputs()) {
-        let start = |transfer: &BindingTransfer| transfer.place().map(|place| (place.buffer, place.offset));
-        assert_eq!(start(full), start(small), "{}", full.name());
+        let start = |transfer: &BindingTransfer| transfer.place.map(|place| (place.buffer, place.offset));
+        assert_eq!(start(full), start(small), "{}", full.name);
     }
 
     let given = f32_bytes(&[1.5]);
@@ -127,7 +127,7 @@ fn transpose_is_refused_only_where_the_dims_change() {
     let entry = |dims: &[i32]| shapes(&[(Float32, dims), (Int8, &[2]), (Float32, &[3])]);
     network.allowed_shapes = vec![entry(&[1, 2])];
     let variants = TransferPlan::variants(&network).unwrap();
-    assert_eq!(variants[0].outputs()[0].user_bytes(), 12);
+    assert_eq!(variants[0].outputs()[0].user_bytes, 12);
 
     network.allowed_shapes.push(entry(&[1, 1]));
     match TransferPlan::variants(&network).unwrap_err().into_detail() {
@@ -419,7 +419,7 @@ fn state_is_kept_between_variants() {
         shapes(&[(Float32, ids), two, two, two, two, two, two])
     };
     let program = on_noop("shape-variants-state", &stateful(&[row(&[2]), row(&[1])]));
-    assert_eq!(program.retained(), PAIRS);
+    assert_eq!(*program.retained, PAIRS);
     let exec = ExecObj::new(&program, true).unwrap();
     let run = |variant: usize, ids: &[u8]| {
         exec.bind(|bindings| {
@@ -445,7 +445,7 @@ fn state_is_kept_between_variants() {
 fn inference_after_a_revoked_one_waits_for_its_turn() {
     // Out: v' = ids, out = k, k' = v: every inference gives the ids of the last but one.
     let program = on_noop("shape-variants-order", &stateful(&[]));
-    let control = Arc::clone(program.context().noop_control(DeviceId(0)).unwrap());
+    let control = Arc::clone(program.context.noop_control(DeviceId(0)).unwrap());
     let [first, second, third] = [(); 3].map(|()| ExecObj::new(&program, true).unwrap());
     let enqueue = |exec: &ExecObj, ids: &[u8]| {
         exec.bind(|bindings| {

@@ -82,7 +82,7 @@ fn code(network: &NetworkDesc) -> &'static str {
 #[test]
 fn plain_copy_is_direct_and_keeps_the_gaps() {
     let network = with_input(plain_input(&[2], 4), 16);
-    assert!(matches!(TransferPlan::new(&network).unwrap().inputs()[0].route(), Route::Direct));
+    assert!(matches!(TransferPlan::new(&network).unwrap().inputs()[0].route, Route::Direct));
     let dma = staged(&network, &[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(dma, [0xee, 0xee, 0xee, 0xee, 1, 2, 3, 4, 5, 6, 7, 8, 0xee, 0xee, 0xee, 0xee]);
 }

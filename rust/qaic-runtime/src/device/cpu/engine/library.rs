@@ -26,8 +26,10 @@ pub struct Engine {
     env: *mut OrtEnv,
     host_memory: *mut OrtMemoryInfo,
     run_profiling: Option<RunProfiling>,
-    path: PathBuf,
-    version: String,
+    /// Path of the library.
+    pub path: PathBuf,
+    /// Version that the library reports.
+    pub version: String,
 }
 
 /// The functions that make the engine write a profile of single runs. They are the first functions that version 25 of
@@ -83,16 +85,6 @@ impl Engine {
             *slot = Some(engine);
             Ok(engine)
         })
-    }
-
-    /// Path of the library.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Version that the library reports.
-    pub fn version(&self) -> &str {
-        &self.version
     }
 
     pub(super) fn api(&self) -> &'static OrtApi {
