@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 
 import qaic
-from qaic.stats.reports.text import to_text
+from qaic.stats.reports.table import to_text
 
 
 def random_inputs(session: qaic.Session) -> dict[str, np.ndarray]:
