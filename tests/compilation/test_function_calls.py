@@ -110,6 +110,31 @@ def test_what_a_call_leaves_out_has_its_default(call, precision):
     np.testing.assert_allclose(result, expected(x), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "one = Constant <value_float: float = @needed> () y = Mul (x, one)",
+        "z = Cast <to: int = @needed> (x) y = CastLike (z, x)",
+        "y = Concat <axis: int = @needed> (x, x)",
+        "y = If (c) < then_branch = one () => (a) { a = Concat <axis: int = @needed> (x, x) },"
+        " else_branch = two () => (b) { b = Neg (x) } >",
+    ],
+)
+@pytest.mark.parametrize("is_outer", [False, True])
+def test_an_attribute_that_a_call_leaves_out_and_that_has_no_default_is_named(body, is_outer):
+    call = "outer" if is_outer else "inner"
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>\n'
+        f"g (float[2] x, bool c) => (float[N] y) {{ y = local.{call} (x, c) }}\n"
+        f'<domain: "local", opset_import: ["" : 18]>\ninner <needed> (x, c) => (y) {{ {body} }}\n'
+        '<domain: "local", opset_import: ["" : 18, "local" : 1]>\n'
+        "outer (x, c) => (y) { y = local.inner (x, c) }"
+    )
+    with pytest.raises(CompileError, match=r"'y' \(inner\): found no attribute 'needed'") as error:
+        qaic.compile(model.SerializeToString())
+    assert error.value.code == "compile.invalid_model"
+
+
 @pytest.mark.parametrize("precision", OPTIONS)
 @pytest.mark.parametrize(
     "name",

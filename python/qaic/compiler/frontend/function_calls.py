@@ -5,14 +5,18 @@ them (onnx.shape_inference) forget defaults then. The engine prefers its own ope
 same name, although ONNX gives the function precedence.
 """
 
-from collections.abc import Collection, Iterator, MutableSequence
+from collections.abc import Collection, Iterator, Mapping, MutableSequence
 from itertools import count
 from typing import Final
 
 import onnx
+from onnx import defs
 
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.graph_edits import clone, import_opset
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.precision_ops import standard
 
 #: domains of operators that the engine has and onnx does not describe
 ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
@@ -32,7 +36,7 @@ def normalize_functions(model: onnx.ModelProto) -> None:
     A call gets all results, and attributes with a default that it omits. A call that omits an attribute
     without a default calls a copy of the function without that attribute. Functions leave the domains of the
     engine. The model imports the operator sets of its functions, except the standard one. Functions must not
-    call themselves.
+    call themselves. Raises CompileError if a call omits an attribute that the function cannot do without.
     """
     if not model.functions:
         return
@@ -89,6 +93,7 @@ def _complete_calls(model: onnx.ModelProto) -> None:
                 if (key, *missing) not in copies:
                     numbered = (f"{function.name}_copy{n}" for n in count(len(copies)))
                     name = next(name for name in numbered if name not in taken)
+                    _check_missing(node, function, missing)
                     model.functions.append(_without(function, missing, name))
                     copy = functions[key[0], name, key[2]] = model.functions[-1]
                     pending.append(copy.node)
@@ -98,6 +103,33 @@ def _complete_calls(model: onnx.ModelProto) -> None:
             elif key not in reached:
                 reached.add(key)
                 pending.append(function.node)
+
+
+def _check_missing(call: onnx.NodeProto, function: onnx.FunctionProto, missing: Collection[str]) -> None:
+    """Refuse a call that leaves out an attribute without which a node of the function has no meaning."""
+    versions = {entry.domain: entry.version for entry in function.opset_import}
+    for node in all_nodes(function.node):
+        for attribute in node.attribute:
+            if attribute.ref_attr_name in missing and _is_required(node, attribute.name, versions):
+                raise refuse(
+                    f"node {node_label(call)!r} ({call.op_type})",
+                    code="invalid_model",
+                    found=f"no attribute {attribute.ref_attr_name!r}",
+                    expected=f"a value for it, which {node.op_type} in the function {function.name!r} needs",
+                    fix="export the model again, or add the attribute to the node",
+                    context={"node": node_label(call), "attribute": attribute.ref_attr_name},
+                )
+
+
+def _is_required(node: onnx.NodeProto, attribute: str, versions: Mapping[str, int]) -> bool:
+    # A constant has one attribute of several.
+    if standard(node, "Constant"):
+        return True
+    try:
+        schema = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+    except defs.SchemaError:
+        return False
+    return attribute in schema.attributes and schema.attributes[attribute].required
 
 
 def _without(function: onnx.FunctionProto, missing: Collection[str], name: str) -> onnx.FunctionProto:

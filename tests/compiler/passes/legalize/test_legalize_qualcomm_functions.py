@@ -5,6 +5,7 @@ from onnx import TensorProto, helper
 
 import decoder_model
 from compiler_oracle import info, lowered, model_of, node, run, whole
+from qaic.errors import CompileError
 
 DOMAIN = "com.qualcomm.cloud"
 LARGEST = np.iinfo(np.int32).max
@@ -211,6 +212,15 @@ def test_a_function_of_the_name_with_another_structure_keeps_its_body():
     model.opset_import.append(helper.make_opsetid(decoder_model.AISW, 1))
     feeds = {"x": np.float32([2, 3]), "weight": np.float32([4, 5])}
     assert run(whole(lowered(model)), feeds)["y"].tolist() == [8, 15]
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}])
+def test_a_normalization_without_its_epsilon_is_refused(opset, options):
+    model = norm_model(TensorProto.FLOAT, opset)
+    del model.graph.node[0].attribute[:]
+    with pytest.raises(CompileError, match=r"'/norm' \(CustomRMSNorm\): found no attribute 'epsilon'"):
+        lowered(model, **options)
 
 
 def test_scatter_inside_a_branch_of_a_function_is_guarded():
