@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy as np
     import onnx
 
 FLOAT: Final = 1
@@ -82,6 +85,18 @@ def type_name(code: int) -> str:
 def tensor_bytes(code: int, dims: Sequence[int]) -> int:
     """Size of a dense tensor in bytes; sub-byte types are packed and rounded up."""
     return (math.prod(dims) * TABLE[code][1] + 7) // 8
+
+
+def array_type(code: int) -> np.dtype[Any]:
+    """Return the type of arrays of elements of whole bytes, which ml_dtypes has if numpy has none."""
+    import numpy as np
+
+    if code not in NARROW_FLOATS:
+        return np.dtype(TABLE[code][0])
+    import ml_dtypes
+
+    scalar: type[Any] = getattr(ml_dtypes, NARROW_FLOATS[code])
+    return np.dtype(scalar)
 
 
 def narrow_float_bytes(tensor: onnx.TensorProto) -> bytes:

@@ -14,7 +14,7 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key, read_array
-from qaic.compiler.ir.elem_types import FLOAT, OF_NUMPY
+from qaic.compiler.ir.elem_types import FLOAT, NARROW_FLOATS, OF_NUMPY
 from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
 from qaic.compiler.ir.precision_ops import behind, selected_inputs, standard
@@ -152,7 +152,8 @@ class SmallValues:
         picked = [node.input[at] for at in selected_inputs(node, FLOAT) or () if at < len(node.input)]
         sources = {name: behind(name, self._makers, "Cast") for name in picked if name}
         masks = [found for name in sources.values() if (found := self._constants.describe(name)) is not None]
-        numbers = [read_array(found) for found in masks if found.elem_type in OF_NUMPY]
+        readable = OF_NUMPY | NARROW_FLOATS.keys()
+        numbers = [read_array(found).astype(float) for found in masks if found.elem_type in readable]
         least = self._parameters.spread(node.output[0]) * 15 / 16
         is_masked = any(float(np.abs(values).max(initial=0)) > least for values in numbers)
         unknown = [name for name, source in sources.items() if source not in self._constants]

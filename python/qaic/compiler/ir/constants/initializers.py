@@ -48,13 +48,9 @@ def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         )
     try:
         if tensor.data_type in elem_types.NARROW_FLOATS:
-            import ml_dtypes
-
             # For these types, onnx returns float32, codes or arrays of ml_dtypes, depending on its version.
             codes = np.frombuffer(elem_types.narrow_float_bytes(tensor), np.uint8)
-            narrow = np.dtype(getattr(ml_dtypes, elem_types.NARROW_FLOATS[tensor.data_type]))
-            values: npt.NDArray[Any] = codes.view(narrow).reshape(tuple(tensor.dims))
-            return values
+            return codes.view(elem_types.array_type(tensor.data_type)).reshape(tuple(tensor.dims))
         return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError, KeyError) as error:
         raise _damaged(tensor, str(error)) from error

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import Weight, read_all
-from qaic.compiler.ir.elem_types import FLOAT, TABLE
+from qaic.compiler.ir.elem_types import FLOAT, array_type
 from qaic.compiler.ir.graph_edits import register_initializer
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.precision_ops import (
@@ -137,6 +137,5 @@ class ConstantReader:
 
 
 def read_array(weight: Weight) -> npt.NDArray[Any]:
-    """Read a constant of a type that numpy has, in its shape."""
-    dtype = np.dtype(TABLE[weight.elem_type][0])
-    return np.frombuffer(read_all(weight.source), dtype).reshape(weight.dims)
+    """Read a constant of a type that numpy or ml_dtypes has, in its shape."""
+    return np.frombuffer(read_all(weight.source), array_type(weight.elem_type)).reshape(weight.dims)

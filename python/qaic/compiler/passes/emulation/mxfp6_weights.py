@@ -22,7 +22,7 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.stored_rows import strips
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
+from qaic.compiler.ir.elem_types import DOUBLE, FLOAT, FLOATS, array_type
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
@@ -71,10 +71,7 @@ class MxSource:
 
     def chunks(self) -> Iterator[bytes]:
         """Encode some rows at a time; of a payload that is stored across, a matrix has to be held."""
-        import ml_dtypes
-
-        bfloat = self.elem_type == BFLOAT16
-        dtype = np.dtype(ml_dtypes.bfloat16 if bfloat else TABLE[self.elem_type][0])
+        dtype = array_type(self.elem_type)
         first, second = self.dims[-2:]
         step = max(1, _PIECE // max(1, self._matrix()[1]))
         # Each row is encoded by itself, so a piece may have rows of several matrices.
