@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import onnx
 
@@ -19,6 +19,8 @@ _LONGEST_DIM: Final = 1 << 22
 
 
 ShapesInSets: TypeAlias = Callable[[str], tuple[tuple[int, ...], ...]]
+#: the same for values of nested graphs, and with None for a size that is not known
+DimsInSets: TypeAlias = Callable[[str], tuple[tuple[int | None, ...], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +122,42 @@ def collect_shapes(inferred: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 def shapes_in(*inferred: onnx.ModelProto) -> ShapesInSets:
     """Make a function that returns the shapes of a value in several models; () if one is not known."""
+    return _in_sets(collect_shapes, inferred)
 
+
+def dims_in(*inferred: onnx.ModelProto) -> DimsInSets:
+    """Make a function that returns the dims of a value in several models; () if the rank is not known."""
+    return _in_sets(_declared_dims, inferred)
+
+
+_Dims = TypeVar("_Dims")
+
+
+def _in_sets(
+    collect: Callable[[onnx.ModelProto], Mapping[str, _Dims]], inferred: Sequence[onnx.ModelProto]
+) -> Callable[[str], tuple[_Dims, ...]]:
     @functools.cache
-    def collected() -> list[dict[str, tuple[int, ...]]]:
-        return [collect_shapes(specialized_model) for specialized_model in inferred]
+    def collected() -> list[Mapping[str, _Dims]]:
+        return [collect(specialized_model) for specialized_model in inferred]
 
-    def shapes(name: str) -> tuple[tuple[int, ...], ...]:
+    def read(name: str) -> tuple[_Dims, ...]:
         found = tuple(known[name] for known in collected() if name in known)
         return found if len(found) == len(inferred) else ()
 
-    return shapes
+    return read
+
+
+def _declared_dims(inferred: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
+    dims: dict[str, tuple[int | None, ...]] = {}
+    for graph in all_graphs(inferred.graph):
+        dims |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            tensor_type = value.type.tensor_type
+            if tensor_type.HasField("shape"):
+                dims[value.name] = tuple(
+                    dim.dim_value if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim
+                )
+    return dims
 
 
 def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
@@ -157,15 +185,7 @@ def may_follow_values(inferred: onnx.ModelProto) -> bool:
 
 def describe_added(specialized_model: onnx.ModelProto, added: Mapping[str, Added]) -> None:
     """Declare the types and shapes of values that were added to an inferred model."""
-    shapes: dict[str, list[int | None]] = {"": []}
-    for graph in all_graphs(specialized_model.graph):
-        shapes |= {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            tensor_type = value.type.tensor_type
-            if tensor_type.HasField("shape"):
-                shapes[value.name] = [
-                    dim.dim_value if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim
-                ]
+    shapes = {"": (), **_declared_dims(specialized_model)}
     for graph in all_graphs(specialized_model.graph):
         for name in [name for node in graph.node for name in node.output if name in added]:
             value = describe_value(graph, name)

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 from onnxruntime import __version__ as engine_version
 
 from compiler_oracle import in_function, info, lowered, model_of, node, run, run_fp16, whole
+from qaic.errors import CompileError
 from qaic.options.files.specializations import SpecializationEntry
 
 INT64 = TensorProto.INT64
@@ -316,3 +317,28 @@ def test_axes_of_resize_count_from_either_end(place, axes, policy):
     feeds = {"x": x} | ({"go": np.array(True)} if place == "branch" else {})
     (found,) = run(whole(lowered(model(axes, place))), feeds).values()
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger"])
+def test_axes_from_the_end_of_an_unknown_rank(policy):
+    branches = [
+        helper.make_graph([node("Unsqueeze", ["x", name], [result])], result, [], [info(result, None)])
+        for name, result in (("one", "a"), ("two", "b"))
+    ]
+    attributes = {"mode": "nearest", "keep_aspect_ratio_policy": policy, "axes": [-1, -2]}
+    nodes = [
+        node("If", ["c"], ["either"], then_branch=branches[0], else_branch=branches[1]),
+        node("Resize", ["either", "", "", "sizes"], ["resized"], **attributes),
+        node("Reshape", ["resized", "flat"], ["y"]),
+    ]
+    constants = [("one", np.array([0])), ("two", np.array([0, 1])), ("sizes", np.array([9, 10]))]
+    model = model_of(
+        nodes,
+        [info("x", [4, 6]), info("c", [], TensorProto.BOOL)],
+        [info("y", [90])],
+        [*constants, ("flat", np.array([90]))],
+        opset=18,
+    )
+    # Engines before 1.23 write beyond the result.
+    with pytest.raises(CompileError, match="negative axes of an operand of unknown rank"):
+        lowered(model)

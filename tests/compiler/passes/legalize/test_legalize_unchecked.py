@@ -14,6 +14,7 @@ from qaic.errors import CompileError
 from qaic.options.files.specializations import SpecializationEntry
 
 INT64 = TensorProto.INT64
+ENGINE = {"domain": "com.microsoft"}
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 
 
@@ -153,19 +154,10 @@ def test_sizes_of_columns_are_judged_alike_as_constants_and_as_inputs(image, blo
         np.testing.assert_array_equal(run(whole(program), feeds | sizes)["y"], expected)
 
 
-def graph_of(operator, gates):
-    return recurrent(operator, gates, [2, 0, 3], is_body=True).graph
-
-
-def recurrent(operator, gates, shape, *, is_body=False):
-    weights = [(name, np.ones((1, 2 * gates, size), np.float32)) for name, size in (("w", 3), ("r", 2))]
+def recurrent(operator, gates, shape, width=3):
+    weights = [(name, np.ones((1, 2 * gates, size), np.float32)) for name, size in (("w", width), ("r", 2))]
     nodes = [node(operator, ["x", "w", "r"], ["y"], hidden_size=2)]
-    return model_of(
-        nodes,
-        [] if is_body else [info("x", shape)],
-        [info("y", [shape[0], 1, shape[1], 2])],
-        [] if is_body else weights,
-    )
+    return model_of(nodes, [info("x", shape)], [info("y", [shape[0], 1, shape[1], 2])], weights)
 
 
 @pytest.mark.parametrize(
@@ -185,25 +177,145 @@ def recurrent(operator, gates, shape, *, is_body=False):
             [("a", np.zeros(0, np.int64))],
             opset=20,
         ),
-        recurrent("GRU", 3, [0, 2, 3]),
-        recurrent("GRU", 3, [2, 0, 3]),
-        recurrent("LSTM", 4, [2, 0, 3]),
+        recurrent("GRU", 3, [2, 3, 0], width=0),
+        model_of([node("Unique", ["x"], ["y"], axis=0)], [info("x", [3, 0])], [info("y", None)]),
         model_of(
-            [node("If", ["c"], ["y"], then_branch=graph_of("GRU", 3), else_branch=graph_of("GRU", 3))],
-            [info("c", [], TensorProto.BOOL), info("x", [2, 0, 3])],
-            [info("y", [2, 1, 0, 2])],
-            [("w", np.ones((1, 6, 3), np.float32)), ("r", np.ones((1, 6, 2), np.float32))],
-        ),
-        model_of(
-            [node("MultiHeadAttention", ["x", "x", "x"], ["y"], num_heads=2, domain="com.microsoft")],
-            [info("x", [2, 4, 0])],
-            [info("y", [2, 4, 0])],
+            [node("STFT", ["x", "step", "window"], ["y"])],
+            [info("x", [1, 8, 1])],
+            [info("y", None)],
+            [("step", np.array(1)), ("window", np.zeros(0, np.float32))],
         ),
     ],
 )
 def test_empty_operands_are_refused(model):
     with pytest.raises(CompileError, match="found"):
         lowered(model)
+
+
+def ranked(shape, axis, count):
+    sizes = [*shape]
+    sizes[axis] = count
+    made = node("TopK", ["x", "count"], ["y", "places"], axis=axis)
+    outputs = [info("y", sizes), info("places", sizes, INT64)]
+    return model_of([made], [info("x", shape)], outputs, [("count", np.array([count]))])
+
+
+def one_hot(shape, axis):
+    sizes = [*shape]
+    sizes.insert(axis, 4)
+    made = node("OneHot", ["x", "depth", "values"], ["y"], axis=axis)
+    constants = [("depth", np.array(4)), ("values", np.float32([2, 5]))]
+    return model_of([made], [info("x", shape, INT64)], [info("y", sizes)], constants)
+
+
+def of_engine(operator, shape, **attributes):
+    """A node of the engine's own set, with the operands that it needs besides the first."""
+    operands = ["x", *(["x"] if operator.startswith("Skip") else []), "vector"]
+    if operator == "MultiHeadAttention":
+        operands = ["x", "x", "x"]
+    return model_of(
+        [node(operator, operands, ["y"], **(ENGINE | attributes))],
+        [info("x", shape)],
+        [info("y", shape)],
+        [("vector", np.ones(shape[-1], np.float32))],
+    )
+
+
+#: each of them ends the process of some supported engine
+EMPTY_RESULTS = [
+    *(ranked(shape, axis, 1) for shape, axis in (((0, 3), 1), ((0, 0, 2), 2), ((2, 0, 3), 2))),
+    *(one_hot(shape, at) for shape in ((0,), (0, 3), (3, 0), (2, 0, 3)) for at in range(1, len(shape) + 1)),
+    recurrent("GRU", 3, [0, 2, 3]),
+    recurrent("GRU", 3, [2, 0, 3]),
+    recurrent("LSTM", 4, [2, 0, 3]),
+    *(of_engine("MultiHeadAttention", shape, num_heads=2) for shape in ((0, 3, 4), (1, 0, 4), (2, 4, 0))),
+    of_engine("BiasGelu", (3, 0)),
+    *(of_engine(f"Skip{kind}LayerNormalization", (1, 3, 0)) for kind in ("", "Simplified")),
+    *(
+        model_of([node(*made[:3], **made[3])], [info("x", shape)], [info("y", shape)])
+        for made, shape in (
+            (("LpNormalization", ["x"], ["y"], {"axis": 0}), (0, 3)),
+            (("LpNormalization", ["x"], ["y"], {"axis": 1}), (2, 0, 3)),
+            (("LRN", ["x"], ["y"], {"size": 3}), (1, 0, 4, 4)),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("model", EMPTY_RESULTS)
+def test_results_without_elements_are_not_computed(model):
+    sizes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.input, *model.graph.output)
+    }
+    code = model.graph.input[0].type.tensor_type.elem_type
+    x = np.zeros(sizes["x"], helper.tensor_dtype_to_np_dtype(code))
+    results = run(whole(lowered(model)), {"x": x})
+    assert {name: list(value.shape) for name, value in results.items()} == {
+        name: sizes[name] for name in sizes if name != "x"
+    }
+
+
+def test_a_transform_of_nothing_is_zero():
+    made = node("DFT", ["x", "length"], ["y"], axis=1)
+    model = model_of([made], [info("x", [1, 0, 1])], [info("y", [1, 4, 2])], [("length", np.array(4))])
+    assert not run(whole(lowered(model)), {"x": np.zeros((1, 0, 1), np.float32)})["y"].any()
+
+
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}])
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("operator", ["TopK", "OneHot"])
+@pytest.mark.parametrize("axis", [1, 2, -1, -2])
+@pytest.mark.parametrize("place", [0, 1])
+def test_rows_that_only_the_run_counts(operator, axis, place, is_nested, options):
+    # The chosen rows are the last axis but one, or the first.
+    constants = {"count": np.array([2]), "depth": np.array(4), "values": np.float32([2, 5])}
+    nodes = [
+        node("NonZero", ["chosen"], ["found"]),
+        node("Squeeze", ["found", "first"], ["rows"]),
+        node("Gather", ["x", "rows"], ["g"], axis=place),
+    ]
+    if operator == "TopK":
+        nodes.append(node("TopK", ["g", "count"], ["r", "i"], axis=axis))
+        nodes += [node("Cast", ["i"], ["f"], to=1), node("Mul", ["r", "f"], ["rf"])]
+    else:
+        nodes += [node("Cast", ["g"], ["ints"], to=INT64)]
+        nodes += [node("OneHot", ["ints", "depth", "values"], ["rf"], axis=axis)]
+    last = node("ReduceSum", ["rf"], ["y"], keepdims=0)
+    constants["first"] = np.array([0])
+    if is_nested:
+        body = helper.make_graph([*nodes, last], "body", [], [info("y", [])])
+        other = helper.make_graph([node("ReduceSum", ["x"], ["z"], keepdims=0)], "other", [], [info("z", [])])
+        nodes, last = [], node("If", ["c"], ["y"], then_branch=body, else_branch=other)
+    inputs = [info("x", [3, 3, 4]), info("chosen", [3], TensorProto.BOOL)]
+    inputs += [info("c", [], TensorProto.BOOL)] if is_nested else []
+    model = model_of([*nodes, last], inputs, [info("y", [])], constants.items())
+    program = whole(lowered(model, **options))
+    # Releases of the reference differ in places of equal values and in indices beyond the depth.
+    x = np.arange(0, 252, 7, np.float32).reshape(3, 3, 4) % (37 if operator == "TopK" else 4)
+    for chosen in ([True, False, True], [True] * 3, [False] * 3):
+        feeds = {"x": x, "chosen": np.array(chosen)} | ({"c": np.array(True)} if is_nested else {})
+        too_few = operator == "TopK" and axis % 3 == place and sum(chosen) < 2
+        if too_few:
+            continue
+        if is_nested and not any(chosen):
+            # The number of axes of the rows is not known in a branch.
+            with pytest.raises(Exception, match=r"rf? .operand without elements"):
+                run(program, feeds)
+            continue
+        expected = ReferenceEvaluator(model).run(None, feeds)[0] if any(chosen) else np.float32(0)
+        np.testing.assert_allclose(run(program, feeds)["y"], expected, rtol=1e-6)
+
+
+def test_sets_of_sizes_of_which_one_has_no_rows():
+    model = ranked(["n", 3], 1, 2)
+    sets = [SpecializationEntry(f"of {rows}", {"n": rows}) for rows in (0, 2)]
+    program = whole(lowered(model, network_specialization_config=sets))
+    for rows in (0, 2):
+        x = np.float32([[1, 3, 2], [6, 5, 4]])[:rows]
+        found = run(program, {"x": x})
+        np.testing.assert_array_equal(found["y"], np.float32([[3, 2], [6, 5]])[:rows])
+        np.testing.assert_array_equal(found["places"], np.array([[1, 2], [0, 1]])[:rows])
 
 
 @pytest.mark.parametrize("place", ["graph", "function"])
@@ -271,7 +383,6 @@ GROUPS = {
     "scales": np.float32([1, 2, 3, 4, 5, 6, 7, 8]),
     "product": np.linspace(-1, 1, 128, dtype=np.float32).reshape(1, 128),
 }
-ENGINE = {"domain": "com.microsoft"}
 #: operator -> node, its other operands, the shape of its result, right indices, and their number
 SELECTING = {
     "RoiAlign": (

@@ -10,6 +10,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 import onnx
@@ -41,7 +42,8 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.value_info import Added
+from qaic.compiler.ir.value_info import Added, dims_in
+from qaic.compiler.passes.legalize.guard_nodes import refused_operand
 
 #: first operator set in which a mask may have fewer columns than keys, so one is not for all
 _PADDED_MASKS: Final = 24
@@ -321,16 +323,14 @@ def resizes_from_the_end(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto
 @compiler_pass()
 def legalize_resize_pass(model: Model, _: Context) -> bool:
     """Replace negative axes of Resize with non-negative ones."""
+    dims = dims_in(*model.specialized)
     found = resizes_from_the_end(model.proto.graph.node)
-    ranks = {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for graph in (all_graphs(model.specialized[0].graph) if found else ())
-        for value in (*graph.input, *graph.value_info, *graph.output)
-        if value.type.tensor_type.HasField("shape")
-    }
-    for node in found:
-        rank = ranks.get(node.input[0], 0)
-        for attribute in node.attribute if rank else ():
+    for node in chain(found, *(resizes_from_the_end(one.graph.node) for one in model.specialized)):
+        ranks = {len(sizes) for sizes in dims(node.input[0])}
+        if len(ranks) != 1:
+            raise refused_operand(node, "negative axes of an operand of unknown rank", "positive axes")
+        rank = ranks.pop()
+        for attribute in node.attribute:
             if attribute.name == "axes":
                 attribute.ints[:] = [axis % rank for axis in attribute.ints]
     return bool(found)

@@ -3,13 +3,14 @@
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
 they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
 rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
-An Einsum of an operand without elements becomes zeros; recurrent operators and attention with an empty
-operand are refused. Nodes of a graph that read one operand with one limit share its check, so the layers of a
-decoder together add as many nodes as one layer.
+A node over no elements becomes zeros if those are its results, and is refused otherwise. TopK and OneHot
+divide by the number of rows in front of their axis; if only the run counts these, the axis becomes the first.
+If only the run knows the number of axes, they fail over no elements. Nodes of a graph that read one operand
+with one limit share its check, so the layers of a decoder together add as many nodes as one layer.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Self
@@ -23,7 +24,14 @@ from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
-from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
+from qaic.compiler.ir.graph_edits import (
+    add_attribute,
+    clear_attributes,
+    clone,
+    rename_output,
+    replace_input_with,
+    set_nodes,
+)
 from qaic.compiler.ir.graph_walk import (
     STANDARD_DOMAINS,
     FreshNames,
@@ -35,7 +43,7 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
+from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets, dims_in, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
@@ -48,15 +56,26 @@ _SELECTING: Final = {
     (_ENGINE_DOMAIN, "MatMulNBits"): (4, 2, "groups"),
     (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
 }
-#: operator -> dims of its first operand that must not be 0
-_NEEDING_ELEMENTS: Final = {
-    ("", "GRU"): (0, 1, 2),
-    ("", "LSTM"): (1,),
-    (_ENGINE_DOMAIN, "GroupQueryAttention"): (2,),
-    (_ENGINE_DOMAIN, "MultiHeadAttention"): (2,),
+#: operator -> position of an operand, and its dims that must not be 0; all dims if none are listed
+_NEEDING_ELEMENTS: Final[Mapping[tuple[str, str], tuple[int, tuple[int, ...]]]] = {
+    ("", "DFT"): (0, ()),
+    ("", "GRU"): (0, (0, 1, 2)),
+    ("", "LRN"): (0, (1,)),
+    ("", "LSTM"): (0, (1,)),
+    ("", "LpNormalization"): (0, ()),
+    ("", "OneHot"): (0, ()),
+    ("", "STFT"): (2, (0,)),
+    ("", "TopK"): (0, ()),
+    (_ENGINE_DOMAIN, "BiasGelu"): (0, (-1,)),
+    (_ENGINE_DOMAIN, "GroupQueryAttention"): (0, (2,)),
+    (_ENGINE_DOMAIN, "MultiHeadAttention"): (0, ()),
+    (_ENGINE_DOMAIN, "SkipLayerNormalization"): (0, (-1,)),
+    (_ENGINE_DOMAIN, "SkipSimplifiedLayerNormalization"): (0, (-1,)),
 }
+#: operators whose results are zeros if they have no operands to sum
+_SUMS: Final = ("DFT", "Einsum")
 #: operators that this pass guards, rewrites or refuses; it skips functions
-UNCHECKED: Final = frozenset({"Col2Im", "DFT", "Einsum", "MaxUnpool", "STFT", "Trilu"}).union(
+UNCHECKED: Final = frozenset({"Col2Im", "Einsum", "MaxUnpool", "Trilu", "Unique"}).union(
     name for _, name in _SELECTING.keys() | _NEEDING_ELEMENTS.keys()
 )
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
@@ -84,6 +103,10 @@ def fault(
     def known(name: str) -> tuple[tuple[int, ...], ...]:
         return (shapes[name],) if name in shapes else ()
 
+    if is_over_nothing(node, known) and not _is_zero(
+        node, [shapes[name] for name in node.output if name in shapes]
+    ):
+        return _nothing_fault(node, known)
     if (selection := _Selection.of(node, known)) is not None and selection.indices in values:
         return selection.fault(selection.counts(known), values[selection.indices])
     if standard(node, "STFT"):
@@ -92,8 +115,6 @@ def fault(
     if standard(node, "DFT"):
         axis = _dft_axis(node, values.get)
         return _dft_fault(axis, len(shapes[node.input[0]]) if node.input[0] in shapes else 0)
-    if reason := _empty_fault(node, shapes.get(next(iter(node.input), ""), ())):
-        return reason
     if standard(node, "Col2Im") and all(name in values for name in node.input[1:3]):
         return _col2im_fault(node, shapes.get(node.input[0]), *(values[name] for name in node.input[1:3]))
     return ""
@@ -185,17 +206,33 @@ def _col2im_fault(
     return ""
 
 
-def _empty_fault(node: onnx.NodeProto, data: tuple[int, ...]) -> str:
-    """Return the reason that the kernel of a node would end the process: it divides by a dim of 0."""
+def is_over_nothing(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
+    """Return whether the kernel of a node may end the process, in some set of sizes, for want of elements."""
+    if standard(node, "Einsum"):
+        return any(0 in shape for name in node.input for shape in shapes(name))
     domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-    needed = _NEEDING_ELEMENTS.get((domain, node.op_type), ())
-    is_ended = any(at < len(data) and data[at] == 0 for at in needed)
-    return f"an operand of {list(data)}, without elements" if is_ended else ""
+    at, needed = _NEEDING_ELEMENTS.get((domain, node.op_type), (0, ()))
+    if standard(node, "Unique"):
+        # The slices along an axis are compared, whose elements are those of the other axes.
+        axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
+        return bool(axes) and any(0 in shape and shape[axes[0]] for shape in shapes(node.input[0]))
+    if (domain, node.op_type) not in _NEEDING_ELEMENTS or at >= len(node.input):
+        return False
+    return any(
+        size == 0 and (not needed or dim in needed or dim - len(shape) in needed)
+        for shape in shapes(node.input[at])
+        for dim, size in enumerate(shape)
+    )
 
 
-def is_empty_sum(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
-    """Return whether a node is an Einsum of nothing, in some set of sizes; the engine may divide by zero."""
-    return standard(node, "Einsum") and any(0 in shape for name in node.input for shape in shapes(name))
+def _nothing_fault(node: onnx.NodeProto, shapes: ShapesInSets) -> str:
+    sizes = [list(shape) for name in node.input if name for shape in shapes(name) if 0 in shape]
+    return f"an operand of {sizes[0]}, without elements"
+
+
+def _is_zero(node: onnx.NodeProto, results: Iterable[tuple[int, ...]]) -> bool:
+    """Return whether a node over no elements makes nothing but zeros."""
+    return standard(node, *_SUMS) or not any(map(math.prod, results))
 
 
 def _frame_length(node: onnx.NodeProto) -> str:
@@ -216,7 +253,11 @@ def _dft_fault(axis: int | None, rank: int) -> str:
 
 
 def legalize_unchecked(
-    model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets, weights: Mapping[str, Weight]
+    model: onnx.ModelProto,
+    types: Mapping[str, int],
+    shapes: ShapesInSets,
+    dims: DimsInSets,
+    weights: Mapping[str, Weight],
 ) -> dict[str, Added]:
     """Guard the operands that engines do not check; changes `model` in place.
 
@@ -235,9 +276,17 @@ def legalize_unchecked(
         for node in graph.node:
             guards = GuardNodes(fresh, added, version)
             guarded = clone(node)
-            for data in shapes(next(iter(node.input), "")):
-                if reason := _empty_fault(node, data):
-                    raise refused_operand(node, reason, "at least one element")
+            is_ended = is_over_nothing(node, shapes)
+            results = _results(node, shapes) if is_ended else []
+            if is_ended and len(results) == 1 and _is_zero(node, results[0]):
+                nodes += _zeros(node, results[0], types, guards)
+                continue
+            if (divided := _divided_axis(node, dims)) is not None:
+                nodes += _along_first_axis(node, *divided, types, guards)
+                continue
+            if is_ended:
+                empty = _nothing_fault(node, shapes)
+                raise refused_operand(node, empty, "at least one element, in each set of sizes")
             if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:
                 diagonal = read(node.input[1])
                 if diagonal is not None and diagonal.size != 1:
@@ -264,8 +313,8 @@ def legalize_unchecked(
                     replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, types, guards))
                 elif not length.all():
                     raise refused_operand(node, "a frame length of 0", "another length")
-            elif is_empty_sum(node, shapes):
-                guarded = _zeros(node, shapes(node.output[0]), types, guards)
+            elif standard(node, "OneHot", "TopK") and not dims(node.input[0]) and node.input[0] in types:
+                replace_input_with(guarded, 0, _with_elements(node, types, guards))
             elif standard(node, "DFT"):
                 rank = next((len(shape) for shape in shapes(node.input[0])), 0)
                 axis = _dft_axis(node, read)
@@ -296,21 +345,73 @@ def legalize_unchecked(
     return added
 
 
+def _results(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[int, ...], ...]]:
+    """List the different shapes that the results have in sets of sizes; [] if one is not known."""
+    known = [shapes(name) for name in node.output if name]
+    return list(dict.fromkeys(zip(*known, strict=True))) if all(known) else []
+
+
 def _zeros(
     node: onnx.NodeProto,
     results: tuple[tuple[int, ...], ...],
     types: Mapping[str, int],
     guards: GuardNodes,
-) -> onnx.NodeProto:
-    """Make a node of zeros in place of an empty sum."""
-    (result,) = node.output
-    if len(set(results)) != 1 or result not in types:
-        raise refused_operand(
-            node, "an operand without elements in some set of sizes", "elements in each set"
-        )
-    value = helper.make_tensor("", types[result], [1], [0])
-    shape = guards.constant(result, np.array(results[0], np.int64))
-    return helper.make_node("ConstantOfShape", [shape], [result], name=node.name, value=value)
+) -> list[onnx.NodeProto]:
+    """Make nodes of zeros that take the place of a node over no elements."""
+    for result, sizes in zip(filter(None, node.output), results, strict=True):
+        if result not in types:
+            raise refused_operand(node, "an operand without elements", "at least one element")
+        value = helper.make_tensor("", types[result], [1], [0])
+        shape = guards.constant(result, np.array(sizes, np.int64))
+        guards.add("ConstantOfShape", [shape], result, value=value)
+    guards.nodes[-1].name = node.name
+    return guards.nodes
+
+
+def _divided_axis(node: onnx.NodeProto, dims: DimsInSets) -> tuple[int, int] | None:
+    """Return axis and rank of a TopK or OneHot that may have no rows in front of its axis to divide by."""
+    if not standard(node, "OneHot", "TopK"):
+        return None
+    known = dims(node.input[0])
+    # The result of OneHot has an axis more than its indices.
+    ranks = {len(sizes) + (node.op_type == "OneHot") for sizes in known}
+    if len(ranks) != 1 or not (rank := ranks.pop()):
+        return None
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1) % rank
+    return None if all(all(sizes[:axis]) for sizes in known) else (axis, rank)
+
+
+def _along_first_axis(
+    node: onnx.NodeProto, axis: int, rank: int, types: Mapping[str, int], guards: GuardNodes
+) -> list[onnx.NodeProto]:
+    """Make nodes that compute a TopK or OneHot along the first axis, which has one row in front of it."""
+    moved = clone(node)
+    clear_attributes(moved)
+    for attribute in node.attribute:
+        if attribute.name != "axis":
+            add_attribute(moved, attribute)
+    add_attribute(moved, helper.make_attribute("axis", 0))
+    order = list(range(rank))
+    if node.op_type == "TopK":
+        order[0], order[axis] = axis, 0
+        source = node.input[0]
+        turned = guards.value(source, "turned", None, types[source])
+        replace_input_with(moved, 0, guards.add("Transpose", [source], turned, perm=order))
+    else:
+        order.insert(axis, order.pop(0))
+    guards.nodes.append(moved)
+    for position, result in enumerate(node.output):
+        if result:
+            rename_output(moved, position, guards.value(result, "along_first", None, types[result]))
+            guards.add("Transpose", [moved.output[position]], result, perm=order)
+    return guards.nodes
+
+
+def _with_elements(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
+    source = node.input[0]
+    is_empty = guards.compute(source, "Equal", guards.compute(source, "Size", source), 0, elem_type=BOOL)
+    title = f"{node_label(node)} (operand without elements)"
+    return guards.reject(source, types[source], title, is_empty)
 
 
 def _limited(diagonal: str, guards: GuardNodes) -> str:
@@ -458,5 +559,5 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 @compiler_pass()
 def legalize_unchecked_pass(model: Model, _: Context) -> bool:
     """Check operands that the engine does not check."""
-    shapes = shapes_in(*model.specialized)
-    return model.rewrite(partial(legalize_unchecked, shapes=shapes, weights=model.weights))
+    shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
+    return model.rewrite(partial(legalize_unchecked, shapes=shapes, dims=dims, weights=model.weights))

@@ -33,7 +33,7 @@ from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
-from qaic.compiler.passes.legalize.legalize_unchecked import fault, is_empty_sum
+from qaic.compiler.passes.legalize.legalize_unchecked import fault, is_over_nothing
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
@@ -185,10 +185,10 @@ class SizeCheck:
         constants = {name: values[name] for name in names if name in values}
         if reason := fault(node, shapes, constants):
             return reason
-        if is_empty_sum(node, lambda name: (shapes[name],) if name in shapes else ()) or resizes_from_the_end(
-            [node]
-        ):
-            # The engine may end the process with nodes that are rewritten only later.
+        if is_over_nothing(
+            node, lambda name: (shapes[name],) if name in shapes else ()
+        ) or resizes_from_the_end([node]):
+            # Engines may end the process before such nodes are rewritten.
             return ""
         key = (
             node.op_type,
