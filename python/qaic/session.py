@@ -541,7 +541,7 @@ class Session(Measurements):
         num_inferences
             Number of inferences; default 40.
         inf_time
-            Duration in seconds, instead of a number.
+            Duration in seconds, instead of a number; at least one inference runs.
         input_dict
             Inputs of every inference, as for :meth:`run`; default random data.
 

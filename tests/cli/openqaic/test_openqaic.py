@@ -413,10 +413,10 @@ def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_o
     assert "note: onnxruntime runs without QDQPropagationTransformer" in done.stderr
 
 
-def test_bench_measures_each_number_of_streams_beside_onnxruntime(call, model):
-    code, out, _ = call(
-        "bench", model, "--streams", "1,2", "--seconds", "0.02", "--beside", "onnxruntime", "-o", "bench.json"
-    )
+@pytest.mark.parametrize("seconds", ["0.02", "1e-9"])
+def test_bench_measures_each_number_of_streams_beside_onnxruntime(call, model, seconds):
+    options = ["--streams", "1,2", "--seconds", seconds, "--beside", "onnxruntime", "-o", "bench.json"]
+    code, out, _ = call("bench", model, *options)
     assert code == 0
     assert out.splitlines()[-1] == f"next: openqaic profile {model} -o page.html"
     result = json.loads(Path("bench.json").read_text())

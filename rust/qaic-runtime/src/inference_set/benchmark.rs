@@ -49,9 +49,9 @@ impl BenchmarkProgress {
 }
 
 impl InferenceSet {
-    /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. `bind` binds each
-    /// exec object before its first inference. `ended` is called on the calling thread for every ended inference, and
-    /// returns whether to continue. `progress` counts from zero.
+    /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. With a limit alone, at
+    /// least one begins. `bind` binds each exec object before its first inference. `ended` is called on the calling
+    /// thread for every ended inference, and returns whether to continue. `progress` counts from zero.
     ///
     /// Blocking: until all started inferences have ended. If `scope` ends the wait, or `ended` stops the benchmark,
     /// the inferences in flight are cancelled.
@@ -84,7 +84,7 @@ impl InferenceSet {
             }
             let may_begin = |begun| {
                 count.is_none_or(|count| begun < count)
-                    && deadline.is_none_or(|deadline| Instant::now() < deadline)
+                    && (begun == 0 || deadline.is_none_or(|deadline| Instant::now() < deadline))
             };
             while outcome.is_ok() && !free.is_empty() && may_begin(begun) {
                 if let Some(lease) = free.pop() {

@@ -374,6 +374,8 @@ class OnnxRuntimeSession:
     ) -> tuple[NDArray[np.float64], float]:
         """Run inferences from several threads for some time, or ``inferences`` of them. Blocking.
 
+        Each thread runs at least one if a time is given.
+
         Returns the seconds of each inference, and inferences per second.
         """
         started = time.perf_counter()
@@ -382,9 +384,9 @@ class OnnxRuntimeSession:
         left = itertools.repeat(None) if inferences is None else iter(range(inferences))
 
         def loop() -> list[float]:
-            latencies_s = []
+            latencies_s: list[float] = []
             for _ in left:
-                if (begun := time.perf_counter()) >= until:
+                if (begun := time.perf_counter()) >= until and latencies_s:
                     break
                 self._session.run(None, feeds)
                 latencies_s.append(time.perf_counter() - begun)
