@@ -87,8 +87,8 @@ def test_input_that_changes_before_it_is_used(sectioned, held, capfd):
     statuses = [exec_obj.waitForCompletion() for exec_obj, _, _ in others]
     assert statuses == [S.QS_ERROR] * 4
     log = capfd.readouterr().err
-    assert "buffer `x`, bytes 24 to 31 (section 2): its CRC was" in log
-    assert "when it was submitted" in log
+    changed = "buffer `x` changed between submission and start of the inference"
+    assert f"{changed}: bytes 24 to 31 (section 2) have CRC" in log
     # The next one is judged again.
     exec_obj, x, _ = others[-1]
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
@@ -105,7 +105,8 @@ def test_output_that_changes_before_it_is_collected(whole, capfd):
     assert np.any(y)
     y[0, 0] += 1
     assert exec_obj.waitForCompletion() == S.QS_ERROR
-    assert "buffer `y`, bytes 0 to 31 (section 0)" in capfd.readouterr().err
+    changed = "buffer `y` changed between end and collection of the inference"
+    assert f"{changed}: bytes 0 to 31 (section 0)" in capfd.readouterr().err
     # Only the first wait compares; from then on the caller may write to the array.
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS
 

@@ -115,20 +115,20 @@ qaic_qpc::errors! {
         ThreadCount { found: usize = 11, cores: u16 = 2, threads: u16 = 6 } => "stats.thread_count",
         /// A record refers to a core or thread that does not exist, or that another record describes.
         #[error(
-            "record {index} of section {} is for core {core} thread {thread}, which is missing or has another record",
+            "record {index} of section {}: core {core} thread {thread} does not exist or already has a record",
             name_of(*section)
         )]
         CoreNumber { section: u32 = 3, index: usize = 4, core: u16 = 9, thread: u8 = 0 }
             => "stats.core_number",
         /// The threads do not partition the operations.
         #[error(
-            "core {core} thread {thread} has {count} OP records from {first} on, expected from {expected} on (of {ops})"
+            "the {count} OP records of core {core} thread {thread} begin at {first}, expected {expected} (of {ops})"
         )]
         OpRanges {
             core: u16 = 0, thread: u8 = 1, first: u32 = 10, count: u32 = 5, expected: u64 = 12, ops: usize = 40,
         } => "stats.op_ranges",
         /// Some operations belong to no thread.
-        #[error("OP records {first} to {ops} belong to no thread")]
+        #[error("the OP records from index {first} to the end ({ops}) belong to no thread")]
         OpsUnclaimed { first: u64 = 38, ops: usize = 40 } => "stats.ops_unclaimed",
         /// An operation is among those of another thread.
         #[error("OP record {index} of core {core} thread {thread} is in the range of another thread")]

@@ -152,7 +152,7 @@ crate::errors! {
         #[error("the header declares {declared} bytes, the file has {actual}")]
         SizeMismatch { declared: u64 = 4096, actual: u64 = 1024 } => "qpc.size_mismatch",
         /// Only self-contained containers can be stored.
-        #[error("compression type {found} is not supported; only self-contained containers are")]
+        #[error("compression type {found} is not supported; expected a self-contained container")]
         CompressionType { found: u16 = 2 } => "qpc.compression_type",
         /// The segment table lies outside the container, or inside its header.
         #[error("the table of {count} segments at {pointer:#x} (base {base:#x}) is outside the {size} bytes")]
@@ -188,12 +188,10 @@ crate::errors! {
             segment: String = "constantsdesc.bin".into(), needed: u64 = 16, found: u64 = 3,
         } => "qpc.segment_too_short",
         /// A payload has changed since the container was written.
-        #[error(
-            "segment {segment}: the stored CRC is {stored:#010x}, the data have {computed:#010x}; the file is damaged"
-        )]
+        #[error("segment {segment} is damaged: the CRC of its data is {computed:#010x}, expected {stored:#010x}")]
         CrcMismatch {
             segment: String = "constants.bin".into(), stored: u32 = 0x1a2b_3c4d, computed: u32 = 0x5e6f_7a8b,
-        } => "qpc.crc_mismatch",
+        } => "qpc.crc_mismatch" hint "copy the container again, or compile the model again",
         // Messages.
         /// A protobuf message cannot be decoded.
         #[error("{message} at byte {offset}: {defect}")]
@@ -237,7 +235,7 @@ crate::errors! {
             binding: String = "image".into(), buffer: u32 = 0, offset: u64 = 64, len: u64 = 64, size: u64 = 100,
         } => "qpc.dma_out_of_bounds",
         /// The direction of a copy differs from that of its buffer or its binding.
-        #[error("binding {binding}: DMA buffer {buffer} has the other direction")]
+        #[error("binding {binding}: DMA buffer {buffer} transfers in the opposite direction")]
         DmaDirection { binding: String = "image".into(), buffer: u32 = 0 } => "qpc.dma_direction",
         /// A partial input is not a one-dimensional copy without conversion.
         #[error("binding {binding}: a partial input must be one-dimensional and not converted")]
@@ -279,9 +277,9 @@ crate::errors! {
         FlatBuffer {
             table: &'static str = "metadata", offset: u64 = 40, defect: FlatDefect = FlatDefect::OutOfBounds,
         } => "qpc.flatbuffer",
-        /// The legacy metadata struct points outside its section.
-        #[error("legacy metadata: {field} is outside the {size} bytes")]
-        LegacyMetadata { field: &'static str = "dma requests", size: u64 = 128 } => "qpc.legacy_metadata",
+        /// A field of the legacy metadata struct is outside its section, or is text without UTF-8 or NUL.
+        #[error("legacy metadata: field {field} is not valid data or UTF-8 text within the {size} bytes")]
+        LegacyMetadata { field: &'static str = "dmaRequests", size: u64 = 128 } => "qpc.legacy_metadata",
         /// The metadata has another major version.
         #[error("metadata version {found} is not supported; expected {supported}")]
         MetadataVersion { found: u16 = 9, supported: u16 = 0 } => "qpc.metadata_version" "QpcVersionError",
@@ -310,7 +308,7 @@ crate::errors! {
         #[error("{what} would be too large")]
         TooLarge { what: &'static str = "the container" } => "qpc.too_large" "QpcError",
         /// A user buffer is larger than its tensor, or a list does not have one element per binding.
-        #[error("{binding}: {found} given, at most {max} possible")]
+        #[error("{binding}: found {found}, expected at most {max}")]
         BufferSize { binding: String = "image".into(), found: u64 = 128, max: u64 = 64 }
             => "qpc.buffer_size" "QpcError",
     }

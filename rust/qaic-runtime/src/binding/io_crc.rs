@@ -65,7 +65,7 @@ impl IoCheck {
     ) -> Result<(), RuntimeError> {
         for (index, (binding, taken)) in bindings.inputs.iter().zip(&self.taken.inputs).enumerate() {
             if let InputBinding::Memory(memory) = binding {
-                self.compare(memory.as_slice(), taken, "submitted", "read", || name(index))?;
+                self.compare(memory.as_slice(), taken, "submission", "start", || name(index))?;
             }
         }
         Ok(())
@@ -97,7 +97,7 @@ impl IoCheck {
         let taken = self.taken.outputs.iter().zip(&self.output_bytes);
         for (index, (binding, (taken, bytes))) in bindings.outputs.iter().zip(taken).enumerate() {
             if let OutputBinding::Memory(memory) = binding {
-                self.compare(head(memory, *bytes), taken, "computed", "collected", || name(index))?;
+                self.compare(head(memory, *bytes), taken, "end", "collection", || name(index))?;
             }
         }
         Ok(())
@@ -194,7 +194,7 @@ mod tests {
         let error = check.check_inputs(&bindings, |index| format!("x{index}")).unwrap_err();
         assert_eq!(error.code(), "inference.io_crc");
         let text = error.to_string();
-        assert!(text.contains("`x0`, bytes 96 to 99 (section 3)"), "{text}");
+        assert!(text.contains("start of the inference: bytes 96 to 99 (section 3)"), "{text}");
 
         // What follows the tensor is the caller's.
         check.take_outputs(&bindings, iter::once(90));

@@ -28,16 +28,16 @@ qaic_qpc::errors! {
             => "input.state_required" "MissingInputError" [binding],
         /// A buffer of a program compiled with `io_crc` was changed while an inference used it.
         #[error(
-            "buffer `{binding}`, bytes {begin} to {} (section {section}): its CRC was {taken:#010x} when it was \
-             {first}, and {found:#010x} when it was {second}; the memory changed in between",
+            "buffer `{binding}` changed between {first} and {second} of the inference: bytes {begin} to {} (section \
+             {section}) have CRC {found:#010x}, expected {taken:#010x}",
             end.saturating_sub(1)
         )]
         IoCrc {
             binding: String = "image".into(), section: u64 = 2, begin: u64 = 512, end: u64 = 768,
-            first: &'static str = "submitted", second: &'static str = "read", taken: u32 = 0x1a2b_3c4d,
+            first: &'static str = "submission", second: &'static str = "start", taken: u32 = 0x1a2b_3c4d,
             found: u32 = 0x5e6f_7a8b,
         } => "inference.io_crc" "InferenceError" [binding, section, taken, found]
-            hint "do not change the arrays of an inference before it ends",
+            hint "do not write to the arrays of an inference before its results are collected",
         /// The value of `QAIC_CPU_DEVICES` is not a number.
         #[error("QAIC_CPU_DEVICES is {found:?}; a number of virtual cards is expected")]
         VirtualCards { found: String = "many".into() } => "option.cpu_devices",
