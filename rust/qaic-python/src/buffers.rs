@@ -1,7 +1,7 @@
-//! The buffer protocol in both directions; the only part of this crate with unsafe code.
+//! The buffer protocol in both directions.
 //!
-//! Arrays come in as [`Exports`] and go out as [`OutputBuffer`] or [`BytesView`]. numpy's own structures are never read, so
-//! any numpy works.
+//! [`Exports`] holds input arrays; [`OutputBuffer`] and [`BytesView`] export memory. The code never reads numpy's own
+//! structures, so it works with any numpy version.
 
 mod export;
 mod numpy;
@@ -26,10 +26,10 @@ pub(crate) use export::{BufferExport, release_dropped};
 pub(crate) use numpy::{array_over, as_array};
 pub(crate) use qbuffer::{PyQBuffer, ReleaseDropped, copied, zeroed};
 
-/// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
+/// Buffers that Python objects have exported to this module. Each keeps its object alive and its memory in place.
 #[derive(Default)]
 pub(crate) struct Exports {
-    // Filled in place and never moved while filled: an exporter may let `shape` point into the structure.
+    // The vector is never reallocated after an export: an exporter may let `shape` point into the structure.
     buffers: Vec<ffi::Py_buffer>,
 }
 
@@ -38,7 +38,7 @@ unsafe impl Send for Exports {}
 // SAFETY: a shared reference only reads the structures, which nothing changes meanwhile.
 unsafe impl Sync for Exports {}
 
-/// An exported buffer: its memory, and what it looks like.
+/// Memory and layout of an exported buffer.
 pub(crate) struct Exported<'a> {
     pub(crate) id: ArrayId,
     pub(crate) memory: HostSlice<'a>,
@@ -46,14 +46,14 @@ pub(crate) struct Exported<'a> {
 }
 
 impl Exports {
-    /// Room for `count` buffers without further allocation.
+    /// Creates an empty list with capacity for `count` buffers.
     pub(crate) fn with_capacity(count: usize) -> Self {
         Self { buffers: Vec::with_capacity(count) }
     }
 
-    /// Takes the C-contiguous buffer of `value`; `None` when it has none (or, for `writable`, is read-only).
+    /// Takes the C-contiguous buffer of `value`.
     ///
-    /// More buffers than [`Exports::with_capacity`] made room for are refused the same way.
+    /// Returns `None` if `value` has none, if it is read-only and `writable` is true, or if the list is full.
     pub(crate) fn take(&mut self, value: &Bound<'_, PyAny>, writable: bool) -> Option<Exported<'_>> {
         if self.buffers.len() == self.buffers.capacity() {
             return None;
@@ -64,7 +64,7 @@ impl Exports {
         // SAFETY: `slot` is writable room for one structure; the thread is attached, as `value` proves.
         let status = unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), slot, flags) };
         if status != 0 {
-            // The reason is of no use: the caller converts the value or names its type.
+            // The caller converts the value or reports its type, so it does not need this error.
             drop(PyErr::take(value.py()));
             return None;
         }
@@ -74,7 +74,6 @@ impl Exports {
         self.buffers.last().map(|buffer| describe(ArrayId(filled - 1), buffer))
     }
 
-    /// Releases the buffers.
     pub(crate) fn clear(&mut self, _attached: Python<'_>) {
         for buffer in &mut self.buffers {
             // SAFETY: filled by `take`, released once because the vector is emptied below.
@@ -85,17 +84,17 @@ impl Exports {
 }
 
 impl Arrays for Exports {
-    // Nothing where the buffer was cleared.
+    // Returns an empty slice for a released buffer.
     fn memory(&self, id: ArrayId) -> HostSlice<'_> {
         self.buffers.get(id.0).map_or(HostSlice::empty(), memory_of)
     }
 
-    // Nothing of a buffer that was not taken to be written.
+    // Returns an empty slice for a read-only or released buffer.
     fn memory_mut(&self, id: ArrayId) -> HostSliceMut<'_> {
         match self.buffers.get(id.0) {
             Some(buffer) if buffer.readonly == 0 => {
                 let len = usize::try_from(buffer.len).unwrap_or(0);
-                // SAFETY: as for `memory_of`; the exporter says that it may be written.
+                // SAFETY: as for `memory_of`; the exporter marked the memory as writable.
                 unsafe { HostSliceMut::new(buffer.buf.cast(), len) }
             }
             _ => HostSliceMut::empty(),
@@ -141,7 +140,7 @@ fn describe(id: ArrayId, buffer: &ffi::Py_buffer) -> Exported<'_> {
     Exported { id, memory, argument }
 }
 
-/// The shape or the strides of a buffer.
+/// Returns the shape or the strides of a buffer.
 ///
 /// # Safety
 ///
@@ -154,7 +153,7 @@ unsafe fn entries<'a>(first: *const isize, count: i32) -> &'a [isize] {
     }
 }
 
-/// Reads any bytes-like object.
+/// Passes the bytes of any bytes-like object to `read`.
 pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlice<'_>) -> T) -> PyResult<T> {
     let mut exports = Exports::with_capacity(1);
     let Some(exported) = exports.take(value, false) else {
@@ -168,8 +167,8 @@ pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlic
     Ok(result)
 }
 
-/// A copy of the bytes of any bytes-like object.
-#[allow(clippy::redundant_closure_for_method_calls)] // the method is not one for views of every lifetime
+/// Copies the bytes of any bytes-like object.
+#[allow(clippy::redundant_closure_for_method_calls)] // the method is not generic over the view's lifetime
 pub(crate) fn copied_bytes(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     with_bytes(value, |bytes| bytes.to_vec())
 }
@@ -178,7 +177,8 @@ pub(crate) fn copied_bytes(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 ///
 /// # Safety
 ///
-/// `view` is what a `__getbuffer__` call was given; the `len` bytes at `address` and `layout` live as long as `owner`.
+/// `view` is the argument of a `__getbuffer__` call; the `len` bytes at `address` and `layout` live as long as
+/// `owner`.
 unsafe fn fill(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
@@ -196,7 +196,7 @@ unsafe fn fill(
         return Err(PyBufferError::new_err("the memory is read-only"));
     }
     let wanted = |flag: c_int| flags & flag == flag;
-    // Numbers in C order are in Fortran's as well where at most one dim has more than one.
+    // C order and Fortran order are the same if at most one dim is larger than 1.
     let dims = layout.shape.iter().filter(|&&dim| dim != 1);
     if wanted(ffi::PyBUF_F_CONTIGUOUS) && len != 0 && dims.count() > 1 {
         view.obj = ptr::null_mut();
@@ -217,7 +217,7 @@ unsafe fn fill(
     Ok(())
 }
 
-/// An output of an inference. Its memory goes back to its pool when the last array over it is gone.
+/// An output of an inference. Its memory returns to the pool when the last array that refers to it is gone.
 #[pyclass(frozen, module = "qaic._core")]
 pub(crate) struct OutputBuffer {
     storage: Storage,
@@ -236,13 +236,13 @@ impl OutputBuffer {
     }
 }
 
-/// Bytes that views may show for as long as they keep the owner.
+/// Bytes that views may expose while they keep the owner alive.
 ///
 /// # Safety
 ///
-/// [`ImmutableBytes::bytes`] gives the same memory at each call, which nothing writes to while the owner lives.
+/// [`ImmutableBytes::bytes`] returns the same memory at each call; nothing writes to it while the owner lives.
 pub(crate) unsafe trait ImmutableBytes: Send + Sync {
-    /// All of them.
+    /// Returns all bytes.
     fn bytes(&self) -> &[u8];
 }
 
@@ -253,11 +253,11 @@ unsafe impl ImmutableBytes for Image {
     }
 }
 
-/// Memory that nothing writes any more.
+/// Memory that no code writes to any more.
 pub(crate) enum ReadOnlyBytes {
-    /// A file.
+    /// A file that is read or mapped.
     File(FileBytes),
-    /// A Python `bytes`, which is never written to.
+    /// A Python `bytes` object, which is immutable.
     Python(PyBackedBytes),
     /// A copy.
     Owned(Box<[u8]>),
@@ -296,7 +296,7 @@ impl FrozenBytes for ReadOnlyBytes {
     }
 }
 
-/// Read-only view of bytes of a container or stats buffer. Keeps its owner, mapped as it is.
+/// Read-only view of the bytes of a container or stats buffer. It keeps the owner alive.
 #[pyclass(frozen, module = "qaic._core")]
 pub(crate) struct BytesView {
     owner: Arc<dyn ImmutableBytes>,
@@ -306,13 +306,13 @@ pub(crate) struct BytesView {
 }
 
 impl BytesView {
-    /// View of all that `owner` keeps.
+    /// Creates a view of all bytes of `owner`.
     pub(crate) fn whole<T: ImmutableBytes + 'static>(owner: T) -> Self {
         let len = owner.bytes().len();
         Self { owner: Arc::new(owner), start: 0, len, layout: ArrayLayout::of_bytes(len) }
     }
 
-    /// View of `range` of the owner's bytes; `None` when it does not lie inside.
+    /// Creates a view of `range` of the owner's bytes; `None` if the range is not within them.
     pub(crate) fn new<T: ImmutableBytes + 'static>(
         owner: &Arc<T>,
         range: std::ops::Range<usize>,
@@ -322,7 +322,6 @@ impl BytesView {
         Some(Self { owner: Arc::<T>::clone(owner), start: range.start, len, layout })
     }
 
-    /// The bytes that it shows.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.owner.bytes()[self.start..][..self.len]
     }

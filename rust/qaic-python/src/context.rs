@@ -1,4 +1,4 @@
-//! `_core.Context` and what a process's environment says about devices.
+//! `_core.Context` and the devices that the environment variables describe.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::emu_control;
 use crate::errors::{Raise, from_runtime, record};
 use crate::gil::Detach;
 
-/// The devices of this process. Reads `QAIC_DEVICE` and the other variables that decide them when it is made
-/// (docs/reference/environment.md).
+/// The devices of this process. The constructor reads `QAIC_DEVICE` and the other variables in
+/// docs/reference/environment.md.
 #[pyclass(frozen, name = "Context", module = "qaic._core")]
 pub(crate) struct PyContext {
     context: Arc<Context>,
@@ -39,8 +39,8 @@ impl PyContext {
         Ok(Self { context: open_context(py)? })
     }
 
-    /// A context with one `cpu` device of its own, whatever the environment says: the compiler runs models there without
-    /// taking cores from other programs.
+    /// Creates a context with its own `cpu` device, independent of the environment. The compiler uses it to run
+    /// models without taking cores from other programs.
     #[staticmethod]
     fn own_cpu(py: Python<'_>) -> PyResult<Self> {
         let options = RegistryOptions {
@@ -52,44 +52,44 @@ impl PyContext {
         Ok(Self { context })
     }
 
-    /// One dictionary per device: `id`, `kind`, `name`, `status` with a `reason` for errors, and the figures of its
+    /// Returns one dictionary per device: `id`, `kind`, `name`, `status` with a `reason` for errors, and its
     /// resources.
     ///
-    /// Blocking, without the interpreter lock: cards are asked, each a minute at most, and cores that are counted across
-    /// processes are counted by the system.
+    /// Blocking, without the interpreter lock: queries each card for at most one minute, and the system for cores
+    /// that processes share.
     fn devices<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.context.devices.iter().map(|device| describe(py, device)).collect()
     }
 
-    /// Ids of the devices, without asking them anything.
+    /// Returns the ids of the devices, without querying the devices.
     fn ids(&self) -> Vec<u32> {
         self.context.devices.iter().map(|device| device.id().0).collect()
     }
 
-    /// Kind of a device, without asking it anything: `cpu`, `kmd` or `noop`.
+    /// Returns the kind of a device, without querying it: `cpu`, `kmd` or `noop`.
     fn kind(&self, py: Python<'_>, dev_id: u32) -> PyResult<&'static str> {
         let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
         Ok(device.kind().name())
     }
 
-    /// Returns the facts that a card reports; `None` for a device that is no card.
+    /// Returns the facts that a card reports; `None` for a device that is not a card.
     ///
-    /// Blocking, without the interpreter lock: its firmware is asked, a minute at most.
+    /// Blocking, without the interpreter lock: queries the firmware for at most one minute.
     fn card<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Option<Bound<'py, PyAny>>> {
         let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
         let facts = py.asking(|| Ok(device.facts()))?;
         facts.map(|facts| record(py, &facts.record())).transpose()
     }
 
-    /// Resets a device with everything that is on it, also of other processes.
+    /// Resets a device and discards its programs, including those of other processes.
     ///
-    /// Blocking, without the interpreter lock: until the reset has begun.
+    /// Blocking, without the interpreter lock, until the reset has begun.
     fn reset(&self, py: Python<'_>, dev_id: u32) -> PyResult<()> {
         let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
         py.detached(|_| Ok(device.reset()))?.map_err(|error| from_runtime(py, error))
     }
 
-    /// The dictionary of one device.
+    /// Returns the dictionary of one device.
     fn resources<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Bound<'py, PyAny>> {
         let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
         describe(py, device)
@@ -98,24 +98,24 @@ impl PyContext {
 
 fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'py, PyAny>> {
     let ask = || Ok(DeviceDescription::of(&**device));
-    // Only cards are asked over something that may not answer.
+    // Only a query of a card can remain unanswered.
     let found = if device.kind() == DeviceKind::Card { py.asking(ask)? } else { py.detached(|_| ask())? };
     record(py, &found)
 }
 
-/// Watches the forks of this process, also those that do not go through Python.
+/// Registers fork handlers, which also run for forks outside Python.
 pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
     static WATCHED: PyOnceLock<()> = PyOnceLock::new();
     WATCHED.get_or_try_init(py, || py.detached(|_| fork::watch())).copied()
 }
 
-/// Lets programs of this process load a library with custom operators.
+/// Allows programs of this process to load a library with custom operators.
 #[pyfunction]
 pub(crate) fn allow_custom_op_library(path: PathBuf) {
     custom_ops::allow(path);
 }
 
-/// A context over the devices the environment describes.
+/// Opens a context for the devices that the environment describes.
 pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
     custom_ops::allow_listed();
     let options = RegistryOptions::from_environment(engine_candidates(py)?);
@@ -126,17 +126,17 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
     Context::new(&options).map_err(|error| from_runtime(py, error))
 }
 
-/// Makes the directory in which processes of this user meet, or checks that no other user can use it.
+/// Creates the directory that processes of this user share, or checks that no other user has access to it.
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub(crate) fn open_user_directory(py: Python<'_>, path: Option<PathBuf>) -> PyResult<PathBuf> {
     py.detached(|_| UserDirectory::of_this_user(path).open().map(Path::to_owned))
 }
 
-/// Places where the library of ONNX Runtime may be, best first.
+/// Returns paths where the ONNX Runtime library may be, in order of preference.
 ///
-/// `QAIC_ONNXRUNTIME_LIB` alone when it is set; else those of the installed package, found without importing it (that
-/// would cost 200 ms and load a second copy).
+/// If `QAIC_ONNXRUNTIME_LIB` is set, this is its path only. Otherwise these are paths in the installed package, which
+/// is located without an import: the import takes 200 ms and loads a second copy.
 fn engine_candidates(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
     if let Some(path) = named_engine() {
         return Ok(vec![path]);
@@ -151,7 +151,7 @@ fn engine_candidates(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Runs a load so that Ctrl-C ends it; `load` is given the token to pass on.
+/// Runs a load that Ctrl-C can end; `load` receives the cancellation token.
 pub(crate) fn cancellable_load<T: Ungil + Send>(
     py: Python<'_>,
     load: impl FnOnce(CancellationToken) -> Result<T, RuntimeError> + Ungil + Send,
@@ -159,7 +159,7 @@ pub(crate) fn cancellable_load<T: Ungil + Send>(
     load_until(py, None, load)
 }
 
-/// [`cancellable_load`] that has to end by `deadline`.
+/// [`cancellable_load`] with a `deadline`.
 pub(crate) fn load_until<T: Ungil + Send>(
     py: Python<'_>,
     deadline: Option<Deadline>,
@@ -169,7 +169,7 @@ pub(crate) fn load_until<T: Ungil + Send>(
     py.watched_until(deadline, "the load of a program", &token, || load(token.clone()))
 }
 
-/// Path and version of the engine of the `cpu` device, loading it if necessary.
+/// Returns path and version of the engine of the `cpu` device, and loads it if necessary.
 ///
 /// Blocking: the first call maps the library.
 #[pyfunction]
@@ -207,8 +207,8 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     })
 }
 
-/// Writes the graph that the engine of the `cpu` device makes of a program into an empty folder, and gives its path. It is
-/// an ONNX file without the values of its larger initializers.
+/// Writes the graph that the engine of the `cpu` device optimized for a program into an empty folder, and returns its
+/// path. The graph is an ONNX file without the values of large initializers.
 ///
 /// Blocking, without the interpreter lock; Ctrl-C ends it.
 #[pyfunction]

@@ -1,4 +1,4 @@
-//! `_core.EmuControl`: controls an emulated card, for tests, and shows what a card goes through.
+//! `_core.EmuControl`: controls an emulated card in tests, and reports its calls and resources.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::errors::{from_runtime, record};
 use crate::gil::{Detach, signal_pending};
 use crate::rt::status::refused;
 
-/// Lets emulated cards end with the interpreter, once. An inference without end would go on computing while the engine's
-/// library is being taken down.
+/// Ends the emulated cards at interpreter exit; registers the exit handler once. An endless inference would otherwise
+/// compute while the engine's library is unloaded.
 pub(crate) fn end_with_interpreter(py: Python<'_>) -> PyResult<()> {
     static REGISTERED: PyOnceLock<()> = PyOnceLock::new();
     let register = || {
@@ -26,7 +26,7 @@ pub(crate) fn end_with_interpreter(py: Python<'_>) -> PyResult<()> {
     REGISTERED.get_or_try_init(py, register).map(drop)
 }
 
-/// Takes everything off all emulated cards of this process.
+/// Ends all work on the emulated cards of this process.
 #[pyfunction]
 fn end_all(py: Python<'_>) -> PyResult<()> {
     py.detached(|_| {
@@ -37,7 +37,7 @@ fn end_all(py: Python<'_>) -> PyResult<()> {
     })
 }
 
-/// The hand on the emulated card with this id.
+/// Controls the emulated card with this id.
 #[pyclass(frozen, name = "EmuControl", module = "qaic._core")]
 pub(crate) struct PyEmuControl {
     control: Control,
@@ -53,13 +53,13 @@ impl PyEmuControl {
         Ok(Self { control })
     }
 
-    /// The hands on all emulated cards that this process has had, whatever the variables said at the time.
+    /// Returns controls of all emulated cards that this process has had, regardless of the present environment.
     #[staticmethod]
     fn every() -> Vec<Self> {
         Context::emulated_cards().into_iter().map(|control| Self { control }).collect()
     }
 
-    /// Resets the card with everything that is on it. It is online again some time later, or after `hurry`.
+    /// Resets the card and discards its programs. The card is online again some time later, or after `hurry`.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         py.detached(|_| {
             self.control.reset();
@@ -67,7 +67,8 @@ impl PyEmuControl {
         })
     }
 
-    /// Lets the cores of a channel fail. They start again some time later, or after `hurry`; without power never.
+    /// Makes the cores of a channel fail. They restart some time later, or after `hurry`; never if `power_up` is
+    /// false.
     #[pyo3(signature = (channel, power_up = true))]
     fn restart_cores(&self, py: Python<'_>, channel: u32, power_up: bool) -> PyResult<()> {
         py.detached(|_| {
@@ -76,7 +77,7 @@ impl PyEmuControl {
         })
     }
 
-    /// Lets everything happen at once that would happen later.
+    /// Runs all delayed events immediately.
     fn hurry(&self, py: Python<'_>) -> PyResult<()> {
         py.detached(|_| {
             self.control.hurry();
@@ -84,7 +85,7 @@ impl PyEmuControl {
         })
     }
 
-    /// Replaces the plan of what goes wrong; its numbers and times begin again.
+    /// Replaces the fault plan and restarts its counters and times.
     fn set_faults(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         let plan = FaultPlan::parse(text, Target::Card);
         let plan = plan.map_err(|error| from_runtime(py, refused(error.to_string())))?;
@@ -94,12 +95,12 @@ impl PyEmuControl {
         })
     }
 
-    /// System calls that are blocked.
+    /// Number of system calls that are blocked.
     fn waiters(&self, py: Python<'_>) -> PyResult<usize> {
         py.detached(|_| Ok(self.control.waiters()))
     }
 
-    /// Waits until `count` system calls or more are blocked; whether they are.
+    /// Waits until at least `count` system calls are blocked; returns false if `timeout` seconds pass first.
     ///
     /// Blocking, without the interpreter lock; Ctrl-C ends it.
     #[pyo3(signature = (count = 1, timeout = 10.0))]
@@ -111,7 +112,7 @@ impl PyEmuControl {
         })
     }
 
-    /// System calls made so far, of all kinds by name, or of one kind.
+    /// Number of system calls so far: a dictionary by name, or the number of the calls with this `name`.
     #[pyo3(signature = (name = None))]
     fn calls<'py>(&self, py: Python<'py>, name: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
         match name {
@@ -123,7 +124,7 @@ impl PyEmuControl {
         }
     }
 
-    /// Transfers that ended with another status than 0. The driver reports them to no caller.
+    /// Number of transfers that ended with a status other than 0. The driver does not report them to callers.
     fn dma_errors(&self, py: Python<'_>) -> PyResult<u64> {
         py.detached(|_| Ok(self.control.dma_errors()))
     }
@@ -134,7 +135,7 @@ impl PyEmuControl {
         record(py, &py.detached(|_| Ok(self.control.resource_usage()))?)
     }
 
-    /// Returns the differences from an unused card, one a line; empty if there are none.
+    /// Returns the differences from an unused card, one per line; empty if there are none.
     fn invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         py.detached(|_| Ok(self.control.invariants()))
     }

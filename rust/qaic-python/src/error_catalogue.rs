@@ -1,11 +1,11 @@
-//! Which code is which exception and which status, as data: `make docs` writes the reference page from it.
+//! Table of error codes with their exceptions and statuses. `make docs` generates the reference page from it.
 
 use pyo3::prelude::*;
 use qaic_qpc::QpcError;
 use qaic_runtime::{QStatus, RuntimeError};
 use qaic_stats::StatsError;
 
-/// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
+/// Exceptions and codes of errors that the binding detects. A test compares the list with the sources.
 const OWN: [(&str, &str); 16] = [
     ("CompileError", "compile.engine_refused"),
     ("InputError", "quant.not_finite"),
@@ -27,8 +27,8 @@ const OWN: [(&str, &str); 16] = [
 
 type Row = (&'static str, &'static str, &'static str, String);
 
-/// (code, exception, status, message of an example) of every error of the runtime and of containers, then of statistics,
-/// which have no status, and last the exceptions of the binding, which have neither status nor example.
+/// (code, exception, status, example message) of every error. Errors of statistics have no status; errors of the
+/// binding have neither status nor example. The order is runtime, containers, statistics, binding.
 #[pyfunction]
 pub(crate) fn error_catalogue() -> Vec<Row> {
     let containers = QpcError::examples().into_iter().map(RuntimeError::from);

@@ -1,7 +1,7 @@
 //! The exception classes and the only mapping from Rust errors to them.
 //!
-//! The classes have several bases each (an input error is also a `ValueError`), which the stable ABI can only make by
-//! running Python source: `exceptions.py` beside this file, compiled into the module.
+//! Each class has several bases (an input error is also a `ValueError`). The stable ABI can create such classes only
+//! from Python source: `exceptions.py` in this folder, which is compiled into the module.
 
 use std::ffi::CString;
 
@@ -20,13 +20,12 @@ fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     MODULE
         .get_or_try_init(py, || {
             let source = CString::new(include_str!("exceptions.py"))?;
-            // The source runs in the compiled module, and names `qaic.errors` as the home of its classes.
+            // The classes report `qaic.errors` as their module, although this source runs in the compiled module.
             PyModule::from_code(py, &source, c"qaic/exceptions.py", c"qaic._core").map(Bound::unbind)
         })
         .map(|module| module.bind(py))
 }
 
-/// The class of this name.
 pub(crate) fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     module(py)?.getattr(name)
 }
@@ -34,7 +33,7 @@ pub(crate) fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
 /// Adds every class, and the function that unpickles them, to the compiled module.
 pub(crate) fn register(target: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = target.py();
-    // The source is compiled in this module's place, so it also replaces the docstring of the module.
+    // The source runs under the name of this module, so it also replaces the module's docstring.
     let (name, file) = (target.getattr("__name__")?, target.getattr("__file__")?);
     let classes = module(py)?.dict().copy()?;
     target.setattr("__name__", name)?;
@@ -47,7 +46,7 @@ pub(crate) fn register(target: &Bound<'_, PyModule>) -> PyResult<()> {
     target.add("_rebuild", class(py, "_rebuild")?)
 }
 
-/// One exception of the tree, ready to raise.
+/// An exception of the tree that is ready to raise.
 pub(crate) struct Raise<'py> {
     py: Python<'py>,
     code: &'static str,
@@ -65,7 +64,7 @@ impl<'py> Raise<'py> {
         Self { py, code, message: message.into(), report: ErrorReport::of(class) }
     }
 
-    /// An error of Rust with what it says of itself.
+    /// Converts an error with its code, message and report.
     fn reported(py: Python<'py>, code: &'static str, message: String, report: ErrorReport) -> Self {
         Self { py, code, message, report }
     }
@@ -109,18 +108,17 @@ fn figure<'py>(py: Python<'py>, value: &Figure) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// The exception for a container error.
 pub(crate) fn from_qpc(py: Python<'_>, error: &QpcError) -> PyErr {
     Raise::reported(py, error.code(), error.to_string(), error.report()).build()
 }
 
-/// The exception for a container error in a file.
+/// Returns the exception for an error of a container file.
 pub(crate) fn from_qpc_file(py: Python<'_>, error: &QpcError, path: &str) -> PyErr {
     let report = error.report().with("path", path);
     Raise::reported(py, error.code(), format!("{path}: {error}"), report).build()
 }
 
-/// The exception for an error of statistics; `path` is the file they are in.
+/// Returns the exception for an error of statistics, which were read from the file `path`.
 pub(crate) fn from_stats(py: Python<'_>, error: &StatsError, path: Option<&str>) -> PyErr {
     let Some(path) = path else {
         return Raise::reported(py, error.code(), error.to_string(), error.report()).build();
@@ -129,7 +127,6 @@ pub(crate) fn from_stats(py: Python<'_>, error: &StatsError, path: Option<&str>)
     Raise::reported(py, error.code(), format!("{path}: {error}"), report).build()
 }
 
-/// The exception for a runtime error.
 pub(crate) fn from_runtime(py: Python<'_>, error: impl Into<RuntimeError>) -> PyErr {
     let error = error.into();
     match error.detail() {
@@ -139,7 +136,7 @@ pub(crate) fn from_runtime(py: Python<'_>, error: impl Into<RuntimeError>) -> Py
     }
 }
 
-/// The built-in `OSError` subclass of an I/O error, with errno and file name.
+/// Returns the built-in `OSError` subclass for an I/O error, with errno and file name.
 pub(crate) fn os_error(py: Python<'_>, path: &str, source: &std::io::Error) -> PyErr {
     let errno = source.raw_os_error().unwrap_or(match source.kind() {
         std::io::ErrorKind::IsADirectory => 21,
@@ -153,18 +150,18 @@ pub(crate) fn os_error(py: Python<'_>, path: &str, source: &std::io::Error) -> P
     PyOSError::new_err((errno, text, path.to_owned()))
 }
 
-/// The JSON text of a value of ours, all of which can be written.
+/// Serializes a value of this module as JSON; this cannot fail for the types in use.
 pub(crate) fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
     serde_json::to_string(value)
         .map_err(|error| Raise::new(py, "InternalError", "internal.json", error.to_string()).build())
 }
 
-/// A value of ours as Python reads its JSON.
+/// Converts a value to Python objects by way of JSON.
 pub(crate) fn record<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?.call_method1("loads", (to_json(py, value)?,))
 }
 
-/// Raised when Rust code of ours panicked.
+/// Returns the exception for a panic in Rust code.
 pub(crate) fn panicked(py: Python<'_>, payload: &(dyn std::any::Any + Send)) -> PyErr {
     let text = payload
         .downcast_ref::<&str>()

@@ -1,4 +1,4 @@
-//! The one door through which calls leave the interpreter lock: panics, errors and Ctrl-C are handled here, once.
+//! All calls that release the interpreter lock. This module handles panics, errors and Ctrl-C of such calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::errors;
 pub(crate) trait Detach<'py>: Sized {
     /// Runs `work` without the interpreter lock on the calling thread.
     ///
-    /// For work that ends by itself within milliseconds, or that waits in the scope of [`answering_signals`].
+    /// The work must end within milliseconds, or wait in the scope of [`answering_signals`].
     fn detached<T: Ungil + Send>(
         self,
         work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 
-    /// Runs `work`, which may take long and knows nothing of signals, so that Ctrl-C ends it.
+    /// Runs long `work` that does not handle signals, and ends it at Ctrl-C.
     ///
-    /// On the main thread the work moves to another thread while this one watches; elsewhere no signal can arrive and it
-    /// runs right here. `token` is then the current one of the work, and is cancelled again and again until the work has
-    /// ended.
+    /// On the main thread, the work moves to another thread while this one checks for signals. Other threads receive
+    /// no signals, so they run the work themselves. `token` is the work's current token; it is cancelled repeatedly
+    /// until the work has ended.
     fn watched<T: Ungil + Send>(
         self,
         token: &CancellationToken,
@@ -37,7 +37,7 @@ pub(crate) trait Detach<'py>: Sized {
         self.watched_until(None, "a call", token, work)
     }
 
-    /// [`Self::watched`] for work that has to end by `deadline` too; `what` names it then.
+    /// [`Self::watched`] with a `deadline`; the timeout error contains `what`.
     fn watched_until<T: Ungil + Send>(
         self,
         deadline: Option<Deadline>,
@@ -46,23 +46,23 @@ pub(crate) trait Detach<'py>: Sized {
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 
-    /// [`Self::watched`] for work that nothing but its current token ends: questions to a card.
+    /// [`Self::watched`] for requests to a card, which only the current token ends.
     fn asking<T: Ungil + Send>(
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 
-    /// Runs an explicit teardown on a reaper thread: after Ctrl-C, and after [`reaper::LIMIT`], it goes on there.
+    /// Runs an explicit teardown on a reaper thread. After Ctrl-C or [`reaper::LIMIT`], the teardown continues there.
     fn torn_down<T: Ungil + Send + 'static>(
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send + 'static,
     ) -> PyResult<Result<T, RuntimeError>>;
 }
 
-/// A value that may take long to tear down; a drop waits a moment for it without the interpreter lock.
+/// A value with a slow teardown. Its drop waits briefly for the teardown, without the interpreter lock.
 pub(crate) type Reaped<T> = process::Reaped<T, DetachedWait>;
 
-/// Waits without the interpreter lock; without an interpreter there is no lock of it.
+/// Waits without the interpreter lock, if there is an interpreter.
 #[derive(Debug)]
 pub(crate) struct DetachedWait;
 
@@ -74,19 +74,19 @@ impl DropWait for DetachedWait {
     }
 }
 
-/// Lets the end of the interpreter wait for what is being torn down.
+/// Makes interpreter exit wait for running teardowns.
 pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
     let finish = PyCFunction::new_closure(py, None, None, |arguments, _| {
         arguments.py().detached(|detached| match answering_signals(detached, None, reaper::finish) {
             Err(error) if error.is_interrupted() => Err(error),
-            // The kernel frees the rest.
+            // The kernel releases the rest.
             _ => Ok(()),
         })
     })?;
     py.import("atexit")?.call_method1("register", (finish,)).map(drop)
 }
 
-/// Waits until everything is torn down that was let go of; whether it was, within `seconds`.
+/// Waits for all running teardowns; returns false if `seconds` pass first.
 ///
 /// Blocking, without the interpreter lock; Ctrl-C ends it.
 #[pyfunction]
@@ -98,7 +98,7 @@ pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
     })
 }
 
-/// The teardown of a loaded program, to wait for after its last use. It does not keep the program.
+/// Handle to wait for the teardown of a loaded program after its last use. It does not keep the program alive.
 #[pyclass(frozen, name = "Teardown", module = "qaic._core")]
 pub(crate) struct PyTeardown {
     teardown: Arc<Teardown>,
@@ -112,9 +112,10 @@ impl PyTeardown {
 
 #[pymethods]
 impl PyTeardown {
-    /// Waits until the program is torn down, if its last reference is gone; a minute at most by default.
+    /// Waits until the program is torn down if its last reference is gone, for at most `seconds` (default: one
+    /// minute).
     ///
-    /// Blocking, without the interpreter lock. After Ctrl-C, and after `seconds`, the teardown goes on.
+    /// Blocking, without the interpreter lock. The teardown continues after Ctrl-C and after the limit.
     #[pyo3(signature = (seconds = None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let deadline = deadline_after(py, seconds.or(Some(reaper::LIMIT.as_secs_f64())))?;
@@ -122,12 +123,12 @@ impl PyTeardown {
     }
 }
 
-/// The point in time `seconds` from now; `None` when there is no limit.
+/// Returns the point in time `seconds` from now; `None` if there is no limit.
 pub(crate) fn deadline_after(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Deadline>> {
     let Some(seconds) = seconds else { return Ok(None) };
     match Duration::try_from_secs_f64(seconds) {
         Ok(limit) => Ok(Deadline::after(limit)),
-        // A limit that the clock cannot express is no limit.
+        // The clock cannot represent the limit, so the wait is unlimited.
         Err(_) if seconds > 0.0 => Ok(None),
         Err(_) => {
             let text = format!("timeout is {seconds}; it must be a number of seconds, 0 or more");
@@ -202,12 +203,12 @@ impl<'py> Detach<'py> for Python<'py> {
     }
 }
 
-/// Runs the Python handlers of signals that arrived; the exception one of them raised is the error.
+/// Runs the Python handlers of pending signals; returns the exception that a handler raised.
 fn check_signals(py: Python<'_>) -> PyResult<()> {
     py.check_signals()
 }
 
-/// Maps an error; an interrupted wait raises what the signal handler raised.
+/// Maps an error; an interrupted wait raises the exception of the signal handler.
 fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
     if error.is_interrupted()
         && let Some(signal) = take_signal()
@@ -219,17 +220,17 @@ fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
 
 thread_local! {
     static MAIN: std::cell::Cell<Option<(ForkGuard, bool)>> = const { std::cell::Cell::new(None) };
-    // The exception a signal handler raised during a wait of this thread, until the wait has unwound.
+    // Exception that a signal handler raised during a wait of this thread, until the wait has returned.
     static PENDING: std::cell::Cell<Option<PyErr>> = const { std::cell::Cell::new(None) };
 }
 
-/// Takes the exception of a signal handler that ended a wait of this thread.
+/// Takes the exception of the signal handler that ended a wait of this thread.
 pub(crate) fn take_signal() -> Option<PyErr> {
     PENDING.take()
 }
 
-/// Has a call wait in a scope that ends at `deadline` and answers signals. Scopes are made here alone, so no wait keeps the interpreter
-/// lock.
+/// Runs a call in a wait scope that ends at `deadline` and handles signals. Only this function creates scopes, so no
+/// wait holds the interpreter lock.
 pub(crate) fn answering_signals<T>(
     _: Detached,
     deadline: Option<Deadline>,
@@ -239,9 +240,9 @@ pub(crate) fn answering_signals<T>(
     wait(&mut WaitScope::until(deadline).checked_by(&mut check))
 }
 
-/// Returns whether a signal handler raised on this thread. For waits inside [`Detach::detached`].
+/// Returns true if a signal handler raised an exception on this thread. For waits inside [`Detach::detached`].
 pub(crate) fn signal_pending() -> bool {
-    // Taking the interpreter lock for nothing, thousands of waiting threads would keep it from those that work.
+    // If thousands of waiting threads took the interpreter lock here, working threads would starve.
     if known_main() == Some(false) {
         return false;
     }
@@ -254,8 +255,8 @@ pub(crate) fn signal_pending() -> bool {
     }
 }
 
-/// Returns whether signals are delivered to this thread. Asked once per thread, and again in a forked
-/// process, where the thread that forked is the main one.
+/// Returns true if signals are delivered to this thread. The answer is computed once per thread, and again in a
+/// forked process, whose main thread is the thread that forked.
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
     if let Some(answer) = known_main() {
         return Ok(answer);

@@ -1,6 +1,6 @@
-//! `qaic._core`: the Python binding. Conversions between Python and the runtime, and nothing else.
+//! `qaic._core`: the Python binding. It only converts between Python and the runtime.
 //!
-//! The whole surface is the block below; `python/qaic/_core.pyi` describes it for people and type checkers.
+//! The block below contains the whole interface; `python/qaic/_core.pyi` documents it.
 
 #![deny(unsafe_code)]
 
@@ -82,7 +82,7 @@ mod _core {
         super::gil::finish_with_interpreter(module.py())?;
         let py = module.py();
         let factory = rt::factory_method(py)?;
-        // The names of `qaicrt` mean other classes here.
+        // The same names in `qaicrt` refer to other classes.
         for (name, class) in [
             ("RtQBuffer", py.get_type::<buffers::PyQBuffer>()),
             ("RtBufferDimensionsVecRef", py.get_type::<rt::dims::PyDims>()),

@@ -1,4 +1,4 @@
-//! `_core.NoopControl`: tests bring about what a device does rarely, and know when a call is inside it.
+//! `_core.NoopControl`: causes rare device events in tests, and reports the calls inside the device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::context::open_context;
 use crate::errors::from_runtime;
 use crate::gil::{Detach, answering_signals};
 
-/// The hand on the `noop` device with this id.
+/// Controls the `noop` device with this id.
 #[pyclass(frozen, name = "NoopControl", module = "qaic._core")]
 pub(crate) struct PyNoopControl {
     control: Arc<Control>,
@@ -28,12 +28,12 @@ impl PyNoopControl {
         Ok(Self { control: Arc::clone(control) })
     }
 
-    /// Replaces the faults and counts calls again.
+    /// Replaces the faults and resets the call counts.
     fn plan(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         done(py, self.control.plan(text))
     }
 
-    /// Calls of each kind since the last plan.
+    /// Number of calls of each kind since the last plan.
     fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
         for (call, count) in CALLS.iter().zip(self.control.calls()) {
@@ -42,22 +42,22 @@ impl PyNoopControl {
         Ok(counts)
     }
 
-    /// Lets executions that begin from now on wait inside the device.
+    /// Holds executions that start from now on inside the device.
     fn hold(&self, py: Python<'_>) -> PyResult<()> {
         done(py, self.control.hold())
     }
 
-    /// Lets them go on.
+    /// Releases held executions.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         done(py, self.control.release())
     }
 
-    /// Executions that are inside the device: held, slow or stuck.
+    /// Number of executions inside the device: held, slow or stuck.
     fn executing(&self, py: Python<'_>) -> PyResult<u32> {
         done(py, self.control.executing())
     }
 
-    /// Waits until `count` executions or more are inside the device; whether they are.
+    /// Waits until at least `count` executions are inside the device; returns false if `timeout` seconds pass first.
     ///
     /// Blocking, without the interpreter lock; Ctrl-C ends it.
     #[pyo3(signature = (count = 1, timeout = 10.0))]
@@ -70,12 +70,12 @@ impl PyNoopControl {
         })
     }
 
-    /// Loses the device: executions inside end, all that was loaded is lost, loads fail until `recover`.
+    /// Loses the device: running executions end, loaded programs are lost, and loads fail until `recover`.
     fn lose(&self, py: Python<'_>) -> PyResult<()> {
         done(py, self.control.lose())
     }
 
-    /// Brings the device back, without what was loaded.
+    /// Brings the device back, without its programs.
     fn recover(&self, py: Python<'_>) -> PyResult<()> {
         done(py, self.control.recover())
     }

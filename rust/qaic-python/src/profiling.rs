@@ -1,4 +1,4 @@
-//! `_core.Profiler` and `_core.Samples`: what the host measures of inferences, and the reports made of it.
+//! `_core.Profiler` and `_core.Samples`: host measurements of inferences, and their reports.
 
 use std::sync::Arc;
 
@@ -26,19 +26,19 @@ fn facts_of<'py>(py: Python<'py>, programs: &[ProfiledProgram]) -> PyResult<Boun
     record(py, &programs.iter().map(ProfiledProgram::record).collect::<Vec<_>>())
 }
 
-/// Accepts the names that a compiled regular expression matches as a whole.
+/// Returns a filter for names that fully match a compiled regular expression.
 fn filter_of(pattern: Py<PyAny>) -> NameFilter {
     Box::new(move |name| {
         let found = Python::attach(|py| {
             let found = pattern.bind(py).call_method1("fullmatch", (name,))?;
             Ok::<_, PyErr>(!found.is_none())
         });
-        // A pattern that was compiled does not fail on a string; without its answer there is nothing to add.
+        // Matching a string with a compiled pattern cannot fail; on any other error the program is not added.
         found.unwrap_or(false)
     })
 }
 
-/// Takes samples of the inferences of some programs. It does not keep the programs.
+/// Samples the inferences of some programs. It does not keep the programs alive.
 #[pyclass(frozen, name = "Profiler", module = "qaic._core", weakref)]
 pub(crate) struct PyProfiler {
     collector: Arc<Collector>,
@@ -46,10 +46,10 @@ pub(crate) struct PyProfiler {
 
 #[pymethods]
 impl PyProfiler {
-    /// `first` inferences of a program are let pass after each start, then `count` of each activation are taken, one in
-    /// `sampling`. With `device_stats` the stats buffers are kept as well; `None` keeps those of programs that were compiled with an
-    /// output for them. `pattern`: a compiled regular expression; a program
-    /// that is made from now on and whose whole name matches is added.
+    /// After each start, the profiler skips the `first` inferences of a program, then takes `count` samples of each
+    /// activation, one in every `sampling` inferences. With `device_stats`, it also keeps the stats buffers; `None`
+    /// keeps them for programs that were compiled with a stats output. The profiler adds programs that are created
+    /// later if the compiled regular expression `pattern` matches their whole name.
     #[new]
     #[pyo3(signature = (
         programs = None, *, first = 0, count = None, sampling = 1, device_stats = Some(false),
@@ -93,23 +93,23 @@ impl PyProfiler {
         py.detached(|_| self.collector.add(&registry))
     }
 
-    /// Takes no more samples of a program; whether it was there.
+    /// Stops sampling a program; returns false if the program was not sampled.
     fn remove(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<bool> {
         let registry = registry_of(program)?;
         py.detached(|_| self.collector.remove(&registry))
     }
 
-    /// Begins; forgets what was not fetched. False when it runs.
+    /// Starts sampling and discards samples that were not fetched. Returns false if the profiler is already running.
     fn start(&self, py: Python<'_>) -> PyResult<bool> {
         py.detached(|_| self.collector.start())
     }
 
-    /// Ends; inferences under way are no samples. False when it does not run.
+    /// Stops sampling; inferences in flight give no samples. Returns false if the profiler is not running.
     fn stop(&self, py: Python<'_>) -> PyResult<bool> {
         py.detached(|_| self.collector.stop())
     }
 
-    /// Facts about the programs, by their numbers.
+    /// Facts about the programs, by program number.
     #[getter]
     fn programs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         facts_of(py, &self.collector.programs())
@@ -120,16 +120,17 @@ impl PyProfiler {
         self.collector.is_running()
     }
 
-    /// Waits until every activation has given `count` samples; returns whether they have.
+    /// Waits until every activation has `count` samples; returns false if the profiler stops or `timeout` seconds
+    /// pass first.
     ///
-    /// Blocking, without the interpreter lock: until then, until it is stopped, or for `timeout` seconds.
+    /// Blocking, without the interpreter lock.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = deadline_after(py, timeout)?;
         py.detached(|detached| answering_signals(detached, deadline, |scope| self.collector.wait(scope)))
     }
 
-    /// The samples since the last call.
+    /// Returns the samples since the last call.
     fn drain(&self, py: Python<'_>) -> PyResult<PySamples> {
         py.detached(|_| self.collector.drain()).map(|samples| PySamples { samples })
     }
@@ -183,19 +184,19 @@ impl PySamples {
         self.samples.collected.samples.len()
     }
 
-    /// Samples that there was no room for.
+    /// Number of samples that were discarded because the buffer was full.
     #[getter]
     fn dropped(&self) -> u64 {
         self.samples.collected.dropped.values().sum()
     }
 
-    /// Facts about the profiled programs, by their numbers.
+    /// Facts about the profiled programs, by program number.
     #[getter]
     fn programs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         facts_of(py, &self.samples.programs)
     }
 
-    /// The samples as a numpy array with a field for each figure.
+    /// Returns the samples as a structured numpy array.
     fn times<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut bytes = Vec::with_capacity(self.samples.collected.samples.len() * HostSample::SIZE);
         for sample in self.host() {
@@ -211,13 +212,13 @@ impl PySamples {
         numpy.call_method("frombuffer", (BytesView::whole(ReadOnlyBytes::from(bytes)),), Some(&keywords))
     }
 
-    /// The device's stats buffer of a sample; `None` where there is none.
+    /// Returns the stats buffer of a sample; `None` if it has none.
     fn stats<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self.sample(index)?.stats.as_ref().map(|stats| PyBytes::new(py, stats)))
     }
 
-    /// (activation, inference, metrics by name) of the samples of a program that have a stats buffer; a metric that was not
-    /// measured is `None`.
+    /// (activation, inference, metrics by name) of each sample of a program that has a stats buffer. Metrics without
+    /// a measurement are `None`.
     ///
     /// Blocking, without the interpreter lock: decodes the buffers.
     fn device_kpis<'py>(&self, py: Python<'py>, program: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
@@ -233,12 +234,12 @@ impl PySamples {
             .collect()
     }
 
-    /// The samples of one program, which keeps its number.
+    /// Returns the samples of one program, which keeps its number.
     fn of_program(&self, program: u32) -> Self {
         Self { samples: self.samples.of_program(program) }
     }
 
-    /// The operations of a program; `None` of a program without statistics.
+    /// Returns the operations of a program; `None` for a program without statistics.
     fn descriptor(&self, py: Python<'_>, program: u32) -> PyResult<Option<PyStatsDescriptor>> {
         match &self.program(program)?.image {
             Some(image) => PyStatsDescriptor::of_image(py, image),
@@ -246,7 +247,7 @@ impl PySamples {
         }
     }
 
-    /// A Chrome trace of the host: what each inference spent its time on.
+    /// Returns a Chrome trace with the host phases of each inference.
     ///
     /// Blocking, without the interpreter lock.
     fn host_trace<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
@@ -270,7 +271,8 @@ impl PySamples {
         Ok(written.map(|text| PyBytes::new(py, &text)))
     }
 
-    /// The latency report of one program; of one without samples `None`, or its head with `always`.
+    /// Returns the latency report of one program. For a program without samples, returns `None`, or only the report
+    /// header if `always` is true.
     ///
     /// Blocking, without the interpreter lock.
     #[pyo3(signature = (program = 0, *, always = false))]
@@ -289,7 +291,8 @@ fn metrics<'py>(py: Python<'py>, kpi: &DeviceKpi) -> PyResult<Bound<'py, PyDict>
     Ok(metrics)
 }
 
-/// The metrics of a stats buffer by name, `None` what was not measured; `None` of a buffer without cores and threads.
+/// Returns the metrics of a stats buffer by name, `None` for those without a measurement. Returns `None` for a buffer
+/// without cores and threads.
 #[pyfunction]
 pub(crate) fn device_kpi<'py>(
     py: Python<'py>,
@@ -298,7 +301,7 @@ pub(crate) fn device_kpi<'py>(
     DeviceKpi::of_model(&buffer.inner().model()).map(|kpi| metrics(py, &kpi)).transpose()
 }
 
-/// Nanoseconds of the clock that samples are measured with, and UTC nanoseconds at its begin.
+/// Returns the sample clock in nanoseconds, and the UTC time in nanoseconds at its start.
 #[pyfunction]
 pub(crate) fn profiling_clock() -> (u64, u64) {
     (clock::now_ns(), clock::epoch_utc_ns())

@@ -1,4 +1,4 @@
-//! `_core.Qpc`: what a container holds, as views and JSON. Python gives it its public face.
+//! `_core.Qpc`: content of a container as views and JSON. `qaic.qpc` has the public classes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,14 +16,13 @@ use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{Raise, from_qpc, from_qpc_file, from_runtime, to_json};
 use crate::gil::Detach;
 
-/// An opened container.
 #[pyclass(frozen, name = "Qpc", module = "qaic._core")]
 pub(crate) struct PyQpc {
     image: Arc<Image>,
 }
 
 impl PyQpc {
-    /// The program inside; an error when there is one container per device instead.
+    /// Returns the program of the container; an error if the container has one container per device instead.
     pub(crate) fn program(&self, py: Python<'_>) -> PyResult<&Arc<Image>> {
         if self.image.is_program() {
             return Ok(&self.image);
@@ -54,19 +53,19 @@ impl PyQpc {
         Ok(Self { image: py.detached(move |_| Image::inspect_bytes(bytes))? })
     }
 
-    /// Returns whether the container holds a program; otherwise it holds one container per device.
+    /// Returns true if the container has a program; otherwise it contains one container per device.
     #[getter]
     fn is_program(&self) -> bool {
         self.image.is_program()
     }
 
-    /// The container that a segment is, over the same bytes.
+    /// Opens the container that a segment contains, on the same bytes.
     fn inner(&self, py: Python<'_>, name: &str) -> PyResult<Option<Self>> {
         let image = self.image.inner(name).map_err(Self::fail(py))?;
         Ok(image.map(|image| Self { image }))
     }
 
-    /// Everything that is wrong with it, CRCs included.
+    /// Returns all defects of the container, including wrong CRCs.
     ///
     /// Blocking, without the interpreter lock: reads every byte.
     fn validate(&self, py: Python<'_>) -> PyResult<Vec<Finding>> {
@@ -115,7 +114,7 @@ impl PyQpc {
         self.image.network().num_cores
     }
 
-    /// The whole container.
+    /// View of the whole container.
     fn content(&self) -> PyResult<BytesView> {
         let all = BytesView::new(&self.image, 0..self.image.bytes().len());
         all.ok_or_else(|| PyKeyError::new_err("content"))
@@ -171,7 +170,7 @@ impl PyQpc {
     }
 }
 
-/// Opens a file; what is wrong with its bytes is said with its name.
+/// Opens a file; errors about its content include its name.
 ///
 /// Blocking, without the interpreter lock: reads headers and descriptors.
 pub(crate) fn inspect(py: Python<'_>, path: &Path, mmap: bool) -> PyResult<Arc<Image>> {
@@ -182,7 +181,7 @@ pub(crate) fn inspect(py: Python<'_>, path: &Path, mmap: bool) -> PyResult<Arc<I
     })
 }
 
-/// One input or output as an array of a host program.
+/// Description of an input or output as an array of the host program.
 #[pyclass(frozen, get_all, name = "Tensor", module = "qaic._core")]
 pub(crate) struct PyTensor {
     name: String,
@@ -212,7 +211,7 @@ fn findings(bytes: &[u8]) -> Vec<Finding> {
         .collect()
 }
 
-/// Everything that is wrong with a container, also with one that does not open.
+/// Returns all defects of a container, even of one that cannot be opened.
 ///
 /// Blocking, without the interpreter lock: reads every byte.
 #[pyfunction]

@@ -1,4 +1,4 @@
-//! Numbers of reduced precision for the compiler: `qaic_quant` over numpy arrays.
+//! Reduced precision for the compiler: `qaic_quant` on numpy arrays.
 
 mod arrays;
 mod histogram;
@@ -16,7 +16,7 @@ pub(crate) use mx::{mx_decode, mx_encode, mx_round};
 pub(crate) use range::{calibrate_range, quant_range};
 pub(crate) use tensor::{dequantize_tensor, quantize_tensor};
 
-/// The exception for numbers that were refused.
+/// Converts an error of `qaic_quant`.
 fn refused(py: Python<'_>, error: &QuantError) -> PyErr {
     let message = error.to_string();
     match *error {
@@ -32,7 +32,7 @@ fn refused(py: Python<'_>, error: &QuantError) -> PyErr {
     }
 }
 
-/// The value that `find` gives for a name, or a refusal that lists the names there are.
+/// Returns the value that `find` returns for a name; the error lists the valid names.
 fn named<T>(
     py: Python<'_>,
     what: &str,

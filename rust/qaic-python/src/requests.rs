@@ -1,4 +1,4 @@
-//! Bodies of inference requests for the server: `qaic_requests` over Python's bytes, without the interpreter lock.
+//! Bodies of inference requests for the server: `qaic_requests` on Python bytes, without the interpreter lock.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -10,7 +10,7 @@ use qaic_requests::{RequestError, Split};
 use crate::buffers::{BytesView, ReadOnlyBytes};
 use crate::errors::Raise;
 
-/// Position of a part of a body.
+/// Start and end of a part of a body.
 type Place = (usize, usize);
 
 fn refused(py: Python<'_>, error: RequestError) -> PyErr {
@@ -21,7 +21,7 @@ fn refused(py: Python<'_>, error: RequestError) -> PyErr {
     }
 }
 
-/// A body that came as one object, or as parts that [`join_bytes`] has joined.
+/// A body that arrived as one object, or in parts that [`join_bytes`] joined.
 #[derive(FromPyObject)]
 pub(crate) enum Body<'py> {
     One(PyBackedBytes),
@@ -37,7 +37,7 @@ impl Body<'_> {
     }
 }
 
-/// Joins parts of a body without the interpreter lock.
+/// Joins parts of a body, without the interpreter lock.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
 pub(crate) fn join_bytes(py: Python<'_>, parts: Vec<PyBackedBytes>) -> BytesView {
@@ -45,7 +45,7 @@ pub(crate) fn join_bytes(py: Python<'_>, parts: Vec<PyBackedBytes>) -> BytesView
     BytesView::whole(ReadOnlyBytes::from(py.detach(|| slices.concat())))
 }
 
-/// Runs `read` on the part of a body that lies between two positions, without the interpreter lock.
+/// Runs `read` on a part of a body, without the interpreter lock.
 fn read_part<T: Send>(
     py: Python<'_>,
     body: &[u8],
@@ -60,7 +60,7 @@ fn places(ranges: Vec<std::ops::Range<usize>>) -> Vec<Place> {
     ranges.into_iter().map(|range| (range.start, range.end)).collect()
 }
 
-/// Takes the numbers of tensors out of a request in JSON.
+/// Separates the numbers of tensors from a request in JSON.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
 pub(crate) fn split_infer_json<'py>(
@@ -74,7 +74,7 @@ pub(crate) fn split_infer_json<'py>(
     Ok((PyBytes::new(py, &envelope), places(found)))
 }
 
-/// Decodes numbers that stand as JSON in a part of a body.
+/// Decodes the JSON numbers in a part of a body.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
 pub(crate) fn read_json_numbers(
@@ -95,7 +95,7 @@ pub(crate) fn read_json_numbers(
     Ok((BytesView::whole(ReadOnlyBytes::from(bytes)), dtype))
 }
 
-/// Takes the numbers of tensors out of a `ModelInferRequest`.
+/// Separates the numbers of tensors from a `ModelInferRequest`.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity)] // extracted from a Python object
 pub(crate) fn split_infer_message<'py>(
@@ -108,7 +108,7 @@ pub(crate) fn split_infer_message<'py>(
     Ok((PyBytes::new(py, &split.envelope), places(split.places), places(split.raw)))
 }
 
-/// Decodes numbers that a field of `InferTensorContents` has.
+/// Decodes the numbers of a field of `InferTensorContents`.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
 pub(crate) fn read_message_numbers(

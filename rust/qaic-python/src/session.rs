@@ -1,4 +1,4 @@
-//! `_core.InferenceSet`: dictionaries of arrays in, dictionaries of arrays out.
+//! `_core.InferenceSet`: runs inferences on dictionaries of arrays.
 
 mod inference;
 mod inputs;
@@ -28,13 +28,13 @@ use tensors::{Tensors, check_keys, writable};
 
 pub(crate) use inference::{PyCompletions, PyInference};
 
-/// Runs at a time whose vectors are kept; more make their own.
+/// Maximum number of runs whose vectors are kept for reuse.
 const MOST_SCRATCH: usize = 64;
 
-/// Bytes from which copying takes long enough to let other Python threads run meanwhile.
+/// Copies of at least this size release the interpreter lock.
 const COPY_DETACHED_BYTES: usize = 64 * 1024;
 
-/// Memory of one run, kept for the next one so that a run allocates nothing.
+/// Vectors of one run, kept for the next one so that runs do not allocate.
 struct Scratch {
     exports: Exports,
     bound: BoundArrays,
@@ -42,8 +42,8 @@ struct Scratch {
 
 /// A loaded and activated container with its exec objects.
 ///
-/// Made by `Session`; `coerce(name, value, dtype, shape, partial)` is called for an input that is not exactly an array of
-/// the program's type and shape, and returns one or raises.
+/// `Session` creates it. `coerce(name, value, dtype, shape, partial)` converts an input that does not have the
+/// program's type and shape: it returns an array or raises.
 #[pyclass(frozen, name = "InferenceSet", module = "qaic._core")]
 pub(crate) struct PyInferenceSet {
     set: Reaped<InferenceSet>,
@@ -56,9 +56,10 @@ pub(crate) struct PyInferenceSet {
 
 #[pymethods]
 impl PyInferenceSet {
-    /// Loads and activates `qpc` on the devices `dev_ids`, which execute it together; without them, on as many as it needs.
+    /// Loads and activates `qpc` on the devices `dev_ids`, which execute it together; by default, on as many devices
+    /// as it needs.
     ///
-    /// Blocking, without the interpreter lock; Ctrl-C ends it, and so does `timeout`, in seconds.
+    /// Blocking, without the interpreter lock, for at most `timeout` seconds; Ctrl-C ends it.
     #[new]
     #[pyo3(signature = (
         context, qpc, dev_ids, set_size, num_activations, coerce,
@@ -130,12 +131,12 @@ impl PyInferenceSet {
         self.set.handle_count()
     }
 
-    /// Its teardown, which begins after its last use.
+    /// Returns the handle to wait for the teardown, which begins after the last use of this object.
     fn teardown(&self) -> PyTeardown {
         PyTeardown::new(&self.teardown)
     }
 
-    /// Shapes of the inputs in every permitted combination, in order of the inputs.
+    /// Returns the shapes of the inputs in every permitted combination, in order of the inputs.
     fn input_shapes(&self) -> Vec<Vec<Vec<usize>>> {
         let specs = self.tensors.specs();
         (0..specs.variants())
@@ -162,7 +163,7 @@ impl PyInferenceSet {
         result
     }
 
-    /// Copies the inputs of an inference that is started later, and has to end within `timeout` seconds from now.
+    /// Copies the inputs of an inference that starts later and must end within `timeout` seconds from now.
     #[pyo3(signature = (inputs, timeout = None))]
     fn prepare(
         &self,
@@ -176,9 +177,9 @@ impl PyInferenceSet {
         result
     }
 
-    /// The present value of the state `name`, or of the part of it that belongs to `sequence`, as a new array.
+    /// Returns the present value of the state `name`, or its part for `sequence`, as a new array.
     ///
-    /// Blocking, without the interpreter lock: until the inference that runs has ended.
+    /// Blocking, without the interpreter lock, until the running inference has ended.
     #[pyo3(signature = (name, sequence = None))]
     fn read_state<'py>(
         &self,
@@ -189,9 +190,9 @@ impl PyInferenceSet {
         self.state_array(py, name, sequence)
     }
 
-    /// Replaces it; `value` is converted as an input is.
+    /// Replaces the state `name`, or its part for `sequence`; `value` is converted in the same way as an input.
     ///
-    /// Blocking, without the interpreter lock: until the inference that runs has ended.
+    /// Blocking, without the interpreter lock, until the running inference has ended.
     #[pyo3(signature = (name, value, sequence = None))]
     fn write_state(
         &self,
@@ -203,10 +204,10 @@ impl PyInferenceSet {
         self.set_state(py, name, value, sequence)
     }
 
-    /// Runs `count` inferences, or as many as fit in `seconds`, all exec objects at a time, without any Python work
-    /// between them. Returns the number of inferences and the nanoseconds they took.
+    /// Runs `count` inferences, or as many as fit in `seconds`, on all exec objects concurrently and without Python
+    /// code between them. Returns the number of inferences and their total time in nanoseconds.
     ///
-    /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those under way.
+    /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those in flight.
     #[pyo3(signature = (inputs, count, seconds))]
     fn run_benchmark(
         &self,
@@ -233,7 +234,6 @@ impl PyInferenceSet {
 }
 
 impl PyInferenceSet {
-    /// The runtime's set.
     pub(crate) fn inner(&self) -> &Arc<InferenceSet> {
         &self.set
     }
@@ -243,7 +243,7 @@ impl PyInferenceSet {
         let (inputs, outputs) = (self.tensors.inputs.len(), self.tensors.outputs.len());
         Ok(self.scratch.take().unwrap_or_else(|| {
             Box::new(Scratch {
-                // One more per input: a value that does not fit is released only with the others.
+                // Two per input: a value that does not fit is released together with the others.
                 exports: Exports::with_capacity(2 * inputs + outputs),
                 bound: BoundArrays::for_tensors(&self.tensors.arrays),
             })

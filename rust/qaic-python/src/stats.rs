@@ -24,12 +24,11 @@ pub(crate) struct PyStatsDescriptor {
 }
 
 impl PyStatsDescriptor {
-    /// The operations.
     pub(crate) fn inner(&self) -> &ProgramOperations {
         &self.program
     }
 
-    /// The operations of a container's program; `None` of a program without statistics.
+    /// Reads the operations of a container's program; `None` for a program without statistics.
     pub(crate) fn of_image(py: Python<'_>, image: &Image) -> PyResult<Option<Self>> {
         let found = ProgramOperations::of_container(image.container(), image.bytes());
         let found = found.map_err(|error| from_stats(py, &error, None))?;
@@ -39,13 +38,13 @@ impl PyStatsDescriptor {
 
 #[pymethods]
 impl PyStatsDescriptor {
-    /// The operations of a container's program; `None` of a program without statistics.
+    /// Reads the operations of a container's program; `None` for a program without statistics.
     #[staticmethod]
     fn of_qpc(py: Python<'_>, qpc: &PyQpc) -> PyResult<Option<Self>> {
         Self::of_image(py, qpc.program(py)?)
     }
 
-    /// Reads the JSON of segment `opstatsdesc.open`.
+    /// Reads the JSON of the segment `opstatsdesc.open`.
     #[staticmethod]
     fn from_json(py: Python<'_>, json: &Bound<'_, PyAny>) -> PyResult<Self> {
         let program = ProgramOperations::from_json(&copied_bytes(json)?);
@@ -72,16 +71,16 @@ impl PyStatsDescriptor {
     }
 }
 
-/// (name, numpy type code, elements) of the fields of a section's records, in order.
+/// Returns (name, numpy type code, elements) of each field of a section's records, in order.
 #[pyfunction]
 pub(crate) fn stats_record_fields(name: &str) -> PyResult<Vec<(&'static str, &'static str, usize)>> {
     let kind = kind(name)?;
     Ok(kind.fields().iter().map(|field| (field.name, field.code, field.count)).collect())
 }
 
-/// Bytes of a buffer with room for these many records of these sections.
+/// Returns the size in bytes of a buffer for these numbers of records by section.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // the binding's way to take a dict
+#[allow(clippy::needless_pass_by_value)] // the binding extracts owned values
 pub(crate) fn stats_capacity(py: Python<'_>, counts: Bound<'_, PyDict>) -> PyResult<u64> {
     let mut by_kind = Vec::with_capacity(counts.len());
     for (name, count) in counts {
@@ -123,7 +122,7 @@ pub(crate) fn encode_stats<'py>(
     })
 }
 
-/// The kind called `name`, and a copy of the records given for it with the distance between two.
+/// Returns the section kind `name`, a copy of its records, and their stride in bytes.
 fn section(
     py: Python<'_>,
     name: &Bound<'_, PyAny>,
@@ -136,7 +135,7 @@ fn section(
         let found = records.get_type().name()?;
         return Err(argument(py, format!("section {name} is a {found}; a contiguous array is expected")));
     };
-    // Plain bytes hold records of the size this library writes.
+    // Plain bytes have records of the size that this library writes.
     let stride = exported.argument.item_bytes.max(kind.record_bytes());
     let bytes = exported.memory.to_vec();
     if !bytes.len().is_multiple_of(stride) {
@@ -147,7 +146,7 @@ fn section(
     Ok((kind, bytes, stride))
 }
 
-/// The kind of section called `name`.
+/// Returns the section kind with this name.
 fn kind(name: &str) -> PyResult<Kind> {
     Kind::from_name(name).ok_or_else(|| PyKeyError::new_err(name.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Summary and trace of stats buffers: as text and bytes, and as files that are whole or not there.
+//! Summary and trace of stats buffers, as text or bytes and as files. Files are written atomically.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::gil::{Detach, answering_signals};
 use crate::profiling::PySamples;
 use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
 
-/// (buffer, operations, network, device of the program) of each device.
+/// (buffer, operations, network, device) for each device of the program.
 type Parts<'py> =
     Vec<(Bound<'py, PyStatsBuffer>, Option<Bound<'py, PyStatsDescriptor>>, String, Option<u16>)>;
 
@@ -23,7 +23,7 @@ fn ops(descriptor: Option<&PyStatsDescriptor>) -> Arc<OpsDescriptor> {
     descriptor.map(|descriptor| Arc::clone(&descriptor.inner().ops)).unwrap_or_default()
 }
 
-/// The summary of an inference.
+/// Returns the summary of an inference.
 ///
 /// Blocking, without the interpreter lock: reads every record.
 #[pyfunction]
@@ -38,7 +38,7 @@ pub(crate) fn stats_summary(
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes the summary of an inference to a file, which is replaced when the summary is complete.
+/// Writes the summary of an inference to a file atomically.
 ///
 /// Blocking, without the interpreter lock: reads every record.
 #[pyfunction]
@@ -69,7 +69,7 @@ fn summary(
     })
 }
 
-/// The trace of devices and host, in memory that views may share: it can be large.
+/// Returns the trace of devices and host in memory that views can share, because it can be large.
 ///
 /// Blocking, without the interpreter lock: reads every record.
 #[pyfunction]
@@ -77,7 +77,7 @@ fn summary(
     parts, *, format = "json", merge_thread_groups = true, flow_events = false, barrier_events = false, cores = None,
     host_trace = None, host_samples = None,
 ))]
-#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // keywords, as the binding takes them
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // keyword arguments of the Python function
 pub(crate) fn stats_trace<'py>(
     py: Python<'py>,
     parts: Parts<'py>,
@@ -96,7 +96,7 @@ pub(crate) fn stats_trace<'py>(
     Ok(BytesView::whole(ReadOnlyBytes::from(bytes)))
 }
 
-/// Writes the trace of devices and host to a file, which is replaced when the trace is complete.
+/// Writes the trace of devices and host to a file atomically.
 ///
 /// Blocking, without the interpreter lock: reads every record.
 #[pyfunction]
@@ -104,7 +104,7 @@ pub(crate) fn stats_trace<'py>(
     path, parts, *, format = "json", merge_thread_groups = true, flow_events = false, barrier_events = false,
     cores = None, host_trace = None, host_samples = None,
 ))]
-#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // keywords, as the binding takes them
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // keyword arguments of the Python function
 pub(crate) fn write_stats_trace<'py>(
     py: Python<'py>,
     path: PathBuf,

@@ -1,4 +1,5 @@
-//! `_core.QpcWriter` and the encoders the compiler calls: Python decides what a program holds, Rust knows the bytes.
+//! `_core.QpcWriter` and the encoders of the compiler: Python decides the content of a container, Rust writes the
+//! bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -12,19 +13,20 @@ use qaic_qpc::{FileWriter, FileWriterError, elf};
 use crate::buffers::with_bytes;
 use crate::errors::{Raise, from_qpc, os_error};
 
-/// Writes a container piece by piece, so that constants of any size pass through without being held.
+/// Writes a container in pieces, so that constants of any size need no memory.
 ///
-/// The layout (which segments, of which size) is fixed at the start. A writer dropped before `finish` removes its file.
-/// For one thread at a time.
+/// The segments and their sizes are fixed at construction. A writer that is dropped before `finish` removes its file.
+/// Only one thread may use it.
 #[pyclass(name = "QpcWriter", module = "qaic._core")]
 pub(crate) struct PyQpcWriter {
-    // Gone once the container is finished.
+    // `None` after `finish`.
     writer: Option<FileWriter>,
 }
 
 #[pymethods]
 impl PyQpcWriter {
-    /// `segments` are (name, size in bytes, offset field) in the order of the table. `path` must not exist.
+    /// Creates the file `path`, which must not exist. `segments` are (name, size in bytes, offset field) in the order
+    /// of the table.
     #[new]
     #[allow(clippy::needless_pass_by_value)] // the binding extracts owned values
     fn new(
@@ -44,7 +46,7 @@ impl PyQpcWriter {
     fn write(&mut self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let writer = self.open(py)?;
         with_bytes(data, |source| {
-            // In range by construction.
+            // The chunks are within `data` by construction.
             let copy = |at, chunk: &mut [u8]| {
                 let _ = source.read_into(at, chunk);
             };
@@ -53,7 +55,7 @@ impl PyQpcWriter {
         })?
     }
 
-    /// CRC-32 of what was written to segment `name` so far.
+    /// Returns the CRC-32 of the bytes written to segment `name` so far.
     fn crc32(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
         let writer = self.open(py)?;
         writer.crc32(name).map_err(|error| refused(py, writer.path(), &error))
@@ -61,7 +63,7 @@ impl PyQpcWriter {
 
     /// Checks that every segment is complete and closes the file.
     ///
-    /// It does not wait for the disk: a container can be compiled again, and CRCs show if one was cut off by a crash.
+    /// It does not sync the file: a container can be compiled again, and its CRCs detect truncation by a crash.
     fn finish(&mut self, py: Python<'_>) -> PyResult<()> {
         let writer = self.open(py)?;
         writer.finish().map_err(|error| refused(py, writer.path(), &error))?;
@@ -104,7 +106,7 @@ pub(crate) fn encode_metadata<'py>(py: Python<'py>, json: &str) -> PyResult<Boun
     Ok(PyBytes::new(py, &metadata.encode_flatbuffer()))
 }
 
-/// Builds a small ELF file with these sections.
+/// Builds a small ELF file with the given sections.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // the binding extracts owned values
 pub(crate) fn encode_elf(py: Python<'_>, sections: Vec<(String, Vec<u8>)>) -> PyResult<Bound<'_, PyBytes>> {

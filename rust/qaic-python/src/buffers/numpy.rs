@@ -1,7 +1,7 @@
-//! New numpy arrays over memory of ours, without a copy.
+//! New numpy arrays on memory of this module, without a copy.
 //!
-//! The first array of a type is made by `asarray`; then its `dtype` is known, and the others are made by numpy's C interface,
-//! which is a table of functions that keep their places from version to version.
+//! `asarray` creates the first array of a type, from which the `dtype` is kept. numpy's C interface creates the
+//! others; it is a table of functions whose indices do not change between versions.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
@@ -17,7 +17,7 @@ use qaic_runtime::binding::ArrayLayout;
 use super::OutputBuffer;
 
 static INTERFACE: PyOnceLock<Option<Interface>> = PyOnceLock::new();
-// By format of the elements, which is one letter.
+// Element type by format character.
 static DTYPES: [PyOnceLock<Py<PyAny>>; 128] = [const { PyOnceLock::new() }; 128];
 
 type Version = unsafe extern "C" fn() -> c_uint;
@@ -33,7 +33,7 @@ type NewFromDescr = unsafe extern "C" fn(
 ) -> *mut ffi::PyObject;
 type SetBaseObject = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
 
-/// Places in the table, in numpy 1 and 2 alike.
+/// Indices in the table; the same in numpy 1 and 2.
 mod place {
     pub(super) const VERSION: usize = 0;
     pub(super) const ARRAY_TYPE: usize = 2;
@@ -41,12 +41,12 @@ mod place {
     pub(super) const SET_BASE_OBJECT: usize = 282;
 }
 
-/// Binary versions of numpy 1 and 2, without the part that grows with new functions.
+/// ABI versions of numpy 1 and 2, without the part that grows with new functions.
 const KNOWN_VERSIONS: [c_uint; 2] = [1, 2];
 /// `NPY_ARRAY_CARRAY`: in C order, aligned, writable.
 const C_ARRAY: c_int = 0x0001 | 0x0100 | 0x0400;
 
-/// The parts of the interface that are used.
+/// The functions of the interface that are used.
 struct Interface {
     array_type: *mut ffi::PyTypeObject,
     new_from_descr: NewFromDescr,
@@ -60,7 +60,7 @@ unsafe impl Send for Interface {}
 unsafe impl Sync for Interface {}
 
 impl Interface {
-    /// That of the numpy at hand; `None` of a version that is not known.
+    /// Finds the interface of the installed numpy; `None` if its version is unknown.
     fn find(py: Python<'_>) -> Option<Self> {
         let module = py.import("numpy._core._multiarray_umath");
         let module = module.or_else(|_| py.import("numpy.core._multiarray_umath")).ok()?;
@@ -89,7 +89,7 @@ impl Interface {
         })
     }
 
-    /// An array over the memory of `owner`, with elements of the type `dtype`.
+    /// Creates an array on the memory of `owner`, with elements of the type `dtype`.
     fn array<'py>(
         &self,
         owner: Bound<'py, OutputBuffer>,
@@ -122,7 +122,7 @@ impl Interface {
     }
 }
 
-/// A numpy array over `storage`, without a copy. The array keeps the storage.
+/// Creates a numpy array on `storage`, without a copy. The array keeps the storage.
 pub(crate) fn array_over<'py>(
     py: Python<'py>,
     storage: Storage,

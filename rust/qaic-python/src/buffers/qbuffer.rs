@@ -15,15 +15,15 @@ use qaic_runtime::binding::ClientBuffer;
 use super::export::{BufferExport, release_dropped};
 use crate::errors::from_runtime;
 
-/// Copies of at least this many bytes let other Python threads run.
+/// Copies of at least this size release the interpreter lock.
 const DETACH_FROM_BYTES: usize = 64 << 10;
 
-/// New zeroed memory.
+/// Allocates zeroed memory.
 pub(crate) fn zeroed(py: Python<'_>, len_bytes: usize) -> PyResult<Arc<SharedMemory>> {
     Storage::new(len_bytes).map(shared).map_err(|error| from_runtime(py, error))
 }
 
-/// New memory with these bytes.
+/// Allocates memory with a copy of `bytes`.
 pub(crate) fn copied(py: Python<'_>, bytes: &[u8]) -> PyResult<Arc<SharedMemory>> {
     Storage::of(bytes).map(shared).map_err(|error| from_runtime(py, error))
 }
@@ -35,9 +35,10 @@ fn shared(storage: Storage) -> Arc<SharedMemory> {
 
 /// Memory for one binding.
 ///
-/// From ``bytes`` it owns a copy; from any other object with a buffer it refers to that object's memory, where outputs
-/// appear. From a descriptor (``from_dma_buf``) it names memory that cards share and this process need not see. While an
-/// inference uses the memory of an input, no thread may write it, and while it uses that of an output, no thread may reach it.
+/// A buffer made from ``bytes`` owns a copy. A buffer made from any other object with a buffer refers to the memory
+/// of that object; outputs are written there. A buffer made from a descriptor (``from_dma_buf``) refers to memory
+/// that cards share and this process need not map. While an inference uses the memory of an input, no thread may
+/// write to it; while it uses the memory of an output, no thread may access it.
 #[pyclass(frozen, name = "QBuffer", module = "qaicrt")]
 pub(crate) struct PyQBuffer {
     buffer: ClientBuffer,
@@ -45,12 +46,12 @@ pub(crate) struct PyQBuffer {
     _last: ReleaseDropped,
 }
 
-/// Gives arrays back when it is dropped.
+/// Releases dropped arrays when it is dropped.
 pub(crate) struct ReleaseDropped;
 
 impl Drop for ReleaseDropped {
     fn drop(&mut self) {
-        // Without an interpreter nothing takes them back.
+        // Without an interpreter, the arrays cannot be released.
         let _ = Python::try_attach(release_dropped);
     }
 }
@@ -72,9 +73,9 @@ impl PyQBuffer {
 
 #[pymethods]
 impl PyQBuffer {
-    /// Memory of the heap.
+    /// Allocates memory on the heap, or refers to the memory of `data`.
     ///
-    /// Detached while it copies 64 KiB and more.
+    /// Copies of 64 KiB or more release the interpreter lock.
     #[new]
     #[pyo3(signature = (data = None))]
     fn py_new(py: Python<'_>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
@@ -113,26 +114,26 @@ impl PyQBuffer {
         Ok(Self::new(shared(storage)))
     }
 
-    /// Memory behind a descriptor: ``size`` bytes from ``offset`` on of a DMA buffer of the kernel, for a binding that a
-    /// card can read or write there without a copy.
+    /// Returns a buffer of ``size`` bytes from ``offset`` in a DMA buffer of the kernel. A card can access this
+    /// memory for a binding without a copy.
     ///
     /// Parameters
     /// ----------
-    /// fd
-    ///     The descriptor, or an object with a ``fileno``. The buffer has a descriptor of its own; the caller's may be
+    /// The descriptor, or an object with a ``fileno``. The buffer duplicates the descriptor, so the caller may close
+    /// its own.
     ///     closed.
     /// size
-    ///     Bytes, as many as the DMA buffer of the binding has (``Qpc.getBufferMappingsDma``), which may be a few more than
-    ///     the tensor.
+    /// Number of bytes: the size of the binding's DMA buffer (``Qpc.getBufferMappingsDma``), which can exceed the
+    /// size of the tensor.
     /// offset
-    ///     Where they begin.
+    /// Offset of the first byte.
     ///
     /// Raises
     /// ------
     /// ``OSError``
     ///     The descriptor is not open.
     /// ``ValueError``
-    ///     There are no such bytes.
+    /// The range is not within the DMA buffer.
     #[classmethod]
     #[pyo3(signature = (fd, size, offset = 0))]
     fn from_dma_buf(
@@ -151,7 +152,7 @@ impl PyQBuffer {
         };
         let os = py.import("os")?;
         let own: i32 = os.call_method1("dup", (fd,))?.extract()?;
-        // SAFETY: `dup` has just opened it, and nothing else has it.
+        // SAFETY: `dup` has just opened it, and no other object owns it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(own) };
         let len: u64 = os.call_method1("fstat", (own,))?.getattr("st_size")?.extract()?;
         // Some kernels do not report the size of a DMA buffer; the import does.
@@ -181,7 +182,7 @@ impl PyQBuffer {
         self.memory().dma_buf().map_or(0, |memory| memory.offset())
     }
 
-    /// The buffer's own descriptor of memory that is not on the heap, open as long as the buffer lives; 0 on the heap.
+    /// The buffer's own descriptor for memory outside the heap, open as long as the buffer exists; 0 on the heap.
     #[getter]
     fn handle(&self) -> i32 {
         self.memory().dma_buf().map_or(0, |memory| memory.descriptor().as_raw_fd())
@@ -210,7 +211,7 @@ impl PyQBuffer {
     }
 
     // SAFETY: called by the interpreter as `bf_getbuffer`, with a structure to fill.
-    #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
+    #[allow(clippy::needless_pass_by_value)] // the signature that the binding requires
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let memory = slf.get().memory();
         if memory.dma_buf().is_some() {
@@ -220,7 +221,7 @@ impl PyQBuffer {
         }
         let (address, readonly) = (memory.address().cast(), memory.is_readonly().into());
         let len = isize::try_from(memory.len()).unwrap_or(isize::MAX);
-        // Plain bytes need no layout of their own: the view's own length is their shape.
+        // Plain bytes need no layout of their own: the length of the view is their shape.
         // SAFETY: the interpreter vouches for `view`; the memory belongs to `slf`, which the view keeps alive.
         let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, readonly, flags) };
         if status == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }

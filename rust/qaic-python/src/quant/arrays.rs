@@ -1,4 +1,4 @@
-//! Arrays in and out.
+//! Arrays of Python as memory, and memory as arrays.
 
 use std::ffi::CStr;
 
@@ -11,7 +11,7 @@ use qaic_runtime::request::{ArrayId, Arrays};
 use crate::buffers::{Exports, array_over};
 use crate::errors::Raise;
 
-/// An array that Python lent, with elements of one type.
+/// A borrowed Python array with elements of one type.
 pub(super) struct Lent {
     exports: Exports,
     id: ArrayId,
@@ -38,12 +38,10 @@ impl Lent {
         Ok(Self { exports, id, shape })
     }
 
-    /// Takes an array of float32.
     pub(super) fn floats(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::take(py, array, b'f', "float32")
     }
 
-    /// The elements.
     pub(super) fn memory(&self) -> HostSlice<'_> {
         self.exports.memory(self.id)
     }
@@ -53,7 +51,7 @@ impl Lent {
     }
 }
 
-/// A numpy array of this shape over the storage.
+/// Creates a numpy array of this shape on the storage.
 pub(super) fn array<'py>(
     py: Python<'py>,
     storage: Storage,
@@ -64,7 +62,7 @@ pub(super) fn array<'py>(
     array_over(py, storage, &ArrayLayout::new(shape, format, item_bytes))
 }
 
-/// Numbers given as a scalar, a sequence or an array, as a flat vector of the numpy type `dtype`.
+/// Converts a scalar, a sequence or an array to a flat vector of the numpy type `dtype`.
 pub(super) fn numbers<T: Pod + Default>(
     py: Python<'_>,
     value: &Bound<'_, PyAny>,

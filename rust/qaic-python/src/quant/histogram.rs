@@ -10,10 +10,10 @@ use super::arrays::{Lent, array as array_of};
 use super::refused;
 use crate::gil::Detach;
 
-/// How the values of a tensor are distributed.
+/// Distribution of the values of a tensor.
 #[pyclass(frozen, name = "TensorHistogram", module = "qaic._core")]
 pub(crate) struct PyTensorHistogram {
-    // Blocks, so only without the interpreter lock.
+    // Its methods block, so they must run without the interpreter lock.
     histogram: SharedHistogram,
 }
 

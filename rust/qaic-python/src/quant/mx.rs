@@ -18,7 +18,7 @@ fn check(py: Python<'_>, found: NotFinite, count: usize, refuse: bool) -> PyResu
     if refuse { found.refuse(count).map_err(|error| refused(py, &error)) } else { Ok(()) }
 }
 
-/// Stores a float32 array in blocks along its last axis.
+/// Encodes a float32 array in blocks along its last axis.
 #[pyfunction]
 #[pyo3(signature = (array, encoding, *, refuse_not_finite = false))]
 pub(crate) fn mx_encode<'py>(
@@ -37,7 +37,7 @@ pub(crate) fn mx_encode<'py>(
     })
 }
 
-/// Gives an array of `shape` back from its stored blocks.
+/// Decodes an array of `shape` from its encoded blocks.
 #[pyfunction]
 #[pyo3(signature = (data, shape, encoding))]
 #[allow(clippy::needless_pass_by_value)] // the binding converts a sequence to this type
@@ -55,7 +55,7 @@ pub(crate) fn mx_decode<'py>(
     array_of(py, storage, &shape, c"f", size_of::<f32>())
 }
 
-/// Rounds a float32 array to what its stored blocks hold.
+/// Rounds a float32 array to the values of its encoded blocks.
 #[pyfunction]
 #[pyo3(signature = (array, encoding, *, refuse_not_finite = false))]
 pub(crate) fn mx_round<'py>(

@@ -7,17 +7,15 @@ use super::arrays::Lent;
 use super::{named, refused};
 use crate::gil::Detach;
 
-/// The schema of this name.
 pub(super) fn schema(py: Python<'_>, name: &str) -> PyResult<Schema> {
     named(py, "schema", name, &Schema::ALL.map(Schema::name), Schema::from_name)
 }
 
-/// The precision of this name.
 pub(super) fn precision(py: Python<'_>, name: &str) -> PyResult<Precision> {
     named(py, "precision", name, &Precision::ALL.map(Precision::name), Precision::from_name)
 }
 
-/// Scale and offset of a tensor whose values lie between `minimum` and `maximum`.
+/// Returns scale and offset for a tensor with values between `minimum` and `maximum`.
 #[pyfunction(name = "quant_range")]
 #[pyo3(signature = (minimum, maximum, schema, precision))]
 pub(crate) fn quant_range(
@@ -32,7 +30,7 @@ pub(crate) fn quant_range(
     Ok((params.scale, params.offset))
 }
 
-/// The range that a calibration gives a tensor with this histogram.
+/// Returns the range that a calibration computes for a tensor with this histogram.
 #[pyfunction]
 #[pyo3(signature = (histogram, minimum, maximum, method, schema, precision, percentile = 100.0))]
 #[allow(clippy::too_many_arguments)] // one for each option

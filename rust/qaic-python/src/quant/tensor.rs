@@ -11,7 +11,7 @@ use super::arrays::{Lent, array, numbers};
 use super::{range, refused};
 use crate::gil::Detach;
 
-/// Parameters given as one scale and offset, or as one of each per index along `axis`.
+/// Reads the parameters: one scale and offset, or one of each per index along `axis`.
 fn channels(
     py: Python<'_>,
     scale: &Bound<'_, PyAny>,
@@ -68,7 +68,7 @@ pub(crate) fn quantize_tensor<'py>(
     }
 }
 
-/// Gives an array of int8, int16 or int32 back as float32: `scale * (q - offset)`.
+/// Dequantizes an array of int8, int16 or int32 to float32: `scale * (q - offset)`.
 #[pyfunction]
 #[pyo3(signature = (array, scale, offset, axis = None))]
 pub(crate) fn dequantize_tensor<'py>(

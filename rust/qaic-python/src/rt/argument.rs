@@ -1,4 +1,4 @@
-//! Reads what a client passes to `setData`: buffers for all bindings, or arrays for some.
+//! Reads the argument of `setData`: buffers for all bindings, or arrays for some.
 
 use std::sync::Arc;
 
@@ -15,7 +15,6 @@ use super::numbers::whole;
 use super::status::{Answer, Refusal, refused};
 use crate::buffers::{BufferExport, PyQBuffer};
 
-/// The argument that was passed.
 pub(crate) enum BufferArgument {
     /// A buffer for every binding.
     All(Vec<Arc<SharedMemory>>),
@@ -35,7 +34,7 @@ pub(crate) fn read(data: &Bound<'_, PyAny>) -> Answer<BufferArgument> {
     }
 }
 
-/// The list that an `InferenceVector` has, or that another iterable gives.
+/// Returns the list of an `InferenceVector`, or of another iterable.
 fn listed_otherwise<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let data = match data.getattr_opt("getVector")? {
         Some(vector) => vector.call0()?,
@@ -50,7 +49,7 @@ fn listed_otherwise<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList
     PyList::new(data.py(), items.collect::<PyResult<Vec<_>>>()?)
 }
 
-/// The list that a value is, or that it gives.
+/// Returns a list as it is, or the items of an iterable as a list.
 pub(crate) fn list_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     match value.cast::<PyList>() {
         Ok(list) => Ok(list.clone()),
@@ -83,7 +82,7 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<SharedMemory>
     Ok(memories)
 }
 
-/// Returns whether an entry of a list is a `QBuffer` of this memory.
+/// Returns true if an entry of a list is a `QBuffer` of this memory.
 pub(crate) fn is_buffer(items: &Bound<'_, PyList>, index: usize, memory: &Arc<SharedMemory>) -> bool {
     let item = items.get_item(index);
     let buffer = item.as_ref().ok().and_then(|item| item.cast::<PyQBuffer>().ok()).map(Bound::get);
@@ -92,7 +91,7 @@ pub(crate) fn is_buffer(items: &Bound<'_, PyList>, index: usize, memory: &Arc<Sh
     })
 }
 
-/// The `QBuffer` that an entry of a list is.
+/// Returns the `QBuffer` at an index of a list.
 pub(crate) fn buffer<'a, 'py>(
     item: &'a Bound<'py, PyAny>,
     index: usize,
@@ -120,9 +119,9 @@ fn memory_of(buffer: &PyQBuffer, index: usize) -> Answer<Arc<SharedMemory>> {
     Err(Refusal::Failed(QStatus::Unsupported, error))
 }
 
-/// Reads what is listed for a binding: an array with its shape, or a `QBuffer` of the shape that goes with its size.
+/// Reads the value of a binding: an array with its shape, or a `QBuffer` of the shape that matches its size.
 ///
-/// Inputs whose elements do not follow each other are copied; outputs of that kind are refused.
+/// Non-contiguous inputs are copied; non-contiguous outputs are an error.
 pub(crate) fn listed(specs: &BindingSpecs, index: usize, value: &Bound<'_, PyAny>) -> Answer<ListedBuffer> {
     let spec = specs.get(index)?;
     if let Ok(buffer) = value.cast::<PyQBuffer>() {
@@ -141,7 +140,7 @@ pub(crate) fn listed(specs: &BindingSpecs, index: usize, value: &Bound<'_, PyAny
     Ok(ListedBuffer { index, memory: array.share(), shape })
 }
 
-/// The exported buffer of an array.
+/// Exports the buffer of an array.
 pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<BufferExport> {
     BufferExport::take(value).map_err(|cause| {
         let name = type_name(value);
@@ -152,7 +151,7 @@ pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<Buf
     })
 }
 
-/// A copy of an array with its elements in C order.
+/// Copies an array to C order.
 pub(crate) fn in_c_order<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static COPY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     COPY.import(value.py(), "numpy", "ascontiguousarray")?.call1((value,))

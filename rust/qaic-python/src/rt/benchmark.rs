@@ -25,13 +25,13 @@ pub(crate) struct PyBenchmark {
     core: Reaped<SetCore>,
     context: Arc<Context>,
     buffers: Vec<Arc<SharedMemory>>,
-    // Of the run under way, or of the last one.
+    // Progress of the running or the last run.
     progress: BenchmarkProgress,
 }
 
 #[pymethods]
 impl PyBenchmark {
-    /// `buffers` has a `QBuffer` for every binding.
+    /// `buffers` contains a `QBuffer` for every binding.
     #[new]
     fn new(handles: &PyQaicInferenceSet, buffers: &Bound<'_, PyList>) -> PyResult<Self> {
         let core = Reaped::new(Arc::clone(handles.core()));
@@ -42,10 +42,10 @@ impl PyBenchmark {
         Ok(Self { core, context, buffers, progress })
     }
 
-    /// Runs `count` inferences, or as many as begin within `seconds`. Returns (status, inferences, nanoseconds); what
-    /// went wrong is in the log. `ended(handle)` is called after each.
+    /// Runs `count` inferences, or as many as begin within `seconds`. Returns (status, inferences, nanoseconds) and
+    /// logs errors. Calls `ended(handle)` after each inference.
     ///
-    /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those under way.
+    /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those in flight.
     #[pyo3(signature = (count, seconds, ended = None))]
     fn run(
         &self,
@@ -55,7 +55,7 @@ impl PyBenchmark {
         ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Py<PyAny>, u64, u64)> {
         release_dropped(py);
-        // A duration that the clock cannot express is no limit.
+        // The clock cannot represent the duration, so the run is unlimited.
         let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let ended = ended.map(|ended| ended.clone().unbind());
         let set = self.core.set();
@@ -63,7 +63,7 @@ impl PyBenchmark {
             let refusal = Refusal::from(error).busy_in_flight();
             return Ok((refuse(py, &self.context, FailureSource::InferenceSet, refusal)?, 0, 0));
         }
-        // What `ended` raised: nothing more begins then.
+        // Exception that `ended` raised; no inference begins after it.
         let mut raised = None;
         let count_one = |HandleId(handle)| {
             if let Some(ended) = &ended {
@@ -92,24 +92,24 @@ impl PyBenchmark {
         }
     }
 
-    /// Inferences of the run under way, or of the last one, by activation.
+    /// Number of inferences of the running or the last run, by activation.
     fn completed(&self) -> Vec<u64> {
         self.progress.completed().collect()
     }
 
-    /// The exec object of a handle.
+    /// Returns the exec object of a handle.
     fn exec_obj(&self, py: Python<'_>, handle: u32) -> PyResult<Py<PyExecObj>> {
         self.core.exec_obj(py, HandleId(handle))
     }
 
-    /// Unique id of the program of a handle.
+    /// Returns the unique id of the program of a handle.
     fn program_id(&self, py: Python<'_>, handle: u32) -> PyResult<u32> {
         let bound = self.core.bound().bound(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
         Ok(bound.exec.program.unique_id)
     }
 }
 
-/// Writes an error to the log of a context, for the parts of the interface that are written in Python.
+/// Logs an error in a context, for the Python parts of the interface.
 #[pyfunction]
 pub(crate) fn rt_log_error(context: &RtContext, text: &str) {
     context.inner().logger.error(|| text.to_owned());

@@ -1,6 +1,7 @@
-//! Callbacks of a context: queued by any thread, run in order by one Python thread.
+//! Callbacks of a context: any thread queues them, one Python thread runs them in order.
 //!
-//! The queue is the runtime's. `python/qaic/rt/dispatch.py` has the thread that takes messages out and calls.
+//! The runtime implements the queue. The thread in `python/qaic/rt/dispatch.py` takes the messages and calls the
+//! callbacks.
 
 use std::sync::{Arc, Weak};
 
@@ -16,7 +17,7 @@ type Callback = Py<PyAny>;
 /// A callback and its arguments.
 type Call = (Py<PyAny>, Py<PyTuple>);
 
-/// The end of a channel where messages are put in.
+/// The sender of a channel.
 #[pyclass(frozen, name = "Channel", module = "qaic._core")]
 pub(crate) struct RtChannel {
     sender: CallbackSender<Callback, Call>,
@@ -28,7 +29,7 @@ impl RtChannel {
         Self { sender: CallbackSender::new(), context: Arc::downgrade(context) }
     }
 
-    /// Sends what a logger says to Python callbacks.
+    /// Sends log lines to Python callbacks.
     pub(crate) fn sink(
         &self,
         context: u32,
@@ -42,18 +43,18 @@ impl RtChannel {
 
 #[pymethods]
 impl RtChannel {
-    /// Asks for `callback(*arguments)`; whether the channel was open.
+    /// Queues `callback(*arguments)`; returns false if the channel is closed.
     fn post(&self, callback: Py<PyAny>, arguments: Py<PyTuple>) -> bool {
         self.sender.post(Message::Call((callback, arguments)))
     }
 
-    /// The other end, for the first caller that asks.
+    /// Returns the receiver to the first caller, and `None` to others.
     fn claim(&self) -> Option<RtReceiver> {
         self.sender.claim().map(|receiver| RtReceiver { receiver, context: Weak::clone(&self.context) })
     }
 }
 
-/// The end of a channel where messages come out.
+/// The receiver of a channel.
 #[pyclass(frozen, name = "Receiver", module = "qaic._core")]
 pub(crate) struct RtReceiver {
     receiver: CallbackReceiver<Callback, Call>,
@@ -62,9 +63,9 @@ pub(crate) struct RtReceiver {
 
 #[pymethods]
 impl RtReceiver {
-    /// (callback, arguments, whether it is a log line) of the next message; `None` when there will be no more.
+    /// Returns (callback, arguments, whether it is a log line) of the next message; `None` after the last one.
     ///
-    /// Blocking, without the interpreter lock. For threads that get no signals.
+    /// Blocking, without the interpreter lock. Only for threads that receive no signals.
     #[allow(clippy::type_complexity)] // one tuple, described above
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<(Py<PyAny>, Bound<'py, PyTuple>, bool)>> {
         let Some(message) = py.detached(|_| Ok(self.receiver.take()))? else { return Ok(None) };
@@ -83,7 +84,7 @@ impl RtReceiver {
         }))
     }
 
-    /// Logs an error of a callback; prints it on the console if the log itself failed.
+    /// Logs an error of a callback; with `console`, prints it on the console because the log itself failed.
     fn complain(&self, text: &str, console: bool) {
         if let Some(context) = self.context.upgrade() {
             if console {
@@ -94,7 +95,7 @@ impl RtReceiver {
         }
     }
 
-    /// Lets no more messages in.
+    /// Closes the channel for new messages.
     fn close(&self) {
         self.receiver.close();
     }

@@ -1,4 +1,4 @@
-//! `qaicrt.Context`: the devices a client works with, and what is said about them.
+//! `qaicrt.Context`: devices, log and error handler of a client.
 
 use std::sync::Arc;
 
@@ -17,25 +17,24 @@ use super::qpc::RtQpc;
 use super::status::{Answer, member, outcome, refuse, refused, reply};
 use crate::context::open_context;
 
-/// The device id that means no device.
+/// Device id for no device.
 const NO_DEVICE: i32 = -1;
 
-/// Chosen devices of this process.
+/// Devices that a client selected in this process.
 #[pyclass(frozen, name = "Context", module = "qaicrt", weakref)]
 pub(crate) struct RtContext {
     context: Arc<Context>,
     devices: Vec<DeviceId>,
-    // What runs callbacks, once there is something to call.
+    // Runs callbacks; set by the first callback.
     dispatcher: PyOnceLock<(Py<RtChannel>, Py<PyAny>)>,
 }
 
 impl RtContext {
-    /// The runtime's context.
     pub(crate) fn inner(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The devices it was made for, in the caller's order; never empty.
+    /// The selected devices, in the caller's order; never empty.
     pub(crate) fn devices(&self) -> &[DeviceId] {
         &self.devices
     }
@@ -49,8 +48,8 @@ impl RtContext {
         })
     }
 
-    /// Sends log lines and failures to callbacks. A callback that refers to the context keeps it alive for good: an
-    /// object that logs late must not find its callback gone.
+    /// Sends log lines and failures to callbacks. A callback that refers to the context keeps it alive permanently:
+    /// an object may log late, and its callback must still exist then.
     fn set_callbacks(
         &self,
         py: Python<'_>,
@@ -87,7 +86,7 @@ impl RtContext {
         logCallback: Option<Py<PyAny>>,
         errorHandler: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        // C++ clients give the properties, a bit mask, first.
+        // C++ clients pass the properties, a bit mask, as the first argument.
         let (devices, properties) = match devList {
             Some(first) if first.is_instance_of::<PyInt>() => (properties, Some(first)),
             devices => (devices, properties),
@@ -124,7 +123,8 @@ impl RtContext {
         (member(py, QStatus::Success)?, level).into_pyobject(py)
     }
 
-    /// (status, id): the first of the context's devices with room for one activation of a container's program, or -1.
+    /// (status, id) of the first device of the context with enough free cores for one activation of the container's
+    /// program; -1 if there is none.
     #[pyo3(name = "findDevice")]
     #[allow(non_snake_case)]
     fn find_device<'py>(&self, py: Python<'py>, qpcObj: &RtQpc) -> PyResult<Bound<'py, PyTuple>> {
@@ -136,20 +136,20 @@ impl RtContext {
         }
     }
 
-    /// Its number in this process.
+    /// Number of the context in this process.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
         self.context.id
     }
 
-    /// Its name for people.
+    /// Name of the object in log lines.
     #[pyo3(name = "objName")]
     #[allow(clippy::unused_self)] // a method in Python
     fn obj_name(&self) -> &'static str {
         FailureSource::Context.name()
     }
 
-    /// Its name for people.
+    /// Name of the object in log lines.
     #[pyo3(name = "objNameCstr")]
     fn obj_name_cstr(&self) -> &'static str {
         self.obj_name()
@@ -161,7 +161,7 @@ impl RtContext {
     }
 }
 
-/// The id of a device. What is no number at all is a mistake of another kind than a number without a device.
+/// Reads a device id. A value that is not a number raises another error than an unknown number.
 fn device_id(id: &Bound<'_, PyAny>) -> Answer<DeviceId> {
     Ok(DeviceId(u32::try_from(whole(id)?).unwrap_or(u32::MAX)))
 }

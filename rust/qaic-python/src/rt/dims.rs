@@ -7,14 +7,14 @@ use qaic_runtime::binding::{GivenShape, ShapeList};
 
 /// List of (element size, dims), one per binding.
 ///
-/// Dims are read back as lists, whatever sequence they were set from.
+/// Dims are returned as lists, regardless of the type of sequence that set them.
 #[pyclass(name = "BufferDimensionsVecRef", module = "qaicrt", sequence)]
 pub(crate) struct PyDims {
     entries: ShapeList,
 }
 
 impl PyDims {
-    /// The entries, as long as they are borrowed. No Python code may run meanwhile: it would find them in use.
+    /// Borrows the entries. No Python code may run during the borrow, because access from Python would fail.
     pub(crate) fn shapes(&self) -> &[GivenShape] {
         &self.entries
     }
@@ -53,7 +53,7 @@ impl PyDims {
         self.list(py)?.call_method0("__iter__")
     }
 
-    /// Adds the element size and dims of one more binding.
+    /// Appends the element size and dims of a binding.
     fn append(slf: &Bound<'_, Self>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let entry = entry(value)?;
         slf.try_borrow_mut()?.entries.push(entry);
@@ -82,7 +82,7 @@ impl PyDims {
     }
 }
 
-/// The entries of a `BufferDimensionsVecRef`, or of any sequence of pairs.
+/// Reads the entries of a `BufferDimensionsVecRef`, or of any sequence of pairs.
 pub(crate) fn entries(value: &Bound<'_, PyAny>) -> PyResult<Vec<GivenShape>> {
     if let Ok(dims) = value.cast::<PyDims>() {
         return Ok(dims.try_borrow()?.shapes().to_vec());
@@ -101,7 +101,7 @@ fn entry(value: &Bound<'_, PyAny>) -> PyResult<GivenShape> {
         Ok(pair) if pair.len() == 2 => (pair.get_item(0)?, pair.get_item(1)?),
         Ok(_) => return Err(expected()),
         Err(_) => value.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>().or_else(|_| {
-            // A list of two is as good as a tuple.
+            // Lists of two elements are accepted as well as tuples.
             let mut parts = value.try_iter().map_err(|_| expected())?;
             match (parts.next(), parts.next(), parts.next()) {
                 (Some(first), Some(second), None) => Ok((first?, second?)),

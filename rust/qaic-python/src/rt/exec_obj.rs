@@ -1,4 +1,4 @@
-//! `qaicrt.ExecObj`: carries one inference at a time.
+//! `qaicrt.ExecObj`: runs one inference at a time.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use crate::gil::{Reaped, answering_signals};
 /// The property that loads and activates the program.
 const AUTO_LOAD_ACTIVATE: u32 = 4;
 
-/// Carries one inference at a time through a program.
+/// Runs one inference of a program at a time.
 #[pyclass(frozen, name = "ExecObj", module = "qaicrt", weakref)]
 pub(crate) struct PyExecObj {
     bound: Reaped<BoundBuffers>,
     context: Arc<Context>,
-    // Keeps the Python callbacks of the context as long as there is something to report.
+    // Keeps the context's Python callbacks while this object can report to them.
     _parent: Py<RtContext>,
     // Fields are dropped in order.
     _last: ReleaseDropped,
 }
 
 impl PyExecObj {
-    /// One that an inference set made.
+    /// Returns the object for an exec object of an inference set.
     pub(crate) fn of(bound: Arc<BoundBuffers>, parent: Py<RtContext>) -> Self {
         let context = Arc::clone(&bound.exec.program.context);
         let bound = Reaped::new(bound);
@@ -53,7 +53,7 @@ impl PyExecObj {
         let bound = &self.bound;
         match (argument::read(data)?, dims) {
             (BufferArgument::All(buffers), None) => bound.replace_all(&buffers, None)?,
-            // Borrowed where it can be: this is the path of every step of a decoder.
+            // Borrows the dims if possible, because each step of a decoder takes this path.
             (BufferArgument::All(buffers), Some(given)) => match given.cast::<PyDims>() {
                 Ok(dims) => {
                     bound.replace_all(&buffers, Some(dims.try_borrow().map_err(PyErr::from)?.shapes()))?
@@ -106,7 +106,7 @@ impl PyExecObj {
 
 #[pymethods]
 impl PyExecObj {
-    /// An exec object of `program`, which is loaded and activated first where necessary.
+    /// Creates an exec object of `program`, which is first loaded and activated if necessary.
     ///
     /// Blocking, without the interpreter lock; Ctrl-C ends a load.
     #[new]
@@ -147,12 +147,13 @@ impl PyExecObj {
         })
     }
 
-    /// Sets the memory that inputs are read from and outputs are written to.
+    /// Sets the memory of inputs and outputs.
     ///
-    /// A list of ``QBuffer``, or an ``InferenceVector``, replaces everything; ``bufDims`` has element size and dims of
-    /// each. A list of (binding index, array) changes the listed bindings only, whose arrays are used in place.
+    /// A list of ``QBuffer``, or an ``InferenceVector``, sets all bindings; ``bufDims`` contains element size and
+    /// dims of each. A list of (binding index, array) changes only the listed bindings; their arrays are used in
+    /// place.
     #[pyo3(name = "setData", signature = (data, bufDims = None))]
-    #[allow(non_snake_case)] // the names of the interface
+    #[allow(non_snake_case)] // the vendor's names
     fn set_data(
         &self,
         py: Python<'_>,
@@ -160,13 +161,13 @@ impl PyExecObj {
         bufDims: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let bound = self.bind_data(data, bufDims);
-        // What was replaced, or was not bound in the end.
+        // Releases replaced arrays and those that were not bound.
         release_dropped(py);
         self.reply(py, bound.map_err(Refusal::busy_in_flight))
     }
 
-    /// As ``setData`` with a list of (binding index, array), where the arrays of bindings that `spec` names are windows
-    /// of the tensor, for the next inference only. Returns (status, handle).
+    /// Sets bindings as ``setData`` does with a list of (binding index, array), for the next inference only. Arrays
+    /// of bindings in `spec` are slices of the tensor. Returns (status, handle).
     #[pyo3(name = "setDataWithSlices")]
     fn set_data_with_slices<'py>(
         &self,
@@ -180,7 +181,7 @@ impl PyExecObj {
         reply_with(py, &self.context, FailureSource::ExecObj, bound.map_err(Refusal::busy_in_flight))
     }
 
-    /// Runs one inference and waits for it. `qbuffers` are set first, as by ``setData``.
+    /// Runs one inference and waits for it. If `qbuffers` is given, sets them first, as ``setData`` does.
     ///
     /// Blocking, without the interpreter lock; Ctrl-C cancels the inference.
     #[pyo3(signature = (qbuffers = None))]
@@ -198,9 +199,9 @@ impl PyExecObj {
         )
     }
 
-    /// Waits for the inference that was enqueued last; success at once when there is none.
+    /// Waits for the inference that was enqueued last; returns immediately with success if there is none.
     ///
-    /// Blocking, without the interpreter lock; after Ctrl-C the inference goes on.
+    /// Blocking, without the interpreter lock; the inference continues after Ctrl-C.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.reply(
@@ -209,26 +210,26 @@ impl PyExecObj {
         )
     }
 
-    /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.
+    /// (status, list of ``QBuffer`` by binding index). The buffer of an unset binding is empty.
     #[pyo3(name = "getData")]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         (member(py, QStatus::Success)?, bound_to(py, &self.bound)?).into_pyobject(py)
     }
 
-    /// Gives it a number of the caller's choice.
+    /// Sets a number of the caller's choice.
     #[pyo3(name = "setId", signature = (number, /))]
     fn set_id(&self, number: u32) {
         self.exec().set_id(number);
     }
 
-    /// The number the caller gave it; 0 at first.
+    /// Number that the caller set; 0 by default.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
         self.exec().id()
     }
 }
 
-/// Returns the buffer of each binding; a buffer without bytes if nothing was bound.
+/// Returns the buffer of each binding; an unset binding has an empty buffer.
 pub(crate) fn bound_to(py: Python<'_>, bound: &BoundBuffers) -> PyResult<Vec<PyQBuffer>> {
     let buffers = bound.buffers().map_err(|error| from_runtime(py, error))?;
     buffers.into_iter().map(|memory| Ok(PyQBuffer::new(memory.map_or_else(|| zeroed(py, 0), Ok)?))).collect()
@@ -237,8 +238,8 @@ pub(crate) fn bound_to(py: Python<'_>, bound: &BoundBuffers) -> PyResult<Vec<PyQ
 /// CRCs by binding and section.
 type Sums = Vec<Vec<u32>>;
 
-/// The CRC-32 of every buffer, or of every section of it, of the last inference of an exec object: (inputs, outputs) by
-/// binding. None for programs without `io_crc`, and while an inference is under way.
+/// Returns the CRC-32 of every buffer (or of each section of it) in the last inference of an exec object: (inputs,
+/// outputs) by binding. Returns None for programs without `io_crc`, and while an inference is in flight.
 #[pyfunction]
 pub(crate) fn io_crcs(exec_obj: &PyExecObj) -> Option<(Sums, Sums)> {
     let crcs = exec_obj.exec().io_crcs()?;

@@ -1,6 +1,6 @@
-//! `qaicrt.InferenceHandle`: one exec object of an inference set, on loan to the caller.
+//! `qaicrt.InferenceHandle`: an exec object of an inference set that the caller has acquired.
 //!
-//! A handle does not keep its set alive. What is done with it after the set is gone is answered with a status.
+//! A handle does not keep its set alive. Calls return an error status after the set is gone.
 
 use std::sync::{Arc, Weak};
 
@@ -32,12 +32,12 @@ impl PyInferenceHandle {
         Self { set: Weak::clone(set), context: Arc::clone(context), number }
     }
 
-    /// The set while it lives.
+    /// Returns the set if it still exists.
     fn set(&self) -> Option<Reaped<SetCore>> {
         self.set.upgrade().map(Reaped::new)
     }
 
-    /// Its number, if it belongs to `set`.
+    /// Returns the number of the handle if it belongs to `set`.
     pub(crate) fn number_in(&self, set: &Arc<SetCore>) -> Option<HandleId> {
         (self.set.as_ptr() == Arc::as_ptr(set)).then_some(self.number)
     }
@@ -45,33 +45,33 @@ impl PyInferenceHandle {
 
 #[pymethods]
 impl PyInferenceHandle {
-    /// Gives it a buffer for every binding, inputs then outputs.
+    /// Sets a buffer for every binding, inputs then outputs.
     #[pyo3(name = "setBuffers")]
     fn set_buffers(&self, py: Python<'_>, buffers: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         self.change(py, buffers, Part::All)
     }
 
-    /// Gives it the buffers of the inputs; those of the outputs stay.
+    /// Sets the buffers of the inputs; those of the outputs stay.
     #[pyo3(name = "setInputBuffers")]
     fn set_input_buffers(&self, py: Python<'_>, buffers: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         self.change(py, buffers, Part::Inputs)
     }
 
-    /// Gives it the buffers of the outputs; those of the inputs stay.
+    /// Sets the buffers of the outputs; those of the inputs stay.
     #[pyo3(name = "setOutputBuffers")]
     fn set_output_buffers(&self, py: Python<'_>, buffers: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         self.change(py, buffers, Part::Outputs)
     }
 
-    /// Sets element size and dims of every binding; a dim of 0 leaves the binding out. The dims are valid
-    /// until others are given or the handle is put back, and may be set before the buffers they belong to.
+    /// Sets element size and dims of every binding; a dim of 0 leaves the binding out. The dims are valid until they
+    /// are set again or the handle is made available again. They may be set before the buffers.
     #[pyo3(name = "setBufferDimensions")]
     fn set_buffer_dimensions(&self, py: Python<'_>, dims: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let dims = entries(dims)?;
         self.with_bound(py, |bound| Ok(bound.announce(dims)?))
     }
 
-    /// (status, buffers): one per binding, of size 0 where there is none.
+    /// (status, buffers): one per binding; the buffer of an unset binding is empty.
     #[pyo3(name = "getBuffers")]
     fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let Some(set) = self.set() else {
@@ -81,14 +81,14 @@ impl PyInferenceHandle {
         (member(py, QStatus::Success)?, bound_to(py, bound)?).into_pyobject(py)
     }
 
-    /// Its exec object, whose ``getData`` gives the outputs.
+    /// The exec object of the handle; its ``getData`` returns the outputs.
     #[pyo3(name = "execObj")]
     fn exec_obj(&self, py: Python<'_>) -> PyResult<Py<PyExecObj>> {
         let set = self.set().ok_or_else(|| call_failed(py, "call.state", GONE))?;
         set.exec_obj(py, self.number)
     }
 
-    /// Its number in the set.
+    /// Number of the handle in its set.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
         self.number.0
@@ -106,7 +106,7 @@ impl PyInferenceHandle {
         reply(py, &self.context, FailureSource::InferenceSet, Err(refused(GONE).into()))
     }
 
-    /// Runs `work` on what the handle is bound to and answers with a status.
+    /// Runs `work` on the buffers of the handle and returns its status.
     fn with_bound(&self, py: Python<'_>, work: impl FnOnce(&BoundBuffers) -> Answer) -> PyResult<Py<PyAny>> {
         let Some(set) = self.set() else { return self.gone(py) };
         let outcome = set.bound().bound(self.number).map_err(Refusal::from).and_then(|bound| work(bound));

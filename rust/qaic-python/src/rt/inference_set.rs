@@ -1,7 +1,7 @@
-//! `qaicrt.InferenceSet`: many inferences in flight, collected by id or as they come.
+//! `qaicrt.InferenceSet`: many inferences in flight, collected by id or in order of completion.
 //!
-//! The states of the handles and the waiting are the runtime's. Here a handle gets its buffers, and an outcome becomes a
-//! status with a line in the log.
+//! The runtime implements handle states and waits. This module binds buffers to handles, and converts outcomes to
+//! statuses and log lines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,17 +32,17 @@ use crate::gil::{Detach, Reaped, answering_signals};
 
 const SOURCE: FailureSource = FailureSource::InferenceSet;
 
-/// An inference set, what its handles are bound to, and their exec objects in Python. Handles refer to it weakly.
+/// An inference set, the buffers of its handles, and their exec objects in Python. Handles refer to it weakly.
 pub(crate) struct SetCore {
-    // By handle. Dropped before the set, of which they are.
+    // Indexed by handle. Dropped before the set that they belong to.
     exec_objs: Vec<PyOnceLock<Py<PyExecObj>>>,
     set: BoundSet,
-    // What an exec object keeps alive.
+    // Kept alive by each exec object.
     parent: Py<RtContext>,
 }
 
 impl SetCore {
-    /// A set whose handles are bound to `given`, a list of buffers for each, or to nothing.
+    /// Creates a set whose handles are bound to `given`, one list of buffers per handle, or unbound.
     fn new(
         context: &Bound<'_, RtContext>,
         set: Arc<InferenceSet>,
@@ -56,27 +56,25 @@ impl SetCore {
         Ok(Self { exec_objs, set, parent: context.clone().unbind() })
     }
 
-    /// The set with its buffers.
     pub(crate) fn bound(&self) -> &BoundSet {
         &self.set
     }
 
-    /// The set.
     pub(crate) fn set(&self) -> &Arc<InferenceSet> {
         &self.set.set
     }
 
-    /// The exec object of a handle, the same one each time.
+    /// Returns the exec object of a handle, the same one at each call.
     pub(crate) fn exec_obj(&self, py: Python<'_>, handle: HandleId) -> PyResult<Py<PyExecObj>> {
         let bound = self.set.bound(handle).map_err(|error| from_runtime(py, error))?;
         let make = || Py::new(py, PyExecObj::of(Arc::clone(bound), self.parent.clone_ref(py)));
-        // As many as there are handles.
+        // The vector has one entry per handle.
         let object = self.exec_objs[handle.0 as usize].get_or_try_init(py, make)?;
         Ok(object.clone_ref(py))
     }
 }
 
-/// ``setSize * numActivations`` exec objects of a container, activated at once.
+/// ``setSize * numActivations`` exec objects of a container, which is activated at construction.
 ///
 /// A handle goes from available to acquired (``getAvailable``), submitted (``submit``), completed (``getCompleted``,
 /// ``getCompletedId``) and back to available (``putCompleted``).
@@ -92,7 +90,6 @@ pub(crate) struct PyQaicInferenceSet {
 }
 
 impl PyQaicInferenceSet {
-    /// The runtime's set and what its handles are bound to.
     pub(crate) fn core(&self) -> &Arc<SetCore> {
         &self.core
     }
@@ -104,12 +101,12 @@ impl PyQaicInferenceSet {
 
 #[pymethods]
 impl PyQaicInferenceSet {
-    /// Loads and activates `qpc` on device `devId`, or where `properties` say.
+    /// Loads and activates `qpc` on device `devId`, or on the devices in `properties`.
     ///
-    /// After `numActivations` follow `properties` and `enableProfiling`, or `infDataVectorDmaBuf`, `properties` and
-    /// `enableProfiling`. `infDataVectorDmaBuf` has a list of buffers, one per binding, for each of the
-    /// `setSize * numActivations` handles, which are bound to them. Profiles can be recorded of every set, so
-    /// `enableProfiling` changes nothing.
+    /// `numActivations` is followed by `properties` and `enableProfiling`, or by `infDataVectorDmaBuf`, `properties`
+    /// and `enableProfiling`. `infDataVectorDmaBuf` contains a list of buffers, one per binding, for each of the
+    /// `setSize * numActivations` handles, which are bound to them. Every set can be profiled, so `enableProfiling`
+    /// has no effect.
     ///
     /// Blocking, without the interpreter lock: reads and prepares the weights.
     #[new]
@@ -122,7 +119,7 @@ impl PyQaicInferenceSet {
                           properties=None, enableProfiling=None)"
     )]
     #[allow(non_snake_case)] // the names of the interface
-    #[allow(clippy::too_many_arguments)] // those of the interface
+    #[allow(clippy::too_many_arguments)] // the vendor's arguments
     fn new(
         py: Python<'_>,
         context: Option<Bound<'_, RtContext>>,
@@ -155,7 +152,7 @@ impl PyQaicInferenceSet {
         }
         let placed = place_program(py, context.get(), devId, &mapping, image).map_err(failed)?;
         let placement = placed.placement;
-        // What is not a count is refused with the others that are too small.
+        // A negative count becomes 0, which is refused as too small.
         let count = |number: i64| u32::try_from(number).unwrap_or(if number < 0 { 0 } else { u32::MAX });
         let (size, activations) = (count(setSize), count(numActivations));
         let token = CancellationToken::new();
@@ -174,10 +171,10 @@ impl PyQaicInferenceSet {
         Ok(Self { core: Reaped::new(core), handles, context: inner, name, id, _last: ReleaseDropped })
     }
 
-    /// (status, handle) of a free handle; ``QS_TIMEDOUT`` when none becomes free within `timeoutUs` microseconds. 0 is no
-    /// limit.
+    /// (status, handle) of a free handle; ``QS_TIMEDOUT`` if none becomes free within `timeoutUs` microseconds. 0
+    /// means no limit.
     ///
-    /// Blocking, without the interpreter lock, while there is none.
+    /// Blocking, without the interpreter lock, until a handle is free.
     #[pyo3(name = "getAvailable", signature = (timeoutUs = 0))]
     fn available<'py>(
         &self,
@@ -201,9 +198,9 @@ impl PyQaicInferenceSet {
         self.answer(py, handle)
     }
 
-    /// Starts an inference on the buffers of a handle, or of a vector, which takes a free handle by itself.
+    /// Starts an inference on the buffers of a handle, or of a vector, for which a free handle is acquired.
     ///
-    /// Without the interpreter lock. Blocking while no handle is free for a vector.
+    /// Without the interpreter lock. With a vector, blocking until a handle is free.
     #[pyo3(signature = (what, infId = Ok(0)), text_signature = "($self, what, infId=0)")]
     fn submit(
         &self,
@@ -235,9 +232,9 @@ impl PyQaicInferenceSet {
         )))
     }
 
-    /// (status, handle) of the next completed inference; the status is how it ended.
+    /// (status, handle) of the next completed inference, with the status of the inference.
     ///
-    /// Blocking, without the interpreter lock, until one is complete.
+    /// Blocking, without the interpreter lock, until an inference is completed.
     #[pyo3(name = "getCompleted")]
     fn completed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let set = self.core.set();
@@ -246,9 +243,9 @@ impl PyQaicInferenceSet {
         self.collected(py, set.try_get_completed().map_or_else(ended, Ok))
     }
 
-    /// (status, handle) of the inference with this id; the status is how it ended.
+    /// (status, handle) of the inference with this id, with the status of the inference.
     ///
-    /// Blocking, without the interpreter lock, until it is complete.
+    /// Blocking, without the interpreter lock, until the inference is completed.
     #[pyo3(name = "getCompletedId")]
     fn completed_id<'py>(
         &self,
@@ -257,7 +254,7 @@ impl PyQaicInferenceSet {
     ) -> PyResult<Bound<'py, PyTuple>> {
         let set = self.core.set();
         let found = match inference_id(infId)? {
-            // To leave the interpreter lock costs more than to look.
+            // A check costs less than the release of the interpreter lock.
             Some(id) => set.try_get_completed_id(id).map_or_else(
                 || {
                     outcome(py, |detached| {
@@ -288,8 +285,8 @@ impl PyQaicInferenceSet {
         self.reply(py, self.number_of(handle.get()).and_then(put_back))
     }
 
-    /// Waits until every submitted inference has ended. The status is how they did: that of a failed one if there is one
-    /// among those not collected.
+    /// Waits until every submitted inference has ended. If an inference that was not collected failed, returns its
+    /// status.
     ///
     /// Blocking, without the interpreter lock.
     #[pyo3(name = "waitForCompletion")]
@@ -301,19 +298,19 @@ impl PyQaicInferenceSet {
         self.reply(py, waited)
     }
 
-    /// The name that the properties gave it.
+    /// Name from the properties.
     #[pyo3(name = "getName")]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// The id that the properties gave it.
+    /// Id from the properties.
     #[pyo3(name = "getId")]
     fn id(&self) -> i64 {
         self.id
     }
 
-    /// The context it was made with.
+    /// The context of the constructor.
     fn _context(&self, py: Python<'_>) -> Py<RtContext> {
         self.core.parent.clone_ref(py)
     }
@@ -336,7 +333,7 @@ impl PyQaicInferenceSet {
         let (handle, given) = if let Some(handle) = core.set().try_acquire() {
             (handle, None)
         } else {
-            // What cannot be submitted is refused before it waits, and other threads may change the list meanwhile.
+            // Invalid buffers are refused before the wait, and other threads may change the list during the wait.
             let given = buffers(list)?;
             (self.acquire(py, None)?, Some(given))
         };
@@ -346,7 +343,7 @@ impl PyQaicInferenceSet {
         outcome(py, |detached| core.bound().submit_acquired(handle, id, detached))
     }
 
-    /// The number of a handle of this set.
+    /// Returns the number of a handle of this set.
     fn number_of(&self, handle: &PyInferenceHandle) -> Answer<HandleId> {
         let why = "the handle belongs to another inference set; use it with its own";
         Ok(handle.number_in(&self.core).ok_or_else(|| refused(why))?)
@@ -361,7 +358,7 @@ impl PyQaicInferenceSet {
         reply_with(py, &self.context, SOURCE, handle.map(|handle| self.handles.get(handle.0 as usize)))
     }
 
-    /// How the inference of a collected handle ended, and the handle.
+    /// (status of the inference, handle) of a collected handle.
     fn collected<'py>(&self, py: Python<'py>, handle: Answer<HandleId>) -> PyResult<Bound<'py, PyTuple>> {
         match handle {
             Ok(handle) => {
@@ -374,7 +371,7 @@ impl PyQaicInferenceSet {
     }
 }
 
-/// The arguments after the counts in a call of the constructor.
+/// Constructor arguments after the counts.
 struct Further<'py> {
     buffers: Option<Bound<'py, PyAny>>,
     properties: Option<Bound<'py, PyAny>>,
@@ -382,7 +379,7 @@ struct Further<'py> {
 }
 
 impl<'py> Further<'py> {
-    /// Adds what was passed by place: in one of the two documented forms the buffers, which are a list, come first.
+    /// Adds positional arguments. In one of the two documented forms, the first one is the list of buffers.
     fn with_positional(mut self, arguments: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let has_buffers = arguments.get_item(0).is_ok_and(|first| first.is_instance_of::<PyList>());
         for (place, argument) in (usize::from(!has_buffers)..).zip(arguments) {
@@ -430,17 +427,17 @@ fn bind_each(set: &BoundSet, lists: &Bound<'_, PyList>) -> Answer {
     Ok(())
 }
 
-/// A caller's id, or the text of a number beyond those that can be distinguished.
+/// Reads a caller's id; the text of the number if it is out of range.
 fn given_id(value: &Bound<'_, PyAny>) -> PyResult<Result<u64, String>> {
     Ok(inference_id(value)?.ok_or_else(|| value.to_string()))
 }
 
-/// A caller's id; `None` when it is a number beyond those that can be distinguished.
+/// Reads a caller's id; `None` if it is out of range.
 fn inference_id(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     match value.extract::<u64>() {
         Ok(id) => Ok(Some(id)),
         Err(_) if value.is_instance_of::<PyInt>() => Ok(None),
-        // A numpy integer has its own message.
+        // A numpy integer raises another message.
         Err(error) => match value.call_method0("__index__") {
             Ok(number) => inference_id(&number),
             Err(_) => Err(error),

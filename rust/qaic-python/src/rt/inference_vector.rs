@@ -1,7 +1,7 @@
-//! `qaicrt.InferenceVector`: a buffer for every binding, made and filled from what a container says.
+//! `qaicrt.InferenceVector`: a buffer for every binding, allocated and filled from the description in a container.
 //!
-//! The buffers live in a Python list that the caller may change: what it holds when the vector is submitted counts. The
-//! C++ interface logs through a global logger here, because no context is at hand; so does this one.
+//! The buffers are in a Python list that the caller may change; a submission uses the list at that time. As in the
+//! C++ interface, errors go to a global logger, because a vector has no context.
 
 use std::path::PathBuf;
 
@@ -24,8 +24,8 @@ const OBJECT: &str = "InferenceVector";
 
 /// A buffer for every binding of a program.
 ///
-/// ``InferenceVector(bufferMappings)`` takes the mappings of a container or the container itself. ``source`` is one of
-/// ``RANDOM`` (random bytes in the inputs), ``ZERO_FILL``, or a list of files; an empty list is as ``RANDOM``.
+/// ``InferenceVector(bufferMappings)`` takes the mappings of a container or the container itself. ``source`` is
+/// ``RANDOM`` (random bytes in the inputs), ``ZERO_FILL``, or a list of files; an empty list means ``RANDOM``.
 #[pyclass(frozen, name = "InferenceVector", module = "qaicrt")]
 pub(crate) struct PyInferenceVector {
     buffers: Py<PyList>,
@@ -33,7 +33,7 @@ pub(crate) struct PyInferenceVector {
 }
 
 impl PyInferenceVector {
-    /// The buffers as the caller left them.
+    /// Returns the buffers, including changes by the caller.
     pub(crate) fn buffers<'py>(&self, py: Python<'py>) -> &Bound<'py, PyList> {
         self.buffers.bind(py)
     }
@@ -51,10 +51,10 @@ impl PyInferenceVector {
     #[pyo3(name = "FILESET")]
     const FILESET: u32 = InputSource::Files as u32;
 
-    /// Detached while files are read and inputs are filled.
+    /// Reads files and fills inputs without the interpreter lock.
     #[new]
     #[pyo3(signature = (bufferMappings, source = None, files = None))]
-    #[allow(non_snake_case)] // the name of the interface
+    #[allow(non_snake_case)] // the vendor's name
     fn new(
         py: Python<'_>,
         bufferMappings: &Bound<'_, PyAny>,
@@ -98,7 +98,7 @@ impl PyInferenceVector {
         Ok(Self { buffers: PyList::new(py, buffers)?.unbind(), slots })
     }
 
-    /// The buffers, inputs then outputs. The list is the vector's own: what is put into it takes effect.
+    /// The buffers, inputs then outputs. The list is the vector's own, so changes to it take effect.
     #[pyo3(name = "getVector")]
     fn vector(&self, py: Python<'_>) -> Py<PyList> {
         self.buffers.clone_ref(py)
@@ -122,16 +122,16 @@ impl PyInferenceVector {
         self.replace(buffers, Part::Outputs)
     }
 
-    /// Fills the inputs with the bytes of files, one per input; files beyond them name outputs and are not read.
+    /// Fills the inputs with the bytes of files, one per input. Further files name outputs and are not read.
     ///
-    /// Detached while it reads.
+    /// Reads without the interpreter lock.
     #[pyo3(name = "loadFromFileSet")]
     fn load_from_file_set(&self, py: Python<'_>, files: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let files = paths(files)?;
         if files.is_empty() {
             return refuse(py, "loadFromFileSet was given no files; one per input is expected");
         }
-        // Nothing changes unless all of it can.
+        // Reads all files first: if one fails, no input changes.
         let contents = match py.detached(|_| Ok(self.slots.read_inputs(&files)))? {
             Ok(contents) => contents,
             Err(error) => {
@@ -155,7 +155,7 @@ impl PyInferenceVector {
 }
 
 impl PyInferenceVector {
-    /// Puts `buffers` in the place of those of a part.
+    /// Replaces the buffers of a part with `buffers`.
     fn replace(&self, buffers: &Bound<'_, PyAny>, part: Part) -> PyResult<Py<PyAny>> {
         let py = buffers.py();
         let given = buffers.try_iter()?.collect::<PyResult<Vec<_>>>()?;
@@ -174,7 +174,7 @@ impl PyInferenceVector {
     fn put(&self, given: &Bound<'_, PyList>, part: Part) -> PyResult<Py<PyAny>> {
         let py = given.py();
         let buffers = self.buffers.bind(py);
-        // The caller may have shortened the list; then there is no place for these.
+        // The caller may have shortened the list, which then has no place for these buffers.
         if let Err(what) = self.slots.check_list(buffers.len()) {
             return refuse(py, &what);
         }
@@ -184,7 +184,7 @@ impl PyInferenceVector {
     }
 }
 
-/// Writes a line about what a caller did wrong, and gives the status.
+/// Logs a caller's error and returns its status.
 fn refuse(py: Python<'_>, what: &str) -> PyResult<Py<PyAny>> {
     say(what);
     member(py, QStatus::Inval)
@@ -194,7 +194,7 @@ fn say(what: &str) {
     log::global().error(|| format!("{OBJECT}: {what}"));
 }
 
-/// Reads mappings, or those of a container.
+/// Reads the mappings of an argument, which may be a container.
 fn slots(mappings: &Bound<'_, PyAny>) -> PyResult<BufferSlots> {
     let list = match mappings.getattr_opt("getBufferMappings")? {
         Some(of_container) => of_container.call0()?,
@@ -214,12 +214,12 @@ fn slots(mappings: &Bound<'_, PyAny>) -> PyResult<BufferSlots> {
     BufferSlots::new(slots.collect::<PyResult<_>>()?).map_err(PyValueError::new_err)
 }
 
-/// Returns the source of the bytes, and the files.
+/// Returns the source of the bytes and the files.
 fn choice(
     source: Option<&Bound<'_, PyAny>>,
     files: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(InputSource, Vec<PathBuf>)> {
-    // A list of files may take the place of the code.
+    // The argument may be a list of files instead of a code.
     let (code, files) = match source.map(|source| (source, source.extract::<u32>())) {
         Some((source, Err(_))) => (None, Some(source)),
         Some((_, Ok(code))) => (Some(code), files),

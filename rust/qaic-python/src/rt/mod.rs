@@ -1,6 +1,6 @@
-//! The classes of `qaicrt`: the vendor's names over the runtime, with its convention of statuses.
+//! The classes of `qaicrt`: the vendor's names and status codes for the runtime.
 //!
-//! Calls answer with a `QStatus` ([`status`]); constructors raise. What failed is said in the context's log.
+//! Calls return a `QStatus` ([`status`]) and log the reason of a failure; constructors raise.
 
 pub(crate) mod argument;
 pub(crate) mod benchmark;
@@ -28,7 +28,7 @@ use status::Refusal;
 use crate::errors::from_runtime;
 use crate::gil;
 
-/// Makes an object of the class, with the arguments of its constructor.
+/// Calls the constructor of the class with its arguments.
 #[pyfunction]
 #[pyo3(name = "Factory", signature = (cls, *args, **kwargs))]
 fn factory<'py>(
@@ -39,12 +39,12 @@ fn factory<'py>(
     cls.call(args, kwargs)
 }
 
-/// The class method ``Factory``, by which the vendor's interface makes objects as well as by the constructor.
+/// Returns the class method ``Factory``, the vendor's alternative to the constructor.
 pub(crate) fn factory_method(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     py.import("builtins")?.getattr("classmethod")?.call1((wrap_pyfunction!(factory, py)?,))
 }
 
-/// The exception for an object that could not be made.
+/// Returns the exception for a failed construction.
 pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: RuntimeError) -> PyErr {
     if error.is_interrupted()
         && let Some(signal) = gil::take_signal()
@@ -59,7 +59,7 @@ pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: R
     raise(py, class, Some(object), code, &text, Some(&from_runtime(py, error)))
 }
 
-/// [`construction_failed`], said in the log and to the error handler of `context` too.
+/// [`construction_failed`], which also notifies the log and the error handler of `context`.
 pub(crate) fn construction_reported(
     py: Python<'_>,
     context: &Context,
@@ -72,14 +72,13 @@ pub(crate) fn construction_reported(
     refusal.of_construction(py, source.name())
 }
 
-/// The exception for an object that needs another one and got `None`.
+/// Returns the exception for a required object that is `None`.
 pub(crate) fn missing(py: Python<'_>, object: &'static str, what: &str) -> PyErr {
     let text = format!("{what} is None; an object is needed");
     raise(py, "ExceptionNullPtr", Some(object), "call.argument", &text, None)
 }
 
-/// The exception for an object whose construction already failed with an exception; what the user stopped stays as it
-/// is.
+/// Returns the exception for a construction that raised `cause`. Interrupts by the user stay as they are.
 pub(crate) fn construction_failed_by(py: Python<'_>, object: &'static str, cause: PyErr) -> PyErr {
     if !cause.is_instance_of::<pyo3::exceptions::PyException>(py) {
         return cause;
@@ -96,12 +95,12 @@ pub(crate) fn construction_failed_by(py: Python<'_>, object: &'static str, cause
     raise(py, "ExceptionInit", Some(object), &code, &text, Some(&cause))
 }
 
-/// The exception for a call without a status that failed on a living object.
+/// Returns the exception for a failed call that has no status.
 pub(crate) fn call_failed(py: Python<'_>, code: &str, text: &str) -> PyErr {
     raise(py, "ExceptionRuntime", None, code, text, None)
 }
 
-/// One of the exceptions of `qaicrt`, with the figures and hints of its cause.
+/// Builds an exception of `qaicrt` with the values and hints of its cause.
 fn raise(
     py: Python<'_>,
     class: &str,

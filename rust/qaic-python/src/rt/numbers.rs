@@ -1,4 +1,4 @@
-//! Whole numbers of callers. One that is too large or too small is a mistake with a name, not a silent overflow of a type.
+//! Integers of callers. A number out of range is an error with a name, not a silent overflow.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::status::{Answer, refused};
 
-/// The number, or the end of the range that is nearest to it. No device, binding or count is that large.
+/// Reads an integer and clamps it to the type. No device, binding or count is as large as the limits.
 pub(crate) fn whole(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     match value.extract::<i64>() {
         Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
@@ -18,7 +18,7 @@ pub(crate) fn whole(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     }
 }
 
-/// The attribute `name` of some properties, which must be in `range`.
+/// Reads the attribute `name` of some properties, which must be in `range`.
 pub(crate) fn property(properties: &Bound<'_, PyAny>, name: &str, range: RangeInclusive<u32>) -> Answer<u32> {
     let value = properties.getattr(name)?;
     let number = u32::try_from(whole(&value)?).ok().filter(|number| range.contains(number));

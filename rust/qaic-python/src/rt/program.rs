@@ -21,7 +21,7 @@ use super::status::{Answer, Refusal, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::gil::{Detach, Reaped};
 
-/// One instance of a container on one device, or on several as one.
+/// A container on one device, or on several devices that execute it together.
 #[pyclass(frozen, name = "Program", module = "qaicrt", weakref)]
 pub(crate) struct PyProgram {
     program: Reaped<Program>,
@@ -48,7 +48,7 @@ impl PyProgram {
         &self.program.context
     }
 
-    /// Runs `work`, which may load the program, so that Ctrl-C ends it.
+    /// Runs `work`, which may load the program, so that Ctrl-C can end it.
     pub(crate) fn loading<T: Send + pyo3::marker::Ungil>(
         &self,
         py: Python<'_>,
@@ -61,8 +61,9 @@ impl PyProgram {
 
 #[pymethods]
 impl PyProgram {
-    /// A program that is not loaded yet. Without ``dev`` the properties say the devices. Without these it is the first one
-    /// of the context, or as many of them as the program was partitioned for, those with free cores first.
+    /// Creates a program, which is not loaded yet. ``dev`` or the properties select the devices. By default, the
+    /// program uses as many devices of the context as it was partitioned for, or one; devices with free cores come
+    /// first.
     #[new]
     #[pyo3(signature = (context, dev = None, qpcObj = None, properties = None))]
     #[allow(non_snake_case)] // the names of the interface
@@ -107,9 +108,9 @@ impl PyProgram {
         reply(py, self.runtime(), FailureSource::ProgramLoad, loaded)
     }
 
-    /// Gives back what ``load`` took. `QS_ERROR` while exec objects exist.
+    /// Releases the resources of ``load``. Returns `QS_ERROR` while exec objects exist.
     ///
-    /// Blocking, without the interpreter lock, a minute at most; after Ctrl-C it goes on.
+    /// Blocking, without the interpreter lock, for at most one minute; the teardown continues after Ctrl-C.
     fn unload(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let program = Arc::clone(&self.program);
         let is_in_use = |detail: &_| matches!(detail, ErrorDetail::State(StateError::LiveExecObjs { .. }));
@@ -118,7 +119,7 @@ impl PyProgram {
         reply(py, self.runtime(), FailureSource::Program, unloaded)
     }
 
-    /// Takes the cores, loading first if needed, and keeps them until ``deactivate``.
+    /// Reserves cores until ``deactivate``, and loads the program first if needed.
     ///
     /// Blocking, without the interpreter lock; Ctrl-C ends a load.
     fn activate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -126,22 +127,22 @@ impl PyProgram {
         reply(py, self.runtime(), FailureSource::ProgramActivation, activated)
     }
 
-    /// Gives the cores back: at once, or with the last exec object while some exist.
+    /// Releases the cores: immediately, or when the last exec object is gone.
     ///
-    /// Blocking as ``unload``.
+    /// Blocking, as for ``unload``.
     fn deactivate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let program = Arc::clone(&self.program);
         let deactivated = py.torn_down(move || program.deactivate())?;
         reply(py, self.runtime(), FailureSource::ProgramActivation, deactivated.map_err(Refusal::from))
     }
 
-    /// Returns whether the program is loaded or activated.
+    /// Returns true if the program is loaded or activated.
     #[pyo3(name = "isLoaded")]
     fn is_loaded(&self, py: Python<'_>) -> bool {
         py.detach(|| self.program.is_loaded())
     }
 
-    /// Returns whether the program holds cores.
+    /// Returns true if the program holds cores.
     #[pyo3(name = "isActivated")]
     fn is_activated(&self, py: Python<'_>) -> bool {
         py.detach(|| self.program.is_activated())
@@ -180,19 +181,19 @@ impl PyProgram {
         py.import("qaic.rt.programs")?.getattr("ProgramInfo")?.call((), Some(&facts))
     }
 
-    /// Number of inferences that ended well.
+    /// Number of successful inferences.
     #[pyo3(name = "getInferenceCompleteCount")]
     fn inference_complete_count(&self) -> u64 {
         self.program.completed()
     }
 
-    /// Gives it a number of the caller's choice.
+    /// Sets a number of the caller's choice.
     #[pyo3(name = "setId", signature = (number, /))]
     fn set_id(&self, number: u32) {
         self.program.set_id(number);
     }
 
-    /// The number the caller gave it; 0 at first.
+    /// Number that the caller set; 0 by default.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
         self.program.id()
@@ -204,7 +205,7 @@ impl PyProgram {
         reply_with(py, self.runtime(), FailureSource::Program, PySlicingSpec::new(py, &self.specs, json))
     }
 
-    /// The context it was made with.
+    /// The context of the constructor.
     fn _context(&self, py: Python<'_>) -> Py<RtContext> {
         self.context.clone_ref(py)
     }
@@ -218,8 +219,8 @@ impl PyProgram {
 const PROGRAM_PROPERTIES: &[&str] =
     &["selectMask", "SubmitNumRetries", "SubmitRetryTimeoutMs", "devMapping", "dataPathTimeoutMs"];
 
-/// Copies the named attributes of a new object of class `class` into `props`, as far as it takes them: clients pass what
-/// they have, and the call must not fail.
+/// Copies the named attributes of a new object of class `class` into `props`. Attributes that `props` does not accept
+/// are skipped: clients pass objects of other classes, and the call must not fail.
 pub(crate) fn write_defaults(
     py: Python<'_>,
     props: Option<&Bound<'_, PyAny>>,
@@ -229,13 +230,13 @@ pub(crate) fn write_defaults(
     let Some(props) = props else { return Ok(()) };
     let defaults = py.import("qaic.rt.properties")?.getattr(class)?.call0()?;
     for name in names {
-        // An object without the attribute, or a read-only one, is left as it is.
+        // An object without the attribute, or with a read-only one, stays unchanged.
         let _ = props.setattr(*name, defaults.getattr(*name)?);
     }
     Ok(())
 }
 
-/// Options and device mapping of `QAicProgramProperties`.
+/// Reads options and device mapping from `QAicProgramProperties`.
 pub(crate) fn program_options(properties: Option<&Bound<'_, PyAny>>) -> Answer<(ProgramOptions, String)> {
     let mut options = ProgramOptions::default();
     options.wait.slice_ms = Some(WAIT_SLICE_MS);
@@ -247,9 +248,10 @@ pub(crate) fn program_options(properties: Option<&Bound<'_, PyAny>>) -> Answer<(
     Ok((options, properties.getattr("devMapping")?.extract()?))
 }
 
-/// The devices of a program: `dev`, else those of the mapping, else as many of the context's as the program needs.
+/// Selects the devices of a program: `dev`, else those of the mapping, else as many of the context's devices as the
+/// program needs.
 ///
-/// Blocking, without the interpreter lock, in the last case: devices may be asked what they have free.
+/// In the last case blocking, without the interpreter lock: queries devices for free cores.
 pub(crate) fn place_program(
     py: Python<'_>,
     context: &RtContext,
@@ -262,18 +264,19 @@ pub(crate) fn place_program(
     outcome(py, |_| context.inner().place(candidates, device, mapping, image))
 }
 
-/// Ids of the devices that a program would be placed on if none were named: one, or as many as it was partitioned for.
+/// Returns the ids of the devices on which a program would be placed by default: one, or as many as it was
+/// partitioned for.
 ///
-/// Blocking, without the interpreter lock: devices may be asked what they have free.
+/// Blocking, without the interpreter lock: queries devices for free cores.
 #[pyfunction]
 pub(crate) fn choose_devices(py: Python<'_>, context: &RtContext, qpc: &RtQpc) -> PyResult<Vec<u32>> {
     let placement = py.asking(|| context.inner().choose(context.devices(), qpc.image()))?;
     Ok(placement.devices.iter().map(|id| id.0).collect())
 }
 
-/// The id of a device, one of `existing`.
+/// Reads the id of a device, which must be in `existing`.
 pub(crate) fn device(existing: &[DeviceId], dev: &Bound<'_, PyAny>) -> Answer<DeviceId> {
-    // A number that no device can have is unknown like any other.
+    // A number that no device can have is reported as an unknown device.
     Ok(u32::try_from(whole(dev)?).map(DeviceId).map_err(|_| {
         let existing: Vec<_> = existing.iter().map(|id| id.0).collect();
         refused(format!("device {dev} does not exist; existing ids: {existing:?}"))

@@ -1,4 +1,4 @@
-//! `qaicrt.Qpc`: a container, opened to be run.
+//! `qaicrt.Qpc`: an opened container.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,19 +15,17 @@ use crate::errors::{from_runtime, to_json};
 use crate::gil::Detach;
 use crate::qpc::inspect;
 
-/// An opened container.
 #[pyclass(frozen, name = "Qpc", module = "qaicrt", weakref)]
 pub(crate) struct RtQpc {
     image: Arc<Image>,
 }
 
 impl RtQpc {
-    /// The container.
     pub(crate) fn image(&self) -> &Arc<Image> {
         &self.image
     }
 
-    /// Program info as JSON, for the structures in `qaic.rt.containers`.
+    /// Returns the program info as JSON, for the structures in `qaic.rt.containers`.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
         let info = self.image.program_info();
         to_json(py, &info.map_err(|error| call_failed(py, error.code(), &error.to_string()))?)
@@ -46,9 +44,9 @@ impl RtQpc {
 
 #[pymethods]
 impl RtQpc {
-    /// Opens `qpcFilename` in a directory, or a file, or takes the bytes of a container, of which there may be more
-    /// than its `qpcFilename` bytes: the place of the file's name is that of their number. The bytes are copied, so
-    /// `makeCopy` changes nothing.
+    /// Opens the file `qpcFilename` in a directory, or a file, or takes the bytes of a container. With bytes, the
+    /// argument `qpcFilename` is their number; further bytes are ignored. The bytes are copied, so `makeCopy` has no
+    /// effect.
     ///
     /// Blocking, without the interpreter lock: reads headers and descriptors.
     #[new]
@@ -62,7 +60,7 @@ impl RtQpc {
     ) -> PyResult<Self> {
         let _ = makeCopy;
         let failed = |error| construction_failed_by(py, "Qpc", error);
-        // `bytes` are data here, never a path.
+        // A `bytes` argument is data, never a path.
         if !basePath.is_instance_of::<PyBytes>()
             && let Ok(base) = basePath.extract::<PathBuf>()
         {
@@ -99,7 +97,7 @@ impl RtQpc {
     /// (status, serialized `IoDesc`).
     #[pyo3(name = "getIoDescriptor")]
     fn io_descriptor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        // A container of containers has no buffers of its own.
+        // A container of containers has no bindings of its own.
         match Some(&self.image).filter(|image| image.is_program()).and_then(|image| image.io_desc().ok()) {
             Some(io_desc) => {
                 (member(py, QStatus::Success)?, PyBytes::new(py, &io_desc.encode())).into_pyobject(py)
@@ -108,21 +106,21 @@ impl RtQpc {
         }
     }
 
-    /// The user's buffers of a program: inputs, then outputs.
+    /// User buffers of a program: inputs, then outputs.
     #[pyo3(name = "getBufferMappings", signature = (programIndex = 0))]
     #[allow(non_snake_case)]
     fn buffer_mappings<'py>(&self, py: Python<'py>, programIndex: i64) -> PyResult<Bound<'py, PyAny>> {
         self.structures(py, "buffer_mappings", |info| (info, programIndex).into_pyobject(py))
     }
 
-    /// The transfer buffers of a program.
+    /// DMA buffers of a program.
     #[pyo3(name = "getBufferMappingsDma", signature = (programIndex = 0))]
     #[allow(non_snake_case)]
     fn buffer_mappings_dma<'py>(&self, py: Python<'py>, programIndex: i64) -> PyResult<Bound<'py, PyAny>> {
         self.structures(py, "transfer_mappings", |info| (info, programIndex).into_pyobject(py))
     }
 
-    /// The user's buffers with the dimensions they may have.
+    /// User buffers with their permitted dims.
     #[pyo3(name = "getBufferMappingsV2")]
     fn buffer_mappings_v2<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let io_desc =
@@ -131,18 +129,18 @@ impl RtQpc {
         self.structures(py, "buffer_mappings_v2", |info| (info, io_desc).into_pyobject(py))
     }
 
-    /// Programs and constants.
+    /// Programs and constants of the container.
     #[pyo3(name = "getInfo")]
     fn qpc_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.structures(py, "container_info", |info| (info,).into_pyobject(py))
     }
 
-    /// Bytes of the container.
+    /// Size of the container in bytes.
     fn size(&self) -> usize {
         self.image.bytes().len()
     }
 
-    /// The container's bytes, read-only, without a copy.
+    /// Read-only view of the container's bytes, without a copy.
     fn buffer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         let view = BytesView::new(&self.image, 0..self.size());
         let view = view.ok_or_else(|| call_failed(py, "internal", "the container lost its bytes"))?;
@@ -150,12 +148,12 @@ impl RtQpc {
     }
 }
 
-/// A value in a message.
+/// Formats a value for messages.
 fn shown(value: &Bound<'_, PyAny>) -> String {
     value.repr().map_or_else(|_| String::new(), |text| text.to_string())
 }
 
-/// Opens the file that `base` is, or `name` in the directory that it is.
+/// Opens the file `base`, or the file `name` in the directory `base`.
 fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Image>> {
     let path = Image::locate(base, name).map_err(|error| from_runtime(py, error))?;
     inspect(py, &path, true)

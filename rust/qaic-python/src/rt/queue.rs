@@ -25,8 +25,8 @@ const QUEUE_PROPERTIES: &[&str] = &["properties", "numThreadsPerQueue"];
 
 #[pymethods]
 impl PyQueue {
-    /// A queue of device `dev`, which is the first one of the context when it is left out. A program whose devices were
-    /// chosen goes through any queue; so a device that ``QAIC_VISIBLE_DEVICES`` hides may have one.
+    /// Creates a queue of device `dev`; by default, of the first device of the context. A program whose devices were
+    /// selected accepts any queue, so a device that ``QAIC_VISIBLE_DEVICES`` hides can have a queue too.
     #[new]
     #[pyo3(signature = (context, dev = None, properties = None))]
     fn new(
@@ -51,11 +51,11 @@ impl PyQueue {
         Ok(Self { context: Arc::clone(runtime), queue, _parent: context.unbind() })
     }
 
-    /// Starts the inference of `execObj` and returns. `QS_BUSY` while an earlier one is under way.
+    /// Starts the inference of `execObj` and returns. Returns `QS_BUSY` while an earlier inference is in flight.
     ///
     /// Without the interpreter lock.
     #[pyo3(signature = (execObj))]
-    #[allow(non_snake_case)] // the names of the interface
+    #[allow(non_snake_case)] // the vendor's names
     fn enqueue(&self, py: Python<'_>, execObj: Option<&Bound<'_, PyExecObj>>) -> PyResult<Py<PyAny>> {
         let started = match execObj.map(Bound::get) {
             Some(object) => outcome(py, |detached| self.queue.enqueue(object.exec(), detached))
@@ -77,7 +77,7 @@ impl PyQueue {
     }
 }
 
-/// Threads that `QAicQueueProperties` ask for.
+/// Reads the number of threads from `QAicQueueProperties`.
 pub(crate) fn threads(properties: &Bound<'_, PyAny>) -> Answer<u32> {
     let threads = property(properties, "numThreadsPerQueue", 1..=u32::MAX)?;
     let mode = properties.getattr("properties")?;

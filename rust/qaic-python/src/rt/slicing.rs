@@ -1,4 +1,4 @@
-//! Windows of device tensors: which binding is cut where.
+//! Slices of device tensors: the specification and its use by exec objects.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::argument::{held, in_c_order};
 use super::status::{Answer, Refusal, refused};
 use crate::buffers::BufferExport;
 
-/// How the bindings of a program are cut; made by `Program.createSlicingSpecHandle`.
+/// Slices of the bindings of a program; made by `Program.createSlicingSpecHandle`.
 #[pyclass(frozen, name = "SlicingSpecHandle", module = "qaicrt")]
 pub(crate) struct PySlicingSpec {
     slicing: SlicingSpec,
@@ -43,12 +43,11 @@ impl PySlicingSpec {
         }
     }
 
-    /// The specification.
     pub(crate) fn slicing(&self) -> &SlicingSpec {
         &self.slicing
     }
 
-    /// The window of binding `index` that `value` is.
+    /// Returns the slice of binding `index` for the array `value`.
     pub(crate) fn window(
         &self,
         index: usize,
@@ -58,13 +57,13 @@ impl PySlicingSpec {
         let spec = self.slicing.spec(index)?;
         let array = held(spec, value)?;
         let origin = self.slicing.origin(index, &array.argument(), parameters)?;
-        // Elements before the first one in memory make a copy necessary.
+        // An array with elements before the first one in memory must be copied.
         let array = if array.memory().is_some() { array } else { BufferExport::take(&in_c_order(value)?)? };
         let argument = array.argument();
         let extent = argument.shape.iter().map(|&dim| dim.unsigned_abs()).collect();
         let (item_bytes, strides) = (argument.item_bytes, argument.strides.to_vec());
         let memory = array.share();
-        // Read-only memory of an output was refused.
+        // Read-only memory for an output was already refused.
         let array = match ForeignMemoryMut::of_shared(&memory).filter(|_| !spec.is_input) {
             Some(memory) => WindowArray::Target(memory),
             None => WindowArray::Source((&memory).into()),

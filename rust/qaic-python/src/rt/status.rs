@@ -1,4 +1,4 @@
-//! From outcomes of the runtime to `QStatus` objects, with a line in the log for each that is not success.
+//! Conversion of outcomes to `QStatus` objects. Each failure is logged.
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use qaic_runtime::{Context, Detached, ErrorDetail, InputError, QStatus, RuntimeE
 
 use crate::gil::{self, Detach};
 
-/// The member of `qaicrt.QStatus`.
+/// Returns the member of `qaicrt.QStatus`.
 pub(crate) fn member(py: Python<'_>, status: QStatus) -> PyResult<Py<PyAny>> {
     static MEMBERS: PyOnceLock<Vec<Py<PyAny>>> = PyOnceLock::new();
     let members = MEMBERS.get_or_try_init(py, || {
@@ -19,13 +19,12 @@ pub(crate) fn member(py: Python<'_>, status: QStatus) -> PyResult<Py<PyAny>> {
     Ok(members[status as usize].clone_ref(py))
 }
 
-/// Why a call has no result: what Python raised, or a failure that becomes a status.
+/// Reason of a failed call: a Python exception, or an error that becomes a status.
 pub(crate) enum Refusal {
     Raised(PyErr),
     Failed(QStatus, RuntimeError),
 }
 
-/// The result of a call, or the reason for its refusal.
 pub(crate) type Answer<T = ()> = Result<T, Refusal>;
 
 impl From<PyErr> for Refusal {
@@ -41,7 +40,7 @@ impl From<RuntimeError> for Refusal {
 }
 
 impl Refusal {
-    /// The exception for an object that could not be made because of it.
+    /// Returns the exception for a construction that failed for this reason.
     pub(crate) fn of_construction(self, py: Python<'_>, object: &'static str) -> PyErr {
         match self {
             Self::Raised(error) => error,
@@ -49,7 +48,7 @@ impl Refusal {
         }
     }
 
-    /// The same with `status`, if the error is one of those.
+    /// Returns the refusal with `status`, if `is_one` accepts its error.
     pub(crate) fn with_status(self, status: QStatus, is_one: impl FnOnce(&ErrorDetail) -> bool) -> Self {
         match self {
             Self::Failed(_, error) if is_one(error.detail()) => Self::Failed(status, error),
@@ -57,18 +56,18 @@ impl Refusal {
         }
     }
 
-    /// [`QStatus::Busy`] while an inference is under way: what it uses cannot be touched now; later it can.
+    /// Returns the refusal with [`QStatus::Busy`] if an inference is in flight, because the call can succeed later.
     pub(crate) fn busy_in_flight(self) -> Self {
         self.with_status(QStatus::Busy, |detail| matches!(detail, ErrorDetail::State(StateError::InFlight)))
     }
 }
 
-/// The caller's mistake.
+/// Returns the error for a caller's mistake.
 pub(crate) fn refused(what: impl Into<String>) -> RuntimeError {
     InputError::Argument { what: what.into() }.into()
 }
 
-/// Runs `work` without the interpreter lock. An exception only for what no status can say: a signal, a panic.
+/// Runs `work` without the interpreter lock. Raises only for a signal or a panic, which have no status.
 pub(crate) fn outcome<T: Ungil + Send>(
     py: Python<'_>,
     work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
@@ -82,7 +81,7 @@ pub(crate) fn outcome<T: Ungil + Send>(
     Ok(outcome?)
 }
 
-/// The status of a call that gives nothing else.
+/// Returns the status of a call without a result.
 pub(crate) fn reply(
     py: Python<'_>,
     context: &Context,
@@ -108,8 +107,8 @@ pub(crate) fn reply_with<'py, T: IntoPyObject<'py>>(
     }
 }
 
-/// The status of a call that failed, after its reason is in the log. Failures that are no mistake of the caller are reported to
-/// the error handler too.
+/// Logs the reason of a failed call and returns its status. Failures that are not the caller's mistake also go to the
+/// error handler.
 pub(crate) fn refuse(
     py: Python<'_>,
     context: &Context,

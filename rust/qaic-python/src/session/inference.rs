@@ -1,4 +1,4 @@
-//! `_core.Inference`: one inference that runs while its caller does other things.
+//! `_core.Inference`: an inference that runs in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::tensors::Tensors;
 use crate::errors::{Raise, from_runtime};
 use crate::gil::{Detach, Reaped, answering_signals};
 
-/// An inference with copies of its inputs. Made by `InferenceSet.prepare`.
+/// An inference with copies of its inputs. `InferenceSet.prepare` creates it.
 #[pyclass(frozen, name = "Inference", module = "qaic._core")]
 pub(crate) struct PyInference {
     inference: Reaped<PendingInference>,
@@ -31,17 +31,18 @@ impl PyInference {
 
 #[pymethods]
 impl PyInference {
-    /// Lets `completions` report `token` when the inference ends. Once.
+    /// Makes `completions` report `token` when the inference ends. May be called once.
     fn report_to(&self, py: Python<'_>, completions: &PyCompletions, token: u64) -> PyResult<()> {
         self.check_process(py)?;
         self.inference.report_to(&completions.queue, token);
         Ok(())
     }
 
-    /// Starts the inference; false when no exec object is free and `wait` is false. One that ended before is not started. Then
-    /// `completions` reports `token` when it ends, unless it has `ended_in_start`.
+    /// Starts the inference; returns false if no exec object is free and `wait` is false. An inference that has
+    /// already ended does not start. `completions` reports `token` when the inference ends, unless `ended_in_start`
+    /// is true.
     ///
-    /// Without the interpreter lock. Blocking with `wait` until an exec object is free.
+    /// Without the interpreter lock. With `wait`, blocking until an exec object is free.
     #[pyo3(signature = (wait = true, completions = None, token = 0))]
     fn start(
         &self,
@@ -62,17 +63,18 @@ impl PyInference {
         })
     }
 
-    /// Returns whether the inference ended in the call that started it, on the same thread. Such an end is
-    /// not reported.
+    /// Returns true if the inference ended on the calling thread in `start`. `completions` does not report such an
+    /// end.
     #[getter]
     fn ended_in_start(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
         Ok(self.inference.has_ended_in_start())
     }
 
-    /// The outputs, once.
+    /// Returns the outputs; may be called once.
     ///
-    /// Blocking, without the interpreter lock: until the inference ends; when its time is up it is cancelled.
+    /// Blocking, without the interpreter lock, until the inference ends. At its time limit the inference is
+    /// cancelled.
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(py)?;
         match self.inference.outcome() {
@@ -97,28 +99,28 @@ impl PyInference {
         Ok(result)
     }
 
-    /// Returns whether the inference has ended.
+    /// Returns true if the inference has ended.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
         Ok(self.inference.has_ended())
     }
 
-    /// Returns whether the device has the inference.
+    /// Returns true if the device has the inference.
     fn running(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
         Ok(self.inference.is_running())
     }
 
-    /// Takes the inference back if the device does not have it yet; false when it is too late.
+    /// Cancels the inference if the device does not have it yet; returns false if it is too late.
     fn revoke(&self, py: Python<'_>) -> PyResult<bool> {
-        // Without the interpreter lock, because this may drop the last reference to the program.
+        // Without the interpreter lock: this may drop the last reference to the program.
         py.detached(|_| {
             self.inference.check_process()?;
             Ok(self.inference.revoke())
         })
     }
 
-    /// Asks the inference to end, also while it runs.
+    /// Requests the end of the inference, even if it is running.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         // As in `revoke`.
         py.detached(|_| {
@@ -129,7 +131,7 @@ impl PyInference {
     }
 }
 
-/// Ends of inferences that futures wait for. Made by `Session`.
+/// Ended inferences that futures wait for. `Session` creates this object.
 #[pyclass(frozen, name = "Completions", module = "qaic._core")]
 pub(crate) struct PyCompletions {
     queue: Reaped<CompletionQueue>,
@@ -142,15 +144,15 @@ impl PyCompletions {
         Self { queue: Reaped::new(CompletionQueue::new()) }
     }
 
-    /// Tokens of inferences that ended, in order; none after `seconds` or a `wake`.
+    /// Returns the tokens of ended inferences, in order; an empty list after `seconds` or `wake`.
     ///
-    /// Blocking, without the interpreter lock. One thread at a time.
+    /// Blocking, without the interpreter lock. Only one thread at a time may wait.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<u64>> {
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         py.detached(|_| self.queue.wait(limit))
     }
 
-    /// Inferences that the device has not let go of.
+    /// Number of inferences that the device still has.
     #[getter]
     fn awaited(&self) -> usize {
         self.queue.awaited()

@@ -1,4 +1,5 @@
-//! From a dictionary of values to the arrays of every input, and to the combination of shapes they have.
+//! Conversion of a dictionary of values to arrays of all inputs, and selection of their permitted combination of
+//! shapes.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
@@ -9,8 +10,8 @@ use super::tensors::{Tensors, check_keys};
 use crate::buffers::{Exports, as_array};
 use crate::errors::{Raise, from_runtime};
 
-/// Binds the inputs to the buffers of `given`, taken into `exports`; `coerce` converts what is not an array of the right type
-/// and shape. Returns the combination of shapes that they have.
+/// Binds the inputs to the buffers of `given`, which `exports` keeps. `coerce` converts values that are not arrays of
+/// the right type and shape. Returns the index of their combination of shapes.
 pub(super) fn bind_inputs(
     py: Python<'_>,
     tensors: &Tensors,
@@ -34,7 +35,8 @@ pub(super) fn bind_inputs(
     }
     let mut variant = 0;
     if tensors.specs().variants() > 1 {
-        // Shapes decide before types, so every value becomes an array first; the caller's dictionary stays.
+        // The shapes select the combination before types are converted, so every value must be an array. The caller's
+        // dictionary stays unchanged.
         copied = given.copy()?;
         given = &copied;
         variant = choose_variant(py, tensors, given)?;
@@ -59,7 +61,7 @@ pub(super) fn bind_inputs(
     Ok(variant)
 }
 
-/// The permitted combination of shapes that all given arrays have.
+/// Returns the permitted combination of shapes that matches all given arrays.
 fn choose_variant(py: Python<'_>, tensors: &Tensors, given: &Bound<'_, PyDict>) -> PyResult<usize> {
     let mut shapes = Vec::with_capacity(tensors.inputs.len());
     for (spec, key) in tensors.inputs() {
@@ -75,7 +77,7 @@ fn choose_variant(py: Python<'_>, tensors: &Tensors, given: &Bound<'_, PyDict>) 
                 }
             }
         };
-        // Types are converted; only dims decide.
+        // Types are converted later, so only dims select the combination.
         let item_bytes = spec.largest.item_bytes as u64;
         shapes.push(dims.map(|dims| GivenShape { item_bytes, dims }));
     }

@@ -1,4 +1,4 @@
-//! The state that the device keeps, as arrays.
+//! Retained state as arrays.
 
 use pyo3::prelude::*;
 use qaic_mem::HostSlice;
@@ -11,14 +11,14 @@ use crate::errors::from_runtime;
 use crate::gil::{Detach, answering_signals};
 
 impl PyInferenceSet {
-    /// Finds a state; with `sequence`, the part at this index of its first dimension.
+    /// Finds a state, or with `sequence` its part at this index of the first dimension.
     fn state(&self, py: Python<'_>, name: &str, sequence: Option<usize>) -> PyResult<ArrayState<'_>> {
         let checked = self.fork_guard.check().map_err(RuntimeError::from);
         let found = checked.and_then(|()| self.tensors.arrays.state(&self.set, name, sequence));
         found.map_err(|error| from_runtime(py, error))
     }
 
-    /// The present value of a state.
+    /// Returns the present value of a state.
     pub(super) fn state_array<'py>(
         &self,
         py: Python<'py>,
@@ -43,7 +43,7 @@ impl PyInferenceSet {
         let array = self.coerce.bind(py).call1(wanted)?;
         let mut exports = Exports::with_capacity(1);
         let given = exports.take(&array, false).map(|exported| exported.id);
-        // What gives no bytes has another size than a state.
+        // A value without a buffer is empty, so its size differs from that of the state.
         let given = given.map_or(HostSlice::empty(), |id| exports.memory(id));
         let outcome =
             py.detached(|detached| answering_signals(detached, None, |scope| state.write(given, scope)));

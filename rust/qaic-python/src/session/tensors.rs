@@ -10,7 +10,7 @@ use qaic_runtime::{Image, RuntimeError};
 use crate::buffers::{Exports, array_over};
 use crate::errors::from_runtime;
 
-/// All tensors of a program, with the keys of their arrays in binding order.
+/// All tensors of a program, with their names as Python keys in binding order.
 pub(super) struct Tensors {
     pub(super) arrays: ArrayTensors,
     pub(super) inputs: Vec<Py<PyString>>,
@@ -18,7 +18,7 @@ pub(super) struct Tensors {
 }
 
 impl Tensors {
-    /// The tensors of a container; `unused` is the number of buffers of each that are kept for the next inference.
+    /// Creates the tensors of a container; `unused` is the number of free buffers to keep per tensor.
     pub(super) fn new(py: Python<'_>, image: &Image, unused: usize) -> Result<Self, RuntimeError> {
         let arrays = ArrayTensors::new(image, unused)?;
         let keys = |specs: &[BindingSpec]| {
@@ -42,7 +42,7 @@ impl Tensors {
         self.specs().outputs().iter().zip(&self.outputs)
     }
 
-    /// A numpy array of the memory of an output.
+    /// Creates a numpy array on the memory of an output.
     pub(super) fn array<'py>(
         &self,
         py: Python<'py>,
@@ -56,8 +56,8 @@ impl Tensors {
     }
 }
 
-/// The buffer of an array for an output that has its shape, or a larger one of the program: then the output is the head of
-/// it.
+/// Returns the buffer of an array for an output. The array has the shape of the output, or a larger permitted shape;
+/// then the output is at its start.
 pub(super) fn writable(
     py: Python<'_>,
     spec: &BindingSpec,
@@ -84,7 +84,7 @@ pub(super) fn writable(
     Err(from_runtime(py, error))
 }
 
-/// Refuses a key that names no tensor of the model.
+/// Returns an error for a key that is not the name of a tensor.
 pub(super) fn check_keys(
     py: Python<'_>,
     given: &Bound<'_, PyDict>,

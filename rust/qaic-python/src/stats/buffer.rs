@@ -1,4 +1,4 @@
-//! `_core.StatsBuffer`: an inference's records, as views of the bytes they were read from.
+//! `_core.StatsBuffer`: records of an inference, as views of the bytes that were read.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,6 @@ pub(crate) struct PyStatsBuffer {
 }
 
 impl PyStatsBuffer {
-    /// The buffer.
     pub(crate) fn inner(&self) -> &StatsBuffer<ReadOnlyBytes> {
         &self.buffer
     }
@@ -32,7 +31,7 @@ impl PyStatsBuffer {
 
 #[pymethods]
 impl PyStatsBuffer {
-    /// Opens a file or takes bytes; other buffers than `bytes` are copied, as they may be written to.
+    /// Opens a file or takes bytes. Buffers other than `bytes` are copied, because they can change.
     #[new]
     #[pyo3(signature = (source, descriptor = None, *, layout = None, any_program = false))]
     fn new(
@@ -43,13 +42,13 @@ impl PyStatsBuffer {
         any_program: bool,
     ) -> PyResult<Self> {
         let (bytes, path) = freeze(py, source)?;
-        // Without another thread: only a few records are read, for any size.
+        // Runs on this thread: the number of records that are read does not depend on the size.
         let buffer = StatsBuffer::open(bytes, operations(descriptor.as_ref()), layout, any_program);
         let buffer = buffer.map_err(|error| from_stats(py, &error, path.as_deref()))?;
         Ok(Self { buffer, descriptor, path })
     }
 
-    /// Takes the records of an inference section by section; they are copied.
+    /// Copies the records of an inference, section by section.
     #[staticmethod]
     #[pyo3(signature = (run, sections, descriptor = None, *, any_program = false))]
     fn of_sections(
@@ -72,7 +71,7 @@ impl PyStatsBuffer {
         run::to_dict(py, self.buffer.run())
     }
 
-    /// (bytes, bytes from one record to the next, records) of a section; `None` where the device wrote none.
+    /// (bytes, stride in bytes, number of records) of a section; `None` if the device wrote none.
     fn section(&self, name: &str) -> PyResult<Option<(BytesView, usize, usize)>> {
         let place = self.buffer.place(kind(name)?);
         Ok(place.and_then(|place| {
@@ -80,10 +79,10 @@ impl PyStatsBuffer {
         }))
     }
 
-    /// Fields of the records from `start` to `stop`, each as bytes of its own, in the order of `names`.
+    /// Returns the fields `names` of the records from `start` to `stop`, each as separate bytes.
     ///
     /// Blocking, without the interpreter lock: reads these records once.
-    #[allow(clippy::needless_pass_by_value)] // the binding's way to take a list
+    #[allow(clippy::needless_pass_by_value)] // the binding extracts owned values
     fn columns(
         &self,
         py: Python<'_>,
@@ -99,8 +98,8 @@ impl PyStatsBuffer {
         Ok(filled.into_iter().map(|bytes| BytesView::whole(ReadOnlyBytes::from(bytes))).collect())
     }
 
-    /// Marks the records from `start` to `stop` as not needed soon: the pages of a large mapped file stop
-    /// counting as memory of the process. The records can be read again.
+    /// Marks the records from `start` to `stop` as not needed soon: the pages of a large mapped file no longer count
+    /// as memory of the process. The records stay readable.
     fn advise_unneeded(&self, name: &str, start: usize, stop: usize) -> PyResult<()> {
         self.buffer.let_go_records(kind(name)?, start..stop);
         Ok(())
@@ -127,7 +126,7 @@ impl PyStatsBuffer {
         self.path.as_deref()
     }
 
-    /// Reads every record once to check it; later calls know the answer.
+    /// Checks every record; later calls return the same result without a check.
     ///
     /// Blocking, without the interpreter lock.
     pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
@@ -140,7 +139,7 @@ fn operations(descriptor: Option<&Py<PyStatsDescriptor>>) -> Option<ProgramOpera
     descriptor.map(|descriptor| descriptor.get().inner().clone())
 }
 
-/// Memory that stays as it is, and the file it is of.
+/// Returns memory that does not change, and the path of its file.
 fn freeze(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<(ReadOnlyBytes, Option<String>)> {
     if source.is_instance_of::<PyBytes>() {
         return Ok((ReadOnlyBytes::Python(source.extract::<PyBackedBytes>()?), None));

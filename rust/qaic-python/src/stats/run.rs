@@ -1,4 +1,4 @@
-//! The facts of an inference as a Python dictionary, both ways.
+//! Conversion between the facts of an inference and a Python dictionary.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -6,7 +6,7 @@ use qaic_stats::{DeviceKind, Run};
 
 use super::argument;
 
-/// Reads the facts that are there; the others are 0.
+/// Reads the facts of a dictionary; missing ones are 0.
 pub(super) fn of_dict(py: Python<'_>, facts: &Bound<'_, PyDict>) -> PyResult<Run> {
     let mut run = Run::default();
     for (name, value) in facts {
@@ -25,7 +25,7 @@ pub(super) fn of_dict(py: Python<'_>, facts: &Bound<'_, PyDict>) -> PyResult<Run
             "flags" => run.flags = value.extract()?,
             "device" => run.device = DeviceKind::from_code(value.extract()?),
             "specialization" => run.specialization = value.extract()?,
-            // What `to_dict` adds for people.
+            // `to_dict` adds this key for display.
             "device_name" => {}
             _ => return Err(argument(py, format!("{name:?} is not a field of an inference"))),
         }
@@ -33,7 +33,6 @@ pub(super) fn of_dict(py: Python<'_>, facts: &Bound<'_, PyDict>) -> PyResult<Run
     Ok(run)
 }
 
-/// All facts.
 pub(super) fn to_dict<'py>(py: Python<'py>, run: &Run) -> PyResult<Bound<'py, PyDict>> {
     let facts = PyDict::new(py);
     facts.set_item("stats_level", run.stats_level)?;
