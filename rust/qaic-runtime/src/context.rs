@@ -106,7 +106,7 @@ impl Context {
     pub fn choose(&self, candidates: &[DeviceId], image: &Image) -> Result<Placement, RuntimeError> {
         let candidates = candidates.iter().map(|id| self.device(*id)).collect::<Result<Vec<_>, _>>()?;
         for (at, first) in candidates.iter().enumerate() {
-            // Cards take no program of several devices; virtual cards may come after them.
+            // Cards cannot run a program of several devices; virtual cards may follow in the list.
             if let Ok(partitions) = first.partitions(image) {
                 let needed = partitions.unwrap_or(1).max(1);
                 return self.choose_free(needed, first.kind(), &candidates[at..], image);
@@ -229,7 +229,7 @@ impl Context {
             if free.len() == needed_count {
                 break;
             }
-            // Asking a card takes a message to its firmware.
+            // A query of a card sends a message to its firmware.
             let has_room = !is_choice || device.resources().nsp_free >= cores;
             if has_room { &mut free } else { &mut busy }.push(device.id());
         }

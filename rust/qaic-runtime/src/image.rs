@@ -226,7 +226,7 @@ mod tests {
             |base: &Path, name: Option<&str>| Image::locate(base.to_owned(), name.map(PathBuf::from));
         assert_eq!(locate(&folder, None).unwrap(), folder.join("programqpc.bin"));
         assert_eq!(locate(&folder, Some("other.qpc")).unwrap(), folder.join("other.qpc"));
-        // What does not exist is for the one that opens it to refuse.
+        // A missing path is returned unchanged; opening it fails.
         assert_eq!(locate(&folder.join("gone"), None).unwrap(), folder.join("gone"));
         std::fs::remove_dir(&folder).unwrap();
         let refusal = locate(Path::new("/dev/null"), None).unwrap_err();

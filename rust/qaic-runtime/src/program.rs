@@ -123,7 +123,7 @@ pub struct Program {
 #[derive(Debug, Default)]
 struct ProgramState {
     loaded: Option<Arc<dyn LoadedProgram>>,
-    // Held by the exec objects, and here when the user activated.
+    // The exec objects hold the activation; so does the program if the user activated it.
     activated: Weak<Activated>,
     manual: Option<Arc<Activated>>,
     // True if the user deactivated a program that exec objects still hold.
@@ -142,7 +142,7 @@ pub(crate) struct Activated {
     queue: u32,
     live_exec_objs: AtomicU32,
     subscriptions: Arc<SubscriptionRegistry>,
-    // The output through which a user may ask for the stats buffer.
+    // The output in which a user can request the stats buffer.
     stats_output: Option<usize>,
     program_id: u32,
 }
@@ -187,8 +187,8 @@ impl Program {
             variants: variants.len(),
             limit: options.wait.total(first.kind()),
             device: Arc::clone(first) as Arc<dyn Executor>,
-            // Else a worker that is woken may take the CPU from the thread that has just submitted and is about to wait, and
-            // that thread returns from `submit` only when the inference is over.
+            // Otherwise a woken worker may take the CPU from the thread that has just submitted and is about to wait;
+            // that thread would then return from `submit` only after the inference.
             begin_worker: if first.executes_on_host() { give_way_when_woken } else { || () },
             warn: |text| log::global().warn(|| text.to_owned()),
         });
@@ -284,7 +284,7 @@ impl Program {
             return Err(StateError::LiveExecObjs { count }.into());
         }
         let released = (state.deactivate(), state.loaded.take());
-        // Not under the lock: a card may take minutes, and others ask for the status meanwhile.
+        // Released before the call: a card may take minutes, and other threads query the status.
         drop(state);
         drop(released);
         Ok(())
@@ -529,7 +529,7 @@ pub(crate) struct TakenState<'a> {
 impl Deref for TakenState<'_> {
     type Target = Retained;
 
-    #[allow(clippy::expect_used)] // there until it is dropped
+    #[allow(clippy::expect_used)] // present until the drop
     fn deref(&self) -> &Retained {
         self.retained.as_deref().expect("the state is there until it is put back")
     }

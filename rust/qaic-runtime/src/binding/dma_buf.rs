@@ -52,7 +52,7 @@ impl Program {
             let Some(buffer) = transfers.whole_buffer(binding) else {
                 return refused("it needs a conversion, or shares its DMA buffer; use ordinary memory");
             };
-            // The device moves all of the buffer, which may be longer than the tensor at its begin.
+            // The device moves the whole buffer, which may be longer than the tensor at its start.
             let expected = transfers.dma_bytes().get(buffer).copied().unwrap_or(0);
             if u64::from(expected) != len {
                 let what = format!("DMA buffer {buffer} of binding `{}`", name());
@@ -96,7 +96,7 @@ impl DmaBufBindings {
         let is_wanted = |bound: &(usize, Arc<DmaBuf>)| {
             wanted.iter().any(|(buffer, memory)| *buffer == bound.0 && Arc::ptr_eq(memory, &bound.1))
         };
-        // Before others are bound, which may be the same memory: a card has it once.
+        // Released before others are bound: they may be the same memory, which a card accepts only once.
         while let Some(at) = self.bound.iter().position(|bound| !is_wanted(bound)) {
             exec.bind_dma_buf(self.bound[at].0, None)?;
             self.bound.swap_remove(at);

@@ -17,14 +17,14 @@ use crate::error::RuntimeError;
 /// Memory that in-place executions need in addition to the caller's.
 #[derive(Debug)]
 pub(super) struct InPlace {
-    // Made when they are first needed.
+    // Allocated at the first use.
     inputs: Vec<Option<Storage>>,
     outputs: Vec<Option<Storage>>,
-    // Whether the last execution wrote the output into the caller's memory.
+    // True for each output that the last execution wrote into the caller's memory.
     is_delivered: Vec<bool>,
-    // The output of the statistics, which no graph computes.
+    // Output of the statistics, which no graph computes.
     stats_output: Option<usize>,
-    // Room for the lists of an execution; empty between them.
+    // Reused for the lists of an execution; empty between executions.
     input_list: Vec<Option<HostSlice<'static>>>,
     output_list: Vec<Option<HostSliceMut<'static>>>,
 }
@@ -66,7 +66,7 @@ impl InPlace {
         for ((index, transfer), ((binding, staged), is_delivered)) in
             transfers.outputs().iter().enumerate().zip(bound)
         {
-            // Asked for every output, in their order.
+            // Called for every output, in their order.
             let kept = next.as_mut().and_then(|next: &mut RetainedNext<'_>| next.take(index));
             *is_delivered = false;
             if transfer.place.is_none() || self.stats_output == Some(index) || is_updated(index) {
@@ -201,7 +201,7 @@ fn is_written_in_place(
 /// Returns whether the memory is aligned for its elements, because kernels load whole elements.
 fn has_whole_elements(transfer: &BindingTransfer, memory: HostSlice<'_>) -> bool {
     let address = memory.as_ptr().addr();
-    // No element is larger.
+    // Elements have at most eight bytes.
     if address.is_multiple_of(8) {
         return true;
     }

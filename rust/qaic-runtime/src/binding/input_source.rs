@@ -179,7 +179,7 @@ impl BufferSlot {
             _ => ErrorDetail::Io { path: path.to_owned(), source: Arc::new(source) }.into(),
         };
         let mut bytes = Vec::new();
-        // One byte more than fits shows that a file is too large.
+        // One byte over the limit shows that a file is too large.
         let limit = (self.len_bytes as u64).saturating_add(1);
         open_regular(path)
             .and_then(|(file, _)| file.take(limit).read_to_end(&mut bytes))
@@ -274,7 +274,7 @@ mod tests {
         let first = filled(&mut one, 21);
         assert_eq!(first, filled(&mut other, 21));
         assert_ne!(first, filled(&mut one, 21));
-        // The first output of splitmix64 from state 0.
+        // First output of splitmix64 from state 0.
         assert_eq!(filled(&mut RandomBytes { state: 0 }, 8), 0xe220_a839_7b1d_cdaf_u64.to_le_bytes());
     }
 
@@ -301,7 +301,7 @@ mod tests {
         assert!(code(&long, &files[..1]).1.ends_with("a has more bytes; input `a` has 7"));
         assert_eq!(code(&inputs, &files[..1]).0, "call.argument");
         assert_eq!(code(&inputs, &[files[0].clone(), folder.join("none")]).0, "file.io");
-        // One for each binding: those of the outputs are not read.
+        // One file for each binding; those of the outputs are not read.
         let with_output = [files[0].clone(), files[1].clone(), folder.join("none")];
         assert_eq!(inputs.read_inputs(&with_output).unwrap().len(), 2);
         fs::remove_dir_all(&folder).unwrap();

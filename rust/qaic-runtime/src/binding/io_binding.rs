@@ -39,11 +39,11 @@ pub(crate) struct IoBinding {
     path: Path,
     dma_bufs: DmaBufBindings,
     stats: Option<StatsPlace>,
-    // Whether the device has an inference that was not waited for to its end.
+    // True while the device has an inference whose end was not awaited.
     is_started: bool,
-    // Whether the device may have the buffers: of that one, or of one that failed.
+    // True if the device may still use the buffers, for a started or a failed inference.
     needs_reclaim: bool,
-    // Whether the present inference is measured.
+    // True if the present inference is measured.
     is_measured: bool,
 }
 
@@ -57,7 +57,7 @@ enum Path {
 /// Location of a program's statistics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatsPlace {
-    // The output that is a copy of the buffer of the statistics, and no tensor of the model.
+    // Output with a copy of the statistics buffer, which is not a tensor of the model.
     output: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ impl IoBinding {
         stats: Option<StatsPlace>,
     ) -> Result<Self, RuntimeError> {
         let exec = activation.create_exec()?;
-        // There is at least one variant, and all have the same bindings.
+        // There is at least one variant, and all variants have the same bindings.
         let first = variants.first().ok_or_else(|| no_variant(0))?;
         let stats_output = stats.and_then(|stats| stats.output);
         let path = if exec.works_in_place() {
@@ -148,7 +148,7 @@ impl IoBinding {
         mut watch: Option<&mut Watch>,
         check: Option<CancellationCheck<'_>>,
     ) -> Result<(), RuntimeError> {
-        // An inference that its caller runs immediately started when it arrived.
+        // An inference that its caller runs immediately has already recorded its start.
         stamp(watch.as_deref_mut().filter(|watch| watch.stages.begun_ns == 0), |stages| &mut stages.begun_ns);
         self.is_measured = watch
             .as_deref()
@@ -172,7 +172,7 @@ impl IoBinding {
         check_counts(bindings, transfers)?;
         self.dma_bufs.bind(&mut *self.exec, bindings, transfers)?;
         window::upload_all(&mut bindings.windows, transfers, retained.as_deref_mut())?;
-        // In place, inputs are handed over with outputs.
+        // In place, inputs and outputs are passed to the device together.
         let Path::Staged(staged) = &mut self.path else { return Ok(()) };
         let values = retained.map(|retained| retained.split().0);
         staged.stage(&mut *self.exec, bindings, transfers, values.as_ref())?;
@@ -224,7 +224,7 @@ impl IoBinding {
         if has_moved {
             stamp(watch.as_deref_mut(), |stages| &mut stages.outputs_ready_ns);
         } else if let Some(watch) = watch.as_deref_mut() {
-            // Nothing was done since; another look at the clock would only cost.
+            // Nothing happened in between, so the clock is not read again.
             watch.stages.outputs_ready_ns = watch.stages.executed_ns;
         }
         if let Some(watch) = watch.filter(|_| is_measured) {

@@ -28,9 +28,9 @@ pub struct IoCrcs {
 pub(crate) struct IoCheck {
     section_bytes: usize,
     taken: IoCrcs,
-    // Bytes of each output; the memory it was written to may be larger.
+    // Size of each output; its memory may be larger.
     output_bytes: Vec<usize>,
-    // Whether the sums of the outputs were taken and no thread has collected the inference.
+    // True if the checksums of the outputs are computed and no thread has collected the inference.
     is_uncollected: bool,
 }
 
@@ -145,7 +145,7 @@ fn sections(memory: HostSlice<'_>, section_bytes: usize) -> Vec<u32> {
         let mut sum = Crc32::new();
         while at < end {
             let step = buffer.len().min(end - at);
-            // Inside, by the arithmetic above.
+            // The range is within the memory by the arithmetic above.
             if memory.read_into(at, &mut buffer[..step]).is_some() {
                 sum.update(&buffer[..step]);
             }
@@ -196,14 +196,14 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("start of the inference: bytes 96 to 99 (section 3)"), "{text}");
 
-        // What follows the tensor is the caller's.
+        // Memory after the tensor belongs to the caller.
         check.take_outputs(&bindings, iter::once(90));
         write(&mut bindings, 90);
         check.check_outputs(&bindings, |_| "y".to_owned()).unwrap();
         check.take_outputs(&bindings, iter::once(100));
         write(&mut bindings, 0);
         check.check_outputs(&bindings, |_| "y".to_owned()).unwrap_err();
-        // After the first comparison the memory is the caller's again.
+        // After the first comparison, the memory belongs to the caller again.
         check.check_outputs(&bindings, |_| "y".to_owned()).unwrap();
         check.take_inputs(&bindings);
         assert!(check.taken().outputs.is_empty());

@@ -87,7 +87,7 @@ struct Steps {
     columns: usize,
     row_bytes: usize,
     rows: usize,
-    // Of a whole step.
+    // Number of values of a whole step.
     values: usize,
     bytes: usize,
     done: usize,

@@ -19,15 +19,15 @@ use crate::error::{ErrorDetail, RuntimeError};
 /// The retained tensors of one activation; initially zero.
 #[derive(Debug)]
 pub(crate) struct Retained {
-    // By pair, in the order of the outputs: what the next inference reads, and what it writes; `None` where it writes rows
-    // of what it has read.
+    // Indexed by pair, in the order of the outputs: the buffer that the next inference reads, and the buffer that it
+    // writes; `None` if it writes rows of the buffer that it reads.
     values: Vec<Storage>,
     next: Vec<Option<Storage>>,
     pairs: Vec<RetainedPair>,
     is_updated: Vec<bool>,
-    // Of the caller's tensors.
+    // Dims of the caller's tensors.
     dims: Vec<Vec<usize>>,
-    // Positions of pairs by input and by output.
+    // Indices of pairs by input and by output.
     by_input: Vec<Option<usize>>,
     by_output: Vec<Option<usize>>,
 }
@@ -38,14 +38,14 @@ pub(crate) struct RetainedValues<'a> {
     values: &'a [Storage],
     by_input: &'a [Option<usize>],
     by_output: &'a [Option<usize>],
-    // By pair: whether it has one buffer.
+    // True for each pair with one buffer.
     is_updated: &'a [bool],
 }
 
 /// Retained tensors that an inference writes. Outputs are requested in their order.
 #[derive(Debug)]
 pub(crate) struct RetainedNext<'a> {
-    // From position `first` on.
+    // Starts at index `first`.
     next: &'a mut [Option<Storage>],
     first: usize,
     by_output: &'a [Option<usize>],

@@ -22,7 +22,7 @@ impl<'a> Sources<'a> {
         index: usize,
         transfer: &BindingTransfer,
     ) -> Result<Option<HostSlice<'a>>, RuntimeError> {
-        // Boxes were written into the retained value, regardless of the bound array.
+        // Boxes were written into the retained value, which therefore replaces the bound array.
         let is_retained = self.windows.iter().any(|window| window.binding == index);
         match self.inputs.get(index) {
             Some(InputBinding::Memory(memory)) if !is_retained => Ok(Some(memory.as_slice())),

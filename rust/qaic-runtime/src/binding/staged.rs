@@ -15,11 +15,11 @@ use crate::error::{ErrorDetail, RuntimeError};
 /// Memory and transforms that move tensors through DMA buffers.
 #[derive(Debug)]
 pub(super) struct Staged {
-    // Room for the inputs of an inference; empty between them.
+    // Reused for the inputs of an inference; empty between inferences.
     inputs: Vec<Option<HostSlice<'static>>>,
-    // Per DMA buffer, the bytes in use where partial inputs were packed, else 0.
+    // Number of bytes in use per DMA buffer with packed partial inputs, else 0.
     resize: Vec<u32>,
-    // The output of the statistics, which no graph computes.
+    // Output of the statistics, which no graph computes.
     stats_output: Option<usize>,
 }
 

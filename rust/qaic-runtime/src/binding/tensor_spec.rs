@@ -206,13 +206,13 @@ pub(crate) fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, Runtime
         return Ok(Vec::new());
     }
     network.check_allowed_shapes()?;
-    // Where two inputs have one name the first is meant, as in every look-up by name.
+    // If two inputs have the same name, the first one is used, as in every look-up by name.
     let mut by_name = HashMap::new();
     for (input, binding) in network.inputs.iter().enumerate() {
         by_name.entry(binding.name.as_str()).or_insert(input);
     }
     let pair = |(output, base): (usize, &str)| {
-        // Taken, so that no input has two next values.
+        // Removed, so that an input has at most one next value.
         let input = by_name.remove(base)?;
         let (from, to) =
             (&network.inputs.get(input)?.io_initial, &network.outputs.get(output)?.io_transformed);
@@ -244,7 +244,7 @@ pub(crate) fn io_options(image: &Image) -> Result<IoOptions, RuntimeError> {
 
 fn read_plan(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
     match image.plan() {
-        // A container for a card may hold an ELF that is not ours to judge; it simply has no plan.
+        // A container for a card may have an ELF that this parser does not support; it has no plan.
         Err(PlanError::Qpc(_)) => Ok(None),
         plan => Ok(plan?),
     }
@@ -271,7 +271,7 @@ fn tensor(
     let is_bool = plan_tensor.is_some_and(|plan_tensor| plan_tensor.dtype == Dtype::Bool);
     let dtype = match dtype {
         ArrayType::Int8 if is_bool => ArrayType::Bool,
-        // Blocks have neither a type nor a shape that an array could have.
+        // Blocks have no type and shape of an array.
         _ if mxint8 => ArrayType::Float16,
         other => other,
     };

@@ -164,10 +164,10 @@ fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
         }
         before = result;
     }
-    // A type without a size was refused with the descriptor.
+    // The check of the descriptor refuses types without a size.
     let element = in_memory(plan, plan.initial.dtype.size_bytes().unwrap_or(1))?;
     let elements = in_memory(plan, plan.initial.bytes)? / element;
-    // Refused here: more dimensions than a pass handles, and transposes with a reshape between them.
+    // The pipeline refuses too many dimensions for one pass, and transposes with a reshape between them.
     let pipeline = Pipeline::new(elements, element, &steps)
         .map_err(|_| unsupported(plan, plan.steps.len() - 1, TransformKind::Transpose))?;
     Ok(if pipeline.is_copy() { Route::Direct } else { Route::Convert(pipeline) })

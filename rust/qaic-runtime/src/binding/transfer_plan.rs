@@ -50,7 +50,7 @@ impl TransferPlan {
     pub(crate) fn variants(network: &NetworkDesc) -> Result<Vec<Arc<Self>>, RuntimeError> {
         let mut made = HashMap::new();
         let checked = Checked::variants(network).map_err(refused)?;
-        // The plans stay in a list while the map knows them by address.
+        // The list keeps the plans alive while the map uses their addresses as keys.
         checked.iter().map(|checked| Self::with(checked.clone(), &mut made).map(Arc::new)).collect()
     }
 

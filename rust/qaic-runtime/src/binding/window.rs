@@ -98,11 +98,11 @@ fn wrong_side(binding: usize, what: &str) -> RuntimeError {
 struct Rows<'a> {
     origin: &'a [usize],
     extent: &'a [usize],
-    // Bytes between neighbors of the host array in each dim.
+    // Distance in bytes between neighbors of the host array in each dim.
     strides: &'a [isize],
-    // The same of the device tensor.
+    // Distance in bytes between neighbors of the device tensor in each dim.
     device_strides: Vec<usize>,
-    // Dims that are walked; the others form the run.
+    // Number of outer dims; the others form a contiguous run.
     outer: usize,
     run_bytes: usize,
 }
@@ -130,7 +130,7 @@ impl<'a> Rows<'a> {
             device_strides[dim] = step;
             step = step.saturating_mul(dims[dim]);
         }
-        // From the innermost dim outwards, as long as neighbors touch on both sides.
+        // From the innermost dim outwards, while elements are contiguous on both sides.
         let mut outer = rank;
         let mut run_bytes = *item_bytes;
         while outer > 0 {

@@ -12,7 +12,7 @@ pub struct DeviceDescription {
     name: String,
     family: &'static str,
     status: &'static str,
-    // Why it cannot be used.
+    // Reason why the device cannot be used.
     reason: Option<String>,
     #[serde(flatten)]
     resources: Resources,

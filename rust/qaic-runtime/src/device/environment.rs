@@ -77,10 +77,10 @@ fn shared_cores(value: &Variables<'_>) -> Result<Option<UserDirectory>, RuntimeE
 /// Returns the source of cards.
 fn kernel(value: &Variables<'_>) -> KernelOptions {
     let given = |name| text(value, name).filter(|found| !found.is_empty());
-    // The usual one by name is the usual one, with the same devices.
+    // The explicit name of the default kernel gives the same devices as the default.
     let kernel = given("QAIC_KMD").filter(|kernel| kernel != "sys");
     let is_emulated = kernel.as_deref() == Some("emu");
-    // What does not count makes no difference, so that the devices stay the same.
+    // Variables without an effect are ignored, so that the devices stay the same.
     let emulated = |name| if is_emulated { given(name) } else { None };
     KernelOptions {
         transcript: value("QAIC_KMD_TRANSCRIPT").filter(|path| !path.is_empty()).map(PathBuf::from),

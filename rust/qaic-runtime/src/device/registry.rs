@@ -74,7 +74,7 @@ impl RegistryOptions {
 #[derive(Debug)]
 pub(crate) struct Registry {
     devices: Vec<Arc<dyn Device>>,
-    // Of the noop devices, by id.
+    // Controls of the noop devices, by id.
     controls: Vec<Arc<noop::Control>>,
     #[cfg(feature = "emu")]
     emulator: Option<Arc<qaic_emu::EmuKmd>>,
@@ -83,7 +83,7 @@ pub(crate) struct Registry {
 /// Kinds of devices that [`RegistryOptions::kind`] asks for.
 #[derive(Clone, Copy, Debug)]
 struct RequestedKinds {
-    // Whether it is an error when there can be none.
+    // `Some` uses cards, and is true if a lack of cards is an error; `None` excludes them.
     cards: Option<bool>,
     virtual_kind: Option<DeviceKind>,
 }
@@ -157,7 +157,7 @@ impl Registry {
         match CardDevice::enumerate(&kernel.kmd) {
             Ok(cards) => self.devices.extend(cards),
             Err(error) if are_needed => return Err(error),
-            // A caller that did not ask for cards works without them.
+            // A caller that did not request cards works without them.
             Err(error) => log::global().warn(|| format!("cards are left out: {error}")),
         }
         #[cfg(feature = "emu")]
@@ -216,7 +216,7 @@ impl Registry {
     /// Controls of the `noop` device with this id.
     pub(crate) fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
         let device = self.device(id)?;
-        // Where there are test devices there are no others.
+        // A registry with test devices has no other devices.
         self.controls.get(id.0 as usize).ok_or_else(|| {
             RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!(

@@ -85,7 +85,7 @@ impl<T> From<T> for RuntimeError
 where
     ErrorDetail: From<T>,
 {
-    // Cold: on the path of an inference only an error allocates.
+    // Cold: only errors allocate on the path of an inference.
     #[cold]
     fn from(detail: T) -> Self {
         Self(Box::new(detail.into()))

@@ -26,7 +26,8 @@ impl RuntimeError {
             }
             ErrorDetail::Card(CardError::Driver { call, source, .. }) => {
                 let report = report.with("errno", source.raw_os_error());
-                // The kernel takes no buffer that is queued, as one of an inference is of which a part never ended.
+                // The kernel refuses a buffer that is still queued, for example after an inference that ended only
+                // partially.
                 if *call == "EXECUTE_BO" && source.kind() == io::ErrorKind::InvalidInput {
                     report.hint(
                         "the card may still have buffers of the inference before: reset() the session, or deactivate and \

@@ -50,7 +50,7 @@ impl QStatus {
             ErrorDetail::Input(InputError::IoCrc { .. }) | ErrorDetail::State(StateError::Forked) => {
                 Self::Error
             }
-            // Cores that restart come back.
+            // Cores that restart become available again.
             ErrorDetail::State(StateError::QueueFull { .. })
             | ErrorDetail::Card(CardError::Firmware { status: -36, .. }) => Self::Again,
             ErrorDetail::Input(_) | ErrorDetail::State(_) => Self::Inval,
@@ -91,7 +91,7 @@ impl QStatus {
             9 => Self::BadFd,
             110 => Self::TimedOut,
             25 => Self::Unsupported,
-            // Of a control message; on the data path it is a lost channel, which is a separate error.
+            // Status of a control message; on the data path it means a lost channel, which is a separate error.
             32 => Self::DataCrcError,
             _ => Self::Error,
         }

@@ -71,14 +71,14 @@ impl InferenceSet {
             lease.bind(|bindings| bind(lease.handle(), bindings))?;
         }
         let started = Instant::now();
-        // A limit beyond what the clock can express is none.
+        // The clock cannot represent the limit, so the run is unlimited.
         let deadline = limit.and_then(|limit| started.checked_add(limit));
         let mut begun = 0_u64;
         let mut completed = 0_u64;
         let mut flying: VecDeque<Lease<'_>> = VecDeque::with_capacity(free.len());
         let mut outcome = Ok(());
         loop {
-            // Where no inference is waited for long, no wait looks at the scope.
+            // If no wait is long, no wait checks the scope.
             if outcome.is_ok() {
                 outcome = scope.poll("a benchmark").map_err(RuntimeError::from);
             }
@@ -88,7 +88,7 @@ impl InferenceSet {
             };
             while outcome.is_ok() && !free.is_empty() && may_begin(begun) {
                 if let Some(lease) = free.pop() {
-                    // The scope is of a thread without the lock.
+                    // The scope belongs to a thread without the interpreter lock.
                     outcome = lease.enqueue(Detached::assume());
                     begun += 1;
                     flying.push_back(lease);
@@ -105,7 +105,7 @@ impl InferenceSet {
                     }
                 }
                 Ok(()) => {}
-                // What ended first is the reason; the others are cancelled then.
+                // The first error is the reason; the other inferences are cancelled.
                 Err(error) => outcome = Err(error),
             }
             if outcome.is_err() {

@@ -61,7 +61,7 @@ impl CompletionQueue {
     pub(super) fn watch(&self, at: Instant, inference: &Weak<PendingInference>) {
         let at_ns = clock::after(at.saturating_duration_since(Instant::now()));
         self.entries.push(QueueEntry::Watch { at_ns, inference: Weak::clone(inference) });
-        // RMW: either this sees the plan of the collector, or the collector sees the entry or this time.
+        // RMW: either this thread sees the plan of the collector, or the collector sees the entry or this time.
         if self.next_check_ns.fetch_min(at_ns, Ordering::AcqRel) > at_ns {
             self.changed.notify_one();
         }
@@ -104,12 +104,12 @@ impl CompletionQueue {
     fn wait_with(&self, checks: &mut PlannedChecks, until: Option<Deadline>) -> Vec<u64> {
         let mut tokens = Vec::new();
         loop {
-            // RMW: see `watch`. An entry behind one that is being pushed is not seen yet, so its time counts until then.
+            // RMW: see `watch`. An entry after one that is being pushed is not yet visible, so its time still counts.
             let announced_ns = self.next_check_ns.swap(u64::MAX, Ordering::AcqRel);
             self.drain(checks, &mut tokens);
             let now_ns = clock::now_ns();
             checks.check_due(now_ns);
-            // What was found may be reported.
+            // Tokens that were found can be reported.
             self.drain(checks, &mut tokens);
             checks.clear_away(self.awaited());
             let announced_ns = if announced_ns > now_ns { announced_ns } else { u64::MAX };
@@ -222,7 +222,7 @@ impl PlannedChecks {
             if let Some(inference) = inference
                 && let Some(next) = inference.check(now)
             {
-                // Later than now, so that this comes to an end.
+                // Later than now, so that the loop ends.
                 let at_ns = clock::after(next.saturating_duration_since(now)).max(now_ns.saturating_add(1));
                 self.add(at_ns, Arc::downgrade(&inference));
             }

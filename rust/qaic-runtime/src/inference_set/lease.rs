@@ -72,14 +72,14 @@ impl Deref for Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        // The bound memory may be freed after this, so nothing may be in flight or stay bound.
+        // The bound memory may be freed after this call, so no inference may use it or stay bound to it.
         self.exec.end();
         match self.exec.bind(Bindings::clear) {
             Ok(()) => {
-                // It was acquired, so it can be put back.
+                // The handle is acquired, so it can be put back.
                 let _ = self.set.put_completed(self.handle);
             }
-            // It keeps its place instead of memory that may be freed.
+            // The exec object is not reused, because its memory may be freed.
             Err(error) => log::global().warn(|| format!("cannot return an exec object to its set: {error}")),
         }
     }

@@ -101,13 +101,13 @@ impl InferenceSet {
         let mut activated = Vec::with_capacity(programs.len());
         for program in &programs {
             program.share_loaded(first);
-            // The cores of all before the memory of any.
+            // Reserves the cores of all programs before the memory of any.
             activated.push(program.enter(true)?);
         }
         let lists = Arc::new(RequestLists::new(count));
         let mut execs = Vec::with_capacity(count as usize);
         let made = (0..set_size).try_for_each(|_| {
-            // Neighbors are on different activations.
+            // Consecutive handles use different activations.
             programs.iter().try_for_each(|program| {
                 execs.push(ExecObj::new(program, false)?);
                 Ok::<_, RuntimeError>(())
@@ -129,7 +129,7 @@ impl InferenceSet {
             fork_guard: ForkGuard::new(),
             programs,
         });
-        // The lowest is acquired first.
+        // The handle with the lowest number is acquired first.
         (0..count).rev().try_for_each(|number| set.put_completed(HandleId(number)))?;
         Ok(set)
     }
@@ -236,7 +236,7 @@ impl InferenceSet {
         let number = ids.oldest(id, |number| self.request(number).state().is_outstanding())?;
         let state = self.request(number).state();
         let generation = state.generation();
-        // The id stays as it is from the begin of the inference until it was collected.
+        // The id does not change between the start of the inference and its collection.
         let has_ended = state.phase() == Phase::Completed && ids.id_of(number) == Some(id);
         let collected = if has_ended { state.collect(generation) } else { None };
         collected.map(|collected| self.collected(number, collected))
@@ -258,7 +258,7 @@ impl InferenceSet {
             let carries = || state.generation() == generation && ids.id_of(number) == Some(id);
             let help = Help::With(HandleId(number));
             let collected = self.wait_for(state, INFERENCE, help, scope, || {
-                // The id stays as it is from the begin of the inference until it was collected.
+                // The id does not change between the start of the inference and its collection.
                 if state.phase() == Phase::Completed
                     && carries()
                     && let Some(collected) = state.collect(generation)
@@ -270,7 +270,7 @@ impl InferenceSet {
             if let Some(collected) = collected {
                 return Ok(self.collected(number, collected));
             }
-            // Another thread collected it; there may be another with this id.
+            // Another thread collected this inference; another one may have the same id.
         }
     }
 
@@ -289,7 +289,7 @@ impl InferenceSet {
                     Ok(())
                 }
                 Err(PutBackError::Completed(generation)) => {
-                    // It is collected on the way, by the thread that waited for all together.
+                    // The thread that waits for all inferences collects this one.
                     if let Some(collected) = state.collect(generation) {
                         self.collected(handle.0, collected);
                     }
@@ -396,7 +396,7 @@ impl InferenceSet {
             if let Some(error) = given_up {
                 return Err(error.into());
             }
-            // After help there may be more to work on, for as long as others submit.
+            // After this thread has helped, more work may exist while other threads submit.
             if !has_helped && let Some(taken) = self.scheduler.sleep(event, scope.sleep_limit(), &mut take) {
                 return taken;
             }
@@ -422,14 +422,14 @@ pub enum Help {
     Any,
     /// The inference of a handle, and the inferences that must run before it.
     With(HandleId),
-    /// None: other threads do the work.
+    /// No help: other threads do the work.
     Nothing,
 }
 
 impl Drop for InferenceSet {
     fn drop(&mut self) {
         if self.fork_guard.is_current() {
-            // All are cancelled before any ends, because running ones block waiting ones.
+            // All are cancelled before the first wait, because running inferences block waiting ones.
             self.execs.iter().for_each(|exec| exec.cancel());
         }
     }

@@ -33,7 +33,7 @@ pub(crate) type PendingOutput = Option<Storage>;
 pub struct PendingInference {
     state: PendingState,
     parts: ExclusiveCell<Parts>,
-    // Kept by the parts until the inference has ended: a kept result keeps no cores.
+    // The parts keep the set until the inference has ended; a result that is kept longer holds no cores.
     set: Weak<InferenceSet>,
     // Reason of the failure; written before the state word reports the failure.
     failure: OnceLock<RuntimeError>,
@@ -87,7 +87,7 @@ impl PendingInference {
 
     /// Makes `queue` count the inference and monitor its deadline, if `mark` marks the inference as counted.
     fn be_awaited(&self, queue: &CompletionQueue, mark: impl FnOnce(&PendingState) -> bool) {
-        // First: the thread that ends it finds the mark, and counts it off.
+        // Counted first: the thread that ends the inference finds the mark and decrements the count.
         queue.count();
         if !mark(&self.state) {
             return queue.count_off();
@@ -166,7 +166,7 @@ impl PendingInference {
             Ok(())
         };
         if let Err(error) = &submitted {
-            // Nothing carries it, and it has no second start.
+            // No exec object has the inference, and it cannot start again.
             self.parts.try_with(|parts| parts.leave(handle));
             self.end(Err(error.clone()));
         }
@@ -215,7 +215,7 @@ impl PendingInference {
             return;
         }
         self.ask_to_end();
-        // A device may overlook it.
+        // A device may ignore the request.
         if self.state.is_asked_to_end()
             && let Some((queue, _)) = self.report.get()
         {
@@ -282,7 +282,7 @@ impl PendingInference {
             Err(error) => error,
         };
         if error.is_timeout() && self.deadline.is_some_and(Deadline::has_passed) {
-            // As after `run`, the device no longer uses it when the error is raised.
+            // As after `run`, the device no longer uses the exec object when the error is raised.
             let left = || self.has_left().then_some(());
             while !self.revoke() && self.state.wait(CANCEL_PERIOD, left).is_none() {
                 self.cancel();
@@ -321,7 +321,7 @@ impl PendingInference {
 
     /// Returns whether the inference has ended, with or without an error.
     pub fn has_ended(&self) -> bool {
-        // To ask the exec object has a thread wait for a device that works by itself.
+        // A call of the exec object would make a thread wait for an asynchronous device.
         if self.state.settled().is_none()
             && let Some(key) = self.state.request_key()
         {
@@ -373,7 +373,7 @@ impl Completion for PendingInference {
     fn completed(&self, handle: HandleId) {
         let outcome = self.parts.try_with(|parts| {
             let outcome = parts.set.as_ref().map_or(Ok(()), |set| set.outcome(handle));
-            // Also of the set: after the end is published, a thread may expect that the cores are free.
+            // This also releases the set: a thread may expect free cores after the end is published.
             parts.leave(handle);
             outcome
         });
@@ -383,7 +383,7 @@ impl Completion for PendingInference {
 
 impl Drop for PendingInference {
     fn drop(&mut self) {
-        // One that was never started is awaited no longer.
+        // An inference that never started is no longer awaited.
         if self.fork_guard.is_current()
             && self.state.is_counted()
             && let Some((queue, _)) = self.report.get()
@@ -398,14 +398,14 @@ impl Parts {
     fn leave(&mut self, handle: HandleId) {
         if let Some(set) = &self.set {
             if let Ok(exec) = set.exec_obj(handle) {
-                // It has just ended, so it can be bound.
+                // The inference has just ended, so the exec object can be bound.
                 let outputs = &mut self.outputs;
                 let _ = exec.bind(|bindings| {
                     take_outputs(outputs, bindings);
                     bindings.clear();
                 });
             }
-            // It was acquired for this inference, so it can be put back.
+            // The handle was acquired for this inference, so it can be put back.
             let _ = set.put_completed(handle);
         }
         self.clear();

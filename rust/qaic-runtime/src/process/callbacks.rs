@@ -49,7 +49,7 @@ pub enum Message<C, R> {
 struct Messages<C, R> {
     waiting: VecDeque<Message<C, R>>,
     lines: usize,
-    // Lines there was no room for, and the callback they were for.
+    // Number of lines that were dropped for lack of room, and their callback.
     dropped: Option<(Arc<C>, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl<C, R> Messages<C, R> {
             }
             self.lines += 1;
         }
-        // A message in their place names how many were dropped.
+        // A message reports the number of dropped lines in their place.
         if let Some(notice) = self.notice() {
             self.lines += 1;
             self.waiting.push_back(notice);
@@ -137,9 +137,9 @@ impl<C, R> CallbackSender<C, R> {
     pub fn post(&self, message: Message<C, R>) -> bool {
         let slot = self.0.slot();
         let mut messages = slot.messages.lock();
-        // Read with the lock held, as by the thread that takes the last message.
+        // Read under the lock, as the thread that takes the last message does.
         if self.0.is_closed.load(Ordering::Acquire) {
-            // Before `message` is dropped, which may own anything.
+            // Unlocked before `message` is dropped, which may own any object.
             drop(messages);
             return false;
         }
@@ -315,7 +315,7 @@ mod tests {
         for _ in 0..LINES + 3 {
             assert!(sender.post(line("kept")));
         }
-        // Calls are not limited, and not dropped.
+        // Calls have no limit and are never dropped.
         assert!(sender.post(Message::Call(1)));
         for _ in 0..LINES {
             assert_eq!(shown(receiver.take()), "log Info: kept");
@@ -323,7 +323,7 @@ mod tests {
         let notice = "log Warn: 3 log lines were dropped: the log callback is slower than the log";
         assert_eq!(shown(receiver.take()), notice);
         assert_eq!(shown(receiver.take()), "call 1");
-        // There is room again, for as many as before.
+        // There is room for as many messages as before.
         for _ in 0..=LINES {
             assert!(sender.post(line("again")));
         }
@@ -349,7 +349,7 @@ mod tests {
                 }
             }
         });
-        // Each is waited for before the next is posted, so the receiver is about to sleep or asleep.
+        // Each message is awaited before the next one is posted, so the receiver is asleep or about to sleep.
         for call in 0..100 {
             sender.post(Message::Call(call));
             assert_eq!(texts.recv().unwrap(), format!("call {call}"));

@@ -39,7 +39,7 @@ struct Hooks {
     by_number: BTreeMap<u64, Hook>,
 }
 
-// A panic in the work leaves the flag and the hooks as whole as they were.
+// A panic in the work leaves the flag and the hooks consistent.
 impl UnwindSafe for CancellationToken {}
 impl RefUnwindSafe for CancellationToken {}
 
@@ -118,7 +118,7 @@ pub fn watch<T: Send>(
         let (done, ended) = channel();
         let worker = threads.spawn(move || {
             let result = catch_unwind(AssertUnwindSafe(|| token.enter(work)));
-            // The watcher may have stopped listening only after the worker was joined.
+            // The watcher stops listening only after the worker was joined.
             let _ = done.send(());
             result
         });
@@ -187,7 +187,7 @@ mod tests {
             asked += 1;
             asked == 2
         };
-        // Overlooks the first time that it is asked to end.
+        // Ignores the first request to end.
         let work = || {
             while !CancellationToken::is_current_cancelled() {
                 thread::yield_now();

@@ -10,7 +10,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 
 /// Ticks of [`UCYCLE_HZ`] at a time of this clock.
 pub(crate) const fn ucycles(ns: u64) -> u64 {
-    // In two parts, as the product does not fit.
+    // Computed in two parts, because the product overflows.
     (ns / NS_PER_S) * UCYCLE_HZ + (ns % NS_PER_S) * UCYCLE_HZ / NS_PER_S
 }
 

@@ -1,4 +1,4 @@
-//! Reports of failed calls: a log line, and a call of the error handler unless the caller made a mistake.
+//! Reports of failed calls: a log line, and a call of the error handler unless the caller caused the error.
 
 use super::log::{ErrorType, Logger};
 use crate::error::{QStatus, RuntimeError};

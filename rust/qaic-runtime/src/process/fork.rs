@@ -9,7 +9,7 @@
 
 use std::io;
 use std::mem;
-// A model checker has no use for statics, and cannot make them.
+// Model checkers cannot create statics.
 use std::sync::{Mutex, PoisonError};
 
 use qaic_sched::ForkGuard;
@@ -26,12 +26,12 @@ pub fn forked() {
 /// Registers handlers for every fork of this process, regardless of the library that forks.
 ///
 /// Handlers stay registered until the process ends, so a library that calls this must not be unloaded.
-#[allow(unsafe_code)] // a call of the system that registers functions
+#[allow(unsafe_code)] // a system call that registers functions
 pub fn watch() -> Result<(), RuntimeError> {
     extern "C" fn before() {
         shared_cores::freeze();
     }
-    // In the parent, whether or not there is a child.
+    // Runs in the parent even if the fork failed.
     extern "C" fn after_in_parent() {
         shared_cores::thaw();
     }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn fork_local_locked_by_the_parent_is_free_in_the_child() {
         let values: ForkLocal<u32> = ForkLocal::new();
-        // The closure of the parent is the thread that holds the lock while the child works.
+        // The closure of the parent represents the thread that holds the lock while the child works.
         let found = values.with_in(ForkGuard::of(4), |parent| {
             *parent = 1;
             values.with_in(ForkGuard::of(5), |child| *child)

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
-// Taken for the time of a clone; there is no protocol a model checker could look at.
+// Held only during a clone, so there is no protocol to model-check.
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -114,7 +114,7 @@ impl Logger {
 
     /// Sends all lines to `sink`, or to standard error.
     pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
-        // The old one is dropped after the lock: dropping runs code of others.
+        // The old sink is dropped after the lock is released, because its drop runs foreign code.
         let old = self.with_sink(|slot| std::mem::replace(slot, sink));
         drop(old);
     }
@@ -156,7 +156,7 @@ impl Logger {
     pub fn console(&self, level: Level, text: &str) {
         let time = time_of_day(SystemTime::now());
         let line = format!("[{time}][{}][{}]{text}\n", level.name(), self.name);
-        // Where standard error is closed, the line is lost.
+        // The line is lost if standard error is closed.
         let _ = io::stderr().write_all(line.as_bytes());
     }
 

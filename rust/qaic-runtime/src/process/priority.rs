@@ -13,7 +13,7 @@ pub(crate) fn give_way_when_woken() {
         }
         // SAFETY: a structure of numbers, of which all zeros are a value; the batch policy wants a priority of 0.
         let parameter: libc::sched_param = unsafe { std::mem::zeroed() };
-        // A refusal leaves the thread as it was, which costs speed and nothing else.
+        // A refusal leaves the thread unchanged and only costs speed.
         // SAFETY: `parameter` is read during the call only; 0 is the calling thread.
         let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameter) };
     }

@@ -17,7 +17,7 @@ pub trait DropWait {
 /// A value that may take long to tear down, such as the cores of a card. The last reference goes to a reaper
 /// thread; a drop waits for it a moment.
 pub struct Reaped<T: Send + Sync + 'static, W: DropWait> {
-    // Empty only while it is dropped.
+    // Empty only during the drop.
     object: Option<Arc<T>>,
     teardown: Option<Arc<Teardown>>,
     fork_guard: ForkGuard,
@@ -59,7 +59,7 @@ impl<T: Send + Sync + 'static, W: DropWait> Drop for Reaped<T, W> {
     fn drop(&mut self) {
         let Some(object) = self.object.take() else { return };
         if !self.fork_guard.is_current() {
-            // What belongs to the parent of a forked process is only forgotten here, which never blocks.
+            // Objects of the parent of a forked process are only forgotten, which never blocks.
             return;
         }
         let begun = match self.teardown.take() {
@@ -88,7 +88,7 @@ mod tests {
     impl DropWait for Counted {
         fn wait(teardown: &Teardown) {
             WAITS.fetch_add(1, Ordering::Relaxed);
-            // As long as it takes, so that the test sees its end.
+            // Waits without a limit, so that the test sees the end.
             let _ = teardown.wait(&mut WaitScope::until(None));
         }
     }

@@ -207,7 +207,7 @@ struct Reaper {
 #[derive(Default)]
 struct ReaperState {
     queue: VecDeque<Work>,
-    // Queued and running.
+    // Number of queued and running teardowns.
     unfinished: usize,
     threads: usize,
     idle: usize,
@@ -241,7 +241,7 @@ impl Reaper {
         if thread::Builder::new().name("qaic-reaper".to_owned()).spawn(life).is_err() {
             let mut state = self.state.lock();
             state.threads -= 1;
-            // Without any thread, the caller's thread does the work.
+            // Without threads, the caller's thread does the work.
             let work = if state.threads == 0 { state.queue.pop_front() } else { None };
             drop(state);
             if let Some(work) = work {
@@ -313,7 +313,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_mins(1);
 
-    /// Its drop waits until the sender has gone.
+    /// Its drop waits until the sender is dropped.
     struct Blocked(Mutex<Receiver<()>>);
 
     impl Drop for Blocked {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        // Some block until all that do not have ended: threads beyond those that are blocked get on.
+        // Some teardowns block until all others have ended: threads in addition to the blocked ones make progress.
         #[test]
         fn every_teardown_runs_once_and_drain_waits_for_all(
             blocks in prop::collection::vec(any::<bool>(), 0..40).prop_filter(

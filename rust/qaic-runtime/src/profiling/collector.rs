@@ -70,7 +70,7 @@ impl ProfiledProgram {
 /// Samples programs. A collector does not keep the programs alive.
 pub struct Collector {
     profiler: Arc<Profiler>,
-    // By number. Only ever grows, by one step.
+    // Indexed by program number. The list only grows, one entry at a time.
     programs: Mutex<Vec<ProfiledProgram>>,
     filter: Option<NameFilter>,
 }
@@ -134,7 +134,7 @@ impl Collector {
 
     /// Returns the samples since the last call.
     pub fn drain(&self) -> Result<ProgramSamples, RuntimeError> {
-        // Asked first: a program that is already deleted gives no more samples.
+        // Read first: a program that is already deleted produces no more samples.
         let gone: Vec<bool> = self.programs.lock().iter().map(|program| !program.is_profiled()).collect();
         let collected = self.profiler.drain()?;
         let mut all = self.programs.lock();
@@ -150,7 +150,7 @@ impl Collector {
 impl ProgramObserver for Collector {
     fn created(&self, program: &Arc<SubscriptionRegistry>) {
         if self.filter.as_ref().is_some_and(|filter| filter(program.name())) {
-            // A process that was forked has no profiler.
+            // A forked process has no profiler.
             let _ = self.add(program);
         }
     }

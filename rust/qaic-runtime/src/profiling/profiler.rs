@@ -56,7 +56,7 @@ impl Profiler {
         let known =
             |program: &Weak<SubscriptionRegistry>| std::ptr::eq(program.as_ptr(), Arc::as_ptr(registry));
         let Some(number) = state.programs.iter().position(known) else { return Ok(false) };
-        // The numbers of the others stay.
+        // The numbers of the other programs stay the same.
         state.programs[number] = Weak::new();
         if state.is_running {
             registry.unsubscribe(&self.recorder);

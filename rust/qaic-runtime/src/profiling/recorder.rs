@@ -72,7 +72,7 @@ pub(crate) struct Recorder {
     limits: Limits,
     device: DeviceStats,
     state: Mutex<RecorderState>,
-    // Threads that wait for all samples.
+    // Notifies threads that wait for all samples.
     complete: EventCount,
 }
 
@@ -81,7 +81,8 @@ struct RecorderState {
     subscriptions: Vec<Arc<Subscription>>,
     collected: Collected,
     stats_bytes: usize,
-    // Whether all samples were there at some time since the start. Programs may end before a caller waits for the samples.
+    // True if all samples have been complete at some time since the start. Programs may end before a caller waits for
+    // the samples.
     was_complete: bool,
 }
 
@@ -102,12 +103,12 @@ impl RecorderState {
 #[derive(Debug)]
 pub(crate) struct Subscription {
     recorder: Arc<Recorder>,
-    // Number of the program among the recorder's.
+    // Number of the program in the recorder.
     program: u32,
     quota: SampleQuota,
-    // Whether the stats buffers of this program are kept.
+    // True if the stats buffers of this program are kept.
     wants_device: bool,
-    // Changed with the recorder's state locked.
+    // Changes only under the lock of the recorder's state.
     is_over: AtomicBool,
 }
 

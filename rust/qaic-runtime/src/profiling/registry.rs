@@ -18,11 +18,11 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 pub struct SubscriptionRegistry {
     image: Arc<Image>,
     set_size: Option<u32>,
-    // Whether there is a subscription. Relaxed: an inference that begins during a `subscribe` may be missed.
+    // True if there is a subscription. Relaxed: an inference that begins during a `subscribe` may be missed.
     is_on: AtomicBool,
-    // Number of the next inference that asks for a sample.
+    // Number of the next inference that requests a sample.
     next: AtomicU64,
-    // Inferences that succeeded, per activation.
+    // Number of successful inferences per activation.
     completed: Box<[Arc<OwnerCounts>]>,
     subscriptions: Mutex<Vec<Arc<Subscription>>>,
     fork_guard: ForkGuard,
@@ -171,7 +171,7 @@ impl SubscriptionRegistry {
 
 impl Drop for SubscriptionRegistry {
     fn drop(&mut self) {
-        // A lock of a forked process's parent may be held for good.
+        // A lock of a forked process's parent may be held forever.
         if self.fork_guard.is_current() {
             self.subscriptions.lock().drain(..).for_each(|subscription| subscription.end());
         }
@@ -194,7 +194,7 @@ impl ActiveSample {
             program: identity.program,
             activation: identity.activation,
             queue_depth,
-            // An inference is one element of this queue.
+            // This inference is an element of the queue.
             in_queue: queue_depth.saturating_add(1),
         };
         let stats: Option<Arc<[u8]>> = stats.map(Into::into);

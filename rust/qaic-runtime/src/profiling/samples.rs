@@ -34,7 +34,7 @@ impl ProgramSamples {
     /// Returns a Chrome trace of the host with the stages of each inference.
     pub fn host_trace(&self) -> Vec<u8> {
         let mut json = Vec::new();
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let _ = write_host_trace(&mut json, &self.host(), clock::epoch_utc_ns());
         json
     }
@@ -54,7 +54,7 @@ impl ProgramSamples {
         samples()
             .map(|sample| {
                 let Some(stats) = &sample.stats else { return Ok((sample.host, None)) };
-                // Only its few records of threads and ports are read.
+                // Reads only the few records of threads and ports.
                 let options = DecodeOptions { any_program: false, records: false };
                 let model = decode(stats, operations.as_ref(), None, options)?;
                 Ok((sample.host, DeviceKpi::of_model(&model)))
@@ -72,7 +72,7 @@ impl ProgramSamples {
         let dropped = self.collected.dropped.get(&program).copied().unwrap_or(0);
         let facts = ProgramFacts { dropped, ..known.facts.clone() };
         let mut text = Vec::new();
-        // Writing to memory does not fail, and the text is made of strings.
+        // Writing strings to memory cannot fail.
         let _ = write_latency_report(&mut text, &facts, rows);
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
@@ -90,7 +90,7 @@ impl ProgramSamples {
         let options = DecodeOptions { any_program: false, records: true };
         let model = decode(stats, Some(&program), None, options)?;
         let mut text = Vec::new();
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let _ = if as_trace {
             let network = &image.network().network_name;
             let part = Part { model: &model, descriptor: &program.ops, network, slice: None };

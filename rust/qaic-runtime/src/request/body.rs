@@ -26,11 +26,11 @@ pub(crate) struct Body {
     check: Option<IoCheck>,
     completed: OwnerCount,
     activated: Arc<Activated>,
-    // Of the present inference.
+    // Completion of the present inference.
     completion: Option<Arc<dyn Completion>>,
     arrival: Arrival,
     sample: Option<ActiveSample>,
-    // Whether the device does not have it yet, because the device is not done with the one before.
+    // True if the inference is not yet on the device, because the device still has the previous one.
     is_deferred: bool,
 }
 
@@ -87,7 +87,7 @@ impl Body {
     ) -> Result<(), RuntimeError> {
         let mut watch = self.sample.as_mut().map(|sample| &mut sample.watch);
         if self.is_deferred {
-            // While the device has the inference before, it cannot know which one is meant.
+            // While the device has the previous inference, a cancellation would apply to that one.
             let mut check = || request.is_asked_to_end() || check.as_mut().is_some_and(|check| check());
             if check() {
                 return Err(ErrorDetail::Interrupted.into());
@@ -96,7 +96,7 @@ impl Body {
             self.is_deferred = false;
         }
         if request.is_asked_to_end() {
-            // The request to end may have come before the device had the inference.
+            // The request to end may have arrived before the device had the inference.
             request.cancel_on_device();
         }
         self.io.complete(&mut self.bindings, None, watch, check)
@@ -127,7 +127,7 @@ impl Body {
                     request.ask_to_end(request.state().generation(), qaic_sync::Reason::Cancelled);
                     self.io.discard();
                 } else if !request.is_asked_to_end() && !request.is_called_away() {
-                    // It was meant for the inference before, which had just ended.
+                    // The request was meant for the previous inference, which had just ended.
                     continue;
                 }
             }
@@ -161,7 +161,7 @@ impl Body {
             }
             if let Some(mut sample) = self.sample.take() {
                 let stages = &mut sample.watch.stages;
-                // Where nothing was done since, another look at the clock would only cost.
+                // Nothing happened in between, so the clock is not read again.
                 let is_over = !has_check && sample.watch.stats.is_none();
                 stages.completed_ns = if is_over { stages.outputs_ready_ns } else { clock::now_ns() };
                 sample.record();
@@ -252,7 +252,7 @@ impl Job for Body {
             body.sample = body.begin_sample();
             body.is_deferred = body.io.needs_reclaim();
             let mut outcome = body.inputs_checked();
-            // Inferences that must first wait for the device do so on a thread that may wait.
+            // Inferences that must first wait for the device run on a thread that may wait.
             if outcome.is_ok() && !body.is_deferred {
                 let watch = body.sample.as_mut().map(|sample| &mut sample.watch);
                 outcome = body.io.submit(&mut body.bindings, None, watch, None);
@@ -280,7 +280,7 @@ impl Job for Body {
                     is_left = true;
                     return outcome;
                 }
-                // It was meant for the previous inference, which had just ended; this one is started again.
+                // The request was meant for the previous inference, which had just ended; this one starts again.
                 outcome = self.run_again(request, None, None);
             } else if is_given_up && outcome.is_err() {
                 request.cancel_on_device();

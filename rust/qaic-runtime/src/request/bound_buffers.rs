@@ -30,7 +30,7 @@ pub struct BoundBuffers {
     /// Requirements of the program.
     pub specs: Arc<BindingSpecs>,
     state: ExclusiveCell<BoundState>,
-    // State of announced dims. The thread that works on them stores it; any thread reads it.
+    // True if there are announced dims. The thread that handles them stores the flag; any thread reads it.
     has_announced: AtomicBool,
     is_waiting: AtomicBool,
 }
@@ -62,9 +62,9 @@ impl BoundState {
 #[derive(Debug, Default)]
 struct Announced {
     dims: Option<Vec<GivenShape>>,
-    // By binding: the buffer of one whose dims leave it out.
+    // Indexed by binding: the buffer of a binding that its dims leave out.
     left_out: Vec<Option<Arc<SharedMemory>>>,
-    // The buffers at hand do not have them; others have to come before the inference.
+    // True if the present buffers do not match the dims; other buffers must be set before the inference.
     is_waiting: bool,
 }
 
@@ -251,7 +251,7 @@ impl BoundBuffers {
         let Some(dims) = state.announced.dims.take() else {
             return self.bind_part(state, first, buffers, None);
         };
-        // The others as they are: dims and buffers go together.
+        // The other buffers are checked unchanged, because dims and buffers belong together.
         let mut together = state.buffers.clone();
         together.splice(range, buffers.iter().cloned().map(Some));
         let together: Option<Vec<_>> = together.into_iter().collect();
@@ -260,12 +260,12 @@ impl BoundBuffers {
                 state.announced.is_waiting = false;
                 Ok(())
             }
-            // They belonged to deleted buffers.
+            // The dims belonged to deleted buffers.
             Some(Err(_)) if !state.announced.is_waiting => {
                 return self.bind_part(state, first, buffers, None);
             }
             Some(Err(error)) if part == Part::All => Err(error),
-            // The rest of those they are meant for is still to come.
+            // Some of the buffers for these dims are still to be set.
             _ => self.bind_part(state, first, buffers, Some(&dims)),
         };
         state.announced.dims = Some(dims);
@@ -281,7 +281,7 @@ impl BoundBuffers {
                 return Err(StateError::InFlight.into());
             }
             let at_hand = state.buffers.iter().cloned().collect::<Option<Vec<_>>>();
-            // Buffers that do not have these dims are not the ones they are meant for.
+            // Buffers with other dims are not the buffers for these dims.
             let is_waiting =
                 at_hand.is_none_or(|buffers| self.bind_announced(state, buffers, &dims).is_err());
             state.announced.is_waiting = is_waiting;
@@ -489,7 +489,7 @@ impl BoundBuffers {
                 None => (!memory.is_empty()).then(|| memory.into()).into(),
             };
         } else if let Some(binding) = bindings.outputs.get_mut(index - inputs) {
-            // Read-only memory of an output was refused.
+            // Read-only memory for an output was already refused.
             let writable = || ForeignMemoryMut::of_shared(memory).filter(|_| !memory.is_empty());
             *binding = match dma_buf {
                 Some(memory) => OutputBinding::DmaBuf { memory },

@@ -12,7 +12,7 @@ use crate::process::Detached;
 /// An inference set and the bound buffers of its handles.
 #[derive(Debug)]
 pub struct BoundSet {
-    // Dropped before the set: they share its exec objects.
+    // Dropped before the set, whose exec objects they share.
     handles: Box<[Arc<BoundBuffers>]>,
     /// The set.
     pub set: Arc<InferenceSet>,
@@ -71,7 +71,7 @@ impl BoundSet {
     }
 
     fn give_back(&self, handle: HandleId) {
-        // It was acquired, so it can be put back.
+        // The handle is acquired, so it can be put back.
         let _ = self.set.put_completed(handle);
     }
 

@@ -132,7 +132,7 @@ impl ExecObj {
     ) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
         scheduler.submit(&self.request, task, begun.generation, deadline).inspect_err(|_| {
-            // First: the request may carry another thread's inference once it is withdrawn.
+            // Checked first: after a withdrawal, the request may carry another thread's inference.
             if self.request.state().is_outstanding() {
                 self.request.unlist();
             }
@@ -302,7 +302,7 @@ impl ExecObj {
         if self.program.io_options.io_crc.is_none() || outcome.is_err() {
             return outcome;
         }
-        // Another thread is binding the next one, and has collected this one.
+        // Another thread binds the next inference and has collected this one.
         self.request.edit(Body::check_outputs).unwrap_or(outcome)
     }
 

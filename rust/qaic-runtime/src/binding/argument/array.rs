@@ -37,7 +37,7 @@ impl Argument<'_> {
     pub fn is_contiguous(&self) -> bool {
         let mut step = isize::try_from(self.item_bytes).unwrap_or(isize::MAX);
         for (&dim, &stride) in self.shape.iter().zip(self.strides).rev() {
-            // In a dim with one element no step is made.
+            // A dim with one element has no steps, so its stride is irrelevant.
             if dim > 1 && stride != step {
                 return self.shape.contains(&0);
             }

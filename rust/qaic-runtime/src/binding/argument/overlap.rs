@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(crate) fn first_overlap(pieces: &mut Vec<(usize, Range<usize>)>) -> Option<(usize, usize)> {
     pieces.retain(|(_, piece)| !piece.is_empty());
     pieces.sort_unstable_by_key(|(_, piece)| piece.start);
-    // Of pieces that begin in order, one that meets any other meets the next.
+    // In order of their starts, a piece that overlaps any later piece overlaps the next one.
     let shared = pieces.windows(2).find(|pair| pair[1].1.start < pair[0].1.end)?;
     let (one, other) = (shared[0].0, shared[1].0);
     Some((one.min(other), one.max(other)))

@@ -154,7 +154,7 @@ impl BindingSpecs {
             match variant {
                 Some(variant) => slot.dims.extend(dims(spec.shape(variant))),
                 None if size == spec.largest.bytes => slot.dims.extend(dims(&spec.largest)),
-                // Nothing is known but the number of elements.
+                // Without a shape, only the number of elements is known.
                 None => slot.dims.push((size / spec.largest.item_bytes.max(1)) as u64),
             }
         }

@@ -15,7 +15,7 @@ use crate::error::RuntimeError;
 #[derive(Debug)]
 pub struct SlicingSpec {
     specs: Arc<BindingSpecs>,
-    // Per binding; `None` where no specification matches.
+    // Indexed by binding; `None` if no pattern matches.
     cuts: Vec<Option<Arc<Cut>>>,
 }
 

@@ -40,7 +40,7 @@ pub struct BindingSpec {
     pub block_columns: Option<usize>,
     /// The largest shape, which is shown to callers and has room for every combination.
     pub largest: TensorShape,
-    // By combination of shapes.
+    // Indexed by combination of shapes.
     pub(super) variants: Vec<TensorShape>,
 }
 
@@ -340,7 +340,7 @@ impl BindingSpec {
         let len = match given {
             _ if !buffer.is_whole_dma_buffer => buffer.len,
             None => self.largest.bytes,
-            // The memory of the descriptor has the size of the DMA buffer, for any shape.
+            // The memory of the descriptor has the size of the DMA buffer, regardless of the shape.
             Some(given) => given.bytes().unwrap_or(usize::MAX),
         };
         if let Some(given) = given

@@ -29,7 +29,7 @@ impl BindingSpecs {
                 inputs: names(self.inputs()),
             });
         };
-        // State has one shape in all combinations.
+        // A state has the same shape in all combinations.
         let whole = spec.shape(0);
         let device_bytes = |shape: &super::TensorShape| match spec.block_columns {
             Some(_) => shape.block_bytes().unwrap_or(0),

@@ -62,7 +62,7 @@ proptest! {
     ) {
         let mut specs = specs(&variants);
         specs.list[0].is_partial = is_partial;
-        // Each tensor has the shape of some combination, or is left out.
+        // Each tensor has the shape of a combination, or is omitted.
         let shapes: Vec<Option<Vec<usize>>> = drawn
             .iter()
             .enumerate()
@@ -114,7 +114,7 @@ proptest! {
             let of_size: Vec<_> = dims.iter().filter(|dims| shape(dims).bytes == size).collect();
             let is_unique = of_size.iter().all(|dims| *dims == of_size[0]);
             let said = specs.shape_of_buffer(index, BufferFacts { len: size, is_readonly: false, is_whole_dma_buffer: false });
-            // The largest size is shown, and used.
+            // The buffer has the largest size, and that shape is returned.
             if size == specs.list[index].largest.bytes {
                 prop_assert_eq!(said, Some(GivenShape::from(&specs.list[index].largest)));
             } else {
@@ -271,7 +271,7 @@ fn buffer_of_a_size_that_no_shape_has_is_refused_where_it_came_without_shape() {
     }
     let huge = GivenShape { item_bytes: u64::MAX, dims: vec![u64::MAX, 2] };
     assert_eq!(specs.list[0].check_buffer(buffer(4), Some(&huge)).unwrap_err().code(), "call.argument");
-    // Of one shape only as many bytes as it has, unless it may be given in part.
+    // A binding with one shape needs its exact size, unless it is partial.
     let mut single = spec("a", true, &[vec![8, 4]]);
     assert_eq!(single.check_buffer(buffer(48), Some(&given(&[3, 4]))).unwrap_err().code(), "input.size");
     single.is_partial = true;

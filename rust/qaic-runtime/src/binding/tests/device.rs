@@ -1,4 +1,4 @@
-//! A device that echoes and remembers what it was asked.
+//! A device that echoes its inputs and records its calls.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -31,7 +31,7 @@ pub(super) struct Device {
     pub(super) asked: Vec<Asked>,
     /// The next execution fails so.
     pub(super) fails: Option<RuntimeError>,
-    /// The next execution asks whether to go on, and ends early if not.
+    /// The next execution calls the check, and ends early if it fails.
     pub(super) waits: bool,
     /// Nanoseconds that measuring takes.
     pub(super) measuring_ns: u64,
@@ -81,7 +81,7 @@ impl EchoExec {
         self.device().asked.push(asked);
     }
 
-    /// Fails where the test wants it.
+    /// Fails if the test requested it.
     fn end(&self, check: Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         self.ask(Asked::Execute);
         let mut device = self.device();
@@ -120,7 +120,7 @@ impl Exec for EchoExec {
         let outputs = tensors.outputs.iter().map(|memory| Some(place(memory.as_ref()?.as_const()))).collect();
         self.ask(Asked::InPlace(inputs, outputs));
         self.end(None)?;
-        // A byte at a time, so that an output over an input shows.
+        // Copies byte by byte, so that an output that overlaps an input is visible.
         let sources: Vec<_> = tensors.inputs.iter().flatten().copied().collect();
         let places = sources.iter().flat_map(|source| (0..source.len()).map(move |at| (source, at)));
         let mut places = places.cycle();

@@ -3,7 +3,7 @@
 
 mod device;
 mod echo_model;
-#[allow(unsafe_code)] // arrays that the caller sees while they are bound
+#[allow(unsafe_code)] // the caller accesses arrays while they are bound
 #[path = "../../../../qaic-mem/tests/oracle/mod.rs"]
 mod oracle;
 mod transfers;
@@ -68,7 +68,7 @@ impl Rig {
     }
 }
 
-/// A tensor of floats without a conversion, at the begin of a buffer.
+/// A float32 tensor without a conversion, at the start of a buffer.
 fn plain(name: &str, dir: Direction, buffer_num: u32, dims: &[i32]) -> BindingDesc {
     let describe = || IoDescriptor { dtype: Float32, dims: dims.to_vec(), ..IoDescriptor::default() };
     let copy = Transform {
@@ -89,7 +89,7 @@ fn plain(name: &str, dir: Direction, buffer_num: u32, dims: &[i32]) -> BindingDe
     }
 }
 
-/// One input of floats in buffer 0 and one output in buffer 1, both of these dims.
+/// A float32 input in buffer 0 and a float32 output in buffer 1, both of these dims.
 fn network(dims: &[i32]) -> NetworkDesc {
     let size = u32::try_from(dims.iter().product::<i32>() * 4).unwrap();
     NetworkDesc {
@@ -342,7 +342,7 @@ fn wait_that_is_given_up_leaves_the_inference_to_the_device() {
         rig.io.discard();
         assert_eq!(rig.asked(), [Asked::Execute]);
         assert_eq!(rig.io.needs_reclaim(), !ends_well);
-        // There is nothing to end any more.
+        // No inference is left to discard.
         rig.io.discard();
         assert_eq!(rig.asked(), []);
         assert_eq!(output.bytes(), [0; 8]);
@@ -370,7 +370,7 @@ fn wait_that_goes_on_delivers() {
 
 #[test]
 fn short_inputs_are_packed_and_the_device_knows_how_much() {
-    // A header of 8 bytes, and up to 16 bytes behind it.
+    // A header of 8 bytes, followed by up to 16 bytes.
     let mut network = network(&[4]);
     network.inputs[0].is_partial_allowed = true;
     network.dma_buffers[0].size = 24;
@@ -417,7 +417,7 @@ fn memory_behind_descriptors_is_left_to_the_device() {
     assert_eq!(undone, [Asked::DmaBuf(0, false), Asked::DmaBuf(1, false)]);
     assert_eq!(output.bytes(), [6; 8]);
 
-    // What shares its buffer with another tensor has no descriptor of its own.
+    // A tensor that shares its buffer with another tensor cannot have a descriptor.
     let mut shared = network(&[2]);
     shared.inputs.push(plain("z", Direction::In, 0, &[2]));
     let mut rig = Rig::new(&shared, &[], false);
@@ -459,7 +459,7 @@ fn inference_is_measured_where_that_is_wanted() {
         assert!(asked.contains(&Asked::Measure) && asked.contains(&Asked::Identify(77)));
         assert_eq!(watch.stats.as_deref(), Some(&[1, 2, 3, 4, 5, 6][..]));
 
-        // Into memory that is bound, whole or in part.
+        // The bound memory has the whole size, or only a part.
         for room in [6, 4, 9] {
             let shown = Array::of(&vec![9; room]);
             rig.bindings.outputs[1] = OutputBinding::Memory(shown.memory_mut());
@@ -468,12 +468,12 @@ fn inference_is_measured_where_that_is_wanted() {
             assert_eq!((measures(&rig), &watch.stats), (1, &None));
             assert_eq!(shown.bytes(), [1, 2, 3, 4, 5, 6, 9, 9, 9][..room]);
         }
-        // Without anything that watches, the output stays as it is.
+        // Without a watch, the output stays unchanged.
         let shown = Array::of(&[9; 6]);
         rig.bindings.outputs[1] = OutputBinding::Memory(shown.memory_mut());
         rig.run().unwrap();
         assert_eq!((measures(&rig), shown.bytes()), (0, vec![9; 6]));
-        // Memory without bytes wants nothing.
+        // Empty memory receives nothing.
         rig.bindings.outputs[1] = OutputBinding::Memory(Array::of(&[]).memory_mut());
         rig.run_watched(&mut Watch::default());
         assert_eq!(measures(&rig), 0);
@@ -516,7 +516,7 @@ fn stages_follow_each_other_and_leave_measuring_out() {
         assert!(stages.enqueued_ns >= enqueued_ns + LONG_NS, "it is as if it had come later");
         assert!(stages.inputs_ready_ns - stages.begun_ns < LONG_NS);
 
-        // One that was begun before keeps its begin; without measuring nothing moves.
+        // An earlier start time stays; without a measurement, no time changes.
         let stages = Stages { enqueued_ns, begun_ns: enqueued_ns + 1, ..Stages::default() };
         let mut watch = Watch { stages, ..Watch::default() };
         rig.run_watched(&mut watch);

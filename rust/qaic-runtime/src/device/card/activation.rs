@@ -41,7 +41,7 @@ impl CardActivation {
         let activated = session
             .activate(program.elf_id, program.constants_id())
             .map_err(|error| no_cores(program, error))?;
-        // Events of an earlier user of the channel are not about this one.
+        // Events for an earlier user of the channel do not concern this activation.
         card.drain_events();
         let channel = Channel::new(card.id, activated.dbc_id);
         session.state.register(&channel, program.generation);
@@ -106,7 +106,7 @@ impl ActivationShared {
             DataPath::Invalid => false,
             _ => return errno::failed_on(session.file(), card.id, call, errno, bytes),
         };
-        // The events name all other losses.
+        // Events report all other losses.
         card.drain_events();
         if let Some(lost) = self.channel.lost() {
             return lost.clone();
@@ -123,14 +123,14 @@ impl ActivationShared {
     fn channel_lost(&self) -> RuntimeError {
         self.program.card.drain_events();
         if self.channel.lost().is_none() {
-            // No event has said so. Should the card have kept the channel, closing the file frees it.
+            // No event has reported it. If the card has kept the channel, closing the file frees it.
             self.program.session.state.request_reopen();
         }
         self.channel.mark_lost("its cores failed and are restarted")
     }
 
     fn device_lost(&self, reason: &str) -> RuntimeError {
-        // First the known state.
+        // The recorded state is updated first.
         self.program.card.drain_events();
         let lost = self.program.session.state.mark_lost(self.program.generation, reason);
         self.channel.lost().cloned().unwrap_or(lost)

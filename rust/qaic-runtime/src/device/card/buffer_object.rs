@@ -127,7 +127,8 @@ impl Drop for BufferObject {
     fn drop(&mut self) {
         let session = &self.activation.program.session;
         if !session.fork_guard.is_current() {
-            // The memory is the parent's too, and unmapping it here would call the driver of an emulated card.
+            // The parent process also uses the memory, and unmapping it here would call the driver of an emulated
+            // card.
             mem::forget(self.memory.take());
             return;
         }
@@ -139,10 +140,10 @@ impl Drop for BufferObject {
             && let Err(errno) = uninterrupted(|| calls::detach_slices(session.file(), self.handle))
             && DataPath::of(errno) == DataPath::Busy
         {
-            // The card still has it. Other errors mean that it was detached with its channel or card.
+            // The card still uses it. Other errors mean that it was detached with its channel or card.
             return self.activation.close_later(self.handle);
         }
-        // Only a removed card refuses, and it has closed the handle.
+        // Only a removed card refuses, and its removal has closed the handle.
         let _ = uninterrupted(|| calls::close_handle(session.file(), self.handle));
     }
 }

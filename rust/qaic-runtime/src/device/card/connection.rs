@@ -26,12 +26,12 @@ pub(super) struct Connection {
     pub(super) id: u32,
     pub(super) fork_guard: ForkGuard,
     kmd: Arc<dyn Kmd>,
-    // As it was listed.
+    // Node as it was discovered.
     listed: NodeInfo,
     pub(super) state: Arc<DeviceState>,
     open: Mutex<OpenedNode>,
     event_pump: OnceLock<Arc<EventPump>>,
-    // Constants that are loaded, by the address of their image, which they keep alive.
+    // Loaded constants by the address of their image, which the slot keeps alive.
     constants: Mutex<HashMap<usize, Slot>>,
 }
 
@@ -130,7 +130,7 @@ impl Connection {
             if !self.state.needs_reopen() {
                 return Ok((Arc::clone(session), false));
             }
-            // Programs that still use it keep it open.
+            // Programs that still use the session keep it open.
             open.session = None;
             self.find_node(&mut open)?;
         } else if open.node.path.is_none() {
@@ -142,7 +142,7 @@ impl Connection {
             return Err(self.unavailable(reason.unwrap_or_else(|| general.to_owned())));
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Before the file is opened, so that no event about it is missed.
+        // Created before the file is opened, so that no event is missed.
         self.event_pump.get_or_init(|| EventPump::new(&*self.kmd, &self.state, name.clone())).rename(&name);
         let file = uninterrupted(|| self.kmd.open(&open.node))
             .map_err(|errno| self.not_opened(&open.node, &path, errno))?;
@@ -219,7 +219,7 @@ impl Connection {
     /// cannot use.
     pub(super) fn facts(&self) -> CardFacts {
         if let Err(forked) = self.fork_guard.check() {
-            // Whatever else is known of it is behind locks that a thread may hold which does not exist here.
+            // The other facts are behind locks that a thread of the parent may hold.
             return CardFacts {
                 node: self.listed.clone(),
                 telemetry: Telemetry::default(),
@@ -229,7 +229,7 @@ impl Connection {
         }
         let firmware = self.ready().map(|(session, status, features)| {
             let mut status = status;
-            // Fresher than those of the status; which serve where these fail.
+            // These are newer than the resources in the status, which are the fallback.
             if let Ok(resources) = session.resources() {
                 status.resources = resources;
             }
@@ -246,7 +246,7 @@ impl Connection {
     /// Returns the slot through which programs share the constants of an image.
     pub(super) fn constants(&self, image: &Arc<Image>) -> Slot {
         let mut constants = self.constants.lock();
-        // What no program has any more need not be remembered.
+        // Removes constants that no program uses.
         constants.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().strong_count() > 0);
         Arc::clone(constants.entry(Arc::as_ptr(image).addr()).or_default())
     }

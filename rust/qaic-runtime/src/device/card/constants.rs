@@ -16,7 +16,7 @@ pub(super) struct Constants {
     pub(super) id: u32,
     session: Arc<CardSession>,
     generation: u64,
-    // Others find these constants by this address.
+    // Keeps the address, by which other programs find these constants.
     _image: Arc<Image>,
 }
 
@@ -64,7 +64,7 @@ impl Constants {
             }
             match session.load_constants_payload(id, offset, data, token) {
                 Ok(()) => {}
-                // The firmware has freed them.
+                // The firmware has freed the constants.
                 Err(error) if error.firmware_status().is_some() => return Err(error),
                 Err(error) => {
                     if session.state.check(generation).is_ok() {

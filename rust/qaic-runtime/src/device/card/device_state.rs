@@ -28,16 +28,16 @@ pub(super) struct DeviceState {
 #[derive(Debug, Default)]
 struct Inner {
     generation: u64,
-    // Whether the card has answered a question for its status, in this generation and with this file.
+    // True if the card has answered a status query in this generation and with this file.
     has_answered: bool,
-    // Reason why the card cannot be used, until it reports or shows otherwise.
+    // Reason why the card cannot be used, until it reports or shows that it can.
     down: Option<String>,
-    // Whether the open file is of no use any more.
+    // True if the open file must be replaced.
     needs_reopen: bool,
     channels: [Weak<Channel>; CHANNELS],
-    // When the cores of a channel are to be back.
+    // Time limits for the restart of the cores of each channel.
     restarts: [Option<Duration>; CHANNELS],
-    // Why the last generation ended.
+    // Reason for the end of the last generation.
     ended: String,
 }
 
@@ -221,7 +221,7 @@ mod tests {
             assert_eq!(channel.lost().unwrap().to_string(), "device 4 is lost: it was reset");
             assert!(!channel.is_lost_alone());
         }
-        // Of an activation that was just under way.
+        // The activation had just begun.
         let late = Channel::new(4, 3);
         state.register(&late, 0);
         assert!(late.lost().is_some());

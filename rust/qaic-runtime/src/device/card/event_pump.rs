@@ -18,13 +18,13 @@ const MOST_EVENTS: u32 = 10_000;
 /// The events of one card.
 #[derive(Debug)]
 pub(super) struct EventPump {
-    // None once it has failed.
+    // `None` after a failure of the source.
     source: Mutex<Option<Box<dyn EventSource>>>,
     readiness: Option<Arc<dyn Readiness>>,
     has_thread: AtomicBool,
     state: Arc<DeviceState>,
     clock: Arc<dyn Clock>,
-    // Name of the node; another one when the card has come back.
+    // Name of the node, which can change when the card returns.
     node: Mutex<String>,
 }
 
@@ -129,7 +129,7 @@ impl EventPump {
 
 impl Drop for EventPump {
     fn drop(&mut self) {
-        // The thread keeps the readiness alone, and ends when it finds no pump.
+        // The thread keeps only the readiness alive, and ends when the pump no longer exists.
         if let Some(readiness) = &self.readiness {
             readiness.wake();
         }
@@ -147,7 +147,7 @@ mod tests {
 
     type Outcome = Result<Option<Event>, Errno>;
 
-    /// A kernel whose events a test has chosen; it has nothing else.
+    /// A kernel that returns the events of a test.
     #[derive(Debug)]
     struct ScriptedKernel(Mutex<VecDeque<Outcome>>);
 
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Records the begin of a wait, and waits until it is woken.
+    /// Records the start of a wait, and waits until it is woken.
     #[derive(Debug)]
     struct Recorded {
         limits: mpsc::Sender<Option<Duration>>,
@@ -232,14 +232,14 @@ mod tests {
         let pump = Arc::new(pump);
         pump.start();
         assert_eq!(waits.recv(), Ok(None));
-        // Cores restart, as another thread has found out.
+        // The cores restart, as another thread has detected.
         let failed = EventKind::Channel { dbc_id: 3, state: DbcState::BeforeShutdown };
         let events = VecDeque::from([Ok(Some(about("accel0", failed)))]);
         *pump.source.lock() = Some(Box::new(ScriptedEvents(events)));
         assert!(pump.drain());
         assert_eq!(waits.recv(), Ok(Some(Duration::from_secs(15))));
         drop(pump);
-        // The thread has ended, and the readiness with it.
+        // The thread has ended, which dropped the readiness.
         assert!(waits.recv().is_err());
     }
 

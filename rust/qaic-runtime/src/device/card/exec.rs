@@ -23,7 +23,7 @@ use crate::process::{CancellationCheck, log};
 use crate::profiling::{Identity, Stages};
 use crate::sync::{AtomicU32, Ordering};
 
-// What the canceller may end.
+// Phases of an inference, for the canceller.
 const IDLE: u32 = 0;
 const RUNNING: u32 = 1;
 const CANCELLED: u32 = 2;
@@ -35,17 +35,17 @@ pub(super) struct CardExec {
     canceller: Arc<CardCanceller>,
     // In the order of the layout.
     objects: Vec<BufferObject>,
-    // Of each DMA buffer, the buffer object that it is.
+    // Index of the buffer object of each DMA buffer.
     positions: Vec<Option<usize>>,
-    // Foreign memory instead of a buffer object.
+    // Foreign memory that replaces a buffer object.
     bound: Vec<Option<Bound>>,
     submission: Arc<Submission>,
     scratch: Scratch,
-    // Per DMA buffer, the bytes of the next inference that move, 0 for all.
+    // Number of bytes that the next inference moves per DMA buffer; 0 for all.
     transfer_bytes: Vec<u32>,
     variant: usize,
     state: ExecState,
-    // The message to the cores, where they read one.
+    // The message to the cores, if they read one.
     control: Control,
 }
 
@@ -117,7 +117,7 @@ impl CardExec {
         if let Some(control) = self.activation.program.control
             && let Some(mut memory) = self.own_memory(control)
         {
-            // Checked when the program was loaded: it has room.
+            // The load has checked that the message fits.
             let _ = memory.write_from(0, &encoded);
         }
     }
@@ -148,7 +148,8 @@ impl CardExec {
         };
         let outcome = import(memory);
         if let (Err(_), Some(before)) = (&outcome, before) {
-            // Only a lost card refuses memory that it accepted before; its own buffer object then serves as well.
+            // A card refuses memory that it accepted before only after it is lost; then the exec's own buffer object
+            // is sufficient.
             self.bound[position] = import(&before).ok().map(|object| Bound { memory: before, object });
             self.rebuild_submission();
         }
@@ -210,7 +211,7 @@ impl CardExec {
             }.into());
         }
         self.set_sizes();
-        // Publishes nothing: only this exec's own inference can be cancelled by it.
+        // Publishes no data: the canceller of this exec cancels only its own inference.
         self.canceller.phase.store(RUNNING, Ordering::Release);
         Ok(())
     }
@@ -247,7 +248,7 @@ impl CardExec {
 
     /// Submits the inference repeatedly until the ring has room.
     fn submit_with_backoff(&mut self, check: &mut Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
-        // The first attempt was the submission's.
+        // The submission made the first attempt.
         if let Err(error) = self.check_room() {
             self.end();
             return Err(error);
@@ -256,7 +257,7 @@ impl CardExec {
         let clock = &activation.program.session.clock;
         let mut listener = activation.channel.ended.listen();
         for attempt in 1..=RING_ATTEMPTS {
-            // Between the submission and the listening, or the listening and its renewal, room may have come.
+            // Room may have become free before the listener was registered or renewed.
             listener.renew();
             self.check_interrupts(check)?;
             if let Some(lost) = activation.channel.lost() {
@@ -297,7 +298,7 @@ impl CardExec {
         };
         let mut entries: Vec<_> = (0..self.objects.len()).map(entry).collect();
         let (file, dbc_id) = (self.activation.program.session.file(), self.activation.channel.dbc_id);
-        // A kernel that does not answer this gets no other question.
+        // The kernel does not support this query, so no further queries are made.
         if uninterrupted(|| calls::perf_stats(file, dbc_id, &mut entries)).is_err() {
             return Ok(());
         }
@@ -321,7 +322,7 @@ impl CardExec {
                 }
             }
         }
-        // The card has it still.
+        // The card still has the inference.
         self.canceller.phase.store(IDLE, Ordering::Release);
         Err(ErrorDetail::Timeout { what: "an inference", timeout_ms: wait_limits::total_ms(limits) }.into())
     }
@@ -404,7 +405,7 @@ impl CardExec {
 impl Exec for CardExec {
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
         match self.positions.get(index) {
-            // One without bytes, which no request moves.
+            // A buffer object without bytes, which no request moves.
             Some(None) => Ok(HostSliceMut::empty()),
             Some(Some(_)) => Ok(self.own_memory(index).unwrap_or(HostSliceMut::empty())),
             None => {
@@ -456,7 +457,7 @@ impl Exec for CardExec {
                 let before = self.bound[position].as_ref().map(|bound| bound.object.handle);
                 let object = match BufferObject::import(&self.activation, layout, memory, before)? {
                     Some(object) => object,
-                    // Another part of the same memory: the kernel knows it by the handle that is in use here.
+                    // Another part of the bound memory: the kernel returned the handle that is already in use.
                     None => self.import_again(position, memory)?,
                 };
                 Some(Bound { memory: Arc::clone(memory), object })
@@ -493,7 +494,7 @@ impl Exec for CardExec {
     fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         self.activation.program.session.fork_guard.check()?;
         if self.state == ExecState::Submitting {
-            // Whatever became of it; where it failed, there is nothing to wait for.
+            // The result does not matter: if the submission failed, there is nothing to wait for.
             let _ = self.resolve_submission();
         }
         match self.state {
@@ -502,7 +503,7 @@ impl Exec for CardExec {
                 self.end();
                 Ok(())
             }
-            // What has become of it does not matter any more.
+            // The channel is lost, so the result does not matter.
             ExecState::Queued if self.activation.channel.lost().is_some() => {
                 self.end();
                 Ok(())
@@ -560,7 +561,7 @@ impl Drop for CardExec {
             return;
         }
         if self.state == ExecState::Submitting {
-            // The other thread knows these buffer objects by their handles.
+            // The other thread uses the handles of these buffer objects.
             let is_taken = self.activation.submit_queue.wait(&self.submission).is_ok();
             self.state = if is_taken { ExecState::Queued } else { ExecState::Idle };
         }
@@ -570,7 +571,7 @@ impl Drop for CardExec {
             // The resources of the card are released with the activation.
             let _ = calls::wait(session.file(), self.activation.channel.dbc_id, handle, limit_ms);
         }
-        // All mappings first, then the handles in the order in which they were made.
+        // First removes all mappings, then closes the handles in the order of their creation.
         for object in &mut self.objects {
             object.unmap();
         }
@@ -579,7 +580,7 @@ impl Drop for CardExec {
 
 #[derive(Debug)]
 struct CardCanceller {
-    // Not the activation: a handle that ends inferences does not keep cores.
+    // Refers to the channel instead of the activation, so that a canceller does not keep cores.
     channel: Arc<Channel>,
     phase: AtomicU32,
 }
@@ -588,7 +589,7 @@ impl Canceller for CardCanceller {
     fn cancel(&self) {
         let asked = self.phase.compare_exchange(RUNNING, CANCELLED, Ordering::AcqRel, Ordering::Acquire);
         if asked.is_ok() {
-            // It may wait for room.
+            // The exec may wait for room.
             self.channel.ended.notify();
         }
     }

@@ -69,7 +69,7 @@ impl CardProgram {
         let control = plan.and_then(|plan| plan.control_buffer);
         if let Some(plan) = plan {
             plan.check_control_buffer(image.network()).map_err(transfers)?;
-            // A card has its own memory, where constants begin aligned.
+            // A card has its own memory, where constants are aligned at their start.
             let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len);
             plan.check_initializers(constants, 0).map_err(transfers)?;
         }

@@ -48,7 +48,7 @@ pub(super) struct CardSession {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) fork_guard: ForkGuard,
     file: Arc<dyn AccelFile>,
-    // Handles of imported memory. The kernel gives one handle for one memory, however often it is imported.
+    // Handles of imported memory. The kernel returns the same handle for repeated imports of the same memory.
     imported: Mutex<HashSet<u32>>,
 }
 
@@ -119,7 +119,7 @@ impl CardSession {
                 what: format!("its constants descriptor has {} bytes, more than a message", descriptor.len()),
             })
         };
-        // Whether it fits does not depend on anything else.
+        // The size of the message depends only on the descriptor.
         message::load_constants(process::id(), descriptor).ok_or_else(too_long)?;
         let message = || message::load_constants(process::id(), descriptor).unwrap_or_default();
         let reply: LoadConstantsReply = self.ask(LOAD_CONSTANTS, message, Some(token))?;
@@ -191,7 +191,7 @@ impl CardSession {
         let was_refused = match self.send(ACTIVATE, &mut message, None) {
             Ok(was_refused) => was_refused,
             Err(SendError::Lost(generation)) => {
-                // Also said of a channel that the kernel does not know; then the card still answers.
+                // The driver returns the same error for an unknown channel; in that case the card still answers.
                 return Err(match self.ask::<CardStatus>(STATUS, message::status_query, None) {
                     Ok(_) => {
                         self.state.request_reopen();
@@ -263,9 +263,9 @@ impl CardSession {
             };
             let sent = match self.send(DEACTIVATE, &mut message, None) {
                 Err(SendError::Deactivated) => return Ok(()),
-                // A message that was not sent, or not answered, has given the channel up all the same. The reply to the
-                // command frees it; until then the driver keeps it in use, even when the file is closed, and an
-                // activation that gets it next waits for ever.
+                // The driver has given up the channel even if the message was not sent or not answered. The reply to
+                // the command frees the channel. Until then the driver keeps it in use, even after the file is
+                // closed, and the next activation that gets it waits forever.
                 Err(SendError::NotSent(_)) if busy + 1 < MOST_BUSY => {
                     (busy, is_given_up) = (busy + 1, true);
                     continue;
@@ -359,16 +359,18 @@ impl CardSession {
                 Control::Interrupted if may_end && CancellationToken::is_current_cancelled() => {
                     return Err(SendError::Cancelled);
                 }
-                // It may have been sent; its resources then have no owner, and only closing the file frees them.
+                // The message may have been sent. Its resources then have no owner, and only closing the file frees
+                // them.
                 Control::Interrupted => {
                     was_interrupted = true;
                     self.state.request_reopen();
                 }
-                // The driver took the channel back before it sent the message that a signal interrupted.
+                // The driver released the channel before it sent the message that a signal interrupted.
                 Control::NotOurs if was_interrupted && what == DEACTIVATE => {
                     return Err(SendError::Deactivated);
                 }
-                // It was not sent. What a deactivation gives up is given up all the same, so the same again would be refused.
+                // The message was not sent. The driver has nevertheless given up the channel of a deactivation, so it
+                // would refuse the same message.
                 Control::Busy if what != DEACTIVATE && busy + 1 < MOST_BUSY => busy += 1,
                 Control::Busy if what == DEACTIVATE => {
                     let error = errno::failed_on(self.file(), self.device, "MANAGE", errno, 0);
@@ -427,21 +429,21 @@ const GONE: &str = "it is offline, or was reset";
 /// Reason why a message has no reply.
 enum SendError {
     Cancelled,
-    // The generation in which it was sent.
+    // Generation in which the message was sent.
     Lost(u64),
     Failed(RuntimeError),
     // The driver had no room for a deactivation.
     NotSent(RuntimeError),
-    // A deactivation was sent, and its reply is lost.
+    // A deactivation was sent, and its reply was lost.
     NotAnswered(RuntimeError),
-    // The driver has taken the channel back already.
+    // The driver has already released the channel.
     Deactivated,
 }
 
 impl Drop for CardSession {
     fn drop(&mut self) {
         if !self.fork_guard.is_current() {
-            // The file stays open: it belongs to the parent, and its locks may be held forever.
+            // The file stays open: the parent owns it, and its locks may be held forever.
             mem::forget(Arc::clone(&self.file));
         }
     }
@@ -456,7 +458,7 @@ mod tests {
 
     use super::*;
 
-    /// A card that answers its calls with these errors, in this order, and knows how many transactions the last one had.
+    /// Another part of the bound memory: the kernel returned the handle that is already in use.
     #[derive(Debug)]
     struct Answers(Mutex<Vec<Errno>>, AtomicU32);
 
@@ -490,7 +492,8 @@ mod tests {
         assert_eq!(outcome_of(&[Errno::PERM]), (false, true));
     }
 
-    /// `encode_deactivate` of `qaic_control.c` gives the channel up before `msg_xfer` finds no room, and closing the file does
+    /// `encode_deactivate` of `qaic_control.c` gives up the channel before `msg_xfer` finds no room; after that,
+    /// closing the file does not free the channel.
     /// not free it any more.
     #[test]
     fn deactivation_that_was_not_sent_is_sent_again_without_the_channel() {

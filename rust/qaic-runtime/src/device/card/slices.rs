@@ -62,7 +62,7 @@ enum Address {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Doorbell {
-    // From the multicast base.
+    // Relative to the multicast base.
     offset: u64,
     data: u32,
     bits: u32,
@@ -84,7 +84,7 @@ impl Layout {
         }
         let sizes: Vec<u64> = network.dma_buffers.iter().map(|buffer| u64::from(buffer.size)).collect();
         let mut buffers: Vec<BufferLayout> = Vec::new();
-        // Of each DMA buffer, the buffer object that it is.
+        // Index of the buffer object of each DMA buffer.
         let mut taken: Vec<Option<usize>> = vec![None; sizes.len()];
         let mut open = None;
         let mut last_outbound = None;
@@ -174,7 +174,7 @@ impl Slice {
                 request.dev_offset
             ));
         };
-        // Several are as none to the reference.
+        // The reference code treats several doorbells as none.
         let doorbell = match request.doorbell_ops.as_slice() {
             [doorbell] => Some(Doorbell::new(number, doorbell)?),
             _ => None,

@@ -24,7 +24,7 @@ pub(super) fn add_host_waits(mut memory: HostSliceMut<'_>, stages: &Stages) -> R
     if stats_records::set_waits(&mut model, stages) {
         let mut encoded = vec![0; written.len()];
         oqstats::encode(&model, oqstats::fingerprint_of(&written)?, &mut encoded)?;
-        // It has the size of the memory.
+        // The message has the size of the memory.
         let _ = memory.write_from(0, &encoded);
     }
     Ok(())

@@ -51,7 +51,7 @@ struct PartialEntry {
     resize: AtomicU64,
 }
 
-// Other outcomes are the numbers of errors.
+// All other values are error numbers.
 const TAKEN: u32 = 0;
 const PENDING: u32 = u32::MAX;
 
@@ -134,7 +134,7 @@ impl SubmitQueue {
         Self {
             dbc_id,
             is_active: AtomicBool::new(false),
-            // The ring of the channel holds fewer.
+            // The ring of the channel has fewer elements.
             waiting: ArrayQueue::new(RING_ELEMENTS as usize),
             made: EventCounter::default(),
         }
@@ -151,7 +151,7 @@ impl SubmitQueue {
             if self.waiting.push(Arc::clone(submission)).is_err() {
                 return submission.set_outcome(Err(Errno::AGAIN));
             }
-            // The other thread may have read the queue for the last time before the push.
+            // The other thread may have finished its last check of the queue before the push.
             if !self.is_active.swap(true, Ordering::SeqCst) {
                 self.make_calls(None, file, scratch);
             }
@@ -173,8 +173,9 @@ impl SubmitQueue {
                 self.make_call(own, file, scratch);
             }
             drop(active);
-            // What was left behind the last look: its owner may have found this thread still at it. Sequentially
-            // consistent: either the owner sees that this thread has ended, or this thread sees the remaining entries.
+            // An owner may have pushed an entry after the last check and found this thread active. Sequentially
+            // consistent: either the owner sees that this thread has ended, or this thread sees the remaining
+            // entries.
             if self.waiting.is_empty() || self.is_active.swap(true, Ordering::SeqCst) {
                 return;
             }
@@ -182,7 +183,7 @@ impl SubmitQueue {
     }
 
     fn make_call(&self, submission: &Arc<Submission>, file: &dyn AccelFile, scratch: &mut Scratch) {
-        // A call that panics, as cores of emulated cards may, is answered all the same.
+        // A panic in the call, for example in the cores of emulated cards, also produces a result.
         let mut guard = OutcomeGuard { submission, outcome: Err(Errno::IO) };
         guard.outcome = submission.call(file, self.dbc_id, scratch);
     }
@@ -234,7 +235,8 @@ mod tests {
 
     use super::*;
 
-    /// A card that notes the first handle of each call, refuses handle 13, and panics when two threads call at once.
+    /// A card that records the first handle of each call, refuses handle 13, and panics if two threads call it
+    /// concurrently.
     #[derive(Debug, Default)]
     struct Card {
         is_in_call: AtomicBool,
@@ -291,7 +293,7 @@ mod tests {
             assert_eq!(submission.outcome(), None);
         }
         assert!(card.taken.lock().unwrap().is_empty());
-        // The active thread has looked for the last time; the next one finds the remaining entries.
+        // The active thread has finished its last check; the next one finds the remaining entries.
         queue.is_active.store(false, Ordering::SeqCst);
         queue.submit(&submission(4, false), &card, &mut scratch);
         let handles: Vec<_> = card.taken.lock().unwrap().iter().map(|entry| entry.0).collect();

@@ -61,7 +61,7 @@ impl RemainingTime {
         let passed = self.clock.now().saturating_sub(self.begin);
         self.tries = self.tries.saturating_add(1);
         if passed.is_zero() {
-            // A clock that stops between signals would make them endless.
+            // A clock that stops between signals would make the retries endless.
             return (self.tries <= MOST_SIGNALS).then_some(self.limit_ms);
         }
         let passed_ms = u32::try_from(passed.as_millis()).unwrap_or(u32::MAX);

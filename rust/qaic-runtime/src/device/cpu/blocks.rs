@@ -17,7 +17,7 @@ use crate::error::{EngineError, ErrorDetail, RuntimeError};
 /// The bindings of a program that contain blocks.
 #[derive(Debug)]
 pub(super) struct BlockTensors {
-    // One per input and per output.
+    // One entry per input and per output.
     inputs: Vec<Option<BlockTensor>>,
     outputs: Vec<Option<BlockTensor>>,
 }
@@ -25,7 +25,7 @@ pub(super) struct BlockTensors {
 #[derive(Debug)]
 struct BlockTensor {
     columns: usize,
-    // Per specialization; one without.
+    // One entry per specialization; one entry without specializations.
     block_bytes: Vec<usize>,
     // Values of the largest specialization, as float32.
     pool: Arc<StoragePool>,
@@ -74,7 +74,7 @@ fn edges_of(
             decode(set.get_mut(index).ok_or_else(refused)?).ok_or_else(refused)?;
         }
         let largest = value_bytes.into_iter().max().unwrap_or(0);
-        // The first was that of the largest dims, which no specialization need have.
+        // The first entry was for the largest dims, which no specialization needs to have.
         if block_bytes.len() > 1 {
             block_bytes.remove(0);
         }

@@ -21,14 +21,14 @@ pub(super) struct Calibration {
 struct Times {
     plain: Recent,
     profiled: Recent,
-    // Whether a thread repeats an inference, or did.
+    // True if a thread repeats or has repeated an inference.
     is_claimed: AtomicBool,
 }
 
 /// Recent durations of one kind.
 #[derive(Debug, Default)]
 struct Recent {
-    // 0 where none was written yet.
+    // 0 for values that are not yet written.
     values_ns: [AtomicU64; KEPT],
     count: AtomicU64,
 }
@@ -80,7 +80,7 @@ impl Calibration {
 }
 
 impl Recent {
-    // Relaxed: a median of durations orders nothing, and misses one that is just being written.
+    // Relaxed: a median needs no order between durations, and may miss one that is being written.
     fn add(&self, duration_ns: u64) {
         let place = usize::try_from(self.count.fetch_add(1, Ordering::Relaxed)).unwrap_or(0) % KEPT;
         self.values_ns[place].store(duration_ns.max(1), Ordering::Relaxed);

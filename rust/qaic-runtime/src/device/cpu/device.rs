@@ -71,7 +71,7 @@ impl Device for CpuDevice {
     }
 
     fn partitions(&self, image: &Image) -> Result<Option<u32>, RuntimeError> {
-        // The whole plan is judged by the load that follows.
+        // The load validates the whole plan later.
         match image.plan() {
             Err(PlanError::Qpc(error)) => Err(error.into()),
             plan => Ok(plan.ok().flatten().and_then(|plan| plan.devices)),

@@ -16,7 +16,7 @@ use crate::profiling::{Identity, Stages};
 pub(super) struct CpuExec {
     image: Arc<Image>,
     execution: Execution,
-    // Where the statistics go; made for the first inference that is measured.
+    // Memory of the statistics; allocated for the first measured inference.
     stats: Option<Storage>,
 }
 

@@ -187,7 +187,7 @@ fn build_known(
     match build_graph(parts, engine_candidates, saving) {
         Ok(built) => Ok((built, saved.nodes())),
         Err(error) if error.is_interrupted() => Err(error),
-        // There may be no room for the file, which no program is to fail for.
+        // The file system may have no room for the file; the program must work without it.
         Err(error) => Ok((build_graph(parts, engine_candidates, options)?, Err(error.to_string()))),
     }
 }

@@ -23,7 +23,7 @@ pub(in crate::device) struct Execution {
     state_rows: Option<RowBindings>,
     blocks: Option<BlockBindings>,
     stats: Option<ExecStats>,
-    // Whether the next execution is to be measured.
+    // True if the next execution is measured.
     is_announced: bool,
 }
 
@@ -129,7 +129,7 @@ impl Execution {
             match self.run(tensors) {
                 Ok(()) => total_ns += self.note_plain(),
                 Err(error) if error.is_interrupted() => return Err(error),
-                // The inference itself will report it.
+                // The inference reports the error.
                 Err(_) => break,
             }
             if total_ns > calibration::REPEATING_NS {

@@ -57,7 +57,7 @@ impl Hierarchy {
     fn free_in(&self, folder: &Path) -> Option<u64> {
         let read = |name| fs::read_to_string(folder.join(name)).ok();
         let number = |name| read(name)?.trim().parse::<u64>().ok();
-        // A group without a limit has no number there.
+        // The file of a group without a limit contains no number.
         let (limit, used) = (number(self.limit)?, number(self.used)?);
         let stat = read("memory.stat")?;
         let dropped =

@@ -95,7 +95,7 @@ impl PrivateMemory {
         for (at, output) in plan.outputs.iter().enumerate() {
             let bytes = output.dtype.dense_bytes(&output.dims).unwrap_or(0);
             if plan.retained_state && output.name.ends_with(STATE) {
-                // A state that is computed whole has a second buffer.
+                // A state that the graph computes completely has a second buffer.
                 let copies = if updates.iter().any(|update| update.output == at) { 1 } else { 2 };
                 need.states = need.states.saturating_add(bytes.saturating_mul(copies));
             } else {
@@ -173,7 +173,7 @@ mod tests {
         assert!(check(MemoryLimit::Bytes(484 * MIB), 4).is_ok());
         let text = check(MemoryLimit::Bytes(100 * MIB), 1).unwrap_err().to_string();
         assert!(text.contains("no activation fits"), "{text}");
-        // Without figures nothing is refused.
+        // Without memory figures, no program is refused.
         assert!(MemoryLimit::Free.check(&plan, 1000, Path::new("/does/not/exist")).is_ok());
     }
 }

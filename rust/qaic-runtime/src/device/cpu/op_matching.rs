@@ -33,7 +33,7 @@ struct Matching<'a> {
 /// Nodes of one graph.
 struct Side<'a> {
     nodes: &'a [GraphNode],
-    // By place the pair that a node is of, which is numbered as the described node of it.
+    // Indexed by node; the index of the matching described node.
     pairs: Vec<Option<usize>>,
 }
 
@@ -74,7 +74,7 @@ impl Matching<'_> {
         let mut groups: Vec<_> = groups.into_values().collect();
         groups.sort_unstable();
         for [described, loaded] in groups {
-            // Nothing that counts distinguishes them; where names agree, they decide.
+            // The compared properties do not distinguish these nodes, so equal names decide.
             let names: HashMap<&str, usize> =
                 described.iter().map(|&place| (&*self.described.nodes[place].name, place)).collect();
             for &place in &loaded {
@@ -156,7 +156,7 @@ fn is_numbered(node: &GraphNode) -> bool {
 }
 
 fn hash(value: impl Hash) -> u64 {
-    // The same order in every process, so that ambiguous cases are decided in the same way.
+    // The order is the same in every process, so that ambiguous cases have the same result.
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
@@ -207,7 +207,7 @@ mod tests {
         let loaded = laid_out([into2, first, out2, into, second, out], ["t1", "t2", "t3", "t4"]);
         assert_eq!(places(&described, &loaded), [0, 1, 2, 3, 4, 5].map(Some));
         let backwards: Vec<GraphNode> = vec![
-            // The order of the graph may be another as well.
+            // The order of the graph may differ too.
             node("z", "ReorderInput", &["t1"], &[]),
             node(first, "Conv", &["t2"], &[0]),
             node(out2, "ReorderOutput", &["r1"], &[1]),
@@ -240,7 +240,7 @@ mod tests {
             node("Reorder_token_1", "Reorder", &[], &[1]),
         ];
         let loaded = [
-            // The same value of another kind, a name of the model, a number of the engine, something new.
+            // The same value with another operator, a name of the model, a number of the engine, a new name.
             node("a", "FusedConv", &["v"], &[]),
             node("own", "Mul", &["t"], &[0]),
             node("Reorder_token_1", "Reorder", &["u"], &[0]),

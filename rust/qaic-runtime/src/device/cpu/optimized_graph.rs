@@ -49,7 +49,7 @@ impl SavePlace {
 
     /// Removes the sink for constants after the engine has written the graph, and returns the path of the graph.
     pub(super) fn finish(self) -> PathBuf {
-        // Some engines remove it themselves.
+        // Some engines remove the file themselves.
         let _ = fs::remove_file(self.sink);
         self.graph
     }
@@ -70,7 +70,7 @@ pub(super) struct GraphNode {
 #[derive(Debug)]
 pub(super) struct SavedGraph {
     place: SavePlace,
-    // Gone with its files when dropped.
+    // Removes the folder with its files when dropped.
     _folder: ProfileFolder,
 }
 
@@ -221,7 +221,7 @@ mod tests {
         let body = [
             node("Neg", &["hidden"], "n", &[]),
             node("Add", &["n", "a"], "o", &[]),
-            // The inputs may be written behind the nodes.
+            // The inputs may follow the nodes in the file.
             input("hidden"),
         ];
         let attribute = field(6, &body.concat());
@@ -237,7 +237,7 @@ mod tests {
             ("Loop", vec![0, 1]),
             ("Neg", vec![]),
             ("Add", vec![0, 3]),
-            // What is inside is not seen outside.
+            // Names inside a subgraph are not visible outside.
             ("Sub", vec![2]),
         ]
         .map(|(kind, producers)| (kind.to_owned(), producers));

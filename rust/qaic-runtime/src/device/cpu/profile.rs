@@ -29,7 +29,7 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct ProfileFolder {
     path: PathBuf,
-    // A forked process has no part in it.
+    // A forked process does not own the folder.
     fork_guard: ForkGuard,
 }
 
@@ -53,7 +53,7 @@ impl ProfileFolder {
             let path = parent.join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self { path, fork_guard: ForkGuard::new() }),
-                // It exists already: another name is found.
+                // The folder exists, so another name is tried.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -80,7 +80,7 @@ impl ProfileFolder {
 impl Drop for ProfileFolder {
     fn drop(&mut self) {
         if self.fork_guard.is_current() {
-            // What cannot be removed is left to the cleaning of temporary files.
+            // The cleaning of temporary files removes the rest.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -90,7 +90,7 @@ impl Drop for ProfileFolder {
 #[derive(Debug, Default)]
 pub(super) struct OpNames {
     known: HashMap<Box<str>, u32>,
-    // For operations that the engine runs unexpectedly.
+    // Entry for operations that the engine runs unexpectedly.
     other: Option<u32>,
 }
 
@@ -181,10 +181,11 @@ impl Profile {
 
     /// Sorts the events, which are in the order of their ends, and determines their nesting.
     fn arrange(&mut self) {
-        // Of operations with the same start, the one that ends last contains the others, or the one written last.
+        // Of operations with the same start, the last one to end contains the others; at equal ends, the one written
+        // last.
         self.events.reverse();
         self.events.sort_by_key(|event| (event.start_us, Reverse(event.dur_us)));
-        // Ends of the holders that the present event is in, and their numbers.
+        // Ends and numbers of the events that contain the present one.
         let mut around: Vec<(u64, usize)> = Vec::new();
         let mut counts: HashMap<u32, (usize, u16)> = HashMap::new();
         for (number, event) in self.events.iter_mut().enumerate() {
@@ -228,7 +229,7 @@ fn event(line: &str) -> Option<Line<'_>> {
         });
     }
     let (name, arguments) = named.split_once(NODE_SUFFIX)?;
-    // A line that was cut off may have lost a part of a number.
+    // A truncated line may have lost digits of a number.
     if !arguments.ends_with(['}', ',']) {
         return None;
     }
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn profile_of_a_loop_has_its_bodies_inside() {
-        // In the order of their ends, as the engine writes them.
+        // In order of their ends, as the engine writes them.
         let text = ["[\n".to_owned(), node("a", "Mul", 3, 5)]
             .into_iter()
             .chain([node("body", "Add", 12, 2), session("SequentialExecutor::Execute", 11, 5)])

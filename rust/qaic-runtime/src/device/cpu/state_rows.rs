@@ -22,29 +22,29 @@ const MAX_DEPTH: usize = 8;
 #[derive(Debug)]
 pub(super) struct StateRows {
     updates: Vec<StateUpdate>,
-    // Bytes of each tensor that is no binding, in each specialization.
+    // Size of each tensor that is not a binding, in each specialization.
     tensor_bytes: Vec<Vec<usize>>,
-    // Per output of the program: whether the graph computes it.
+    // True for each output of the program that the graph computes.
     is_computed: Vec<bool>,
 }
 
 #[derive(Debug)]
 struct StateUpdate {
     name: String,
-    // Bindings.
+    // Indices of bindings.
     input: usize,
     output: usize,
-    // Tensors that are no bindings.
+    // Indices of tensors that are not bindings.
     rows: usize,
     indices: usize,
     // True if a tuple outside the state is skipped.
     skips_outside: bool,
-    // Sizes of the dims that a tuple counts in, and bytes between neighbors in each.
+    // Sizes of the dims that a tuple indexes, and the stride of each in bytes.
     sizes: Vec<usize>,
     strides: Vec<usize>,
-    // Of a row as the graph computes it.
+    // Size of a row that the graph computes.
     row_bytes: usize,
-    // Of a row in the state, where that is MXINT8 blocks of rows of so many values.
+    // Size of a row of the state and its number of values, if the state consists of MXINT8 blocks.
     blocks: Option<(usize, usize)>,
 }
 
@@ -200,10 +200,10 @@ impl StateUpdate {
 #[derive(Debug)]
 pub(super) struct RowBindings {
     shared: Arc<StateRows>,
-    // Of the tensors that are no bindings, each with room for its largest shape.
+    // Memory of the tensors that are not bindings, each with room for its largest shape.
     memory: Vec<Storage>,
     variant: usize,
-    // Room for the list of an execution; empty between them.
+    // Reused for the list of an execution; empty between executions.
     output_list: Vec<Option<HostSliceMut<'static>>>,
 }
 
@@ -236,7 +236,7 @@ impl RowBindings {
         let outcome = run(&mut HostTensors { inputs: tensors.inputs, outputs: &mut outputs });
         *output_list = emptied_mut(outputs);
         outcome?;
-        // Everything is checked before anything is written.
+        // Checks everything before the first write.
         for update in &self.shared.updates {
             let rows = self.tensor(update.rows);
             update

@@ -86,15 +86,15 @@ impl Description {
 #[derive(Debug)]
 pub(super) struct ProgramStats {
     description: Description,
-    // What the engine runs, or why that is not known; empty where operations are not measured.
+    // Nodes that the engine runs, or the reason why they are unknown; empty if operations are not measured.
     nodes: Result<Vec<GraphNode>, String>,
     engine: &'static Engine,
     /// True if an inference may run twice, because it keeps no state and ends soon.
     is_repeatable: bool,
-    // Begin and end of the load.
+    // Start and end of the load.
     loaded_ns: (u64, u64),
     calibration: Calibration,
-    // Made by the first measured inference.
+    // Set by the first measured inference.
     facts: OnceLock<Facts>,
 }
 
@@ -103,9 +103,9 @@ struct Facts {
     fingerprint: Fingerprint,
     batch_size: u32,
     ops: OpNames,
-    // Why executions cannot be counted to their operations.
+    // Reason why executions cannot be assigned to operations.
     unmatched: Option<String>,
-    // Whether an operation gives something else each time.
+    // True if an operation has random results.
     is_random: bool,
     host_cpu: String,
     notes: Vec<String>,
@@ -228,10 +228,10 @@ fn op_names(described: &[OpDesc], nodes: &[GraphNode]) -> OpNames {
 #[derive(Debug)]
 pub(super) struct ExecStats {
     pub(super) program: Arc<ProgramStats>,
-    // Where the engine writes the profile of the measured inference.
+    // Folder of the engine's profile of the measured inference.
     folder: Option<ProfileFolder>,
     notes: Vec<String>,
-    // As large as the DMA buffer, from the first measured inference on.
+    // Has the size of the DMA buffer from the first measured inference on.
     encoded: Vec<u8>,
 }
 
@@ -334,7 +334,7 @@ impl ExecStats {
             log::global().warn(|| format!("the statistics of an inference are lost: {error}"));
             self.encoded.fill(0);
         }
-        // It has the size of the memory.
+        // Both have the same size.
         let _ = memory.write_from(0, &self.encoded);
     }
 
@@ -378,7 +378,7 @@ impl ExecStats {
 
 /// One execution.
 struct Measured {
-    // Begin and end of the engine's call.
+    // Start and end of the engine's call.
     ran_ns: (u64, u64),
     variant: usize,
     profile: Option<Profile>,
@@ -442,7 +442,7 @@ impl Measured {
             calibration: events.map(|events| self.cost(program, events)),
             notes,
         };
-        // A structure of texts and finite numbers has a JSON form.
+        // A structure of strings and finite numbers can always be serialized.
         model.set(Kind::Meta, serde_json::to_vec(&meta).unwrap_or_default(), 1);
         model
     }

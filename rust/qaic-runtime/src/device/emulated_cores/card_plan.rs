@@ -17,7 +17,7 @@ pub(super) fn of_elf(file: &[u8]) -> Result<Option<Plan>, Refusal> {
 pub(super) fn stats(plan: &Plan, file: &Arc<[u8]>) -> Option<LoadedStats> {
     let stats = plan.stats.as_ref()?;
     let level = |level: u64| u16::try_from(level).unwrap_or(u16::MAX);
-    // Not there where operations are not measured.
+    // Missing if operations are not measured.
     let operations = elf::section(file, OPERATIONS_SECTION).ok().flatten();
     Some(LoadedStats {
         levels: Levels {

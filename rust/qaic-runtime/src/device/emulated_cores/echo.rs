@@ -50,7 +50,7 @@ pub(super) struct EchoRunning {
     outputs: Vec<Span>,
     control: Option<Span>,
     stats: Option<(Span, LoadedStats)>,
-    // The inputs of an inference, behind each other.
+    // Concatenated inputs of an inference.
     bytes: Vec<u8>,
 }
 
@@ -133,7 +133,7 @@ fn statistics(stats: &LoadedStats, identity: Identity, start_u: u64, bytes: usiz
     let thread = Thread { start_u, end_u: clock::ucycles(clock::now_ns()), ..Thread::default() };
     stats_records::set(&mut model, thread, &Stages::default());
     let mut encoded = vec![0; bytes];
-    // A buffer may have no room; zeros are the statistics of nothing.
+    // A buffer may have no room; zeros are empty statistics.
     let _ = oqstats::encode(&model, stats.fingerprint, &mut encoded);
     encoded
 }
@@ -167,7 +167,7 @@ impl Running for EchoRunning {
     }
 
     fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
-        // It copies memory and ends.
+        // The copy ends by itself, so there is nothing to cancel.
         Arc::new(|| ())
     }
 }

@@ -63,7 +63,7 @@ struct GraphRunning {
     program: Arc<Prepared>,
     execution: Execution,
     images: Images,
-    // Memory that the engine works on, for each tensor and the statistics.
+    // Memory of the engine for each tensor and the statistics.
     inputs: Vec<Storage>,
     outputs: Vec<Storage>,
     stats: Option<Storage>,
@@ -115,7 +115,7 @@ impl GraphRunning {
             store(memory, place.region.address(&self.images), tensor(place, storage, variant))?;
         }
         if let (true, Some(region), Some(storage)) = (control.is_measured, &program.stats, &mut self.stats) {
-            // When inputs were wanted and outputs delivered, only the host knows.
+            // Only the host knows when inputs were requested and outputs delivered.
             self.execution.write_stats(
                 &Stages::default(),
                 Identity::of_control(&control),
@@ -204,6 +204,6 @@ fn fetch(memory: &DeviceMemory, address: u64, mut into: HostSliceMut<'_>) {
 
 /// Copies to the card's memory.
 fn store(memory: &mut DeviceMemory, address: u64, from: HostSlice<'_>) -> Result<(), MemoryFull> {
-    // Pieces are inside the requested range.
+    // Pieces are within the requested range.
     memory.write_pieces(address, from.len(), |offset, piece| from.read_into(offset, piece).ok_or(MemoryFull))
 }

@@ -102,7 +102,7 @@ impl Prepared {
                     cores: u32::from(metadata.num_nsps).max(1),
                     activations: 1,
                     family: None,
-                    // Activation is the one load that takes long here.
+                    // On emulated cards, the activation is the slow part of a load.
                     token: &CancellationToken::current(),
                 },
             )

@@ -23,7 +23,7 @@ pub(super) struct Region {
     pub(super) host_offset: u64,
     pub(super) bytes: usize,
     pub(super) is_input: bool,
-    // Multicast id; `None` in the activation's own memory.
+    // Multicast id; `None` for the activation's own memory.
     multicast: Option<u16>,
     offset: u64,
 }
@@ -53,9 +53,9 @@ pub(super) struct Protocol {
 /// wait for semaphores and decrement them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Handshake {
-    // By number.
+    // Initial values by semaphore number.
     initial: Vec<u16>,
-    // Semaphore, and how often an inference raises or takes it.
+    // Semaphores, and the number of times that an inference raises or lowers each.
     arrivals: Vec<(u8, u16)>,
     releases: Vec<(u8, u16)>,
 }
@@ -123,7 +123,7 @@ impl Handshake {
         let requests = &metadata.dma_requests;
         let first_out = requests.iter().position(|request| request.in_out != 0)?;
         let (inputs, outputs) = requests.split_at(first_out);
-        // The last transfer to the card starts each inference, and the first one back waits for its end.
+        // The last transfer to the card starts each inference, and the first transfer back waits for its end.
         let has_signal = inputs.last().is_some_and(|request| !request.semaphore_ops.is_empty());
         let waits =
             outputs.first().is_some_and(|request| request.semaphore_ops.iter().any(|op| op.pre_or_post == 1));
@@ -172,7 +172,7 @@ impl Handshake {
         is_there
     }
 
-    /// Lets the transfers of the outputs begin.
+    /// Allows the transfers of the outputs to begin.
     pub(super) fn release(&self, semaphores: &mut Semaphores) {
         for &(number, count) in &self.releases {
             for _ in 0..count {

@@ -14,7 +14,7 @@ pub(super) struct Shared<K, T> {
 #[derive(Debug)]
 struct Slot<K, T> {
     key: K,
-    // Locked while it is being made, so that no other thread makes it a second time.
+    // Locked during the creation, so that no other thread creates the object a second time.
     thing: Arc<Mutex<Weak<T>>>,
 }
 
@@ -31,7 +31,7 @@ impl<K: PartialEq, T> Shared<K, T> {
     pub(super) fn get<E>(&self, key: K, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         let slot = {
             let mut slots = self.slots.lock();
-            // A thread that makes one holds the slot, too.
+            // A thread that creates an object holds its slot too.
             slots.retain(|slot| Arc::strong_count(&slot.thing) > 1 || slot.thing.lock().strong_count() > 0);
             if let Some(slot) = slots.iter().find(|slot| slot.key == key) {
                 Arc::clone(&slot.thing)
@@ -93,7 +93,7 @@ mod tests {
                 scope.spawn(|| {
                     begin.wait();
                     let thing = shared.get(1, || Ok::<_, ()>(made.fetch_add(1, Ordering::Relaxed))).unwrap();
-                    // No thread lets go before all have it.
+                    // All threads keep their object until each has one.
                     end.wait();
                     assert_eq!(*thing, 0);
                 });

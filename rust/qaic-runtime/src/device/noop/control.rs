@@ -34,16 +34,16 @@ const fn place(call: Trigger) -> usize {
 #[derive(Debug)]
 pub struct Control {
     device: DeviceId,
-    // True if executions are submitted first; the answer of the device when a program is created.
+    // True if executions are submitted first. The value is fixed for a program when it is created.
     pub(super) queues: AtomicBool,
     fork_guard: ForkGuard,
     calls: [AtomicU64; CALLS.len()],
-    // Executions that nothing could happen to, which execs count, and those of them before the last plan.
+    // Executions without faults or barriers, which execs count, and their number before the last plan.
     unarmed: Arc<OwnerCounts>,
     unarmed_before: AtomicU64,
-    // Number of losses of the device. A program works as long as this number is the same as when it was loaded.
+    // Number of losses of the device. A program works while this number has the same value as at its load.
     losses: AtomicU32,
-    // Whether executions have to look at the state.
+    // True if executions must read the state.
     armed: AtomicBool,
     state: Mutex<ControlState>,
     pub(super) changed: Condvar,
@@ -55,9 +55,9 @@ pub(super) struct ControlState {
     pub(super) held: bool,
     away: bool,
     pub(super) inside: u32,
-    // The largest `inside` that there was.
+    // Maximum of `inside`.
     pub(super) most_inside: u32,
-    // Number of the next submission, and of the first that a closed barrier holds.
+    // Number of the next submission, and of the first one that a closed barrier holds.
     pub(super) next: u64,
     pub(super) first_held: u64,
 }
@@ -65,7 +65,7 @@ pub(super) struct ControlState {
 /// Request to end one call; the canceller of the call owns it.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
-    // Both change under the lock of the control's state only.
+    // Both change only under the lock of the control's state.
     pub(super) inside: AtomicBool,
     pub(super) asked: AtomicBool,
 }
@@ -80,7 +80,7 @@ pub(super) enum Delay {
 impl Delay {
     pub(super) fn of(fault: Option<Action>) -> Self {
         match fault {
-            // A time that the clock cannot express does not end.
+            // The clock cannot represent the end, so the execution is endless.
             Some(Action::Slow(time)) => Instant::now().checked_add(time).map_or(Self::Forever, Self::Until),
             Some(Action::Stuck) => Self::Forever,
             _ => Self::Until(Instant::now()),
@@ -194,7 +194,7 @@ impl Control {
     }
 
     pub(super) fn status(&self) -> DeviceStatus {
-        // A forked process cannot know, and its own device has just been made.
+        // A forked process cannot read this state; its own device is new and ready.
         match self.state() {
             Ok(state) if state.away => DeviceStatus::Error { reason: AWAY.to_owned() },
             _ => DeviceStatus::Ready,
@@ -258,7 +258,7 @@ impl Control {
     /// Fails if a program that was loaded after `losses` losses no longer exists.
     #[inline]
     pub(super) fn check_loaded(&self, losses: u32) -> Result<(), RuntimeError> {
-        // Acquire: with the store in `reset`, a caller that learned of the loss otherwise sees it here too.
+        // Acquire: with the store in `reset`, a caller that has learned of the loss in another way sees it here too.
         if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
     }
 
@@ -281,8 +281,8 @@ impl Control {
         stop: &Stop,
         unarmed: &mut OwnerCount,
     ) -> Result<(), RuntimeError> {
-        // Relaxed: whether a barrier that closes now still holds this execution is open anyway; the state itself is
-        // read under its lock. A plan that knows executions by their numbers arms the device.
+        // Relaxed: an execution may race with a barrier that closes now, and the state itself is read under its lock.
+        // A plan that identifies executions by number arms the device.
         if self.armed.load(Ordering::Relaxed) {
             return self.execute_armed(losses, stop);
         }
@@ -349,7 +349,7 @@ impl Control {
 
     /// Requests the end of a call that is inside. Does nothing if there is none.
     pub(super) fn cancel(&self, stop: &Stop) {
-        // In a forked process nothing is inside.
+        // In a forked process, no execution is inside the device.
         let Ok(_state) = self.state() else { return };
         if stop.inside.load(Ordering::Relaxed) {
             stop.asked.store(true, Ordering::Relaxed);

@@ -120,7 +120,7 @@ impl Device for NoopDevice {
 struct NoopProgram {
     image: Arc<Image>,
     control: Arc<Control>,
-    // Losses of the device before the program was loaded.
+    // Number of losses of the device before the load of the program.
     losses: u32,
 }
 
@@ -142,7 +142,7 @@ impl Activation for NoopProgram {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
         self.control.exec(self.losses, self.dma_bytes())?;
         let network = self.image.network();
-        // What holds no tensor controls a card, and is not for the outputs.
+        // A buffer without a tensor controls a card and is not for the outputs.
         let copies = network.inputs.iter().flat_map(|input| &input.transformseq);
         let with_tensors: HashSet<u32> =
             copies.filter_map(|step| step.copy_dma_buffer.as_ref()).map(|copy| copy.buffer_num).collect();
@@ -182,10 +182,10 @@ struct NoopExec {
     buffers: Buffers,
     losses: u32,
     stop: Arc<NoopStop>,
-    // DMA buffer of the statistics, and its content.
+    // DMA buffer of the statistics, and their levels.
     stats: Option<(usize, Levels)>,
     image: Arc<Image>,
-    // The last submitted execution, until the device no longer uses its buffers.
+    // The last submitted execution while the device uses its buffers.
     submission: Option<Submission>,
     unarmed: OwnerCount,
 }
@@ -214,7 +214,7 @@ impl NoopExec {
                     source = next;
                 }
                 let copied = target.copy_from(source);
-                // Both are at least this long, so the rest exists.
+                // Both are at least this long.
                 source = source.subslice(copied, source.len() - copied).unwrap_or(HostSlice::empty());
                 let left = target.len() - copied;
                 target = target.subslice(copied, left).unwrap_or(HostSliceMut::empty());
@@ -301,7 +301,7 @@ impl Exec for NoopExec {
         let (start_u, end_u) = (ucycles(stages.inputs_ready_ns), ucycles(stages.executed_ns));
         stats_records::set(&mut model, Thread { start_u, end_u, ..Thread::default() }, stages);
         let mut encoded = vec![0; memory.len()];
-        // A buffer of a card may have no room; zeros are the statistics of nothing.
+        // A buffer of a card may have no room; zeros are empty statistics.
         let _ = oqstats::encode(&model, fingerprint, &mut encoded);
         let _ = memory.write_from(0, &encoded);
         Ok(memory.into_const())

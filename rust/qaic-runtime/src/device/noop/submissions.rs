@@ -16,7 +16,7 @@ use qaic_sched::{CHECK_PERIOD, CancellationCheck};
 /// A submitted execution.
 #[derive(Debug)]
 pub(super) struct Submission {
-    // Its number among all, from 0, and among the calls, from 1.
+    // Index among all submissions, and number among the calls from 1.
     number: u64,
     nth: u64,
     fault: Option<Action>,
@@ -75,7 +75,7 @@ impl Control {
     ) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
         if is_reclaim {
-            // The cancellation was for the execution, not for this wait.
+            // The cancellation applied to the execution, not to this wait.
             stop.asked.store(false, Ordering::Relaxed);
             if !stop.inside.swap(true, Ordering::Relaxed) {
                 state.inside += 1;
@@ -89,7 +89,7 @@ impl Control {
             let is_through = !state.held || submission.number < state.first_held;
             let left = match submission.delay {
                 Delay::Until(end) => end.saturating_duration_since(Instant::now()),
-                // It lasts until it is cancelled.
+                // The delay lasts until it is cancelled.
                 Delay::Forever if is_reclaim => Duration::ZERO,
                 Delay::Forever => CHECK_PERIOD,
             };

@@ -58,7 +58,7 @@ impl LoadedProgram for LeasedProgram {
 #[derive(Debug)]
 struct LeasedActivation {
     activation: Arc<dyn Activation>,
-    // Dropped last: the cores are free when nothing uses them any more.
+    // Dropped last: the cores become free when they are no longer used.
     _lease: CoreLease,
 }
 

@@ -43,7 +43,7 @@ impl Requirements {
     /// Returns the needs from a container's descriptors, on each of `cards` cards.
     pub(crate) fn of(image: &Image, cards: usize) -> Self {
         let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
-        // A container without metadata that can be read is used as far as it goes; these figures only inform.
+        // The metadata is only informative, so a container with unreadable metadata is accepted.
         let metadata = Metadata::from_elf(file, &Limits::default()).unwrap_or_default();
         let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len) as u64;
         Self {
@@ -142,7 +142,7 @@ impl ResourceTracker {
             return self.summary(&Reservations::default());
         }
         let mut resources = self.summary(&self.reservations.lock());
-        // Without an answer, the resources that this process knows of.
+        // On an error, this process counts only its own reservations.
         if let Some(Ok(free)) = self.shared.as_ref().map(SharedCores::free) {
             resources.nsp_free = free;
         }
@@ -236,7 +236,7 @@ impl ResourceTracker {
 /// Reservations of a program on all of its cards, released on drop.
 #[derive(Debug)]
 pub(crate) struct ProgramReservation {
-    // By card, the order in which their reservations are locked.
+    // In order of the cards, which is the lock order of their reservations.
     reservations: Vec<(Arc<ResourceTracker>, u64)>,
 }
 
@@ -286,7 +286,7 @@ impl ProgramReservation {
 
 impl Drop for ProgramReservation {
     fn drop(&mut self) {
-        // A forked process has no reservation of its parent.
+        // A forked process has no reservations of its parent.
         for (tracker, key) in self.reservations.iter().filter(|(tracker, _)| tracker.fork_guard.is_current())
         {
             tracker.reservations.lock().programs.remove(key);
@@ -384,8 +384,8 @@ mod tests {
         assert_eq!(free(&card), 6);
         let third = apart.activate().unwrap();
         assert_eq!(free(&card), 0);
-        // A member of its own that fits into what the group holds needs nothing; a second activation of the largest
-        // is one program with twice the cores.
+        // A member that fits into the group's cores needs no more cores; a second activation of the largest member is
+        // a program with twice the cores.
         assert!(card.check_free(10, 1, Some("group1")).is_ok());
         assert!(card.check_free(11, 1, Some("group1")).is_err());
         match large.activate().unwrap_err().into_detail() {

@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-// A model checker has no use for statics, and cannot make them.
+// Model checkers cannot create statics.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl UserDirectory {
         let path = &self.path;
         let failed = |source: io::Error| ErrorDetail::Io { path: path.clone(), source: source.into() };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-        // The link itself, not its target.
+        // Reads the link itself, not its target.
         let found = fs::symlink_metadata(path).map_err(failed)?;
         if found.is_dir() && found.uid() == self.user && found.mode() & OTHERS == 0 {
             return Ok(path);
@@ -216,7 +216,7 @@ fn try_lock(path: &Path) -> Result<Option<File>, RuntimeError> {
 }
 
 fn unlock(file: &File) {
-    // Unlocking an open file has no failure mode, and closing it follows.
+    // Unlocking an open file cannot fail, and closing it unlocks it too.
     let _ = file.unlock();
 }
 
@@ -261,7 +261,7 @@ mod tests {
         SharedCores::new(directory, DeviceKind::Noop, DeviceId(2), 16).unwrap()
     }
 
-    // The locks of one process exclude each other like those of two, because every claim opens the files again.
+    // Claims of one process exclude each other as those of two processes, because every claim opens the files again.
     #[test]
     fn claims_of_two_processes_exclude_each_other() {
         let place = directory("claims");

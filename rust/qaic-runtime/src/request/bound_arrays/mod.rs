@@ -42,12 +42,12 @@ pub trait Arrays {
 /// the next inference.
 #[derive(Debug, Default)]
 pub struct BoundArrays {
-    // Which of the permitted combinations of shapes they have.
+    // Index of the combination of shapes of the arrays.
     variant: usize,
     inputs: Vec<Source>,
     outputs: Vec<Target>,
     lender: Lender,
-    // Number of an output, and the address of the array that was given for it.
+    // Index of each output with a given array, and the address range of the array.
     given: Vec<(usize, Range<usize>)>,
 }
 
@@ -207,7 +207,7 @@ impl BoundArrays {
                 let outputs = outputs.iter_mut().map(|target| target.memory(arrays));
                 bindings.lend(loan, *variant, inputs, outputs);
             })?;
-            // On this thread where that is as good as on another.
+            // Runs on this thread unless another one is faster.
             super::ExecObj::run(&lease, scope)
         })?;
         for (number, target) in self.outputs.iter_mut().enumerate() {

@@ -23,7 +23,7 @@ pub struct ArrayTensors {
 pub(super) struct ArrayTensor {
     /// Values per row of the tensor's MXINT8 blocks, if the device stores blocks.
     columns: Option<usize>,
-    // By combination of shapes.
+    // Indexed by combination of shapes.
     forms: Vec<Arc<ArrayForm>>,
 }
 
@@ -92,7 +92,7 @@ impl ArrayTensor {
 
     /// Array form of the tensor in a combination of shapes.
     fn form(&self, variant: usize) -> &ArrayForm {
-        // There is one per combination, and at least one.
+        // There is at least one combination, and one form for each.
         self.forms.get(variant).unwrap_or(&self.forms[0])
     }
 

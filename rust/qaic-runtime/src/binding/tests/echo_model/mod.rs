@@ -1,7 +1,7 @@
-//! Programs of tensors in many forms for devices that echo, and what arrives of them, computed as plainly as possible.
+//! Programs with tensors in many forms for devices that echo, and a simple computation of the expected data.
 //!
-//! A device that echoes writes the bytes that it reads to what it writes, over and over. With DMA buffers these are the
-//! whole buffers, gaps included; in place, the tensors.
+//! A device that echoes copies the bytes that it reads to the bytes that it writes, repeatedly. With DMA buffers
+//! these are whole buffers including gaps; in place, they are the tensors.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 pub(crate) mod model;

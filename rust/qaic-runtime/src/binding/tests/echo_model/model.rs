@@ -144,7 +144,7 @@ impl Model {
         }
     }
 
-    /// Binds one inference, and says what has to arrive.
+    /// Binds one inference and returns the expected data.
     pub(crate) fn bind(&mut self, call: &Call, bindings: &mut Bindings) -> Vec<Expected> {
         let draw = &mut Draw { state: call.seed | 1, choices: call.choices.iter().cycle() };
         let program = self.program.clone();
@@ -155,7 +155,7 @@ impl Model {
         let mut arrays = Vec::new();
         for (index, tensor) in program.inputs.iter().enumerate() {
             let is_state = index < program.states().end;
-            // States are left out, changed in boxes, or given like others.
+            // States are omitted, changed in boxes, or passed like other inputs.
             let how = if is_state { draw.below(4) } else { 3 };
             if how == 2 {
                 self.upload(draw, index, bindings);
@@ -169,7 +169,7 @@ impl Model {
             }
             let bytes = draw.bytes(tensor.bytes_at_begin());
             let array = Array::at([0, 8, 2, 1][draw.below(4)], &bytes);
-            // More bytes than the tensor has do no harm.
+            // Memory may be larger than the tensor.
             bindings.inputs[index] = InputBinding::Memory(array.memory());
             given.push(bytes);
             arrays.push(array);
@@ -203,7 +203,7 @@ impl Model {
         expected
     }
 
-    /// Has an output go to the array of an input, if there is one of its size.
+    /// Binds an output to the array of an input, if there is one of its size.
     fn shares(
         &self,
         arrays: &mut Vec<Array>,

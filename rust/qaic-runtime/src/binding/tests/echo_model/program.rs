@@ -16,14 +16,14 @@ use super::super::oracle::{elements, transpose};
 const SCALE: f32 = 0.05;
 const OFFSET: i32 = -3;
 
-/// One step on the way of a tensor.
+/// A conversion step of a tensor.
 #[derive(Clone, Debug)]
 enum Step {
     Element(TransformKind, ElementType, Vec<ElementOp>),
     Transpose(Vec<usize>),
 }
 
-/// A tensor on its way: from the caller to the device, or back.
+/// A tensor and its conversions between the caller and the device.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
     pub(super) name: String,
@@ -52,12 +52,12 @@ fn size(dtype: ElementType, dims: &[usize]) -> usize {
 }
 
 impl Tensor {
-    /// Returns whether the tensor is not converted on its way.
+    /// Returns true if the tensor is not converted.
     pub(super) fn is_plain(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Its form after the steps.
+    /// Form of the tensor after the steps.
     fn end(&self) -> (ElementType, Vec<usize>) {
         self.steps.iter().fold((self.dtype, self.dims.clone()), |(dtype, dims), step| match step {
             Step::Element(_, to, _) => (*to, dims),
@@ -145,7 +145,7 @@ fn narrow(numbers: &[usize]) -> Vec<i32> {
     numbers.iter().map(|&number| i32::try_from(number).unwrap()).collect()
 }
 
-/// The step that a number stands for, where there is one.
+/// Returns the step with this number, if there is one.
 fn step(choice: u8, dtype: ElementType, rank: usize) -> Option<Step> {
     use ElementType::{Float16, Float32, Int8Q, Int16Q, Int32Q, UInt8Q};
     let params = QuantParams::new(SCALE, OFFSET);
@@ -202,7 +202,7 @@ pub(crate) fn programs() -> impl Strategy<Value = Program> {
     (prop::collection::vec(state, 0..3), list(1..4), list(1..4)).prop_map(|(states, inputs, outputs)| {
         let mut program =
             Program { inputs: Vec::new(), outputs: Vec::new(), buffers: Vec::new(), states: states.len() };
-        // Numbers of buffers alternate between the directions.
+        // Buffer numbers alternate between the directions.
         program.buffers =
             [Direction::In, Direction::Out, Direction::In, Direction::Out].map(|dir| (dir, 0)).to_vec();
         for (number, (dims, is_converted, first, second)) in states.into_iter().enumerate() {
@@ -281,7 +281,7 @@ impl Program {
         0..self.states
     }
 
-    /// Its descriptor. Buffers without a tensor are not of the echo, as they would have no bytes.
+    /// Descriptor of the program. Buffers without a tensor are left out, because they have no bytes.
     pub(crate) fn network(&self) -> NetworkDesc {
         let size = |bytes: usize| u32::try_from(bytes).unwrap();
         NetworkDesc {
@@ -305,8 +305,8 @@ impl Program {
         container(&self.network(), &[])
     }
 
-    /// A container for cards, which have a place of their own for each buffer.
-    #[cfg_attr(not(all(feature = "cpu", feature = "emu")), allow(dead_code))] // cards in a test take both
+    /// A container for cards, which have a separate address for each buffer.
+    #[cfg_attr(not(all(feature = "cpu", feature = "emu")), allow(dead_code))] // tests on cards need both features
     pub(crate) fn card_image(&self) -> Arc<Image> {
         let mut end = 0;
         let mut requests = Vec::new();
@@ -332,7 +332,7 @@ impl Program {
             } else {
                 vec![semaphore(1, 5, 1), semaphore(1, 3, 0)]
             };
-            // Inputs say when they are there, outputs wait.
+            // Inputs signal their arrival; outputs wait for a signal.
             let place = if in_out == 0 { requests.len() - 1 } else { begin };
             requests[place].semaphore_ops = operations;
         }

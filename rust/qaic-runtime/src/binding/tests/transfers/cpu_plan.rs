@@ -1,11 +1,11 @@
-//! Plans that the `cpu` device refuses before it asks for its engine.
+//! Plans that the `cpu` device refuses before it loads its engine.
 
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
 use qaic_runtime::{Context, RuntimeError};
 
 use crate::echo;
 
-/// How a load of the program with this plan and 256 bytes of constants ends, where there is no engine.
+/// Returns the error of a load with this plan and 256 bytes of constants, without an engine.
 fn load(plan: &str) -> RuntimeError {
     let options = RegistryOptions {
         kind: Some("cpu".to_owned()),

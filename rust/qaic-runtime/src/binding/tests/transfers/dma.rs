@@ -6,7 +6,7 @@ use qaic_mem::{HostSlice, HostSliceMut};
 use qaic_runtime::binding::{DmaBuffers, TransferPlan};
 use qaic_runtime::{ErrorDetail, RuntimeError};
 
-/// Buffers, each of which lies in a part of some bytes.
+/// DMA buffers, each a range of a byte vector.
 pub(crate) struct Dma(pub(crate) Vec<(Vec<u8>, Range<usize>)>);
 
 impl Dma {

@@ -1,4 +1,4 @@
-//! How tensors reach the buffers of a program and come back.
+//! Transfers of tensors to the buffers of a program and back.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 #[cfg(feature = "cpu")]

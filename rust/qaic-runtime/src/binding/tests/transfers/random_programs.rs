@@ -1,5 +1,5 @@
-//! Bound data reaches the device and comes back byte for byte: converted, turned, cut off, padded, retained,
-//! in boxes, at any address, and in the memory of another tensor.
+//! Compares transferred data byte by byte: converted, transposed, truncated, padded, retained, in boxes, at any
+//! address, and in the memory of another tensor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -56,7 +56,7 @@ fn recorded_runs_are_reproduced() {
         let Some(network) = case.get_mut("network_descriptor").and_then(Value::as_object_mut) else {
             continue;
         };
-        // Statistics have no part in transfers, and their JSON writes 64-bit numbers as text.
+        // Statistics do not affect transfers, and their JSON contains 64-bit numbers as text.
         network.remove("stats");
         let network: NetworkDesc =
             serde_json::from_value(Value::Object(network.clone())).expect("descriptor");

@@ -31,7 +31,7 @@ fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
     IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
 }
 
-/// A binding that is copied as it is, from or to `place`: buffer and offset.
+/// A binding that is copied unchanged, from or to `place`: buffer and offset.
 fn binding(name: &str, user: ElementType, dims: &[i32], dir: Direction, place: (u32, u32)) -> IoBinding {
     let copy_dma_buffer = Some(CopyDmaBuffer { dir, buffer_num: place.0, offset: place.1 });
     IoBinding {
@@ -154,7 +154,7 @@ fn entries_that_do_not_fit_their_bindings_are_refused() {
     let sound = two_entries();
     let with = |entry: &[(ElementType, &[i32])]| network(&[sound[0].clone(), shapes(entry)]);
     for (network, code) in [
-        // Larger than the binding, while the DMA buffer still has room for it.
+        // Larger than the binding, although the DMA buffer has enough room.
         (with(&[(Float32, &[5]), (Int8, &[2]), (Float32, &[4])]), "qpc.allowed_shape"),
         (with(&[(Float32, &[4]), (Float32, &[2]), (Float32, &[4])]), "qpc.allowed_shape"),
         (with(&[(Float32, &[4]), (Int8, &[2])]), "qpc.allowed_shapes"),
@@ -176,7 +176,7 @@ fn entries_with_equal_bindings_share_them() {
 
 #[test]
 fn entries_of_any_number_have_bounded_cost() {
-    // A long name stands in the file once; every entry would copy it.
+    // The file contains a long name once; every entry would copy it.
     let mut long = network(&[]);
     long.inputs[0].name = "n".repeat(1 << 20);
     long.allowed_shapes = vec![two_entries().remove(1); 20_000];
@@ -211,7 +211,7 @@ fn partial_inputs_are_limited_by_their_variant() {
     );
 }
 
-/// A container with this descriptor and, where it is one of ours, this plan.
+/// A container with this descriptor, and with this plan if one is given.
 fn container(network: &NetworkDesc, plan: Option<&str>) -> Arc<Image> {
     let sections: Vec<_> = plan.map(|plan| ("openqaic_plan", plan.as_bytes())).into_iter().collect();
     let payloads = [
@@ -265,7 +265,7 @@ fn blocks_are_arrays_where_plan_and_descriptor_agree() {
     assert_eq!((input.dtype, input.size_bytes, input.mxint8), (ArrayType::Float16, 240, true));
     assert_eq!(dims(0), (vec![3, 40], vec![3, 7]));
     assert_eq!(dims(1), (vec![2, 40], vec![2, 7]));
-    // No blocks have 32 bytes.
+    // There are no blocks of 32 bytes.
     assert_eq!(dims(2), (vec![2, 40], vec![2, 32]));
     for wrong in
         ["", r#","mxint8":32"#, r#","mxint8":65"#, r#","mxint8":0"#, r#","mxint8":18446744073709551615"#]
@@ -406,7 +406,7 @@ fn exec_object_changes_between_variants() {
     assert_eq!(short[..12], [&inbound[4..], &inbound[..4]].concat());
     assert_eq!(short[12..], [0xcc; 4]);
 
-    // The buffers of one variant do not do for the other.
+    // The buffers of one variant do not fit the other one.
     exec.bind(|bindings| bindings.shapes = Shapes::Variant(0)).unwrap();
     assert_eq!(exec.run(&mut WaitScope::default()).unwrap_err().code(), "input.size");
 }
@@ -443,7 +443,7 @@ fn state_is_kept_between_variants() {
 
 #[test]
 fn inference_after_a_revoked_one_waits_for_its_turn() {
-    // Out: v' = ids, out = k, k' = v: every inference gives the ids of the last but one.
+    // Out: v' = ids, out = k, k' = v: every inference returns the ids of the second to last one.
     let program = on_noop("shape-variants-order", &stateful(&[]));
     let control = Arc::clone(program.context.noop_control(DeviceId(0)).unwrap());
     let [first, second, third] = [(); 3].map(|()| ExecObj::new(&program, true).unwrap());

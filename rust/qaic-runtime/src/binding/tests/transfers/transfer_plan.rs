@@ -1,4 +1,4 @@
-//! Plans from descriptors: conversions end to end, partial inputs, and every way a descriptor or a buffer can be wrong.
+//! Plans from descriptors: conversions end to end, partial inputs, and all kinds of invalid descriptors and buffers.
 
 use super::super::oracle::{elements, f32_bytes, transpose, view, view_mut};
 use super::dma::Dma;
@@ -41,13 +41,13 @@ fn binding(initial: IoDescriptor, transformed: IoDescriptor, transformseq: Vec<T
     }
 }
 
-/// One input into a buffer of `size` bytes.
+/// An input in a buffer of `size` bytes.
 fn with_input(input: IoBinding, size: u32) -> NetworkDesc {
     let dma_buffers = vec![DmaBuffer { size, dir: Direction::In }];
     NetworkDesc { inputs: vec![input], dma_buffers, ..NetworkDesc::default() }
 }
 
-/// One output from a buffer of `size` bytes.
+/// An output in a buffer of `size` bytes.
 fn with_output(output: IoBinding, size: u32) -> NetworkDesc {
     let dma_buffers = vec![DmaBuffer { size, dir: Direction::Out }];
     NetworkDesc { outputs: vec![output], dma_buffers, ..NetworkDesc::default() }
@@ -67,7 +67,7 @@ fn staged(network: &NetworkDesc, input: &[u8]) -> Vec<u8> {
     dma.0.remove(0).0
 }
 
-/// The caller's buffer of `size` bytes after the output came into it.
+/// Returns the caller's buffer of `size` bytes after the transfer of the output.
 fn fetched(network: &NetworkDesc, device: &[u8], size: usize) -> Vec<u8> {
     let plan = TransferPlan::new(network).unwrap();
     let mut user = vec![0xcc; size];
@@ -114,7 +114,7 @@ fn quantized_edges_follow_scale_and_offset_of_the_tensor() {
     assert_eq!(staged(&network, &f32_bytes(&[1.0, 100.0, f32::NAN])), [17, 127, 0x80]);
 
     let initial = IoDescriptor { qscale: 0.125, qoffset: 7, ..tensor(Int8Q, &dims) };
-    // Some compilers leave the copy at scale 1 and offset 0: the tensor's own parameters hold.
+    // Some compilers write the copy with scale 1 and offset 0; the parameters of the tensor apply.
     for (scale, offset) in [(0.125, 7), (1.0, 0)] {
         let sequence = vec![
             Transform { scale, offset, ..copy(Direction::Out, 0, 0, Int8Q, &dims) },
@@ -390,7 +390,7 @@ fn buffers_that_are_too_short_or_too_few_are_refused() {
     assert_eq!(other.unwrap_err().code(), "call.argument");
 }
 
-/// The step a number stands for after `state`, which it advances.
+/// Returns the step with this number after `state`, which it updates.
 fn next_step(choice: u8, state: &mut (ElementType, Vec<i32>)) -> Transform {
     let (dtype, dims) = state.clone();
     let to = match (choice % 4, dtype) {
@@ -409,10 +409,12 @@ fn next_step(choice: u8, state: &mut (ElementType, Vec<i32>)) -> Transform {
     scaled(to.0, to.1, &dims, 0.05, 1)
 }
 
-/// Type and dims, choices of steps, offset in the DMA buffer, partial if below 60, which number is wrong and how.
+/// Type and dims, choices of steps, offset in the DMA buffer, partial if below 60, and the changed number with its
+/// change.
 type Parts = (ElementType, Vec<i32>, Vec<u8>, u32, u8, Option<(u8, i32)>);
 
-/// Descriptors that are right, or wrong in one number of one binding. DMA buffer 0 is for inputs, 1 for outputs.
+/// Valid descriptors, and descriptors with one invalid number in one binding. DMA buffer 0 is for inputs, 1 for
+/// outputs.
 fn descriptors() -> impl Strategy<Value = NetworkDesc> {
     let dtype = proptest::sample::select(vec![Float32, Float16, Int8Q, UInt8Q, Int32Index]);
     let dims = proptest::sample::select(vec![vec![], vec![4], vec![2, 3], vec![3, 1, 2], vec![0], vec![6]]);

@@ -61,7 +61,7 @@ proptest! {
         let sizes: Vec<u32> = buffers.iter().map(|buffer| buffer.0).collect();
         let requests = requests(&buffers);
         let layout = layout(&sizes, &requests).unwrap();
-        // One per DMA buffer and per request without data.
+        // One per DMA buffer and one per request without data.
         let syncs: usize = buffers.iter().map(|buffer| buffer.3).sum();
         prop_assert_eq!(layout.buffers.len(), buffers.len() + syncs);
         prop_assert_eq!(layout.elements as usize, requests.len());
@@ -83,7 +83,7 @@ proptest! {
             let entry = object.slices[0].entry(BASES).unwrap();
             prop_assert_eq!((entry.size, entry.dev_addr, entry.offset), (0, 0, 0));
         }
-        // The last outbound data, else the last of all.
+        // The last outbound buffer with data, or the last buffer of all.
         let outbound = |buffer: &BufferLayout| buffer.dma.is_some() && buffer.dir == DIR_FROM_DEVICE;
         let awaited = layout.buffers.iter().rposition(outbound).unwrap_or(layout.buffers.len() - 1);
         prop_assert_eq!(layout.awaited, awaited);

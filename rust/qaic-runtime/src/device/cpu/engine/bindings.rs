@@ -24,7 +24,7 @@ enum Side {
 #[derive(Debug)]
 struct Bound {
     address: *mut u8,
-    // Number of the shape it is bound with.
+    // Number of the bound shape.
     shape: usize,
     // Kept because the binding refers to it.
     _value: Value,
@@ -39,7 +39,7 @@ pub(in crate::device::cpu) struct Bindings {
     outputs: Vec<Option<Bound>>,
     // The specialization of the next execution.
     variant: usize,
-    // Whether the begin and end of executions are noted.
+    // True if start and end of executions are recorded.
     is_timed: bool,
     ran_ns: (u64, u64),
     terminator: Arc<Terminator>,
@@ -91,7 +91,7 @@ impl Bindings {
         let inputs = self.graph.inputs.iter().zip(&mut self.inputs);
         for (tensor, slot) in inputs.chain(self.graph.outputs.iter().zip(&mut self.outputs)) {
             let shape = tensor.shape_in(variant);
-            // An execution with the shape of another specialization would run over the end of the memory.
+            // An execution with the shape of another specialization would exceed the memory.
             slot.take_if(|bound| bound.shape != shape);
         }
         Ok(())
@@ -102,7 +102,7 @@ impl Bindings {
         let missing = || ErrorDetail::Internal { what: "a tensor of the graph has no memory".to_owned() };
         for index in 0..self.graph.inputs.len() {
             let memory = tensors.inputs.get(index).and_then(Option::as_ref).ok_or_else(missing)?;
-            // The engine has one type for tensors it reads and writes; it only reads inputs.
+            // The engine has one type for tensors that it reads or writes; it only reads inputs.
             self.bind(Side::Input, index, memory.as_ptr().cast_mut(), memory.len())?;
         }
         for index in 0..self.graph.outputs.len() {
@@ -178,7 +178,7 @@ impl Bindings {
         let Some(profiling) = self.graph.engine.run_profiling() else { return };
         // SAFETY: the options are live, and no run uses them now.
         let status = unsafe { (profiling.disable)(self.terminator.run_options) };
-        // Clearing a flag has no failure mode; the check releases the status.
+        // Clearing a flag cannot fail; the check releases the status.
         let _ = check(self.graph.engine.api(), status);
     }
 

@@ -29,12 +29,12 @@ impl Elements {
 
 /// Mapping of the stored rows of a tensor to its dimensions.
 struct Rows {
-    // Matrices behind each other.
+    // Number of consecutive matrices.
     matrices: usize,
-    // Stored rows of a matrix, and their elements.
+    // Number of stored rows of a matrix, and of their elements.
     count: usize,
     row_len: usize,
-    // Whether a stored row is a column of the tensor.
+    // True if a stored row is a column of the tensor.
     are_columns: bool,
 }
 
@@ -135,7 +135,7 @@ fn fill<T: Copy>(
         return elements;
     }
     let row_bytes = rows.row_len.div_ceil(BLOCK) * format.block_bytes();
-    // As many columns as fill a cache line or more of each row of the tensor.
+    // The columns of a group fill at least one cache line of each row of the tensor.
     let group = BLOCK.min(rows.count);
     let mut decoded = vec![0f32; group * rows.row_len];
     let mut narrowed = vec![zero; group * rows.row_len];
@@ -193,7 +193,7 @@ mod tests {
         bytes
     }
 
-    // Small integers are on the grid of every block.
+    // The grid of every block contains small integers.
     fn number(row: usize, at: usize) -> f32 {
         ((row * 5 + at * 3) % 8) as f32
     }

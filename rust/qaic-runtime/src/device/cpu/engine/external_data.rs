@@ -139,7 +139,7 @@ mod tests {
 
     /// A field that holds bytes.
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-        // Two bytes of a tag and two of a length, which may be longer than they have to be.
+        // Two bytes of a tag and two of a length, which may be longer than necessary.
         let [length, high] = [bytes.len() & 0x7f, bytes.len() >> 7].map(|part| u8::try_from(part).unwrap());
         [&[(number & 0x0f) << 3 | 0x82, number >> 4, length | 0x80, high], bytes].concat()
     }
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn graph_with_half_of_the_external_data_fields_is_refused() {
         let location = field(13, &[field(1, b"location"), field(2, b"/etc/passwd")].concat());
-        // Readers join the parts of a tensor that is written in two.
+        // Readers join a tensor that is written in two parts.
         for half in [location, vec![14 << 3, 1]] {
             assert!(checked(&inside(&[7, 1, 5, 5], half.clone())).is_err());
             assert!(checked(&inside(&[7, 5], [field(8, b"w"), half].concat())).is_err());
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn graph_with_ambiguous_encoding_is_refused() {
-        // A group, a number of a field beyond 32 bits, field 0, a length past the end, a number that does not end.
+        // A group, a field number beyond 32 bits, field 0, a length past the end, an unterminated number.
         for bytes in [&[0x3b, 0x3c][..], &[0xba, 0x80, 0x80, 0x80, 0x10, 0], &[2, 0], &[0x3a, 1], &[0x80]] {
             assert!(checked(bytes).is_err(), "{bytes:?}");
         }

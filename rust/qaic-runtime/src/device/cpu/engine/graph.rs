@@ -56,13 +56,13 @@ pub(in crate::device::cpu) struct SavePaths {
 pub(in crate::device::cpu) struct Graph {
     pub(super) engine: &'static Engine,
     pub(super) session: *mut OrtSession,
-    // Of the process whose threads the session has.
+    // Guard of the process that has the threads of the session.
     fork_guard: ForkGuard,
     pub(super) inputs: Vec<Tensor>,
     pub(super) outputs: Vec<Tensor>,
     // Number of specializations, 1 without.
     pub(super) variants: usize,
-    // The session uses these as long as it lives.
+    // The session uses the weights during its whole life.
     weights: ManuallyDrop<Weights>,
     own_operators: ManuallyDrop<Option<own_operators::Domain>>,
 }
@@ -125,7 +125,7 @@ impl CancelFlag {
     fn set(&self) {
         // SAFETY: `CancellationToken::on_cancel` guarantees that this runs only while the options are live.
         let status = unsafe { (self.engine.api().SessionOptionsSetLoadCancellationFlag)(self.options, true) };
-        // Setting a flag has no failure mode; the check releases the status.
+        // Setting a flag cannot fail; the check releases the status.
         let _ = check(self.engine.api(), status);
     }
 }
@@ -178,15 +178,15 @@ impl Graph {
         // SAFETY: the options are live.
         let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
         check(api, status)?;
-        // Workers wait awake for as long as the next inference usually takes to come, then sleep (docs/adr/0005).
-        // A graph has all its data in the container (`external_data`). The engine is sent where no file can be, so that it
-        // looks for none in the working folder.
+        // Workers spin for the usual time between inferences, then sleep (docs/adr/0005). All data of a graph is in
+        // the container (`external_data`). The path given to the engine cannot exist, so it does not look for files
+        // in the working directory.
         let mut entries: Vec<(&CStr, &CStr)> = vec![
             (c"session.intra_op.spin_duration_us", c"1000"),
             (c"session.model_external_initializers_file_folder_path", c"/dev/null/none"),
         ];
         if let Some(save) = settings.save {
-            // Constants of a KiB and more stay away from the graph, so that it has no size limit.
+            // Constants of 1 KiB or more are stored outside the graph, so that the graph has no size limit.
             entries.push((c"session.optimized_model_external_initializers_file_name", &save.constants));
             entries.push((c"session.optimized_model_external_initializers_min_size_in_bytes", c"1024"));
         }
@@ -231,8 +231,8 @@ impl Graph {
                 )
             };
             check(api, status)?;
-            // That alone lets the optimizer read the weights, but the session would then copy them; a shared initializer
-            // is used in place (measured: docs/adr/0005).
+            // With this call alone, the optimizer can read the weights, but the session would copy them; a shared
+            // initializer is used in place (measured: docs/adr/0005).
             for (name, value) in name_pointers.iter().zip(value_pointers) {
                 // SAFETY: name and value live as long as the options, the value as long as the session.
                 let status = unsafe { (api.AddInitializer)(options.raw, *name, value) };
@@ -281,7 +281,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // A forked process has no worker threads, and the release would wait for them to end forever.
+        // A forked process has no worker threads, so the release would wait forever for their end.
         if !self.fork_guard.is_current() {
             return;
         }

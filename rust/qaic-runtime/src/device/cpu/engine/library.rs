@@ -52,7 +52,7 @@ fn minor_version(version: &str) -> Option<u32> {
 const RUN_PROFILING_VERSION: u32 = 25;
 /// Number of functions in version 24 of the table, which is the index of the first function of [`RunProfiling`].
 const RUN_PROFILING_PLACE: usize = 415;
-// The table that is typed here is that of the oldest engine: the whole of version 22, and nothing newer.
+// The function table is that of the oldest supported engine: exactly version 22.
 const _: () = assert!(ORT_API_VERSION == 22 && size_of::<OrtApi>() == 318 * size_of::<usize>());
 
 // SAFETY: ONNX Runtime documents its environment, memory-info and function table as usable from any thread;
@@ -139,7 +139,7 @@ impl Engine {
             unusable(&version, format!("version {version} is too old, {MINIMUM_VERSION} or newer is needed"))
         })?;
 
-        // An engine that is asked for a version it does not have complains on the standard error.
+        // An engine prints an error on standard error if it does not have the requested version.
         let is_newer = minor_version(&version).is_some_and(|minor| minor >= RUN_PROFILING_VERSION);
         let newer = if is_newer {
             // SAFETY: as above.

@@ -20,7 +20,7 @@ pub(super) mod protobuf;
 mod terminator;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod value;
-#[allow(unsafe_code)] // tensors over the constants of a program
+#[allow(unsafe_code)] // tensors that refer to the constants of a program
 mod weights;
 
 pub(super) use bindings::Bindings;

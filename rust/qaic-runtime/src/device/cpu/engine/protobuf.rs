@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
                 Value::Bytes(self.bytes(count)?)
             }
             5 => self.bytes(4).map(|_| Value::Fixed)?,
-            // Groups, which ONNX has none of.
+            // Groups, which ONNX does not use.
             _ => return None,
         };
         (tag >> 3 != 0).then_some((tag >> 3, value))

@@ -13,9 +13,9 @@ pub(in crate::device) struct Terminator {
     engine: &'static Engine,
     pub(super) run_options: *mut OrtRunOptions,
     requested: AtomicBool,
-    // Whether no execution is to begin any more.
+    // True if no further execution may begin.
     is_final: AtomicBool,
-    // Held while the engine's flag and `requested` change, so that neither is ever cleared without the other.
+    // Held during changes of the engine's flag and `requested`, so that both are cleared together.
     change: Mutex<()>,
 }
 
@@ -45,7 +45,7 @@ impl Terminator {
         let _change = self.change.lock();
         // SAFETY: the options live as long as `self`.
         let status = unsafe { (self.engine.api().RunOptionsSetTerminate)(self.run_options) };
-        // Setting a flag has no failure mode; the check releases the status.
+        // Setting a flag cannot fail; the check releases the status.
         let _ = check(self.engine.api(), status);
         self.requested.store(true, Ordering::Release);
     }

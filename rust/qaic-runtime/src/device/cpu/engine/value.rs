@@ -14,11 +14,11 @@ use super::library::{Engine, check};
 pub(super) struct Tensor {
     pub(super) name: CString,
     pub(super) dtype: ONNXTensorElementDataType,
-    // Bytes of an element.
+    // Size of an element.
     pub(super) item_bytes: usize,
-    // Each shape once.
+    // Distinct shapes.
     pub(super) shapes: Vec<Shape>,
-    // Per specialization, which shape; empty when there is one.
+    // Index of the shape of each specialization; empty if there is only one.
     by_variant: Vec<usize>,
 }
 
@@ -84,7 +84,7 @@ impl Tensor {
             let mut tensor = Self {
                 name: c_name(&plan_tensor.name)?,
                 dtype: element_type(plan_tensor.dtype),
-                // At most 8.
+                // The size is at most 8.
                 item_bytes: usize::try_from(plan_tensor.dtype.size_bytes()).unwrap_or(8),
                 shapes: Vec::new(),
                 by_variant: Vec::new(),

@@ -24,7 +24,7 @@ const VALUE_INFO_NAME: u32 = 1;
 pub(super) struct Weights {
     pub(super) names: Vec<CString>,
     pub(super) values: Vec<Value>,
-    // Those that the container has in blocks.
+    // Weights that the container stores in blocks.
     _decoded: Vec<Elements>,
     _constants: Constants,
 }
@@ -41,7 +41,7 @@ impl Weights {
         let mut names = Vec::with_capacity(plan.initializers.len());
         let mut values = Vec::with_capacity(plan.initializers.len());
         let mut decoded = Vec::new();
-        // The engine has no tensor of a weight with a layout (`own_operators`).
+        // The engine has no tensor for a weight with a layout (`own_operators`).
         for initializer in plan.initializers.iter().filter(|initializer| initializer.layout.is_none()) {
             let bytes = initializer.bytes(constants.bytes()).map_err(|error| error.to_string())?;
             let name = c_name(&initializer.name)?;

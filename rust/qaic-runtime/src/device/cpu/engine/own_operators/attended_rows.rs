@@ -59,7 +59,7 @@ struct AttendedRows<'a> {
     groups: usize,
     context: usize,
     width: usize,
-    // Elements of a row of the state: numbers, or bytes of blocks.
+    // Elements in a row of the state: numbers, or bytes of blocks.
     row_len: usize,
     length: usize,
     blocks_per_group: usize,
@@ -127,7 +127,7 @@ impl<'a> AttendedRows<'a> {
             found => return Err(format!("{found} slots to blank, expected {length} for {batch} rows")),
         };
         let blocks_per_group = length.div_ceil(BLOCK_SLOTS);
-        // Any number of rows of no width are nothing.
+        // Rows without width are empty, regardless of their number.
         let blocks = if width == 0 { 0 } else { batch * groups * blocks_per_group };
         Ok(Self {
             state,

@@ -27,7 +27,7 @@ pub(super) struct Operand {
 /// State that the threads of one execution share.
 struct Parts<'a, F> {
     part: &'a F,
-    // The failure of a part that panicked.
+    // Error of a part that panicked.
     failure: Mutex<Option<String>>,
 }
 
@@ -144,11 +144,11 @@ pub(super) struct ResultMemory {
 unsafe impl Sync for ResultMemory {}
 
 impl ResultMemory {
-    /// The numbers of a range; none where it lies outside.
+    /// Returns the numbers of a range; an empty slice if the range is out of bounds.
     ///
     /// # Safety
     ///
-    /// The result has been made with the dims of its length, and nobody else has numbers of this range meanwhile.
+    /// The output has been created with its final dims, and no other reference to numbers of this range exists.
     #[allow(clippy::mut_from_ref)] // parts are disjoint, as the caller guarantees
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [f32] {
         if range.is_empty() || range.end > self.len {
