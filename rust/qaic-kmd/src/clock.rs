@@ -28,7 +28,7 @@ pub trait Clock: Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub struct EventCounter {
     listeners: AtomicU32,
-    // Events that found a thread listening.
+    // Number of events that found a listening thread.
     events: Mutex<u64>,
     changed: Condvar,
 }
@@ -36,7 +36,8 @@ pub struct EventCounter {
 impl EventCounter {
     /// Reports an event. Never blocks.
     pub fn notify(&self) {
-        // With the fence of `listen`: either this sees the listener, or the listener sees what led to the event.
+        // With the fence of `listen`: either this thread sees the listener, or the listener sees the cause of the
+        // event.
         fence(Ordering::SeqCst);
         if self.listeners.load(Ordering::Relaxed) == 0 {
             return;

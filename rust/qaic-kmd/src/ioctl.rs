@@ -228,7 +228,7 @@ impl Ioctl<'_, '_> {
     #[cfg(any(feature = "sys", test))]
     pub(crate) fn complete(&mut self, argument: &Argument, result: Result<(), Errno>) {
         match self {
-            // A reply may come even with an error.
+            // A reply may arrive even with an error.
             Self::Manage(message) if is_replied(result) => {
                 let crate::abi::ManageMsg { len, count, .. } = argument.read();
                 message.replied(len as usize, count);
@@ -405,7 +405,7 @@ mod tests {
             call.complete(&argument, result);
             assert_eq!(message.is_reply(), result == Err(Errno::CANCELED));
         }
-        // More than the buffer has is not believed.
+        // A length beyond the buffer is not trusted.
         assert_eq!((message.bytes().len(), message.count()), (4096, 3));
     }
 }

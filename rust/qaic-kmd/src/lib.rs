@@ -6,7 +6,7 @@
 //! crate follows the kernel.
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)] // plain-data casts of the calls' structures
+#[allow(unsafe_code)] // plain-data casts of the structures of the calls
 pub mod abi;
 pub mod calls;
 mod clock;

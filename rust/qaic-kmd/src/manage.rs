@@ -16,9 +16,9 @@ pub struct ManageBuffer<'data> {
     bytes: Box<[u8; MANAGE_MAX_BYTES]>,
     len: usize,
     count: u32,
-    // A reply may hold any addresses, so it is never sent.
+    // A reply may contain any addresses, so it is never sent.
     is_reply: bool,
-    // What the dma transactions name, in their order.
+    // The data that the DMA transactions reference, in their order.
     data: Vec<&'data [u8]>,
 }
 

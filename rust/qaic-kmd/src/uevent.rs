@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(parse(&message("add", PATH, &[])), None);
         assert_eq!(parse(&message("add", "/class/accel", &[("SUBSYSTEM", "accel")])), None);
         assert_eq!(parse(&message("add", "/devices/accel/accel-1", &[("SUBSYSTEM", "accel")])), None);
-        // As udevd repeats them to its own listeners.
+        // udevd repeats events to its own listeners in this form.
         assert_eq!(parse(b"libudev\0\xfe\xed\xca\xfe\x28\0\0\0"), None);
     }
 

@@ -110,7 +110,7 @@ fn reply_to_an_activation_has_the_kernels_channel() {
     let (command, channel) = activated();
     let reply = ActivateReply::with_channel(&message(&[command.clone(), channel.clone()])).unwrap();
     assert_eq!((reply.activation_id, reply.virtual_channel_id, reply.ddr_base), (77, 3, 0x1_2345_0000));
-    // The type that headers name is as good as the one that kernels send.
+    // The type in the kernel headers is accepted as well as the one that kernels send.
     let mut other_type = command.clone();
     other_type[0] = 2;
     assert!(ActivateReply::with_channel(&message(&[other_type, channel.clone()])).is_ok());
@@ -173,7 +173,7 @@ fn reply_of_a_status_only_has_it_behind_the_number() {
 fn reply_to_a_deactivation_lacks_the_kernels_part() {
     let mut reply = message(&[transaction(3, &at(16, &[(0, 4, 12)]))]);
     assert!(DeactivateReply::of(&reply).unwrap().status.is_success());
-    // It is counted all the same, which a second transaction stands for here.
+    // The kernel counts it nevertheless; the second transaction represents that.
     reply.push(&transaction(11, &[0; 8])).unwrap();
     assert!(DeactivateReply::of(&reply).unwrap().status.is_success());
 }
@@ -278,7 +278,7 @@ fn reply_to_a_status_query_has_every_field() {
             (317, 1, 16),
         ],
     );
-    // Fills its room, so that no 0 ends it.
+    // Fills the field, so that no NUL ends it.
     put(&mut device, 4, &"q".repeat(38));
     put(&mut device, 42, "oem");
     put(&mut device, 80, "variant");
@@ -399,7 +399,7 @@ proptest! {
         let mut command = bytes;
         command.splice(0..0, [id, 0, 0, 0]);
         decoded(&command);
-        // A tag of type 5 is data of ours and never part of a reply.
+        // A tag of type 5 is data of the sender and never part of a reply.
         if kind != 5 {
             let reply = message(&[transaction(kind, &command), transaction(8, &command)]);
             let _ = ActivateReply::with_channel(&reply);

@@ -7,7 +7,7 @@ mod permissions;
 mod signals;
 mod sysfs;
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // a machine that cannot be made fails the test
+#[allow(clippy::unwrap_used)] // a failed assumption fails the test
 mod sysfs_fixture;
 mod telemetry;
 
@@ -121,7 +121,7 @@ impl AccelFile for SysFile {
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        // The driver's memory does not get shorter: it lives as long as it is mapped.
+        // The driver's memory keeps its length while it is mapped.
         Mapping::of_file(&self.fd, offset, len)
     }
 }
@@ -131,7 +131,7 @@ fn prepared(
     call: &mut Ioctl<'_, '_>,
     make: impl FnOnce(Request<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // What came back may hold any addresses.
+    // A reply may contain any addresses.
     if let Ioctl::Manage(message) = call
         && message.is_reply()
     {
@@ -259,7 +259,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
         let answer = opened(path.to_str().unwrap());
         if rustix::process::geteuid().is_root() {
-            // Nothing is forbidden to root; a file is no node all the same.
+            // Root may open everything, but a regular file is not a node.
             assert_eq!(answer, Err(Errno::NOTTY));
         } else {
             assert_eq!(answer, Err(Errno::ACCESS));
@@ -274,7 +274,7 @@ mod tests {
         let mut reply = ManageBuffer::default();
         reply.set_reply(&[5, 0, 0, 0, 32, 0, 0, 0], 1);
         assert_eq!(file.ioctl(&mut Ioctl::Manage(&mut reply)), Err(Errno::INVAL));
-        // A call that every file takes and whose answer is in the argument: bytes from here to the end.
+        // Every file supports this call; its argument receives the number of bytes from here to the end.
         let content = memfd_create("content", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&content, 5).unwrap();
         let mut unread = [0; 4];

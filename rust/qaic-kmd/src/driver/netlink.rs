@@ -43,7 +43,7 @@ impl KernelEvents {
     fn listen_to(group: u32) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(KOBJECT_UEVENT))?;
-        // Only a wish: with less, `ENOBUFS` comes sooner.
+        // Optional: with a smaller buffer, `ENOBUFS` occurs earlier.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES);
         bind(&socket, &SocketAddrNetlink::new(0, group))?;
         let socket = Arc::new(socket);
@@ -57,7 +57,7 @@ impl KernelEvents {
         let (_, len, sender) = recvfrom(&*self.socket, &mut self.message[..], RecvFlags::TRUNC)?;
         let port =
             sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok()).map(|sender| sender.pid());
-        // One that did not fit is none of the kernel's.
+        // A longer message is not from the kernel.
         Ok(self.message.get(..len).and_then(|message| event_from(port, message)))
     }
 }
@@ -72,7 +72,7 @@ impl EventSource for KernelEvents {
         let began = Instant::now();
         let mut others = 0;
         loop {
-            // Available data are fetched even without time to wait.
+            // Fetches available data even with a time limit of 0.
             match self.take() {
                 Ok(Some(event)) => return Ok(Some(event)),
                 Ok(None) | Err(Errno::INTR) => {
@@ -104,7 +104,7 @@ fn readable(socket: &OwnedFd, limit: Duration) -> Result<(), Errno> {
 }
 
 fn poll_for(files: &mut [PollFd<'_>], limit: Option<Duration>) -> Result<(), Errno> {
-    // A limit beyond the kernel's is none.
+    // The kernel cannot represent the limit, so the wait is unlimited.
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(files, limit.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -130,19 +130,19 @@ impl Readiness for SocketReadiness {
             thread::sleep(limit.map_or(BROKEN_PAUSE, |limit| limit.min(BROKEN_PAUSE)));
         }
         if !files[1].revents().is_empty() {
-            // Takes all wakes at once. Another thread may have, which is as well.
+            // Takes all wakes together. Another thread may have taken them already.
             let _ = read(&self.wakes, &mut [0_u8; 8]);
         }
     }
 
     fn wake(&self) {
-        // Fails only when there are more than can be counted, which wakes as well.
+        // Fails only at the maximum of the counter, which wakes the thread too.
         let _ = write(&self.wakes, &1_u64.to_ne_bytes());
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::print_stderr)] // why a test could not be made
+#[allow(clippy::print_stderr)] // reports why a test is skipped
 mod tests {
     use rustix::net::{SendFlags, getsockname, sendto};
 
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn wait_beside_other_messages_ends_in_time() {
         let Some((mut events, mut sender)) = pair(0) else { return };
-        // To no group, but to this listener alone.
+        // Sent to this listener only, not to a group.
         sender.to = SocketAddrNetlink::try_from(getsockname(&*events.socket).unwrap()).unwrap();
         let readiness = events.readiness();
         assert_eq!(events.next(Duration::ZERO), Ok(None));

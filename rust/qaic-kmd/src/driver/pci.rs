@@ -39,7 +39,7 @@ impl PciAddress {
 
 /// Returns the device id if the function called `name` in a folder of PCI devices is a card.
 pub(crate) fn card_id(devices: impl AsFd, name: &str) -> Option<u16> {
-    // All but a few functions of a machine end here, at one small file each.
+    // Almost all functions of a machine are excluded here, after one small file each.
     id(&devices, name, "vendor").filter(|vendor_id| *vendor_id == VENDOR_ID)?;
     let device_id = id(&devices, name, "device")?;
     CARDS.iter().any(|(card, _)| *card == device_id).then_some(device_id)

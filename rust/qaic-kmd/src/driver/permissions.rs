@@ -81,7 +81,7 @@ impl NodePermissions {
             );
         }
         if identity.gids.contains(&gid) {
-            // The first class that fits decides, and that of the owner comes before that of the group.
+            // The first matching class decides; the owner comes before the group.
             return format!("{facts}, which exclude its owner: `sudo chmod u+rw {path}`");
         }
         let Some(group_name) = group_name else {
@@ -160,7 +160,7 @@ struct AccountEntry<'list> {
 fn list(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // As far as it goes: without a name there is still the number.
+        // Names are optional: without one, the message contains the number.
         let _ = file.take(LIST_BYTES).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
@@ -287,7 +287,7 @@ mod tests {
         let explained = |path: &Path| permissions(&tree).explain_refusal(path);
         assert!(explained(&path).contains("0640"), "{}", explained(&path));
         assert!(explained(&tree.root().join("none")).contains("cannot be examined"));
-        // Without lists there are numbers.
+        // Without the lists, the message contains numbers.
         let bare = NodePermissions::at(&tree.root().join("nowhere"));
         let ownership = Ownership { mode: 0o660, uid: 0, gid: 44 };
         let text = bare.explain_for(&path, ownership, &Identity { uid: 1, gids: vec![1] });

@@ -15,7 +15,7 @@ use crate::Errno;
 #[derive(Debug)]
 pub(super) struct HeldSignals {
     before: SigSet,
-    // The mask is the thread's.
+    // The mask belongs to the thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -30,7 +30,7 @@ impl HeldSignals {
 
 impl Drop for HeldSignals {
     fn drop(&mut self) {
-        // It fails for a wrong way alone.
+        // Fails only for an invalid `how`.
         let _ = self.before.thread_set_mask();
     }
 }

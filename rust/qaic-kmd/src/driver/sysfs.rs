@@ -72,7 +72,7 @@ impl Sysfs {
             pci: Some(pci::info(&devices, name, *device_id)),
         });
         let is_card = |part: &str| cards.iter().any(|(_, name, _)| name == part);
-        // Nodes of other drivers are below no card.
+        // Nodes of other drivers are not below a card.
         let derived = entries
             .iter()
             .filter(|entry| !is_card(&entry.parent))
@@ -227,7 +227,7 @@ mod tests {
         tree.function("0000:09:00.0", 0x17CB, 0xA100);
         tree.node("accel0", "0001:00:00.0");
         tree.node("accel10", "0000:09:00.0");
-        // The one in the middle is still starting, or has no driver.
+        // The second card is still starting, or has no driver.
         assert_eq!(
             places(&tree),
             [
@@ -298,7 +298,7 @@ mod tests {
         let found = Sysfs::at(tree.root());
         let (first, second) = (&found.cards()[0], &found.cards()[1]);
         assert_eq!(found.path(first), first.path);
-        // Both are reset, and the second is the first to come back.
+        // Both are reset, and the second one returns first.
         tree.remove("sys/class/accel/accel0");
         tree.remove("sys/class/accel/accel1");
         assert_eq!(found.path(first), None);

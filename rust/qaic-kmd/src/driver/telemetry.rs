@@ -36,7 +36,7 @@ impl Sysfs {
     /// root.
     pub(crate) fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
         let folder = self.folder(node).ok_or(Errno::OPNOTSUPP)?;
-        // The controller's number is its own, so it is looked for below the card.
+        // The number of the controller is unrelated to the card's, so it is searched below the card.
         for controller in numbered(&folder, "mhi") {
             let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             match openat(CWD, controller.join("soc_reset"), flags, Mode::empty()) {

@@ -15,7 +15,7 @@ pub const SKIP_CHANNEL: i32 = 0xFE;
 /// Returns a transaction with a command, and the data that follows the command's fixed part.
 pub fn passthrough<C: Numbered>(command: &C, rest: &[u8]) -> Vec<u8> {
     let command = bytemuck::bytes_of(command);
-    // The kernel takes lengths that are multiples of 8 only.
+    // The kernel accepts only lengths that are multiples of 8.
     let len = size_of::<Header>() + (command.len() + rest.len()).next_multiple_of(8) + TRAILING_BYTES;
     let header = Header { kind: PASSTHROUGH_FROM_USER, len: u32::try_from(len).unwrap_or(u32::MAX) };
     let mut bytes = [bytemuck::bytes_of(&header), command, rest].concat();

@@ -88,7 +88,7 @@ pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
 fn transaction(kind: u32, body: &[u8]) -> Result<Transaction<'_>, ReplyError> {
     Ok(match kind {
         PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE => Transaction::Passthrough(body),
-        // Its last field, which the kernel passes on, is not used here.
+        // The last field, which the kernel passes on, is unused.
         ACTIVATE_FROM_DEVICE => {
             let least = offset_of!(ChannelReply, dbc_id) + size_of::<u32>();
             Transaction::Channel(read("transaction of an activation", body, least)?)

@@ -44,11 +44,11 @@ impl Log {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(TranscriptError::Busy { path }),
-            // Not every file system can.
+            // Some file systems do not support locks.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(io(error)),
         }
-        // A pipe or a terminal is as good as a file, and has no length.
+        // A pipe or a terminal is allowed too, and has no length.
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             file.set_len(0).map_err(io)?;
         }
@@ -69,7 +69,7 @@ impl Log {
     ///
     /// A forked process also has this object, but its calls do not belong to the transcript.
     pub(super) fn write(&self, mut line: Line) {
-        // Before the lock: a thread that held it when the process was forked does not exist here.
+        // Checked before the lock, which a thread of the parent may hold forever in a forked process.
         if std::process::id() != self.process_id {
             return;
         }

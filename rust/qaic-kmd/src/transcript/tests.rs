@@ -116,7 +116,7 @@ impl KernelFile {
                 (command[0], command[2], command[3]) = (10, 5, 3);
                 ([transaction(3, &command), transaction(8, &[0, 3, 0, 0])].concat(), 2, Ok(()))
             }
-            // The kernel keeps its own part and counts it.
+            // The kernel keeps its part and counts it.
             11 => (transaction(3, &[12, 0]), 2, Ok(())),
             15 => return Err(Errno::TIMEDOUT),
             id => (transaction(3, &[id + 1, 0]), 1, Ok(())),
@@ -152,7 +152,7 @@ impl AccelFile for KernelFile {
     }
 }
 
-/// A file that is gone when this is.
+/// A file that is removed on drop.
 struct TranscriptFile(PathBuf);
 
 impl TranscriptFile {
@@ -208,7 +208,7 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
     let file = kmd.open(&nodes[0]).unwrap();
     let file = &*file;
     answers.push(format!("{:?}", calls::driver_interface(file)));
-    // Somewhere else in memory each time.
+    // At another address in memory each time.
     let image = vec![process_id.to_le_bytes()[3]; 9].into_boxed_slice();
     answers.push(manage(file, message::status_query()));
     answers.push(manage(file, message::load_constants(process_id, &[1; 24]).unwrap()));
@@ -515,7 +515,7 @@ proptest! {
             sent.extend([&kind.to_le_bytes(), &len.to_le_bytes(), &body[..]].concat());
         }
         let found = observed_data(&sent);
-        // Volatile bytes apart, the bytes are there as they were sent.
+        // All bytes except the volatile ones are as sent.
         prop_assert_eq!(found.len(), sent.len());
         for (at, (found, sent)) in found.iter().zip(&sent).enumerate() {
             prop_assert!(found == sent || *found == 0, "byte {}", at);
