@@ -24,7 +24,7 @@ fn epoch() -> Epoch {
 /// Nanoseconds since the start of the clock.
 pub fn now_ns() -> u64 {
     let elapsed = if cfg!(loom) { Duration::from_nanos(1) } else { epoch().begin.elapsed() };
-    // Enough for 584 years.
+    // Sufficient for 584 years.
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -16,7 +16,7 @@ impl Durations {
 
     /// Returns the recent duration of an inference with these shapes.
     pub(crate) fn of(&self, variant: usize) -> u64 {
-        // Relaxed: a guess, which publishes nothing.
+        // Relaxed: an estimate, which publishes no data.
         self.0.get(variant).map_or(u64::MAX, |typical| typical.load(Ordering::Relaxed))
     }
 
@@ -61,7 +61,8 @@ mod tests {
         }
     }
 
-    /// Whatever was known before, the next goes to a worker, and one that is short there counts at once.
+    /// Regardless of earlier durations, the next inference goes to a worker, and a short one there counts
+    /// immediately.
     #[test]
     fn duration_of_one_that_was_called_away_is_long_until_another_is_short() {
         let durations = Durations::new(1);

@@ -4,7 +4,7 @@
 //! parent held stay locked, and threads that would answer do not exist. Each object therefore remembers the process
 //! that created it. In another process, the object refuses to work before it touches a lock.
 
-// A model checker has no use for statics, and cannot make them.
+// Model checkers cannot create statics.
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Error;
@@ -38,7 +38,7 @@ impl Default for ForkGuard {
 impl ForkGuard {
     /// Creates a guard for objects that this process creates.
     pub fn new() -> Self {
-        // The only writer is the child's only thread, before it continues.
+        // The only writer is the child's single thread, before it continues.
         Self(GENERATION.load(Ordering::Relaxed))
     }
 

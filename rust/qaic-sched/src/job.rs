@@ -125,7 +125,7 @@ pub struct Task<J> {
     job: J,
     // Held while the inference is on a device, or about to be.
     permit: Option<Permit>,
-    // Time that threads spent on the inference so far, where it is timed.
+    // Time that threads have spent on the inference, if it is measured.
     spent_ns: Option<u64>,
     begun: u32,
 }
@@ -162,7 +162,7 @@ impl<J: Job> Task<J> {
         request: &Request<J>,
         check: Option<CancellationCheck<'_>>,
     ) -> Result<(), J::Error> {
-        // Another thread may have started it and was then interrupted.
+        // Another thread may have started the inference before it was interrupted.
         self.spent_ns = self.spent_ns.map(|_| 0);
         self.timed(|job| job.run(request, check))
     }

@@ -8,7 +8,7 @@
 //! loom's synchronization and runs its models (`rust/qaic-sync/loom/scheduler.rs`).
 #![forbid(unsafe_code)]
 
-// The job of the tests serves examples and models too.
+// Examples and models include the job of the tests.
 #[cfg(test)]
 extern crate self as qaic_sched;
 

@@ -15,9 +15,9 @@ pub(crate) const MOST_PER_THREAD: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct OnDevice {
     order: Ring,
-    // Requests that a thread took and left to the device again: older than the others.
+    // Requests that a thread took and returned to the device; they are older than the others.
     returned: Ring,
-    // Permits that exist.
+    // Number of existing permits.
     permits: Arc<AtomicU32>,
 }
 
@@ -45,7 +45,8 @@ impl OnDevice {
 
     /// Returns whether fewer than `most` inferences are on the device, for a thread that is about to sleep.
     pub(crate) fn has_room(&self, most: u32) -> bool {
-        // RMW: either this sees that a permit was dropped, or the thread that drops it sees what the caller saw in the queue.
+        // RMW: either this thread sees that a permit was dropped, or the thread that drops it sees the queue as the
+        // caller saw it.
         self.permits.fetch_add(0, Ordering::AcqRel) < most
     }
 
@@ -59,7 +60,7 @@ impl OnDevice {
     /// Adds the entry of a request, after the list's bit was set in its state word.
     pub(crate) fn push(&self, number: u32, is_returned: bool) {
         let list = if is_returned { &self.returned } else { &self.order };
-        // Where a program has more exec objects than it has room for, until another thread takes an entry.
+        // If a program has more exec objects than the list has room for, waits until another thread takes an entry.
         while list.push(number).is_err() {
             yield_now();
         }

@@ -41,25 +41,27 @@ pub const INFERENCE: &str = "an inference";
 #[derive(Debug)]
 pub struct Request<J: Job> {
     state: RequestState,
-    // Empty while the owner of the running inference has it, and between two exec objects.
+    // Empty while the owner of the running inference has the task, and while the request has no exec object.
     task: Slot<Task<J>>,
-    // Number among the requests of its scheduler, and the run queue of its activation.
+    // Number of the request in its scheduler, and the run queue of its activation.
     number: u32,
     queue: u32,
-    // Combination of shapes of the inference that was started last.
+    // Combination of shapes of the inference that started last.
     variant: AtomicU32,
-    // When it counts as stuck, on the process's clock; 0 while nothing limits it. Its owner clears it before it completes.
+    // Time at which the inference exceeds its limit, on the process's clock; 0 without a limit. The owner clears it
+    // before completion.
     deadline_ns: AtomicU64,
-    // After how long that is.
+    // Time limit of the inference.
     limit_ms: AtomicU64,
-    // Time at which the caller's thread, which runs it, must continue; 0 on other threads, CALLED_AWAY afterwards.
+    // Time at which the caller's thread must stop running the inference and continue; 0 on other threads, CALLED_AWAY
+    // afterwards.
     guard_ns: AtomicU64,
     // Reason why the last inference failed; read if the state word reports a failure.
     failure: Mutex<Option<J::Error>>,
     canceller: Mutex<Option<Arc<dyn Canceller>>>,
-    // How long an inference may take.
+    // Maximum duration of an inference.
     limit: Option<Duration>,
-    // The inference set that it belongs to, and its number there.
+    // The inference set of the request, and its number there.
     lists: OnceLock<(Arc<RequestLists>, u32)>,
 }
 
@@ -169,7 +171,7 @@ impl<J: Job> Request<J> {
     /// Changes the job while no inference is in flight, and prevents inferences from beginning meanwhile.
     pub fn edit<T>(&self, change: impl FnOnce(&mut J) -> T) -> Result<T, Error> {
         self.state.edit().map_err(|_| Error::InFlight)?;
-        // Also after a panic in `change`.
+        // The task also returns after a panic in `change`.
         let mut edited = Edited { request: self, task: self.task.take() };
         match &mut edited.task {
             Some(task) => Ok(change(task)),
@@ -307,7 +309,8 @@ impl<J: Job> Request<J> {
 
     /// Deadline of the inference in flight; `None` if it has no time limit.
     pub(crate) fn deadline(&self) -> Option<(Generation, u64)> {
-        // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation shows.
+        // The word is read first: a deadline that is read afterwards is of this inference, or of a later one, which
+        // the generation shows.
         let generation = self.state.under_way()?;
         let deadline_ns = self.deadline_ns.load(Ordering::Acquire);
         (deadline_ns != 0).then_some((generation, deadline_ns))

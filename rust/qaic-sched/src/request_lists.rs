@@ -21,11 +21,11 @@ use qaic_sync::{Collected, EventCount, FreeList, IdIndex, ReadyList, Ring};
 /// ```
 #[derive(Debug)]
 pub struct RequestLists {
-    // The latest first: its memory is still in the cache.
+    // Last in, first out: recently used memory is still in the cache.
     available: ReadyList<FreeList>,
-    // In the order in which they ended.
+    // In the order in which the inferences ended.
     completed: ReadyList<Ring>,
-    // Of those that were submitted and not collected.
+    // Ids of submitted requests that were not collected.
     ids: IdIndex,
 }
 
@@ -58,7 +58,7 @@ impl RequestLists {
     /// request, by its number, so that its collection wakes the threads that wait until no request is outstanding.
     pub fn collected(&self, number: u32, collected: Collected, await_another: impl Fn(u32) -> bool) {
         self.ids.remove(number);
-        // A thread that still waits has marked this inference, so it is seen; a mark that was left behind goes no further.
+        // A thread that still waits has marked this inference and therefore sees it; a stale mark is removed.
         if collected.was_awaited && self.is_awaited() && self.ids.find(await_another).is_none() {
             self.settled();
         }
@@ -103,7 +103,7 @@ impl RequestLists {
     /// false while the calling thread listens for completions, the thread is notified once there is nothing to wait
     /// for. `await_one` requests that notification from the inference with a number.
     pub fn is_settled(&self, is_outstanding: impl Fn(u32) -> bool, await_one: impl Fn(u32) -> bool) -> bool {
-        // A thread that is not listening need not be notified: it asks again before it sleeps.
+        // A thread that does not listen need not be notified: it checks again before it sleeps.
         let found = if self.is_awaited() { self.ids.find(await_one) } else { self.ids.find(is_outstanding) };
         found.is_none()
     }
@@ -225,7 +225,7 @@ mod tests {
                 }
                 prop_assert_eq!(set.is_settled(), outstanding.iter().all(Option::is_none));
             }
-            // No thread listens, so none pays.
+            // No thread listens, so no marks are needed.
             prop_assert_eq!(set.marks.get(), 0);
         }
     }
@@ -263,7 +263,7 @@ mod tests {
                 None
             });
             assert_eq!((settled, looks), (Some(()), 2));
-            // A later collection pays nothing for that thread.
+            // A later collection has no cost for that thread.
             let marks = set.marks.get();
             set.submit(0, 8);
             set.complete(0);
@@ -304,7 +304,7 @@ mod tests {
             if looks == 1 {
                 assert!(!set.is_settled());
                 for number in [3, 0, 2, 1] {
-                    // What it shows are its notifications.
+                    // The debug output shows the number of notifications.
                     let events = format!("{:?}", set.lists.for_completed());
                     assert!(set.state(number).is_outstanding());
                     set.state(number).complete(false);

@@ -53,7 +53,7 @@ impl<J: Job> Requests<J> {
             .map_err(|most| Error::TooManyRequests { most })?;
         let request = Arc::new(Request::new(number, queue, self.limit));
         let (segment, index) = place(number);
-        // Numbers are below `1 << NUMBER_BITS`, which have a place.
+        // Numbers are below `1 << NUMBER_BITS`, and each of those has a place.
         let segment = self.segments.get(segment).ok_or(Error::NoJob { number })?;
         let segment =
             segment.get_or_init(|| (0..segment_len(place(number).0)).map(|_| OnceLock::new()).collect());

@@ -147,12 +147,12 @@ pub(crate) struct Shared<J: Job> {
     pub(crate) requests: Requests<J>,
     pub(crate) queues: RunQueues,
     pub(crate) state_access: StateAccess,
-    // `None` where each inference is run at once.
+    // `None` if each inference runs immediately.
     on_device: Option<OnDevice>,
     pub(crate) durations: Durations,
     pub(crate) workers: Workers,
     pub(crate) watchdog: Watchdog,
-    // Callers that sleep until an inference ends, on a pipelined device.
+    // Number of callers that sleep until an inference ends, on a pipelined device.
     sleeping_callers: AtomicU32,
     is_stopping: AtomicBool,
 }
@@ -237,7 +237,8 @@ impl<J: Job> Scheduler<J> {
             // A completion callback must run even if no caller waits.
             let is_for_workers = task.has_completion();
             shared.hand_over(on_device, request, task, permit);
-            // RMW: either this sees the caller that is about to sleep, or that caller sees what is on the device.
+            // RMW: either this thread sees the caller that is about to sleep, or that caller sees the inferences on
+            // the device.
             if is_for_workers || shared.sleeping_callers.fetch_add(0, Ordering::AcqRel) > 0 {
                 shared.call_worker();
             }
@@ -351,7 +352,7 @@ impl<J: Job> Scheduler<J> {
             if let Some(taken) = take() {
                 return Some(Some(taken));
             }
-            // What came before this caller counted as asleep is for this caller.
+            // Handles inferences that arrived before this caller was counted as asleep.
             (std::mem::take(&mut is_first) && shared.has_work()).then_some(None)
         });
         taken.flatten()
@@ -403,7 +404,8 @@ impl<J: Job> Scheduler<J> {
 
 impl<J: Job> Drop for Scheduler<J> {
     fn drop(&mut self) {
-        // The threads of a forked process's parent are not here: joining would wait forever, and locks may be held for good.
+        // The threads of a forked process's parent do not exist here: a join would never end, and locks may be held
+        // forever.
         if self.fork_guard.is_current() {
             self.shared.stop();
         }
@@ -527,7 +529,7 @@ impl<J: Job> Shared<J> {
     /// Runs the next queued request.
     fn run_next(self: &Arc<Self>) -> bool {
         let Some(taken) = self.queues.take() else { return false };
-        // A worker may have been woken for several that came at once.
+        // A worker may have been woken for several inferences that arrived together.
         if !self.queues.is_empty() {
             self.call_worker();
         }
@@ -628,7 +630,7 @@ impl<J: Job> Shared<J> {
             && let Ok(task) = request.take_task()
         {
             self.hand_over(on_device, request, task, permit);
-            // The caller of that inference may sleep, and the calling thread may go.
+            // The caller of that inference may sleep, and the calling thread may leave.
             self.call_worker();
         }
         true
@@ -681,7 +683,7 @@ impl<J: Job> Shared<J> {
             Finished::LeftToDevice => {
                 request.put_task(task);
                 self.leave_to_device(on_device, request, true);
-                // The caller no longer waits for it.
+                // The caller no longer waits for the inference.
                 self.call_worker();
                 false
             }

@@ -122,11 +122,11 @@ mod tests {
         assert!(!access.is_granted(wanted) && !access.is_granted(unwanted));
         assert!(access.grant(wanted));
         assert!(access.is_granted(wanted) && !access.is_granted(unwanted));
-        // It has the turn, so it cannot leave the ticket behind.
+        // The access has the turn, so it cannot abandon the ticket.
         assert!(!access.abandon(wanted));
         assert!(access.abandon(unwanted));
         assert!(!access.abandon(unwanted));
-        // The ticket that was left behind is free with its turn.
+        // The abandoned ticket becomes free with its turn.
         assert!(!access.grant(unwanted));
         assert_eq!(access.take(), Some(unwanted));
         assert!(!access.is_granted(unwanted));

@@ -92,9 +92,9 @@ impl Deadline {
 pub struct WaitScope<'a> {
     deadline: Option<Deadline>,
     check: Option<CancellationCheck<'a>>,
-    // When the check is due; at once where it was never made.
+    // Time of the next check; `None` before the first one, which is due immediately.
     due: Option<Instant>,
-    // Whether anything was waited for yet.
+    // True after the first wait.
     has_waited: bool,
 }
 

@@ -14,10 +14,10 @@ use crate::{CANCEL_PERIOD, Error, Job, UNTIL_WOKEN, clock};
 /// A thread that sleeps until the earliest deadline of a request. The first deadline starts the thread.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    // Earliest time at which there is something to do, on the process's clock; MAX where nothing is watched.
+    // Earliest time at which the thread has work, on the process's clock; MAX without watched requests.
     next_ns: AtomicU64,
     woken: EventCount,
-    // Not dropped by itself: a forked process must not touch its parent's handle.
+    // Not dropped automatically: a forked process must not access its parent's handle.
     thread: ManuallyDrop<Mutex<Option<Thread>>>,
 }
 
@@ -28,8 +28,8 @@ impl Watchdog {
 
     /// Monitors a request that just received a deadline.
     pub(crate) fn watch<J: Job>(&self, shared: &Arc<Shared<J>>, deadline_ns: u64) {
-        // RMW: either this sees that the thread is awake for an earlier one, and the thread then sees the request's deadline;
-        // or the thread sleeps and is woken.
+        // RMW: either the thread is awake for an earlier deadline and then sees the request's deadline, or it sleeps
+        // and this call wakes it.
         if self.next_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns {
             return;
         }
@@ -55,7 +55,7 @@ impl Watchdog {
         };
         match Thread::spawn("qaic-watchdog".to_owned(), life) {
             Ok(handle) => *thread = Some(handle),
-            // The threads that wait enforce their own deadlines.
+            // Waiting threads enforce their own deadlines.
             Err(error) => shared.warn(&format!("cannot start the thread that enforces time limits: {error}")),
         }
     }
@@ -64,7 +64,7 @@ impl Watchdog {
     pub(crate) fn stop(&self) {
         let handle = self.thread.lock().take();
         self.woken.notify_all();
-        // The last reference to the scheduler may be one that the thread held.
+        // The thread itself may have held the last reference to the scheduler.
         if let Some(thread) = handle.filter(|thread| !thread.is_current()) {
             thread.join();
         }
@@ -75,7 +75,7 @@ impl Watchdog {
 fn watch<J: Job>(shared: &Arc<Shared<J>>) {
     let watchdog = &shared.watchdog;
     while !shared.is_stopping() {
-        // From here on a request with a new deadline wakes this thread. RMW: see `Watchdog::watch`.
+        // From here on, a request with a new deadline wakes this thread. RMW: see `Watchdog::watch`.
         watchdog.next_ns.swap(u64::MAX, Ordering::AcqRel);
         let next_ns = enforce(shared);
         watchdog.next_ns.fetch_min(next_ns, Ordering::AcqRel);
@@ -98,7 +98,7 @@ fn enforce<J: Job>(shared: &Arc<Shared<J>>) -> u64 {
     let mut next_ns = u64::MAX;
     for request in shared.requests.iter() {
         if let Some(guard_ns) = request.guard_ns() {
-            // Until it lets go of its caller: a device may overlook it.
+            // Repeats until the caller's thread is released, because a device may ignore the request.
             next_ns = next_ns.min(if request.call_away(guard_ns, now_ns) {
                 clock::after(CANCEL_PERIOD)
             } else {
@@ -111,13 +111,13 @@ fn enforce<J: Job>(shared: &Arc<Shared<J>>) -> u64 {
             continue;
         }
         request.ask_to_end(generation, Reason::TimedOut);
-        // One that no thread works on ends here, without waiting for the device.
+        // An inference without a thread ends here, without a wait for the device.
         if request.state().claim(generation) {
             request.fail(Error::Interrupted.into());
         } else if request.state().take_from_device(generation) {
             shared.finish(request, None);
         }
-        // A device may overlook it.
+        // A device may ignore the request.
         next_ns = next_ns.min(clock::after(CANCEL_PERIOD));
     }
     next_ns

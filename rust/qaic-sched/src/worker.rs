@@ -16,7 +16,7 @@ pub(crate) struct Workers {
     idle: EventCount,
     most: AtomicU32,
     spawned: AtomicU32,
-    // Not dropped by themselves: a forked process must not touch its parent's handles.
+    // Not dropped automatically: a forked process must not access its parent's handles.
     handles: ManuallyDrop<Mutex<Vec<Thread>>>,
 }
 
@@ -66,7 +66,7 @@ impl Workers {
     }
 
     fn spawn<J: Job>(&self, shared: &Arc<Shared<J>>) {
-        // In one step: a worker that saw one too many would take itself for surplus.
+        // Counts in one step: a worker that saw a count over the limit would end as surplus.
         let more = |spawned| (spawned < self.most()).then(|| spawned + 1);
         if shared.is_stopping() {
             return;
@@ -97,7 +97,7 @@ impl Workers {
     pub(crate) fn stop(&self) {
         let handles = mem::take(&mut *self.handles.lock());
         self.idle.notify_all();
-        // The last reference to the scheduler may be one that a worker held.
+        // A worker may have held the last reference to the scheduler.
         handles.into_iter().filter(|thread| !thread.is_current()).for_each(Thread::join);
     }
 }
@@ -107,13 +107,14 @@ fn work<J: Job>(shared: &Arc<Shared<J>>) {
     let workers = &shared.workers;
     while !shared.is_stopping() {
         if workers.is_surplus() {
-            // The call that woke this worker was for one that may work.
+            // The call that woke this worker was for a worker within the limit.
             if shared.has_work() {
                 shared.call_worker();
             }
             return;
         }
-        // What an inference does is caught below this; nothing ends a worker, which would take its place along.
+        // Errors of inferences are caught in deeper layers. A panic must not end a worker, because its place would be
+        // lost.
         match catch_unwind(AssertUnwindSafe(|| shared.work(None))) {
             Ok(true) => {}
             Ok(false) => {

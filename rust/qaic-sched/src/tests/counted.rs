@@ -1,18 +1,18 @@
-// A job whose executions are counted, and end as a test says. Examples and models include this file too.
+// A job that counts its executions and lets the test end them. Examples and models include this file too.
 
 use std::sync::Arc;
 
 use qaic_sched::{CancellationCheck, Canceller, Error, Executor, Finished, Job, Request, SchedulerOptions};
 use qaic_sync::atomic::{AtomicBool, AtomicU32, Ordering, yield_now};
 
-/// A device whose executions end at once, unless a test says otherwise.
+/// A device whose executions end immediately by default.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     /// Executions that have begun.
     pub(crate) began: AtomicU32,
     /// Executions that are under way.
     pub(crate) executing: AtomicU32,
-    /// True while no execution ends by itself.
+    /// True while executions wait for their release.
     pub(crate) is_held: AtomicBool,
     /// Executions to come that end only when they are asked to.
     pub(crate) stuck: AtomicU32,
@@ -20,7 +20,7 @@ pub(crate) struct Device {
     pub(crate) is_bounded: bool,
     /// True if an execution occupies a CPU of the host.
     pub(crate) is_host: bool,
-    /// True if the device works by itself.
+    /// True if the device is asynchronous.
     pub(crate) is_queue: bool,
 }
 

@@ -48,7 +48,7 @@ fn submit(
     scheduler.submit(request, task, begun.generation, limit.and_then(Deadline::after))
 }
 
-/// Puts an inference into its run queue, whatever a submission would have done, and calls no worker.
+/// Pushes an inference into its run queue directly, and calls no worker.
 fn queue_up(scheduler: &Scheduler<Counted>, request: &Request<Counted>) {
     let (task, begun) = begin(request);
     request.put_task(task);
@@ -63,7 +63,7 @@ fn queue_all(scheduler: &Scheduler<Counted>, requests: &[Arc<Request<Counted>>])
     }
 }
 
-/// Returns whether an inference ends by itself: nothing here works on behalf of it.
+/// Returns true if an inference ends without further calls.
 fn ends(request: &Request<Counted>) -> bool {
     let state = request.state();
     let began = Instant::now();
@@ -135,7 +135,7 @@ fn device_that_works_by_itself_is_given_several_inferences_unless_state_is_retai
 
 #[test]
 fn threads_are_gone_with_their_scheduler() {
-    // A thread that nothing waits for is often gone in time.
+    // A thread is often finished before a wait for it begins.
     for _ in 0..50 {
         let scheduler = scheduler(&device());
         let shared = &scheduler.shared;
@@ -164,7 +164,7 @@ fn there_is_one_watchdog_and_none_for_a_scheduler_that_stops() {
     assert_eq!(Arc::strong_count(&stopping.shared), 1);
 }
 
-/// One that looks again and again would be found between two looks.
+/// Repeats until the number is stable: a thread that polls could be found between two checks.
 fn sleeps(sleeping: impl Fn() -> u32) {
     until(|| sleeping() == 1);
     for look in 0..2_000 {
@@ -194,7 +194,7 @@ fn inference_that_came_during_a_turn_begins_after_it() {
     scheduler.with_turn(0, &mut WaitScope::default(), || queue_up(&scheduler, &request)).unwrap();
     assert!(ends(&request));
     request.outcome().unwrap();
-    // Nothing waits, so no further worker is called for a turn that ends.
+    // No inference waits, so the end of a turn calls no further worker.
     assert!(scheduler.shared.queues.is_empty());
 }
 
@@ -252,13 +252,13 @@ fn wait_for_a_turn_that_is_given_up_takes_none() {
             let given_up = scheduler.with_turn(0, &mut until(Duration::ZERO), || ());
             assert!(matches!(given_up, Err(Error::Timeout { .. })));
             assert!(scheduler.shared.queues.try_turn(0).is_none());
-            // Its ticket is in the queue.
+            // The ticket is in the queue.
             let ticket = access.take().unwrap();
             assert_eq!(ticket, 1);
             access.give_back(ticket);
         })
         .unwrap();
-    // Behind it in the queue, so after it was let go of.
+    // Queued after the abandoned ticket, so it runs after the release of the turn.
     scheduler.with_turn(0, &mut until(LONG), || ()).unwrap();
     let free = std::iter::from_fn(|| access.take()).count();
     assert_eq!(free, TICKETS as usize);
@@ -308,9 +308,9 @@ fn caller_that_waits_works_on_the_queue_where_there_is_no_worker() {
     assert!(shared.workers.are_missing());
     assert!(scheduler.help(&mut || false));
     assert!(!requests[0].state().is_in_flight());
-    // The first inference left another in the queue, and called a worker for it.
+    // The first inference left another one in the queue, and called a worker for it.
     assert!(ends(&requests[1]));
-    // With a worker, it is for that one.
+    // If there is a worker, it runs the inference.
     queue_up(&scheduler, &requests[0]);
     assert!(!scheduler.help(&mut || false));
     shared.call_worker();
@@ -414,7 +414,8 @@ fn inference_handed_over_by_another_thread_ends_without_that_thread() {
     assert_eq!(requests[1].outcome(), Ok(()));
 }
 
-/// One call may be for several inferences that came at once: the worker that takes the first gets another for the next.
+/// One call may be for several inferences that arrived together: the worker that takes the first one calls another
+/// for the next.
 #[test]
 fn worker_that_leaves_more_in_the_queue_calls_another() {
     let device = device();
@@ -428,7 +429,7 @@ fn worker_that_leaves_more_in_the_queue_calls_another() {
     assert!(requests.iter().all(|request| ends(request)));
 }
 
-/// A worker that may no longer work sleeps beside those that may: each call reaches one that does.
+/// A worker over the limit sleeps together with the others: each call reaches a worker within the limit.
 #[test]
 fn inferences_are_run_whatever_the_numbers_of_workers_were() {
     let device = device();
@@ -452,7 +453,7 @@ fn inferences_are_run_whatever_the_numbers_of_workers_were() {
             shared.call_worker();
             assert!(ends(&requests[0]), "inference {round} with {fewer} of {threads} workers");
         }
-        // No more than may run at a time do.
+        // Only as many run as the limit allows.
         hold(&device, true);
         queue_all(&scheduler, &requests);
         shared.call_worker();
