@@ -186,7 +186,7 @@ impl Card {
     pub(crate) fn new(index: u32, options: &Arc<EmuOptions>, events: &Arc<EventBroadcast>) -> Self {
         let (major, minor) = options.firmware.transport_version;
         let state = CardState {
-            // The kernel takes cards of this protocol only.
+            // The kernel accepts only cards of this protocol.
             is_online: major == 5 && minor == 0,
             resets: 0,
             stops: 0,
@@ -297,7 +297,7 @@ impl Card {
         let mut state = self.lock();
         let mut cleanup = DeferredCleanup::default();
         for dbc_id in 0..DBC_COUNT {
-            // One that was given up stays in use: the driver looks for its owner, and there is none.
+            // The driver leaves a channel in use after it was given up, because it finds no owner.
             if state.dbcs[dbc_id as usize].owner == Some(user) {
                 // The state of the channel does not change, and no event reports that it is free.
                 cleanup.add(self.release_but_state(&mut state, dbc_id, Errno::PERM));
@@ -356,7 +356,7 @@ impl Card {
                     }
                 }
                 TimedEvent::Online if state.resetting > 0 => {
-                    // Not before its firmware has forgotten everything, which another thread is about.
+                    // Not before another thread has reset the firmware.
                     state.timeline.push((time, due));
                     break;
                 }

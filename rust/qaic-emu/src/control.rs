@@ -159,7 +159,7 @@ impl Control {
             expect(dbc.worker.is_none(), &|| format!("channel {dbc_id} has a thread"));
         }
         drop(state);
-        // Cores without power are the card's condition, and no resource in use.
+        // Cores without power are a condition of the card and not a resource in use.
         let usage = ResourceUsage { restarting: None, ..self.resource_usage() };
         expect(usage == self.fresh, &|| {
             format!("the firmware's resource tables say {usage:?}, not {:?}", self.fresh)

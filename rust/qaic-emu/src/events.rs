@@ -112,7 +112,7 @@ impl EventSource for EmuEvents {
 
 impl Readiness for Subscription {
     fn wait(&self, limit: Option<Duration>) {
-        // Later events may change until they are read again below, which counts as a change.
+        // Later events may change before they are read again below; that counts as a change.
         let before = self.channel.lock().schedules;
         let next_due = self.catch_up();
         let mut pending = self.channel.lock();

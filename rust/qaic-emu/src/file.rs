@@ -110,7 +110,7 @@ impl EmuFile {
         self.inject_fault(Trigger::Version, None)?;
         let version = &mut query.version;
         (version.major, version.minor) = self.options().driver_version;
-        // A date; `0` since drivers have none (`drm_version` in drm_ioctl.c).
+        // A date; newer drivers return `0` (`drm_version` in drm_ioctl.c).
         version.date_len = if self.options().profile == Profile::Old { 8 } else { 1 };
         version.desc_len = DESCRIPTION_BYTES;
         query.set_name(&self.options().driver_name);

@@ -75,7 +75,7 @@ impl EmuFile {
         drop(self.alive()?);
         let mut message = Message::default();
         if let Err(error) = take_apart(bytes, count, data, &mut message) {
-            // What came before has been done: the driver itself manages channels.
+            // Earlier parts have taken effect: the driver itself manages channels.
             self.give_up(&message)?;
             return Err(error);
         }
@@ -112,7 +112,7 @@ impl EmuFile {
         }
         corrupt(&mut replies, fault);
         if wire_bytes(&replies) > MANAGE_MAX_BYTES {
-            // It does not go into the buffer that the driver has for it, and is dropped.
+            // The reply exceeds the driver's buffer and is dropped.
             return self.await_reply(resets, stops, None);
         }
         reply.count = u32::try_from(replies.len()).unwrap_or(u32::MAX);
@@ -165,7 +165,7 @@ impl EmuFile {
                 return Err(if is_last { Errno::PERM } else { Errno::INVAL });
             }
             dbc.owner = None;
-            // No signal ends that.
+            // Signals do not end this wait.
             while state.dbcs[dbc_id as usize].waits > 0 {
                 let changed = self.card.changed.wait_timeout(state, SIGNAL_POLL);
                 drop(changed.unwrap_or_else(PoisonError::into_inner));
@@ -226,7 +226,7 @@ impl EmuFile {
         if is_same {
             return Ok(replies);
         }
-        // The reset ended the work of the firmware for its earlier users.
+        // The reset ended the firmware's work for its earlier users.
         self.card.firmware.terminate(wire_id);
         Err(Errno::IO)
     }
@@ -243,7 +243,7 @@ impl EmuFile {
             let (kind, body) = match &reply {
                 TransactionReply::Passthrough(body) => (PASSTHROUGH_FROM_DEVICE, &body[..]),
                 TransactionReply::Activate(channel) => (ACTIVATE_FROM_DEVICE, bytes_of(channel)),
-                // The driver keeps it to itself.
+                // The driver does not pass this reply on.
                 TransactionReply::Deactivate { status, dbc_id } => {
                     self.deactivated(*status, *dbc_id)?;
                     continue;
@@ -288,7 +288,7 @@ impl EmuFile {
         *ring_size = None;
         let card = &self.card;
         let mut state = self.await_release(dbc_id, resets)?;
-        // The driver takes every channel that it is given; one that is not there does nothing.
+        // The driver accepts any channel number; a missing channel has no effect.
         let found = card.firmware.channel(dbc_id);
         let dbc = &mut state.dbcs[dbc_id as usize];
         dbc.is_hung = found.is_none();
@@ -387,7 +387,7 @@ fn take_apart_transaction<'data>(
         DMA_FROM_USER => {
             let Dma { tag, size, .. } = read(body)?;
             let data = data.next().filter(|data| data.len() as u64 == size).ok_or(Errno::INVAL)?;
-            // Data after other data is taken for the rest of one transfer.
+            // The driver treats data after other data as the rest of one transfer.
             let rest = data.get(message.transferred..).filter(|rest| !rest.is_empty());
             let data = fetch(rest.ok_or(Errno::INVAL)?)?;
             message.transferred += data.len();
@@ -395,7 +395,7 @@ fn take_apart_transaction<'data>(
         }
         ACTIVATE_FROM_USER => {
             let SetUpChannel { queue_size, options, pad, .. } = read(body)?;
-            // The rings are in one buffer whose size has 32 bits.
+            // One buffer with a 32-bit size contains the rings.
             let ring_bytes = queue_size.checked_mul(68).and_then(|bytes| bytes.checked_add(256 + 4095));
             if queue_size == 0 || pad != 0 || ring_bytes.is_none() {
                 return Err(Errno::INVAL);
@@ -403,7 +403,7 @@ fn take_apart_transaction<'data>(
             message.ring_size = Some(queue_size);
             message.transactions.push(Transaction::Activate { queue_size, options });
         }
-        // The firmware is sent nothing of it.
+        // The driver sends nothing of this transaction to the firmware.
         DEACTIVATE_FROM_USER => {
             let TearDownChannel { dbc_id, pad } = read(body)?;
             if dbc_id >= DBC_COUNT || pad != 0 {

@@ -56,7 +56,7 @@ impl Resources {
     }
 
     /// Returns resources that were taken from this value.
-    #[allow(clippy::needless_pass_by_value)] // the owner gives the resource away
+    #[allow(clippy::needless_pass_by_value)] // the call consumes the resource
     pub(crate) fn give_back(&mut self, resources: Self) {
         let Self { cores, multicast_ids, semaphores, channels, ddr_bytes } = resources;
         debug_assert_eq!(self.cores & cores, 0, "given back twice");

@@ -56,7 +56,7 @@ fn hidden<'a>(message: &'a ManageBuffer<'_>, is_reply: bool) -> &'a [u8] {
     if is_reply { message.bytes() } else { &[] }
 }
 
-/// Everything that a runtime does with a card, whatever is answered on the way.
+/// All calls of a runtime to a card, regardless of the answers.
 fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     let node = kmd.enumerate().unwrap().remove(0);
     let mut to = Session { file: kmd.open(&node).unwrap(), answers: Vec::new() };
@@ -134,7 +134,7 @@ fn card(faults: &str) -> Arc<EmuKmd> {
     EmuKmd::new(EmuOptions { faults, profile: Profile::Ssr, ..EmuOptions::default() }).unwrap()
 }
 
-/// A file that is gone when this is.
+/// A file that is removed on drop.
 struct TranscriptFile(PathBuf);
 
 impl TranscriptFile {
@@ -188,7 +188,7 @@ fn recorded_messages_are_accepted_and_their_replies_parsed() {
         let reply = if command.starts_with("load_constants") { "load_constants" } else { command };
         assert!(of(&format!("{reply}_reply")), "{command}");
     }
-    // All calls went well.
+    // All calls succeeded.
     let status = format!("{:?}", NncStatus::SUCCESS);
     for answers in answers.iter().filter(|answers| answers.contains("NncStatus")) {
         assert!(answers.contains(&status), "{answers}");

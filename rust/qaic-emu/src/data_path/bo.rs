@@ -101,7 +101,7 @@ impl CardState {
         let bo_id = self.next_bo;
         self.next_bo += 1;
         let handles = &mut self.users.get_mut(&user).ok_or(Errno::NODEV)?.handles;
-        // The smallest that is free, from 1 on.
+        // Returns the smallest free handle from 1 on.
         let taken = handles.keys().zip(1_u32..).take_while(|(handle, next)| **handle == *next).count();
         let handle = u32::try_from(taken).map_err(|_| Errno::NOMEM)? + 1;
         handles.insert(handle, bo_id);
@@ -185,7 +185,7 @@ impl EmuFile {
         if dbc.is_restarting {
             return Err(Errno::PIPE);
         }
-        // Old kernels take the size from the call.
+        // Old kernels use the size from the call.
         let size = if is_old { size } else { bo.pages.bytes() };
         if size > bo.pages.bytes() {
             return Err(Errno::INVAL);

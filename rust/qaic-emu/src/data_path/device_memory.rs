@@ -140,7 +140,7 @@ fn chunks(address: u64, len: usize) -> impl Iterator<Item = Chunk> {
             return None;
         }
         let at = address.wrapping_add(done as u64);
-        // Below the size of a page, so no cut.
+        // Below the page size, so the cast loses no bits.
         #[allow(clippy::cast_possible_truncation)]
         let offset = (at % PAGE_BYTES as u64) as usize;
         let chunk =
@@ -160,7 +160,7 @@ mod tests {
 
     const BUDGET_PAGES: u64 = 5;
 
-    /// Ranges at and across the ends of pages, at the begin and the end of all addresses.
+    /// Ranges at and across page boundaries, and at both ends of the address space.
     fn ranges() -> impl Strategy<Value = (u64, usize)> {
         let begins = prop::sample::select(vec![0, 0x8000_0000, u64::MAX - 0xFFFF, 0x12_3456_0000]);
         (begins, 0..0x2_0000_u64, 0..0x1_2000_usize)

@@ -36,7 +36,7 @@ impl Pages {
     /// page.
     pub fn import(file: BorrowedFd<'_>) -> Result<Arc<Self>, Errno> {
         let status = fstat(file)?;
-        // The size of a dma-buf is known only by a seek to its end.
+        // Only a seek to its end shows the size of a dma-buf.
         let len = match u64::try_from(status.st_size) {
             Ok(0) | Err(_) => seek(file, SeekFrom::End(0)).map_err(|_| Errno::INVAL)?,
             Ok(len) => len,

@@ -128,7 +128,7 @@ impl EmuFile {
                 Ok(())
             }
             Err(Errno::AGAIN) if state.dbcs[dbc_id as usize].worker.is_none() => {
-                // A card works while its host does something else; here it works now, for the next attempt.
+                // A real card works concurrently with its host; this one works here, before the next attempt.
                 drop(state);
                 self.card.drain(dbc_id);
                 Err(Errno::AGAIN)
@@ -231,7 +231,7 @@ impl EmuFile {
             worker.wake();
         }
         if state.waiters > 0 {
-            // The channel on which another thread waits may have been blocked by it.
+            // The fault may have blocked a channel on which another thread waits.
             self.card.changed.notify_all();
         }
         Ok(fault)
@@ -310,12 +310,12 @@ impl EmuFile {
         let _waiting = self.card.count(state, |state| &mut state.waiters);
         let _wait = ChannelWait { card: &self.card, dbc_id: arg.dbc_id };
         if let Some(fault) = fault {
-            // As if it happened while the call waits.
+            // Simulates a fault during the wait.
             self.card.perform(fault, Some(arg.dbc_id));
         }
         let awaited = PendingWait { dbc_id: arg.dbc_id, losses, bo_id, serial };
         let outcome = self.card.wait_until_idle(&awaited, options.clock.now() + limit);
-        // A deactivation waits for the end of this wait, which reports it unless its time is over.
+        // A deactivation waits for the end of this wait, which reports the deactivation unless its time is over.
         let is_given_up = self.card.lock().dbcs[arg.dbc_id as usize].owner.is_none();
         match outcome {
             Ok(()) | Err(Errno::INTR) if is_given_up => Err(Errno::PERM),
@@ -329,7 +329,7 @@ impl EmuFile {
         if dbc_id >= DBC_COUNT {
             return Err(Errno::INVAL);
         }
-        // The kernel answers all or none.
+        // The kernel answers all entries or none.
         let mut answers = entries.to_vec();
         for entry in &mut answers {
             let bo_id = state.bo_id(self.user, entry.handle)?;
@@ -339,7 +339,7 @@ impl EmuFile {
                 return Err(Errno::INVAL);
             }
             entry.queue_level_before = bo.last_execution.level_before;
-            // Known since the attachment, regardless of executions.
+            // Known since the attachment, independent of executions.
             entry.num_queue_element =
                 bo.attachment.as_ref().map_or(0, |attachment| attachment.slices.elements());
             entry.submit_latency_us = bo.last_execution.submit_us;

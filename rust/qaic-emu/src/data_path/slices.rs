@@ -49,7 +49,7 @@ impl Slices {
             check(entry, size)?;
         }
         let piece = fragment_bytes.clamp(1, u64::from(u32::MAX));
-        // Counted before anything is allocated.
+        // Counted before any allocation.
         let elements = entries.iter().try_fold(0_u64, |sum, entry| {
             sum.checked_add(pieces(entry, piece)).filter(|sum| *sum <= MAX_ELEMENTS).ok_or(Errno::NOSPC)
         })?;
@@ -79,7 +79,7 @@ impl Slices {
             return;
         };
         for slice in &self.parts {
-            // Old kernels leave such a slice out, and wait for it for ever.
+            // Old kernels skip such a slice, and wait for it forever.
             if profile != Profile::Old || resize > slice.offset {
                 slice.add_part(resize.saturating_sub(slice.offset).min(slice.size), into);
             }
@@ -148,7 +148,7 @@ fn pieces(entry: &AttachSliceEntry, piece: u64) -> u64 {
 }
 
 fn check(entry: &AttachSliceEntry, size: u64) -> Result<(), Errno> {
-    // One without bytes is looked for as if it had a page.
+    // The kernel looks for an entry without bytes as if it had a page.
     let sought = if entry.size == 0 { PAGE_BYTES } else { entry.size };
     let is_inside = entry.offset.checked_add(sought).is_some_and(|end| end <= size);
     let is_doorbell = matches!(entry.db_len, 0 | 8 | 16 | 32)

@@ -77,7 +77,7 @@ impl Worker {
         let wait = self.signal.changed.wait_timeout_while(status, END_LIMIT, |status| !status.has_ended);
         let has_ended = wait.unwrap_or_else(PoisonError::into_inner).0.has_ended;
         if has_ended {
-            // A panic of a workload has been reported by its hook; it ends the thread only.
+            // The hook has reported a panic of a workload; the panic only ends the thread.
             let _ = self.thread.join();
         }
     }

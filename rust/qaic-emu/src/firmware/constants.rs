@@ -36,7 +36,7 @@ impl Constants {
             self.static_bytes.saturating_add(self.dynamic_bytes)
         };
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        // It cannot change once an activation uses it.
+        // Constants cannot change once an activation uses them.
         let ConstantsState::Loaded(loaded) = &mut *parts else { return Err(NncStatus::PARAMETER) };
         let is_free = |(begin, part): &(u64, Arc<[u8]>)| *begin >= end || begin + part.len() as u64 <= offset;
         if data.is_empty() || end > limit || !loaded.iter().all(is_free) {

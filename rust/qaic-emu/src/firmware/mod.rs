@@ -63,7 +63,7 @@ impl Firmware {
         while let Some(command) = message.commands.pop_front() {
             self.answer(user, &command, &mut message, &mut replies);
         }
-        // Transactions that no command of the message asked for.
+        // Transactions without a command in the message.
         for _ in message.set_ups {
             replies.push(TransactionReply::refused_channel(NncStatus::VC_SETUP));
         }
@@ -316,7 +316,7 @@ impl Firmware {
                 let tables = self.tables();
                 bytes(&replies::card_status(&self.config, &tables.summary(), &tables.loaded()))
             }
-            // Answered with the transactions that belong to them.
+            // These commands are answered with their transactions.
             Request::Activate(_) | Request::Deactivate(_) => return Err(NncStatus::GENERAL),
         })
     }

@@ -49,7 +49,8 @@ macro_rules! requests {
                 LoadConstantsEx::NUMBER => {
                     bytes_of(&<LoadConstantsEx as Command>::Reply::refused(status)).to_vec()
                 }
-                // What a command that does not exist is answered with is not known; other replies have the next number.
+                // The number of the reply to an unknown command is not documented; other replies have the number of
+                // the command plus one.
                 other => [other.wrapping_add(1).to_le_bytes(), status.0.to_le_bytes()].concat(),
             }
         }

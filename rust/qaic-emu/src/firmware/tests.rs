@@ -135,7 +135,7 @@ fn deactivate(firmware: &Firmware, user: u32, activation_id: u32, dbc_id: u32) -
     let [TransactionReply::Passthrough(reply), channel @ ..] = &replies[..] else { panic!("{replies:?}") };
     let status = word(reply, 4);
     assert_eq!((reply.len(), word(reply, 0)), (8, 12));
-    // Of an activation that is not the user's it has no channel to name.
+    // The reply names no channel for an activation of another user.
     if status == 0 {
         assert_eq!(channel, [TransactionReply::Deactivate { status, dbc_id }]);
     } else {

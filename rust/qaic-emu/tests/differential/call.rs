@@ -1,6 +1,6 @@
 //! Calls as values, which name files, images, activations and buffer objects by the order in which a sequence made them.
 
-/// One step of a sequence. What names something that is not there names nothing the driver knows.
+/// A step of a sequence. References to missing objects use numbers that the driver does not know.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
     /// Opens the card as this file, which is closed before.

@@ -138,7 +138,7 @@ pub(crate) fn refused_in_the_middle() -> Vec<Call> {
     let mut calls = ready(8);
     calls.extend([
         execute(&[0, 9]),
-        // Nothing was executed, and still there is something to wait for.
+        // Nothing was executed, but there is an object to wait for.
         short_wait(0),
         detach(0),
         short_wait(0),
@@ -204,7 +204,7 @@ pub(crate) fn semaphores() -> Vec<Call> {
     let slice =
         |semaphores: &[(u16, u8, u8, u8, u8)]| Slice { semaphores: semaphores.to_vec(), ..Slice::of(64) };
     calls.extend([
-        // It is raised after the transfer of the first and awaited before that of the second.
+        // The semaphore is raised after the first transfer, and awaited before the second one.
         attach(0, TO, vec![slice(&[(1, 3, 0, 1, 0)])]),
         attach(1, FROM, vec![slice(&[(1, 3, 1, 4, 3)])]),
         attach(2, FROM, vec![slice(&[(0, 3, 1, 6, 0), (0, 3, 0, 2, 0)])]),
@@ -293,12 +293,12 @@ pub(crate) fn restart_of_a_channel() -> Vec<Call> {
             wait(1),
             Read { object: 1 },
             deactivate(0, activation, 0),
-            // The slices went with the channel.
+            // The slices were removed with the channel.
             execute(&[0]),
             detach(0),
             activate(0, 0, 8),
             execute(&[0]),
-            // And the memory of the device.
+            // So was the memory of the device.
             attach(1, FROM, vec![Slice::of(4096)]),
             execute(&[1]),
             wait(1),

@@ -276,7 +276,7 @@ impl Player<'_> {
                 let entry =
                     |object: &usize| PerfStatsEntry { handle: self.handle(*object), ..Default::default() };
                 let mut entries: Vec<_> = objects.iter().map(entry).collect();
-                // Levels and latencies are of the moment.
+                // Levels and latencies vary.
                 outcome(calls::perf_stats(file, *dbc_id, &mut entries).map(|()| {
                     let elements: Vec<_> = entries.iter().map(|entry| entry.num_queue_element).collect();
                     format!("elements {elements:?}")
@@ -471,7 +471,7 @@ fn describe(bytes: &[u8], given: &mut ReturnedIds) -> String {
                 bytes.iter().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
             format!(" reply {} of {} bytes, {hash:08x}", word(0), bytes.len())
         }
-        // A number of no reply, so that its words are anything.
+        // The number of an unknown reply, whose words can have any value.
         50 => " no reply".to_owned(),
         number => format!(" reply {number}, status {}", word(4).cast_signed()),
     }

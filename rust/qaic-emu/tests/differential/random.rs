@@ -25,11 +25,11 @@ pub(crate) fn check(cases: u32, seed: [u8; 32], difference: &dyn Fn(&[Call]) -> 
     outcome.unwrap();
 }
 
-/// Steps of one or more calls: what was queued is waited for at once, because when it completes is chance.
+/// Steps of one or more calls. Each step waits for its submissions, because the time of their completion is random.
 fn sequences() -> impl Strategy<Value = Vec<Vec<Call>>> {
     let objects = || 0..6_usize;
     let file = || prop_oneof![5 => Just(0_usize), 1 => Just(1)];
-    // One channel: executions on other channels than that of the slices are a known difference.
+    // Only one channel: executions on channels other than that of the slices are a known difference.
     let dbc_id = || prop_oneof![10 => Just(0_u32), 1 => Just(16)];
     let size = || {
         prop_oneof![

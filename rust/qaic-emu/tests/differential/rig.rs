@@ -14,7 +14,7 @@ use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile};
 use qaic_kmd::{AccelFile, Errno, EventKind, EventSource, Kmd, NodeInfo, SysKmd, SystemClock};
 
-/// The longest that anything takes that does not hang.
+/// Maximum duration of an operation that does not hang.
 const LIMIT: Duration = Duration::from_mins(1);
 const STEP: Duration = Duration::from_millis(2);
 
@@ -39,7 +39,7 @@ impl Rig {
         Self::emulated_with(EmuOptions::default())
     }
 
-    /// The same for calls that are made at the same time.
+    /// The same rig for concurrent calls.
     pub(crate) fn emulated_in_time() -> Self {
         let (clock, execution_mode) = (EmuClock::System(SystemClock::default()), ExecutionMode::Threads);
         Self::emulated_with(EmuOptions { clock, execution_mode, ..EmuOptions::default() })
@@ -52,7 +52,7 @@ impl Rig {
             profile: Profile::New,
             poisons_outputs: false,
             firmware,
-            // As the guest's kernel is started.
+            // The same as the parameter of the guest's kernel.
             control_timeout: Duration::from_secs(3),
             ..options
         };
@@ -90,7 +90,7 @@ impl Rig {
         match &self.card {
             Behind::Emulated(control) => control.set_faults(parsed),
             Behind::Guest(file) => {
-                // The second line makes a plan that is set again a new one.
+                // The second line makes a repeated plan a new plan.
                 static NUMBER: AtomicU64 = AtomicU64::new(0);
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 let part = file.with_extension("part");
@@ -112,7 +112,7 @@ impl Rig {
         match &self.card {
             Behind::Emulated(control) => control.stop_and_continue(),
             Behind::Guest(_) => {
-                // Another process has to, when all threads have stopped.
+                // Another process continues this one, because all of its threads are stopped.
                 let stop = "kill -STOP $PPID
                     until grep -q '^State:.T' /proc/$PPID/status; do sleep 0.01; done
                     kill -CONT $PPID";
@@ -144,7 +144,7 @@ impl Rig {
         match &self.card {
             Behind::Emulated(control) => self.until(|| is_over() || control.waiters() > 0),
             Behind::Guest(_) => {
-                // It sleeps for longer than the moment that a lock takes.
+                // The thread sleeps longer than the short wait for a lock.
                 let mut asleep = 0;
                 self.until(|| {
                     let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();

@@ -113,7 +113,7 @@ fn whole_life() -> Vec<Call> {
 #[allow(clippy::too_many_lines)] // a list
 pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
     let mut all = Vec::new();
-    // Device.Open, create_destroy_device: and after each call of a life, the file is closed and another one takes everything.
+    // Device.Open, create_destroy_device: after each call, the file is closed and another file takes all resources.
     let life = whole_life();
     all.push(("whole_life".to_owned(), life.clone()));
     for count in 1..life.len() {
@@ -125,7 +125,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
     for count in [1, 3, 7, 9, 11] {
         let mut calls = life[..count].to_vec();
         calls.extend([Reset, Usage]);
-        // The file is the old one, without the resources that it had on the card.
+        // The file is the same, without its resources on the card.
         calls.extend([
             load(0),
             activate(0, usize::from(count > 1), 8),
@@ -182,7 +182,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
                     detach(0),
                     attach(0, TO, vec![blocked(4096)]),
                     execute(&[0]),
-                    // Long enough for the deactivation to begin before it is over.
+                    // Long enough for the deactivation to begin before the wait is over.
                     While(
                         Box::new(Wait { file: 0, dbc_id: 0, object: 0, timeout_ms: 3000, pad: 0 }),
                         vec![deactivate(0, 0, 0)],
@@ -338,7 +338,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
                 activate(0, 0, 8),
                 Faults("command(deactivate)@1=slow(4s)"),
                 deactivate(0, 0, 1),
-                // Its late reply says that the channel is free.
+                // The late reply reports that the channel is free.
                 activate(0, 0, 8),
                 Usage,
             ],
@@ -354,7 +354,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
             begun(
                 8,
                 vec![
-                    // With a fence; without it, the order is random.
+                    // With a fence, because the order is random without one.
                     detach(1),
                     attach(1, FROM, vec![Slice { semaphores: vec![(0, 0, 1, 0, 2)], ..Slice::of(4096) }]),
                     Faults("inference@1=late_dma*all"),
@@ -452,7 +452,7 @@ fn images() -> Vec<Call> {
         Manage(0, vec![Part::Load(5000)]),
         Manage(0, vec![Part::Load(3 << 20)]),
         Manage(0, vec![Part::Load(10), Part::Features]),
-        // The driver takes the data of a second one for the rest of the first.
+        // The driver treats the data of a second load as the rest of the first one.
         Manage(0, vec![Part::Load(10), Part::Load(10)]),
         Manage(0, vec![Part::Load(10), Part::Load(30)]),
         Manage(0, vec![Part::Load(5000), Part::Load(9000), Part::Load(10_000)]),
@@ -495,7 +495,7 @@ fn deactivations() -> Vec<Call> {
         Manage(0, vec![command_to_deactivate(0)]),
         Usage,
         activate(0, 0, 8),
-        // The firmware is sent nothing for the channel alone.
+        // The firmware receives nothing for the channel alone.
         Manage(0, vec![tear_down(0)]),
         execute(&[0]),
         detach(0),
@@ -505,7 +505,7 @@ fn deactivations() -> Vec<Call> {
         Manage(0, vec![command_to_deactivate(99), tear_down(0)]),
         Manage(0, vec![command_to_deactivate(2)]),
         activate(0, 0, 8),
-        // Without its transaction: the driver learns of it by the reply.
+        // Without its transaction: the driver learns of the deactivation from the reply.
         Manage(0, vec![command_to_deactivate(3)]),
         execute(&[0]),
         activate(0, 0, 8),
@@ -532,7 +532,7 @@ fn two_in_one_message() -> Vec<Call> {
     ]
 }
 
-/// Nothing but a reset frees it, or a signal to an activation that gets it and waits.
+/// Only a reset frees the channel, or a signal to an activation that gets the channel and waits.
 fn channel_given_up() -> Vec<Call> {
     vec![
         Open(0),
@@ -567,10 +567,10 @@ fn begun_at(images: usize) -> Vec<Call> {
 fn stopped(mut calls: Vec<Call>, command: &str, action: &str, call: Call) -> Vec<Call> {
     let plan = format!("command({command})@1={action}");
     calls.extend([
-        // Plans of the list are known for as long as it is played.
+        // The list lives as long as the sequence is played.
         Faults(Box::leak(plan.into_boxed_str())),
         While(Box::new(call), vec![Stop]),
-        // What it has cost.
+        // Resources that the sequence has left in use.
         Usage,
         load(0),
         activate(0, 0, 8),
@@ -616,7 +616,7 @@ fn failing_cores(action: &str) -> Vec<Call> {
 
 fn refusals(action: &str) -> Vec<Call> {
     let plan = |command: &str| -> Call {
-        // Plans of the list are known for as long as it is played.
+        // The list lives as long as the sequence is played.
         Faults(Box::leak(format!("command({command})@1={action}").into_boxed_str()))
     };
     vec![

@@ -55,7 +55,7 @@ fn mmap_of_a_bad_offset_is_refused() {
         assert_eq!(rig.file.map(offset, len).unwrap_err(), Errno::INVAL, "{offset:#x} {len}");
     }
     assert_eq!(rig.file.map(offset, 4096).unwrap().len(), 4096);
-    // Offsets are of the file that has the handle.
+    // Offsets belong to the file that owns the handle.
     let other = rig.open().unwrap();
     assert_eq!(other.map(offset, 4096).unwrap_err(), Errno::ACCESS);
     calls::close_handle(rig.file(), handle).unwrap();
@@ -84,7 +84,7 @@ fn attach_of_bad_slices_is_refused() {
         assert_eq!(entries(&vec![good; (4 << 20) / size_of_val(&good) + 1]), Err(Errno::NOMEM));
         assert_eq!(attach(active.dbc_id, 99, to, 8000, &[good]), Err(Errno::NOENT));
         assert_eq!(attach((active.dbc_id + 1) % 16, handle, to, 8000, &[good]), Err(Errno::INVAL));
-        // Old kernels go by the size in the call.
+        // Old kernels use the size in the call.
         let sized = attach(active.dbc_id, handle, to, 4095, &[good]);
         assert_eq!(sized, if profile == Profile::Old { Err(Errno::INVAL) } else { Ok(()) });
         if profile == Profile::Old {
@@ -146,7 +146,7 @@ fn execute_of_bad_buffers_is_refused() {
     assert_eq!(rig.execute(active, &[bare]), Err(Errno::INVAL));
     assert_eq!(rig.execute(active, &[input, input]), Err(Errno::INVAL));
     assert_eq!(rig.partial_execute(active, &[(input, 4097)]), Err(Errno::INVAL));
-    // All or nothing.
+    // All entries are queued, or none.
     assert_eq!(rig.execute(active, &[input, output, bare]), Err(Errno::INVAL));
     assert_eq!(calls::detach_slices(rig.file(), input), Ok(()));
     assert_eq!(calls::detach_slices(rig.file(), output), Ok(()));
@@ -180,7 +180,7 @@ fn perf_stats_of_a_bad_buffer_are_refused() {
         assert_eq!(stats(active.dbc_id, 99), Err(Errno::NOENT));
         let newest = if profile == Profile::Ssr { Err(Errno::INVAL) } else { Ok(()) };
         assert_eq!(stats(active.dbc_id, bare), newest);
-        // All or none.
+        // All entries are answered, or none.
         let output = rig.output(active);
         rig.execute(active, &[output]).unwrap();
         rig.wait(active, output).unwrap();
@@ -240,12 +240,12 @@ fn manage_of_a_bad_message_is_refused() {
     let mut empty = ManageBuffer::default();
     empty.push_dma(100, &[]).unwrap();
     assert_eq!(calls::manage(rig.file(), &mut empty), Err(Errno::INVAL));
-    // A reply is no message.
+    // A reply is not a valid message.
     let mut reply = message::status_features();
     calls::manage(rig.file(), &mut reply).unwrap();
     assert_eq!(calls::manage(rig.file(), &mut reply), Err(Errno::INVAL));
     assert_eq!(rig.file.ioctl(&mut Ioctl::Manage(&mut reply)), Err(Errno::INVAL));
-    // Nine status replies are longer than the buffer that the driver has for them, so none comes.
+    // Nine status replies exceed the driver's buffer, so no reply arrives.
     let query = message::status_query();
     let mut many = ManageBuffer::default();
     for _ in 0..9 {
@@ -298,7 +298,7 @@ fn channels_are_invisible_to_other_files() {
     assert_eq!(calls::wait(&*other, active.dbc_id, handle, 0), Err(Errno::PERM));
     let mut message = message::deactivate(active.activation_id, Some(active.dbc_id));
     assert_eq!(calls::manage(&*other, &mut message), Err(Errno::PERM));
-    // And it gets channels of its own, and frees them.
+    // The other file gets its own channels and frees them.
     let own = activate(&*other, 8).unwrap();
     assert_ne!(own.dbc_id, active.dbc_id);
     assert!(load(&*other).is_ok());

@@ -65,7 +65,7 @@ fn ring_of_a_size_holds_one_element_less() {
     for execution_mode in EXECUTION_MODES {
         let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(4);
-        // Its first element waits for a semaphore that nothing raises.
+        // The first element waits for a semaphore that is never raised.
         let stuck = Sem { index: 3, cmd: 6, presync: 1, ..Sem::default() };
         let attach = |count: usize| {
             let handle = calls::create_bo(rig.file(), 4096).unwrap();
@@ -140,7 +140,7 @@ fn partial_executions_follow_the_kernel() {
         let (from, to) = (rig.map(input, 8192), rig.map(output, 8192));
         let to = &to;
         let device = |resize: u64, fill: u8| {
-            // Everything in the device is 1; then a part becomes another value.
+            // All bytes of the device are 1; then a part gets another value.
             from.write_from(0, &[1; 8192]).unwrap();
             rig.execute(active, &[input]).unwrap();
             rig.wait(active, input).unwrap();
@@ -160,7 +160,7 @@ fn partial_executions_follow_the_kernel() {
         let (waited, count) = device(0, 3);
         let expected = if profile == Profile::Old { 8192 } else { 0 };
         assert_eq!((waited, count()), (Ok(()), expected), "{profile:?}: nothing or all");
-        // A slice beyond the size: without a transfer, or never.
+        // A slice beyond the size: old kernels wait forever, new ones skip the transfer.
         let (waited, _) = device(4096, 4);
         let expected = if profile == Profile::Old { Err(Errno::TIMEDOUT) } else { Ok(()) };
         assert_eq!(waited, expected, "{profile:?}");
@@ -182,7 +182,7 @@ fn fragments_repeat_what_comes_before_and_keep_what_comes_after_for_the_last() {
             calls::attach_slices(rig.file(), active.dbc_id, handle, dir, 4096, &[entry]).unwrap();
             handle
         };
-        // A semaphore of 1 that each fragment has to see; the last one adds one, so that 2 means it was added once.
+        // Each fragment waits for a semaphore of 1; the last one adds one, so a value of 2 shows a single addition.
         let set = attach(DIR_TO_DEVICE, 0, [op(1, 0, 1), Sem::default()]);
         let input = attach(DIR_TO_DEVICE, 4096, [op(4, 1, 1), op(2, 0, 0)]);
         let output = attach(DIR_FROM_DEVICE, 4096, [op(4, 1, 2), op(2, 0, 0)]);
@@ -236,7 +236,7 @@ fn deactivation_detaches_and_keeps_memory() {
         rig.execute(active, &[input, output]).unwrap();
         let mut message = message::deactivate(active.activation_id, Some(active.dbc_id));
         calls::manage(rig.file(), &mut message).unwrap();
-        // The driver keeps its transaction to itself, and the count of the firmware.
+        // The driver passes on neither its transaction nor the firmware's count.
         let found: Vec<_> = transactions(message.bytes()).collect();
         assert!(matches!(found[..], [Ok(Transaction::Passthrough(_))]), "{found:?}");
         assert_eq!(message.count(), 2);
@@ -245,7 +245,7 @@ fn deactivation_detaches_and_keeps_memory() {
         assert_eq!(rig.execute(active, &[input]), Err(Errno::PERM));
         assert_eq!(rig.wait(active, output), Err(Errno::PERM));
         assert_eq!(bytes(&mapping), [9; 4096]);
-        // Attached again, it goes on.
+        // After another attachment, the channel works again.
         let active = rig.activate(16);
         let entry = AttachSliceEntry { size: 4096, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
         calls::attach_slices(rig.file(), active.dbc_id, input, DIR_TO_DEVICE, 4096, &[entry]).unwrap();

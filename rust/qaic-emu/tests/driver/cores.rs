@@ -1,4 +1,4 @@
-//! Cores that compute for long, and cores that fail: what the driver does meanwhile and afterwards.
+//! The driver's behavior during long computations of cores, and after failures of cores.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl Running for SlowCores {
     }
 }
 
-/// Cores that fail at once.
+/// Cores that fail immediately.
 #[derive(Debug)]
 struct Failing;
 
@@ -116,7 +116,7 @@ fn calls_beside_cores_that_compute_are_answered() {
     let output = rig.output(active);
     rig.execute(active, &[output]).unwrap();
     barrier.await_computing(1);
-    // Calls to the same channel and the card, another file's channel, and the end of that file.
+    // Calls to the same channel and card, to another file's channel, and the end of that file.
     assert_eq!(calls::wait(rig.file(), active.dbc_id, output, 1), Err(Errno::TIMEDOUT));
     assert_eq!(calls::detach_slices(rig.file(), output), Err(Errno::BUSY));
     let other = rig.open().unwrap();

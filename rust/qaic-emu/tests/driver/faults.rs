@@ -45,7 +45,7 @@ fn wait_after_a_signal_sees_the_completion() {
     rig.plan("manage@1=EINTR*2; wait@1=EINTR");
     assert_eq!(load(rig.file()), Err(Errno::INTR));
     assert_eq!(load(rig.file()), Err(Errno::INTR));
-    // The firmware has loaded them; their ids went with the replies.
+    // The firmware has loaded the images; their ids were lost with the replies.
     assert_eq!(rig.control.resource_usage().elves, 2);
     let active = rig.activate(8);
     let output = rig.output(active);
@@ -140,7 +140,7 @@ fn refusals_of_commands_change_nothing() {
         for expected in [Ok(()), Err(Errno::CANCELED)] {
             let mut message = activate_message(elf_id, 8);
             assert_eq!(calls::manage(rig.file(), &mut message), expected);
-            // The reply is there in both forms.
+            // Both forms of the reply are present.
             assert_eq!(ActivateReply::with_channel(&message).unwrap().status.0, status);
         }
         let mut message = message::load_elf(1, 0, ELF);
@@ -229,7 +229,7 @@ fn faults_of_replies_reach_the_caller() {
             assert_eq!(ActivateReply::with_channel(&message).is_ok(), reads, "{action}");
         }
     }
-    // What the firmware did for it goes with the file.
+    // The firmware's resources for the lost reply are released with the file.
     assert_eq!(rig.control.resource_usage().activations, 5);
     rig.close();
 }

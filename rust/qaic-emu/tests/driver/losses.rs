@@ -152,7 +152,7 @@ fn restart_of_cores_loses_one_channel_only() {
     assert_eq!(attached, Err(Errno::INVAL));
     rig.execute(kept, &[kept_output]).unwrap();
     rig.wait(kept, kept_output).unwrap();
-    // Images are still loaded; activations have to wait.
+    // Images can be loaded; activations must wait.
     let mut message = activate_message(lost.elf_id, 16);
     let answer = calls::manage(rig.file(), &mut message);
     assert!(matches!(answer, Ok(()) | Err(Errno::CANCELED)), "{answer:?}");
@@ -252,7 +252,7 @@ fn losses_under_many_threads_end_every_call() {
         };
         let workers: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
         for round in 0..60 {
-            // Each loss meets at least one channel that works.
+            // Each loss affects at least one active channel.
             while began.swap(0, Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }

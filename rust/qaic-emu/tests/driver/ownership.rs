@@ -73,7 +73,7 @@ fn message_interrupted_by_a_stop_is_carried_out_twice() {
     assert_eq!(stopped(&|| load(rig.file()).map(|_| ())), Ok(()));
     assert_eq!(rig.control.resource_usage().elves, 2);
     let active = rig.activate(8);
-    // The second one finds the channel given up; the reply to the first frees it.
+    // The second call finds that the channel was given up; the reply to the first call frees it.
     assert_eq!(stopped(&|| rig.deactivate(active)), Err(Errno::PERM));
     assert_eq!(rig.control.resource_usage().activations, 0);
     assert_eq!(rig.activate(8).dbc_id, active.dbc_id);
@@ -102,7 +102,8 @@ fn deactivation_without_room_was_not_sent_and_gave_the_channel_up() {
     assert_eq!(rig.control.resource_usage().activations, 1);
     assert_eq!(rig.execute(active, &[output]), Err(Errno::PERM));
     assert_eq!(rig.deactivate(active), Err(Errno::PERM));
-    // `qaic_postclose` would not free it, so that an activation which gets it waits for ever; the firmware's reply does.
+    // `qaic_postclose` would not free the channel, so an activation that gets it would wait forever; the firmware's
+    // reply frees it.
     assert_eq!(calls::manage(rig.file(), &mut message::deactivate_given_up(active.activation_id)), Ok(()));
     rig.close();
 }
@@ -117,7 +118,7 @@ fn close_of_a_file_frees_its_channel_without_an_event() {
     let first = crate::rig::activate(&*other, 8).unwrap();
     drop(other);
     assert_eq!(kinds(events(&mut *listener)), [state(DbcState::Assigned, first.dbc_id)]);
-    // It has that state still when it is taken again.
+    // The channel still has that state when it is reused.
     let second = rig.activate(8);
     assert_eq!(second.dbc_id, first.dbc_id);
     assert_eq!(kinds(events(&mut *listener)), []);

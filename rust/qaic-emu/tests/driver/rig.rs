@@ -16,7 +16,7 @@ use qaic_mem::Mapping;
 pub(crate) const ELF: &[u8] = b"any image will do for cores that are not there";
 
 pub(crate) struct Rig {
-    // Before the kernel, so that it is closed when the invariants are looked at.
+    // Declared before the kernel, so that it is closed before the invariants are checked.
     pub(crate) file: Arc<dyn AccelFile>,
     pub(crate) node: NodeInfo,
     pub(crate) control: Control,
@@ -124,7 +124,7 @@ impl Rig {
         drop(kmd);
     }
 
-    /// The same; channels that were given up and not freed are free after a reset alone.
+    /// The same; only a reset frees channels that were given up.
     pub(crate) fn close_with_given_up_channels(self) {
         let Self { file, control, kmd, .. } = self;
         drop(file);
@@ -140,7 +140,7 @@ impl Rig {
 pub(crate) fn load(file: &dyn AccelFile) -> Result<u32, Errno> {
     let mut message = message::load_elf(1, 0, ELF);
     calls::manage(file, &mut message)?;
-    // A plan may have spoilt the reply.
+    // A plan may have corrupted the reply.
     LoadElfReply::of(&message).map(|reply| reply.elf_id).map_err(|_| Errno::PROTO)
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn activate(file: &dyn AccelFile, queue_size: u32) -> Result<Active, 
     let Ok(reply) =
         reply.and_then(|reply| if reply.status.is_success() { Ok(reply) } else { Err(Errno::PROTO) })
     else {
-        // A card takes 255 images.
+        // A card holds at most 255 images.
         let _ = calls::manage(file, &mut message::unload_elf(elf_id));
         return Err(Errno::PROTO);
     };

@@ -36,7 +36,7 @@ fn every_way() -> impl Iterator<Item = EmuOptions> {
                 ExecutionMode::Inline => EmuClock::default(),
                 ExecutionMode::Threads => EmuClock::System(SystemClock::default()),
             };
-            // Buffers in pieces, so that slices are.
+            // Small fragments, so that buffers consist of several slices.
             EmuOptions { execution_mode, profile, clock, fragment_bytes: 4096, ..adders() }
         })
 }
@@ -81,11 +81,11 @@ fn program_loaded_run_and_unloaded_leaves_nothing() {
         for seed in 0..5 {
             assert_eq!(exec.run(&sample(seed)).unwrap(), expected(&sample(seed)));
         }
-        // A run is an execute and a wait, and nothing else.
+        // A run consists of an execute call and a wait.
         assert_eq!(rig.control.calls(request::EXECUTE_BO), 5);
         assert_eq!(rig.control.calls(request::WAIT_BO), 5);
         assert_eq!(rig.control.calls(request::MANAGE), before);
-        // In use, so it stays.
+        // The image is in use, so it stays.
         assert_eq!(unload_elf(&*rig.file, loaded), NncStatus::NOT_PERMITTED);
         assert_eq!(unload_constants(&*rig.file, loaded), NncStatus::NOT_PERMITTED);
         assert_eq!(exec.release(), [Ok(()), Ok(())]);
@@ -108,7 +108,7 @@ fn inferences_in_flight_do_not_mix() {
             for (seed, exec) in (0..).zip(&execs) {
                 assert_eq!(exec.submit(&sample(seed + round)), Ok(()));
             }
-            // Not in the order in which they were submitted.
+            // In another order than they were submitted.
             for (seed, exec) in (0..20).zip(&execs).rev() {
                 assert_eq!(exec.wait(0).unwrap(), expected(&sample(seed + round)));
             }
@@ -144,7 +144,7 @@ fn closed_file_leaves_nothing_and_others_go_on() {
         let exec = Exec::new(&rig.file, &mine);
         let left_behind = Exec::new(&other, &theirs);
         assert_eq!(left_behind.submit(&sample(3)), Ok(()));
-        // Ids are their maker's alone.
+        // Ids are valid only for the file that created them.
         assert_eq!(deactivate(&*rig.file, &mine).0, Ok(()));
         assert_eq!(rig.control.resource_usage().activations, 1);
         drop((left_behind, other));
@@ -182,7 +182,7 @@ fn exhaustion_is_reported_in_one_transaction_or_in_both() {
 
 #[test]
 fn inference_that_finds_a_full_ring_runs_later() {
-    // An inference has three elements, five in pieces of a page: twelve hold two.
+    // An inference has three elements, or five with fragments of a page: twelve places hold two inferences.
     let rig = Rig::new(EmuOptions { fragment_bytes: 4096, ..adders() });
     let active = activate(&*rig.file, load(&*rig.file), 12).unwrap();
     let execs = [(); 3].map(|()| Exec::new(&rig.file, &active));
@@ -226,7 +226,7 @@ fn cores_that_crash_lose_their_channel_and_can_be_activated_again() {
     assert_eq!(activate(&*rig.file, loaded, 512).unwrap_err().1, NncStatus::RESTARTING);
     rig.control.hurry();
     assert_eq!(exec.run(&sample(1)), Err(Errno::PERM));
-    // Images are still there; only the activation has to be made again.
+    // The images are still loaded; only the activation must be created again.
     let again = activate(&*rig.file, loaded, 512).unwrap();
     let exec_again = Exec::new(&rig.file, &again);
     assert_eq!(exec_again.run(&sample(1)).unwrap(), expected(&sample(1)));

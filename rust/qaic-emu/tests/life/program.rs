@@ -146,7 +146,7 @@ pub(crate) fn load(file: &dyn AccelFile) -> Loaded {
     Loaded { constants_id, elf_id }
 }
 
-/// The activation, or what the call answered and what the firmware said.
+/// Returns the activation, or the error of the call and the status of the firmware.
 pub(crate) fn activate(
     file: &dyn AccelFile,
     loaded: Loaded,
@@ -163,7 +163,7 @@ pub(crate) fn activate(
     );
     let called = calls::manage(file, &mut message);
     let reply = ActivateReply::of(&message).unwrap_or_else(|_| {
-        // One transaction only, when the refusal is in the command's reply alone.
+        // One transaction only, if the refusal is only in the reply to the command.
         let command =
             qaic_kmd::protocol::parse::transactions(message.bytes()).find_map(
                 |transaction| match transaction.unwrap() {
@@ -206,7 +206,8 @@ pub(crate) struct Exec {
 impl Exec {
     pub(crate) fn new(file: &Arc<dyn AccelFile>, active: &ActivateReply) -> Self {
         let raises = Sem { index: 0, cmd: 2, ..Sem::default() };
-        // The driver repeats the semaphore operation before a transfer for each piece of a slice, so it may only wait.
+        // The driver repeats the semaphore operation before the transfer of each piece of a slice, so the operation
+        // may only wait.
         let waits = Sem { index: 1, cmd: 5, val: 1, presync: 1, ..Sem::default() };
         let takes = Sem { index: 1, cmd: 3, ..Sem::default() };
         let half = LEN as u64 / 2;
@@ -217,7 +218,7 @@ impl Exec {
             offset,
             ..AttachSliceEntry::default()
         };
-        // In two slices, the second of which says that all is there.
+        // Two slices; the second one signals that all data has arrived.
         let mut input = [
             slice(IN_OFFSET, 0, half, Sem::default(), Sem::default()),
             AttachSliceEntry {

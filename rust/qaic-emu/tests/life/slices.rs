@@ -77,7 +77,7 @@ proptest! {
                 size: *len as u64,
                 dev_addr: active.ddr_base + *device as u64,
                 offset: *begin as u64,
-                // It has to be raised before it is waited for.
+                // The semaphore must be raised before it is awaited.
                 sems: [Sem { cmd: 2, index: 3, ..Sem::default() }; 4],
                 ..AttachSliceEntry::default()
             }).collect();

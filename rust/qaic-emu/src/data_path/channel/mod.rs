@@ -103,7 +103,7 @@ impl Channel {
                 late: Vec::new(),
                 completions: VecDeque::new(),
                 may_advance: is_strict,
-                // Without inputs, the cores must make the first output.
+                // Without inputs, the cores must produce the first output.
                 sync_mode: if is_strict { SyncMode::Semaphores } else { SyncMode::Ring { has_inputs: true } },
                 has_crashed: false,
             }),
@@ -125,7 +125,7 @@ impl Channel {
     pub fn step(&self) -> Step {
         let mut cores = lock(&self.cores);
         let step = self.step_of(&mut cores);
-        // What ended while the channel was stopped counts no more.
+        // Steps that ended while the channel was stopped do not count.
         if self.is_stopped() { Step::Idle } else { step }
     }
 
@@ -149,7 +149,7 @@ impl Channel {
                 match cores.advance() {
                     Progress::Idle => cores.may_advance = false,
                     Progress::Worked => {
-                        // If only the ring sets the order, once for all arrived elements.
+                        // If only the ring sets the order, the cores advance once for all arrived elements.
                         cores.may_advance = cores.sync_mode == SyncMode::Semaphores;
                         return Step::Worked;
                     }
@@ -159,9 +159,9 @@ impl Channel {
             }
             match cores.process() {
                 Some(ElementOutcome::Ended) => {}
-                // The cores may wait for its effect.
+                // The cores may wait for the effect of this element.
                 Some(ElementOutcome::Blocked { has_moved: true }) => cores.may_advance = true,
-                // Late data arrives when nothing else can happen.
+                // Late data arrives when no other step is possible.
                 None | Some(ElementOutcome::Blocked { .. }) if cores.transfer_late(&[true, false]) => {
                     cores.may_advance = true;
                 }
@@ -201,7 +201,7 @@ impl Channel {
 
 impl Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the cores: they may be computing.
+        // Leaves out the cores, which may be computing.
         f.debug_struct("Channel")
             .field("occupancy", &self.occupancy())
             .field("is_stopped", &self.is_stopped())
@@ -278,7 +278,7 @@ impl Cores {
         for next in begin..DOORBELL {
             if next == TRANSFER {
                 let is_late = element.is_late && self.sync_mode == SyncMode::Semaphores;
-                // An element whose data did not move is done all the same, when its semaphores let it.
+                // An element whose transfer failed also completes when its semaphores allow it.
                 let dma_status = (!is_late).then(|| self.transfer(&element).err().unwrap_or(DMA_OK));
                 self.completions.push_back(Completion {
                     element_id: element.id,

@@ -98,7 +98,7 @@ impl Running for Adder {
         }
         assert_eq!(card.memory.write(0x100, &bytes), Ok(()));
         card.semaphores.increment(1);
-        // Also in the order of the ring: that is no reason to be asked again.
+        // Also in ring order, in which `Worked` does not cause another call.
         Progress::Worked
     }
 }
@@ -114,7 +114,7 @@ fn channel_with_an_inference_computes_its_outputs() {
     for is_strict in [true, false] {
         let (channel, calls) = adder(3, is_strict);
         let mut outputs = Vec::new();
-        // Two inferences in flight, with the same addresses of the device.
+        // Two inferences in flight, with the same device addresses.
         for (element_id, input) in [(10, [1, 2, 255]), (20, [4, 5, 6])] {
             let out = page(&[0xAA; 5]);
             let (first, rest) = (page(&[9, input[0]]), page(&input[1..]));
@@ -138,7 +138,7 @@ fn channel_with_an_inference_computes_its_outputs() {
         assert_eq!(channel.occupancy(), 0);
         assert_eq!(bytes_of(&outputs[0]), [0xAA, 2, 3, 0, 0xAA], "{is_strict}");
         assert_eq!(bytes_of(&outputs[1]), [0xAA, 5, 6, 7, 0xAA], "{is_strict}");
-        // Without semaphores, once for each inference.
+        // Without semaphores, the cores are called once per inference.
         assert!(is_strict || calls.load(Ordering::Relaxed) == 2);
     }
 }
@@ -172,7 +172,7 @@ fn channel_with_an_unraised_semaphore_blocks_until_it_is_stopped() {
 fn element_that_waits_after_its_transfer_keeps_the_status() {
     let (channel, _) = adder(1, true);
     let source = page(&[5]);
-    // Waits for the semaphore that the cores raise after they have seen the data.
+    // Waits for the semaphore that the cores raise after they have read the data.
     let mut wait = Element { pages: source.clone(), len: 1, ..element(1) };
     (wait.sems[0], wait.sems[1]) = (sem(0, 2, 0, 0), sem(0, 5, 1, 1));
     channel.push(wait.clone());
@@ -262,7 +262,7 @@ fn doorbells_that_are_not_read_are_kept_up_to_the_limit() {
     }
     assert_eq!(run(&channel).1, Step::Idle);
     let cores = lock(&channel.cores);
-    // The newest.
+    // The newest doorbell is kept.
     assert_eq!((cores.doorbells.len(), cores.doorbells[0].data), (MAX_DOORBELLS, 1));
 }
 
@@ -298,7 +298,7 @@ fn stop_while_cores_compute_does_not_wait_for_them() {
     std::thread::scope(|scope| {
         let stepped = scope.spawn(|| run(&channel));
         drop(state.1.wait_while(lock(&state.0), |state| !state.0).unwrap());
-        // Other threads see the ring while the cores compute.
+        // Other threads can read the ring while the cores compute.
         assert_eq!(channel.occupancy(), 1);
         assert!(format!("{channel:?}").contains("occupancy: 1"));
         channel.stop();
@@ -307,7 +307,7 @@ fn stop_while_cores_compute_does_not_wait_for_them() {
 }
 
 fn any_sem() -> impl Strategy<Value = Sem> {
-    // Values and semaphores are few, so that waits are sometimes over.
+    // Few values and semaphores make satisfied waits more likely.
     (0..=1_u8, 0..7_u8, 0..3_u8, 0..3_u16)
         .prop_map(|(presync, cmd, index, val)| sem(presync, cmd, index, val))
 }
@@ -396,7 +396,7 @@ fn late_outputs(inputs_there: u8, output_fetched: u8) -> (Vec<[u8; 2]>, Vec<u64>
     let mut outputs = Vec::new();
     for (element_id, input) in [(10, [1, 2]), (20, [4, 5])] {
         let late = |element_id| Element { is_late: true, ..element(element_id) };
-        // The memory is free when the output before was fetched.
+        // The memory is free when the previous output was fetched.
         let mut first = Element { pages: page(&input[..1]), len: 1, ..late(element_id) };
         if element_id > 10 {
             first.sems[0] = sem(1, 6, 2, 0);

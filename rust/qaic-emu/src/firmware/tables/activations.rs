@@ -67,7 +67,7 @@ impl ResourceTables {
             return Ok(None);
         }
         let held = self.card.take(Amounts { semaphores, channels: 1, ..Amounts::default() })?;
-        // The lowest channel; the resources that were taken include one.
+        // The lowest free channel; there is one, because it is part of the reserved resources.
         let channel = self.free_channels.trailing_zeros();
         debug_assert!(channel < u32::BITS, "a channel that is counted exists");
         self.free_channels &= !(1_u32.checked_shl(channel).unwrap_or(0));

@@ -65,7 +65,7 @@ fn activation_and_deactivation_have_replies_of_known_bytes() {
             TransactionReply::Deactivate { status: 0, dbc_id: 1 }
         ]
     );
-    // The channel is given again, the place in memory is not.
+    // The channel number is reused; the address is not.
     let (id, channel) = activate(&firmware, 1, 0, elf_id).unwrap();
     assert_eq!(channel, 1);
     assert!(!bases.iter().any(|base| base.2 == id));
@@ -205,7 +205,7 @@ fn status_reply_after_loads_has_their_counts() {
         (word(&reply, 264), word(&reply, 268), reply[272], reply[273])
     };
     assert_eq!(counts(), (1, 0, 1, 0));
-    // Of another user, so unknown.
+    // The constants belong to another user, so they are unknown.
     assert_eq!(activate(&firmware, 1, constants_id, elf_id), Err(-19));
     let other = load_elf(&firmware, 2, &[1, 1, 1, 1]).unwrap();
     activate(&firmware, 2, constants_id, other).unwrap();
@@ -235,7 +235,8 @@ fn bytes_that_are_no_command_are_refused_with_length_or_number() {
         bytes[..4].copy_from_slice(&le(id));
         assert_eq!(refused(bytes), expect(8, &[(0, &le(id.wrapping_add(1))), (4, &minus(3))]), "{id}");
     }
-    // Too short, too long, and something in the eight bytes behind; the size of the reply is the command's.
+    // Too short, too long, and with other values in the eight following bytes; the size of the reply is that of the
+    // command.
     let sizes = [(13, 8, 504, 4), (32, 16, 56, 48), (16, 32, 16, 8), (3, 96, 16, 8), (34, 8, 64, 4)];
     for (id, size, reply_size, offset) in sizes {
         let Transaction::Passthrough(whole) = command(id, size, &[]) else { unreachable!() };
@@ -247,7 +248,7 @@ fn bytes_that_are_no_command_are_refused_with_length_or_number() {
             assert_eq!((reply.len(), status_of(&reply, offset)), (reply_size, -17), "{id} {}", bytes.len());
         }
     }
-    // A descriptor that is said to be longer than the command.
+    // A descriptor whose length exceeds the command.
     let reply = ask(&firmware, 1, vec![command(15, 80 + 24, &[(72, &le(u32::MAX))])]);
     assert_eq!(status_of(&reply, 8), -17);
     let reply = ask(&firmware, 1, vec![command(15, 80 + 8, &[(72, &le(8))])]);
@@ -282,7 +283,7 @@ fn refusal_by_a_fault_has_the_layout_of_the_command() {
     ];
     assert_eq!(firmware.refuse(1, deactivate(), NncStatus(-1), false), refused);
     assert_eq!(firmware.refuse(1, deactivate(), NncStatus(-1), true), refused);
-    // Of another user's activation there is nothing to take back.
+    // An activation of another user cannot be undone.
     assert_eq!(firmware.refuse(2, deactivate(), NncStatus(-1), true), refused[..1]);
     firmware.terminate(1);
     assert_eq!(

@@ -15,7 +15,7 @@ fn unload_of_an_image_in_use_is_refused() {
     let (id, channel) = activate(&firmware, 1, constants_id, elf_id).unwrap();
     assert_eq!(unload(&firmware, 1, elf_id, true), -9);
     assert_eq!(unload(&firmware, 1, constants_id, false), -9);
-    // Of no other user.
+    // Other users cannot unload it.
     assert_eq!(unload(&firmware, 2, elf_id, true), -19);
     assert_eq!(deactivate(&firmware, 2, id, channel), -11);
     assert_eq!(deactivate(&firmware, 1, id + 1, channel), -11);
@@ -32,7 +32,7 @@ fn unload_of_an_image_in_use_is_refused() {
 #[test]
 fn resource_used_up_is_refused_with_its_status() {
     let firmware = firmware(Greedy);
-    // Cores, semaphores, sixteens of multicast ids, 256 MB each.
+    // Cores, semaphores, multicast ids in units of 16, memory in units of 256 MB.
     let mut sizes = Vec::new();
     for (requirements, status) in
         [([9, 0, 0, 0], -13), ([0, 17, 0, 0], -15), ([0, 0, 97, 0], -12), ([0, 0, 0, 64], -4)]
@@ -52,12 +52,12 @@ fn resource_used_up_is_refused_with_its_status() {
     let channels: Vec<_> = (0..16).map(|_| activate(&firmware, 1, 0, elf_id).unwrap().1).collect();
     assert_eq!(channels, (0..16).collect::<Vec<_>>());
     assert_eq!(activate(&firmware, 1, 0, elf_id), Err(-14));
-    // Memory is taken by images and constants, too.
+    // Images and constants use memory too.
     assert_eq!(announce(&firmware, 1, 32_692 << 20, 0), Err(-4));
     assert_eq!(announce(&firmware, 1, u64::MAX, 1), Err(-6));
     assert_eq!(announce(&firmware, 1, 0, 32_691 << 20).map(|_| ()), Ok(()));
     assert_eq!(load_elf(&firmware, 1, &[0, 0, 0, 0]), Err(-4));
-    // And numbers: as many as the status can count.
+    // They also use ids: at most as many as the status can count.
     firmware.terminate(1);
     for _ in 0..255 {
         load_elf(&firmware, 1, &[0, 0, 0, 0]).unwrap();
@@ -79,7 +79,7 @@ fn data_of_another_tag_or_length_is_refused() {
     assert_eq!(load(100, 3, vec![(300, b"elf")]), -6);
     assert_eq!(load(100, 4, vec![(100, b"elf")]), -6);
     assert_eq!(load(100, 2, vec![(100, b"elf")]), -6);
-    // Tags have a fixed length; names have a terminator.
+    // Tags have a fixed length; names end with a terminator.
     assert_eq!(load(300, 3, vec![(300, b"elf")]), -6);
     let message = vec![
         command(3, 96, &[(4, &le(100)), (16, &[b'x'; 64]), (80, &le64(3))]),
@@ -127,7 +127,7 @@ fn constants_reach_the_cores_in_their_order() {
     assert_eq!(load_payload(&firmware, 1, constants_id, 3, &[3, 4, 5]), 0);
     assert_eq!(load_payload(&firmware, 1, constants_id, 0, &[1, 2]), 0);
     assert!(activate(&firmware, 1, constants_id, elf_id).is_ok());
-    // What the cores refuse leaves nothing behind.
+    // A refusal by the cores leaves no resources in use.
     let before = firmware.resource_usage();
     assert_eq!(activate(&firmware, 1, 0, elf_id), Err(-100));
     assert_eq!(firmware.resource_usage(), before);
@@ -169,7 +169,7 @@ fn refusal_of_an_activation_is_in_one_transaction_or_in_both() {
     let replies = firmware.handle(1, vec![activate_command(0, 1, &[]), SETUP]);
     let [TransactionReply::Passthrough(reply)] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!((reply.len(), status_of(reply, 4)), (88, -19));
-    // One that cannot be read, too.
+    // The same for a command that cannot be parsed.
     let bad = Transaction::Passthrough(le(9).to_vec());
     let replies = firmware.handle(1, vec![bad.clone(), SETUP]);
     assert!(matches!(&replies[..], [TransactionReply::Passthrough(_)]), "{replies:?}");
@@ -185,7 +185,7 @@ fn channel_of_an_activation_goes_with_it_or_with_its_user() {
     let firmware = firmware(Loopback);
     let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
     let (id, channel) = activate(&firmware, 1, 0, elf_id).unwrap();
-    // The driver sends no transaction for a channel: the command gives up that of its activation.
+    // Without a channel transaction of the driver, the command gives up the channel of its activation.
     let (other, other_channel) = activate(&firmware, 1, 0, elf_id).unwrap();
     let asks = |id: u32| command(11, 16, &[(4, &le(id)), (8, &le(1))]);
     let replies = firmware.handle(1, vec![asks(other)]);
@@ -199,7 +199,7 @@ fn channel_of_an_activation_goes_with_it_or_with_its_user() {
         (0, vec![channel])
     );
     assert_eq!(unload(&firmware, 1, elf_id, true), 0);
-    // Without the wish to, the channel stays taken until the user goes.
+    // Without the request, the channel stays in use until the user is terminated.
     firmware.terminate(2);
     assert_eq!(firmware.resource_usage().channels, vec![channel]);
     firmware.terminate(1);
@@ -249,7 +249,7 @@ fn closed_user_frees_all_it_had_and_nothing_else() {
     firmware.reset();
     assert_eq!(their_path.step(), Step::Idle);
     assert!(firmware.resource_usage().is_untouched());
-    // Ids of before a reset belong to no user.
+    // Ids from before a reset belong to no user.
     assert_eq!(unload(&firmware, 2, theirs, true), -19);
     assert!(load_elf(&firmware, 2, b"elf").unwrap() > theirs);
 }

@@ -79,7 +79,7 @@ proptest! {
             let before = firmware.resource_usage();
             match step {
                 Move::Send(message) => {
-                    // A payload that is refused frees its constants.
+                    // A refused payload frees its constants.
                     let keeps = !matches!(&message[0], Transaction::Passthrough(bytes) if bytes[0] == 16);
                     let replies = firmware.handle(user, message);
                     let is_refused = replies.iter().all(|reply| match reply {
