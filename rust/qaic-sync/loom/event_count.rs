@@ -29,7 +29,7 @@ impl Counted {
     }
 
     fn try_take(&self) -> Option<()> {
-        // A plain load first: it may be stale, which an exchange never is.
+        // Loads the count: unlike an exchange, a load may return a stale value.
         let count = self.items.load(Ordering::Acquire);
         let less = count.checked_sub(1)?;
         self.items.compare_exchange(count, less, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| ())

@@ -24,7 +24,7 @@ fn exclusive_cell_gives_each_thread_the_value_or_refuses() {
         let here = write(&cell);
         let uses = others.into_iter().map(|other| other.join().unwrap()).chain([here]).filter(|&used| used);
         let uses = u32::try_from(uses.count()).unwrap();
-        // The first to come is not refused, and once none has the value no thread is.
+        // The first thread always gets the value, and so does any thread that finds it free.
         assert!(uses >= 1);
         assert_eq!(cell.try_with(|value| value.with(|value| unsafe { *value })), Some(uses));
     });

@@ -77,7 +77,7 @@ fn free_list_among_three_threads_gives_each_number_one_owner() {
 #[test]
 fn free_list_with_a_number_left_never_pops_none() {
     loom::model(|| {
-        // Two numbers and two threads that hold one each at most: there is always one left for each.
+        // Two numbers, and two threads that hold at most one each: there is always one left for each thread.
         let owned = Owned::new(2);
         let other = {
             let owned = Arc::clone(&owned);

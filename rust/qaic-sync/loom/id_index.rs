@@ -1,4 +1,4 @@
-//! Threads add, find and remove ids: a request that was added is found, whatever others add and remove.
+//! Threads add, find and remove ids: an added request is found, regardless of concurrent changes.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -23,7 +23,7 @@ fn request_that_was_added_is_found_while_another_comes_and_goes() {
     });
 }
 
-/// A lookup that comes while a request is added must not pass its ticket over for good.
+/// A lookup during the addition of a request must not lose its ticket.
 #[test]
 fn lookup_during_an_insertion_loses_nothing() {
     with_preemptions(2, || {

@@ -1,4 +1,4 @@
-//! An object has one owner, and one that is given back is there or in the hands of a thread.
+//! An object has one owner; a returned object is in the pool or owned by a thread.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

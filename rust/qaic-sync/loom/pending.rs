@@ -53,7 +53,8 @@ impl World {
         }
     }
 
-    /// As `PendingInference::start_on` with a queue that reports: on a request that is left to a worker, or run at once.
+    /// The same as `PendingInference::start_on` with a queue that reports, for a request that a worker runs or that
+    /// runs immediately.
     fn start(&self, runs_here: bool) {
         if !self.state.hold() {
             return;
@@ -168,7 +169,7 @@ impl World {
     }
 }
 
-/// Runs `first` and `second` on threads of their own beside the start, and settles.
+/// Runs `first` and `second` on their own threads concurrently with the start, and settles.
 fn beside_a_start(
     runs_here: bool,
     first: impl Fn(&World) -> bool + Copy + Send + Sync + 'static,
@@ -247,7 +248,8 @@ fn cancel_that_comes_late_leaves_the_next_inference_alone() {
     });
 }
 
-/// One thread waits until it is known how it ended, then until the device has let go of it, as `PendingInference::wait` does.
+/// A thread waits until the outcome is known, then until the device has released the inference, as
+/// `PendingInference::wait` does.
 #[test]
 fn thread_that_waits_hears_of_the_deadline_and_of_the_end() {
     with_preemptions(3, || {

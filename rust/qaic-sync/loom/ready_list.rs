@@ -46,7 +46,7 @@ impl Requests {
         }
     }
 
-    /// The inference of an idle request, from begin to end.
+    /// Runs the inference of an idle request from start to end.
     fn run(&self, number: u32) {
         self.begin(number);
         self.complete(number);
@@ -113,7 +113,7 @@ fn request_collected_by_number_and_from_the_list_is_collected_once_each_time() {
         assert_eq!(from_list, 0);
         let by_number = other.join().unwrap();
         let rest = u32::from(requests.collect_next().is_some());
-        // One inference, or two: each collected once, and none left.
+        // One or two inferences: each is collected once, and none is left.
         assert_eq!(1 + by_number + rest, 1 + by_number);
         assert_eq!(requests.state(0).phase(), Phase::Idle);
     });
@@ -140,7 +140,7 @@ fn two_completions_are_found_by_two_threads() {
     });
 }
 
-/// Two threads wait for one entry each, while a third pushes two: each finds one, in whatever order.
+/// Two threads wait for one entry each, while a third one pushes two: each thread finds one, in any order.
 fn waiting_threads_find_what_is_pushed<L: Numbers + Send + Sync + 'static>(new: fn(u32) -> ReadyList<L>) {
     with_preemptions(1, move || {
         let list = Arc::new(new(2));

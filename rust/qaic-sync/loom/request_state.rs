@@ -58,7 +58,7 @@ fn end_of_an_inference_wakes_all_that_wait_for_it() {
     }
 }
 
-/// A thread that binds memory to the idle request, and one that submits it: never both at once.
+/// A thread binds memory to the idle request, and another one submits it: never concurrently.
 #[test]
 fn request_is_edited_or_submitted() {
     with_preemptions(3, || {

@@ -1,4 +1,4 @@
-//! Nothing is lost, nothing comes twice, and what a producer did before is visible.
+//! Each number is taken exactly once, and the producer's earlier writes are visible.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -73,7 +73,7 @@ fn three_consumers_never_take_the_same_number() {
             let ring = Arc::clone(&ring);
             thread::spawn(move || [ring.pop(), ring.pop()])
         });
-        // One lap later, the slot of the number that was taken is free.
+        // One lap later, the slot of the taken number is free.
         let mine = ring.pop();
         assert_eq!(ring.push(3), Ok(false));
         let theirs = consumers.into_iter().flat_map(|consumer| consumer.join().unwrap()).flatten();
@@ -84,7 +84,8 @@ fn three_consumers_never_take_the_same_number() {
     });
 }
 
-/// A thread that has pushed finds the ring not empty, whatever other producers are about to do, until all was taken.
+/// A thread that has pushed a number finds the ring not empty until all numbers are taken, regardless of other
+/// producers.
 #[test]
 fn pushed_number_is_found_beside_another_producer() {
     loom::model(|| {
@@ -114,7 +115,7 @@ fn push_beside_a_thread_about_to_sleep_says_so_or_is_seen() {
                 shared.0.await_next()
             })
         };
-        // Another number before, which was taken.
+        // A previous number, which was taken.
         shared.0.push(1).expect("there is room");
         let passed = shared.0.pop();
         let is_awaited = shared.0.push(2).expect("there is room");

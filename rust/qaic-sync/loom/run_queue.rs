@@ -8,7 +8,7 @@ use crate::{RunQueues, with_preemptions};
 
 struct Work {
     queues: RunQueues,
-    // Touched by the thread with the turn; loom reports two at a time.
+    // Accessed by the thread with the turn; loom reports concurrent accesses.
     runs: UnsafeCell<u32>,
 }
 

@@ -145,7 +145,8 @@ fn inference_submitted_after_a_cancelled_one_runs() {
     });
 }
 
-/// A caller works with the turn of a queue, or gives up waiting for it, beside an inference that needs it.
+/// A caller works with the turn of a queue, or stops waiting for it, concurrently with an inference that needs the
+/// turn.
 #[test]
 fn turn_that_is_granted_or_given_up_leaves_no_inference_behind() {
     for deadline in [None, Some(Duration::ZERO)] {
@@ -160,7 +161,7 @@ fn turn_that_is_granted_or_given_up_leaves_no_inference_behind() {
                 Err(error) => assert!(deadline.is_some(), "{error}"),
             }
             assert_eq!((world.wait(0), world.began()), (Ok(()), 1));
-            // The place of a thread that has given up does not keep the turn.
+            // A thread that stopped waiting does not keep the turn.
             assert!(world.scheduler.with_turn(0, &mut WaitScope::default(), || ()).is_ok());
         });
     }
@@ -201,8 +202,8 @@ fn inference_asked_to_end_while_it_is_handed_to_the_device_ends_once() {
     });
 }
 
-/// A thread takes the oldest inference from the device while its caller ends it by itself and submits the next, which relies on
-/// the entry that is there.
+/// A thread takes the oldest inference from the device, while its caller ends the inference and submits the next one,
+/// which relies on the existing entry.
 #[test]
 fn inference_on_the_device_always_has_an_entry_or_an_owner() {
     with_preemptions(2, || {
@@ -227,7 +228,7 @@ fn inference_on_the_device_always_has_an_entry_or_an_owner() {
 fn inference_without_room_leaves_no_accepted_one_behind() {
     with_preemptions(1, || {
         let world = World::new(4, Device::default(), |options| options.capacity = 1);
-        // The worker has one, and two fill the queue.
+        // The worker has one inference, and two fill the queue.
         world.device.is_held.store(true, Ordering::Release);
         world.submit(0, None);
         while world.began() == 0 {

@@ -59,7 +59,7 @@ macro_rules! counted {
         #[derive(Default)]
         pub struct $name(std_atomic::$name);
 
-        #[allow(missing_docs)] // the names and the meanings of the standard library
+        #[allow(missing_docs)] // names and meanings as in the standard library
         impl $name {
             pub const fn new(value: $value) -> Self {
                 Self(std_atomic::$name::new(value))
@@ -137,7 +137,7 @@ mod tests {
         let after = Operations::here();
         assert_eq!((after.locks - before.locks, after.updates - before.updates), (3, 2));
         assert_eq!(after.loads - before.loads, 1);
-        // What came before does not count.
+        // Earlier operations do not count.
         assert_eq!(Operations::during(|| {}), Operations::default());
         assert_ne!(Operations::here(), Operations::default());
     }

@@ -70,14 +70,15 @@ impl EventCount {
 
     /// Returns whether a thread listens. A listening thread does not fall asleep without calling `try_take` again.
     fn advance(&self) -> bool {
-        // An exchange of nothing for nothing. It is in one order with the registrations: a thread that registers later
-        // acquires from it what was added before, and needs no notification; one that registered earlier makes it fail.
-        // Relaxed where it fails: nothing of the listener's is used.
+        // The exchange does not change the value, but it is ordered with the registrations. A thread that registers
+        // later acquires the earlier additions from it and needs no notification; an earlier registration makes the
+        // exchange fail. Relaxed on failure: no data of the listener is used.
         if self.listening.compare_exchange(0, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
             return false;
         }
         let parking = self.parking.lock();
-        // Relaxed load: the lock orders the writers. Release store: a thread that sees this event sees what was added.
+        // Relaxed load: the lock orders the writers. Release store: a thread that sees this event sees the additions
+        // before it.
         self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         drop(parking);
         true
@@ -92,8 +93,8 @@ impl EventCount {
 impl Event for EventCount {
     fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
         let _listening = Listening::new(&self.listening);
-        // Acquire: the addition of a notification that is counted in here is seen below. One that is not counted yet is
-        // noticed under the lock.
+        // Acquire: additions before a counted notification are visible below. A notification that is not yet counted
+        // is detected under the lock.
         let seen = self.events.load(Ordering::Acquire);
         if let Some(taken) = try_take() {
             return Some(taken);
@@ -114,7 +115,7 @@ struct Listening<'a>(&'a AtomicU32);
 
 impl<'a> Listening<'a> {
     fn new(listening: &'a AtomicU32) -> Self {
-        // Acquires from the `advance` calls that came before what was added before them.
+        // Acquires the additions before the earlier `advance` calls.
         listening.fetch_add(1, Ordering::Acquire);
         Self(listening)
     }
@@ -122,7 +123,7 @@ impl<'a> Listening<'a> {
 
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
-        // Relaxed: publishes nothing; a notification that comes too early for it is in vain.
+        // Relaxed: publishes nothing; an unneeded notification is harmless.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -172,7 +173,7 @@ mod tests {
         let taken = events.wait(LONG, || {
             asked += 1;
             if asked == 1 {
-                // What a producer does between this look and the sleep.
+                // Simulates a producer between this check and the sleep.
                 events.notify_one();
                 return None;
             }

@@ -40,7 +40,7 @@ struct Taken<'a, T> {
 impl<T> Drop for Taken<'_, T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
-            // There is one value, and this thread had it: nothing is in its place.
+            // The place is empty: this thread had the only value.
             drop(self.cell.value.exchange_shared(Some(value)));
         }
     }

@@ -68,16 +68,17 @@ impl FreeList {
     /// If `number` is not below the capacity; in debug builds, if it is in the stack.
     pub fn push(&self, number: u32) -> bool {
         let below = &self.below[number as usize];
-        // Relaxed: only the owner of a number outside the stack writes here, and the exchange below publishes it.
+        // Relaxed: only the owner of a number outside the stack writes here, and the exchange below publishes the
+        // write.
         debug_assert_eq!(below.load(Ordering::Relaxed), OUT, "{number} is in the stack already");
-        // Relaxed: nothing is read through it here.
+        // Relaxed: no data is read through this value.
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
             below.store(number_of(top), Ordering::Relaxed);
             let next = (top >> 32).wrapping_add(1) << 32 | u64::from(number + 1);
-            // Release: publishes `below` and what the caller did before to each thread that reads this top or a later one. Later
-            // ones too, because only exchanges change the top, and they carry on the release sequence. Acquire: what a thread did
-            // that is going to sleep, which has marked the stack.
+            // Release: publishes `below` and the caller's earlier writes to each thread that reads this top or a
+            // later one; only exchanges change the top, so they continue the release sequence. Acquire: the earlier
+            // writes of a thread that has marked the stack and is about to sleep.
             match self.top.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return top & AWAITED != 0,
                 Err(found) => top = found,
@@ -87,15 +88,15 @@ impl FreeList {
 
     /// Takes the top number; `None` only if the stack was empty.
     pub fn pop(&self) -> Option<u32> {
-        // Acquires, from all pushes that led to this top, `below` and what the callers did before.
+        // Acquires `below` and the callers' earlier writes from all pushes that led to this top.
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             let number = number_of(top).checked_sub(1)?;
             let below = &self.below[number as usize];
-            // Relaxed: written before the push that is acquired. A value from after that means that the number was
-            // popped and pushed, and the tag makes the exchange fail.
+            // Relaxed: written before the acquired push. A later value means that the number was popped and pushed
+            // again; then the tag makes the exchange fail.
             let next = top & !u64::from(u32::MAX) | u64::from(below.load(Ordering::Relaxed));
-            // Acquire where it fails: the top found there is used like the first.
+            // Acquire on failure: the new top is used like the first one.
             match self.top.compare_exchange_weak(top, next, Ordering::Relaxed, Ordering::Acquire) {
                 Ok(_) => {
                     if cfg!(debug_assertions) {
@@ -111,14 +112,15 @@ impl FreeList {
     /// Requests that the push of the next number reports that a thread may sleep until then. Returns false if the
     /// stack has a number.
     pub(crate) fn await_next(&self) -> bool {
-        // Relaxed: nothing is read through it. Release: the push of the next number comes after what the caller did.
+        // Relaxed: no data is read through this value. Release: the push of the next number follows the caller's
+        // earlier writes.
         let awaited = |top: u64| (number_of(top) == 0).then_some(top | AWAITED);
         self.top.fetch_update(Ordering::Release, Ordering::Relaxed, awaited).is_ok()
     }
 
     /// Returns whether the stack is empty.
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a hint, like every answer to this question among threads.
+        // Relaxed: the answer may be stale as soon as it is returned.
         number_of(self.top.load(Ordering::Relaxed)) == 0
     }
 }

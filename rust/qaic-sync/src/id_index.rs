@@ -19,8 +19,8 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 const NUMBER_BITS: u32 = 16;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 
-// The word of a bucket: a request that is about to be added or removed, how, the first request of the first list plus one, and
-// the number of the change, which is the stamp of what it writes.
+// The word of a bucket contains a request that is about to be added or removed, the kind of the change, the first
+// request of the first list plus one, and the number of the change, which stamps its writes.
 const KINDS: u64 = 3 << NUMBER_BITS;
 const ADDITION: u64 = 1 << NUMBER_BITS;
 const REMOVAL: u64 = 2 << NUMBER_BITS;
@@ -48,8 +48,8 @@ const OF_OWNER: u64 = 1 << 31;
 pub struct IdIndex {
     buckets: Box<[CachePadded<AtomicU64>]>,
     entries: Box<[Entry]>,
-    // Of the request that was added last, or one of the last: how often it was added above, its number below. No two additions
-    // store the same, but for 2^32 of one request.
+    // The request that was added last, or one of the last: its number of additions in the upper half, its own number
+    // in the lower half. Two additions store the same value only after 2^32 additions of one request.
     latest: AtomicU64,
 }
 
@@ -57,9 +57,9 @@ pub struct IdIndex {
 #[derive(Debug)]
 struct Entry {
     id: AtomicU64,
-    // The request before it in its list, and the one after.
+    // The previous and the next request in the list.
     peers: AtomicU64,
-    // Of the first request of a list: a link to the first request of the next list.
+    // In the first request of a list: a link to the first request of the next list.
     chain: AtomicU64,
     additions: AtomicU32,
 }
@@ -101,9 +101,9 @@ impl State<'_> {
     }
 
     fn exchange(self, stamp: u64, first: Option<u32>, announced: u64) -> bool {
-        // The shift drops the high bits, for which the number of the change has no room.
+        // The shift drops the high bits of the change number.
         let word = stamp << CHANGE_SHIFT | with_one(first) << FIRST_SHIFT | announced;
-        // AcqRel: what was written before this change, and for it, comes before what follows.
+        // AcqRel: orders the writes before and for this change before all later ones.
         self.bucket.compare_exchange(self.word, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -115,7 +115,7 @@ impl State<'_> {
         }
         self.check()?;
         let written = value(seen) & !STAMP_MASK | self.stamp();
-        // Where it fails, another thread has written it.
+        // On failure, another thread has written the link.
         let _ = link.compare_exchange(seen, written, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
     }
@@ -185,13 +185,13 @@ impl IdIndex {
     /// Adds a request that is not in the index. Only the owner of the request may call this.
     pub fn insert(&self, id: u64, number: u32) {
         let Some(entry) = self.entries.get(number as usize) else { return };
-        // Relaxed: written by the owner before this one.
+        // Relaxed: only an owner writes here, and ownership orders the owners.
         let additions = entry.additions.load(Ordering::Relaxed).wrapping_add(1);
         entry.additions.store(additions, Ordering::Relaxed);
         let stamp = OF_OWNER | u64::from(additions) & (OF_OWNER - 1);
         // The request is in no list, so no other thread writes its links. The exchange publishes them.
         entry.id.store(id, Ordering::Release);
-        // A store is cheaper than an exchange. A thread that sees a later write of this thread also sees this one.
+        // A store costs less than an exchange. A thread that sees a later write of this thread also sees this one.
         self.latest.store(u64::from(additions) << 32 | u64::from(number), Ordering::Release);
         let bucket = self.bucket_of(id);
         loop {
@@ -208,7 +208,7 @@ impl IdIndex {
                 settled.change(Some(number), 0)
             };
             if is_added {
-                // Makes the announced change.
+                // Completes the announced change.
                 self.settled(bucket);
                 return;
             }
@@ -227,7 +227,7 @@ impl IdIndex {
                     return;
                 }
             } else if settled.change(settled.first(), REMOVAL | u64::from(number)) {
-                // Makes the announced change: the request is in no list when this returns.
+                // Completes the announced change: the request is in no list when this function returns.
                 self.settled(bucket);
                 return;
             }
@@ -252,8 +252,8 @@ impl IdIndex {
             let latest = self.latest.load(Ordering::Acquire);
             let all = (0..).zip(&self.entries).map(|(number, _)| number);
             let found = std::iter::once(number(latest)).chain(all).find(|&number| matches(number));
-            // While it looked, a request may have been added at a place it had passed, and then the one it was about to see
-            // removed.
+            // During the search, a request may have been added at a position that the search had passed, and the
+            // request at the next position may have been removed.
             if found.is_some() || self.latest.load(Ordering::Acquire) == latest {
                 return found;
             }
@@ -261,7 +261,8 @@ impl IdIndex {
     }
 
     fn bucket_of(&self, id: u64) -> &AtomicU64 {
-        // The golden ratio, whose highest bits spread ids that are consecutive evenly. A caller that chooses bad ids slows itself.
+        // Multiplication by the golden ratio spreads consecutive ids evenly. A caller with unfavorable ids only slows
+        // its own lookups.
         let spread = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let place = spread.checked_shr(u64::BITS - self.buckets.len().ilog2()).unwrap_or(0);
         &self.buckets[usize::try_from(place).unwrap_or(0)]
@@ -277,7 +278,7 @@ impl IdIndex {
             let state = State { bucket, word: bucket.load(Ordering::Acquire) };
             match state.word & KINDS {
                 0 => return state,
-                // Its request stays until the next change, so it may be made again.
+                // The request stays until the next change, so the change may be repeated.
                 ADDITION if self.append(state, number(state.word)).is_ok() => return state,
                 REMOVAL => drop(self.unlink(state, number(state.word))),
                 _ => {}

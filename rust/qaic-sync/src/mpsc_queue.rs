@@ -23,12 +23,12 @@ use crate::slot::Exchanged;
 /// ```
 pub struct MpscQueue<T> {
     last: Exchanged<Arc<Node<T>>>,
-    // The node that was drained last, whose link leads to the next.
+    // The last drained node, whose link leads to the next one.
     first: ExclusiveCell<Arc<Node<T>>>,
 }
 
 struct Node<T> {
-    // None in the node that a new queue has.
+    // `None` in the initial node of a queue.
     value: Option<T>,
     next: Exchanged<Option<Arc<Node<T>>>>,
 }
@@ -77,7 +77,7 @@ impl<T> Default for MpscQueue<T> {
 
 impl<T> Drop for MpscQueue<T> {
     fn drop(&mut self) {
-        // One after the other: a node that is dropped with all behind it takes the stack.
+        // Drops the nodes one by one: a recursive drop would overflow the stack.
         self.drain(|_| {});
     }
 }
@@ -121,7 +121,7 @@ mod tests {
             if value > 0 {
                 queue.push(value - 1);
             }
-            // A second drain meanwhile has nothing.
+            // A concurrent drain gets no values.
             queue.drain(|_| values.push(-1));
         });
         assert_eq!(values, [3, 2, 1, 0]);
@@ -134,7 +134,7 @@ mod tests {
         (0..if cfg!(miri) { 1_000 } else { 200_000 }).for_each(|_| queue.push(Arc::clone(&value)));
         let mut count = 0;
         queue.drain(|_| count += 1);
-        // The last stays until there is another.
+        // The last value stays until another one is drained.
         assert_eq!((Arc::strong_count(&value), count > 0), (2, true));
         (0..if cfg!(miri) { 1_000 } else { 200_000 }).for_each(|_| queue.push(Arc::clone(&value)));
         drop(queue);

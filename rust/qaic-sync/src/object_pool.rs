@@ -31,7 +31,7 @@ impl<T> ObjectPool<T> {
     pub fn give_back(&self, object: Box<T>) {
         let mut left = Some(object);
         for slot in &self.unused {
-            // What was there goes to the next slot.
+            // The previous object of the slot goes to the next slot.
             left = slot.exchange_shared(left);
             if left.is_none() {
                 return;

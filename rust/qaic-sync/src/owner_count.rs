@@ -60,7 +60,7 @@ impl OwnerCount {
 
     /// Increments the count.
     pub fn add_one(&mut self) {
-        // Relaxed, and no exchange: there is one writer at a time, which came after the last.
+        // Relaxed, without an exchange: there is only one writer at a time, and writers are ordered.
         self.own.store(self.own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }

@@ -318,7 +318,7 @@ impl PendingState {
 impl Event for PendingState {
     /// Waits until the inference is settled or ended; `try_take` must return a value then.
     fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
-        // As in `RequestState`: the step that the thread waits for finds the bit, or the second look finds what it did.
+        // As in `RequestState`: either the awaited step finds the bit, or the second check finds its result.
         self.changed.wait(limit, || {
             try_take().or_else(|| {
                 self.word.fetch_or(AWAITED, Ordering::AcqRel);

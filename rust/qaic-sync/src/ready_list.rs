@@ -137,7 +137,7 @@ impl<L: Numbers> ReadyList<L> {
                 None => return None,
             }
         };
-        // The push of this entry woke one thread at most, and one after it none.
+        // The push of this entry woke at most one thread, and the next push woke none.
         if self.is_awaited() && !self.list.await_next() {
             self.waiters.notify_one();
         }
@@ -233,7 +233,7 @@ mod tests {
         let mut looks = 0;
         let taken = list.waiters().wait(LONG, || {
             looks += 1;
-            // Another thread takes the first, while this one is about to sleep.
+            // Another thread takes the first entry while this one is about to sleep.
             let taken = list.take(|_| true);
             taken.filter(|_| looks > 1)
         });

@@ -144,7 +144,7 @@ pub struct Collected {
     pub was_awaited: bool,
 }
 
-/// Result of undoing a begin.
+/// Result of a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
     /// True if the request must be pushed to the list of available ones.
@@ -241,7 +241,7 @@ impl RequestState {
     /// until then. Returns false if no inference is outstanding. Earlier writes of the caller are visible to the
     /// thread of that step.
     pub fn await_collection(&self) -> bool {
-        // Also if it is marked: that step must come after this one.
+        // The step also runs if the bit is set, because it must follow this thread's earlier writes.
         self.step(|word| is_outstanding(word).then_some(word | COLLECTION_AWAITED)).is_ok()
     }
 
@@ -265,7 +265,7 @@ impl RequestState {
         Ok(Submitted { generation: Generation(after & GENERATION), prior_phase })
     }
 
-    /// Undoes a begin, and wakes the threads that wait for the end.
+    /// Withdraws a started inference, and wakes the threads that wait for its end.
     pub fn withdraw(&self, prior_phase: PriorPhase) -> Withdrawn {
         let (before, _) = self.step_always(|word| {
             let word = word & !(PHASE | OF_INFERENCE | AWAITED | COLLECTION_AWAITED);
@@ -454,8 +454,8 @@ impl RequestState {
 impl Event for RequestState {
     /// Waits for the end of an inference. `try_take` must return a value once that inference is not in flight.
     fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
-        // The calling thread is listening when it sets the bit. The step that ends the inference finds the bit then, and
-        // notifies; or it came before, and the second look finds the end.
+        // The calling thread listens when it sets the bit. The step that ends the inference either finds the bit and
+        // notifies, or came before it, and the second check finds the end.
         self.ended.wait(limit, || {
             try_take().or_else(|| {
                 self.word.fetch_or(AWAITED, Ordering::AcqRel);

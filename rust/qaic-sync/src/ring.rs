@@ -82,19 +82,19 @@ impl Ring {
     ///
     /// Earlier writes of the caller are visible to the thread that pops the number.
     pub fn push(&self, value: u32) -> Result<bool, u32> {
-        // Acquire, here and of slots: a thread that fills a position comes after those that filled the ones before, so that
-        // a thread that sees this number sees those as well.
+        // Acquire, here and for slots: a thread that fills a position follows the threads that filled the earlier
+        // ones. A thread that sees this number therefore sees those too.
         let mut tail = self.tail.load(Ordering::Acquire);
         loop {
             let word = self.slot(tail).load(Ordering::Acquire);
             match self.look(word, tail) {
                 Look::Waits => {
                     let next = tail.wrapping_add(1);
-                    // Release: publishes the number, and what the caller did before. Acquire: what a thread did that is going to
-                    // sleep, which has marked the slot.
+                    // Release: publishes the number and the caller's earlier writes. Acquire: the earlier writes of a
+                    // thread that has marked the slot and is about to sleep.
                     if self.exchange(tail, word, word_of(next, value)) {
-                        // Release: the position, with the slot. A store, which may take the hint back to an earlier position: the
-                        // slots there say how to go on.
+                        // Release: publishes the position together with the slot. A store may move this hint to an
+                        // earlier position; the stamps of the slots there lead to the present one.
                         self.tail.store(next, Ordering::Release);
                         return Ok(word & AWAITED != 0);
                     }
@@ -113,7 +113,7 @@ impl Ring {
             if !matches!(self.look(word, head), Look::Holds) {
                 return None;
             }
-            // Hands the slot to the next lap's producer.
+            // Passes the slot to the producer of the next lap.
             if self.exchange(head, word, word_of(head.wrapping_add(self.lap()), 0)) {
                 // As in `push`.
                 self.head.store(head.wrapping_add(1), Ordering::Release);
@@ -131,7 +131,8 @@ impl Ring {
             if !matches!(self.look(word, head), Look::Waits) {
                 return false;
             }
-            // Also if the entry is marked: the producer must see the earlier writes of this thread.
+            // The exchange also happens if the entry is marked: the producer must see the earlier writes of this
+            // thread.
             if self.exchange(head, word, word | AWAITED) {
                 return true;
             }
@@ -200,7 +201,7 @@ impl Ring {
         if ahead == 1_u32.wrapping_sub(self.lap()) {
             return Look::HoldsLapBefore;
         }
-        // The position before the lap of the stamp was taken.
+        // The position in the previous lap was taken.
         let lap_before = stamp.wrapping_sub(self.lap());
         if ahead % self.lap() == 1 {
             Look::Ahead { put: stamp, take: lap_before }

@@ -23,7 +23,7 @@ const MOST_READY: u32 = 1 << 16;
 #[derive(Debug)]
 pub struct RunQueues {
     all: Box<[RunQueue]>,
-    // Queues that have an entry. An ordered queue is in it at most once, others once per entry.
+    // Queues with entries. An ordered queue occurs at most once, others once per entry.
     ready: Ring,
     is_ordered: bool,
 }
@@ -31,7 +31,7 @@ pub struct RunQueues {
 #[derive(Debug)]
 struct RunQueue {
     pending: Ring,
-    // Of ordered queues: whether the queue is in the ready list or a thread has its turn.
+    // True for an ordered queue that is in the ready list or whose turn a thread has.
     is_scheduled: AtomicBool,
 }
 
@@ -79,8 +79,8 @@ impl RunQueues {
     pub fn push(&self, queue: u32, entry: u32) -> Result<(), u32> {
         let Some(run_queue) = self.all.get(queue as usize) else { return Err(entry) };
         run_queue.pending.push(entry)?;
-        // AcqRel: a thread that finds the queue scheduled leaves the entry to the thread that has the turn, which must see
-        // the entry when it has put the flag down.
+        // AcqRel: a thread that finds the queue scheduled leaves the entry to the thread with the turn, which must
+        // see the entry after it has cleared the flag.
         if !self.is_ordered || !run_queue.is_scheduled.swap(true, Ordering::AcqRel) {
             self.schedule(queue);
         }
@@ -90,13 +90,13 @@ impl RunQueues {
     /// Takes the turn of an ordered queue that is empty and that no thread works on.
     pub fn try_turn(&self, queue: u32) -> Option<Turn<'_>> {
         let run_queue = self.all.get(queue as usize)?;
-        // Acquire: sees what the last turn did. The look comes after the exchange: an entry that came before has a
-        // scheduled queue, one that comes later is seen when the turn ends.
+        // Acquire: sees the writes of the last turn. The check follows the exchange: an earlier entry has a scheduled
+        // queue, and a later one is seen at the end of the turn.
         if run_queue.is_scheduled.swap(true, Ordering::AcqRel) {
             return None;
         }
         let turn = Turn { queues: self, queue };
-        // A turn that is dropped here hands over the entries that arrived in between.
+        // Dropping the turn here passes on the entries that arrived in between.
         run_queue.pending.is_empty().then_some(turn)
     }
 
@@ -105,7 +105,7 @@ impl RunQueues {
         let queue = self.ready.pop()?;
         let run_queue = self.all.get(queue as usize)?;
         if !self.is_ordered {
-            // There is one for every entry of the ready list.
+            // Every entry of the ready list has an entry in the queue.
             return run_queue.pending.pop().map(|entry| Taken { entry, turn: None });
         }
         let turn = Turn { queues: self, queue };
@@ -115,7 +115,8 @@ impl RunQueues {
     }
 
     fn schedule(&self, queue: u32) {
-        // Where the queues together hold more than they have room for, until another thread takes an entry.
+        // If the queues together contain more entries than the list has room for, waits until another thread takes
+        // one.
         while self.ready.push(queue).is_err() {
             yield_now();
         }
@@ -144,8 +145,8 @@ impl Drop for Turn<'_> {
         if !run_queue.pending.is_empty() {
             return self.queues.schedule(self.queue);
         }
-        // An exchange, not a store: it comes before or after that of a thread that pushes now. Before it, the entry is seen
-        // below; after it, that thread finds the queue not scheduled.
+        // An exchange instead of a store: it is ordered with the exchange of a thread that pushes. If it comes later,
+        // the entry is seen below; if it comes earlier, that thread finds the queue not scheduled.
         run_queue.is_scheduled.swap(false, Ordering::AcqRel);
         if !run_queue.pending.is_empty() && !run_queue.is_scheduled.swap(true, Ordering::AcqRel) {
             self.queues.schedule(self.queue);

@@ -15,7 +15,7 @@ pub(crate) struct Exchanged<P> {
     pointer: loom::sync::Mutex<P>,
 }
 
-// The exchange of a pointer is one instruction; a cell with a lock inside would break the promise of this crate.
+// Pointers must be exchanged in one instruction, because this crate guarantees lock-free operations.
 #[cfg(not(loom))]
 const _: () = {
     assert!(AtomicCell::<Option<Box<u64>>>::is_lock_free());
@@ -48,7 +48,7 @@ impl<P> Exchanged<P> {
         std::mem::replace(&mut *self.pointer.lock().expect("no thread panics"), pointer)
     }
 
-    // No thread waits for this lock: loom reports two threads that meet here.
+    // No thread waits for this lock: loom reports two threads that use it concurrently.
     fn exchange_alone(&self, pointer: P) -> P {
         let mut held = self.pointer.try_lock().expect("two threads have one slot");
         std::mem::replace(&mut *held, pointer)

@@ -39,7 +39,7 @@ enum Step {
     Ask,
     Expire,
     End(bool),
-    /// A thread waits, and gives up at once.
+    /// A thread waits and stops waiting immediately.
     Await,
 }
 
@@ -205,7 +205,7 @@ fn pending_that_no_thread_waits_for_ends_with_one_exchange() {
         }
         crate::count::Operations::during(|| _ = state.end(false)).updates
     };
-    // An exchange may fail without a reason.
+    // An exchange may fail spuriously.
     assert_eq!((0..100).map(|_| updates(false)).min(), Some(1));
     assert!(updates(true) > 1, "the event of a thread that waits is looked at");
 }

@@ -64,12 +64,12 @@ enum Step {
     Edit,
     Edited,
     Ask(u64, bool),
-    /// A thread waits, and gives up at once.
+    /// A thread waits and stops waiting immediately.
     Await,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // How many inferences ago.
+    // Age in number of inferences.
     let age = || 0_u64..3;
     prop_oneof![
         any::<bool>().prop_map(Step::Begin),
@@ -147,7 +147,7 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 (model.is_collectable, model.prior_phase) = (is_collectable, Some(prior_phase));
             }
         }
-        // Only before the request was left to other threads.
+        // Possible only before other threads can own the request.
         Step::Withdraw if model.owns() && model.prior_phase.is_some() => {
             let prior_phase = model.prior_phase.take().unwrap();
             let needs_entry = prior_phase == PriorPhase::Available && !model.available_entry;
@@ -329,7 +329,7 @@ fn wait_during_which_the_inference_ends_does_not_sleep() {
         let mut looks = 0;
         let ended = state.wait(Duration::MAX, || {
             looks += 1;
-            // The second look comes after the bit was set.
+            // The second check follows the setting of the bit.
             if looks == 2 {
                 ends(&state);
                 return None;
@@ -372,7 +372,7 @@ fn inference_that_no_thread_waits_for_ends_with_one_exchange() {
             }
             crate::count::Operations::during(|| _ = ends(&state)).updates
         };
-        // An exchange may fail without a reason.
+        // An exchange may fail spuriously.
         assert_eq!((0..100).map(|_| updates(false)).min(), Some(1));
         assert!(updates(true) > 1, "the event of a thread that waits is looked at");
     }
