@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value that is added to a list on drop. The value does not move before it is released.
 pub struct Deferred<T: Send + 'static> {
-    // Invariant: leaked by `new`; this value alone has it until it is on the list.
+    // Invariant: leaked by `new`; only this value refers to the node until the node is on the list.
     node: NonNull<Node<T>>,
     list: &'static DropList<T>,
 }
 
 /// Values that were dropped but not released, newest first.
 pub struct DropList<T: Send + 'static> {
-    // Invariant: a chain of nodes that were leaked by `Deferred::new` and belong to the list alone.
+    // Invariant: a chain of nodes that `Deferred::new` leaked and that only this list owns.
     head: AtomicPtr<Node<T>>,
 }
 
@@ -68,7 +68,7 @@ impl<T: Send> Drop for Deferred<T> {
         loop {
             // SAFETY: until it is on the list the node belongs to this value alone.
             unsafe { (*node).next = head };
-            // Release: the thread that takes the list sees the node as it was left.
+            // Release: the thread that takes the list sees the final content of the node.
             match self.list.head.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(current) => head = current,

@@ -90,7 +90,7 @@ impl FileBytes {
             // from the file with the same content; references to them stay valid.
             let advised =
                 unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
-            // Advice: without it the memory is used a while longer.
+            // Advice: a failure only delays the release of the memory.
             let _ = advised;
         }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A sparse file, gone with this.
+    /// A sparse file that is removed on drop.
     struct Sparse(PathBuf);
 
     impl Sparse {
@@ -206,7 +206,7 @@ mod tests {
         assert!(touched.iter().all(|byte| *byte == 0));
         let before = resident_kib(&bytes);
         assert!(before >= 4 << 10, "{before} KiB are resident");
-        // Neither end is that of a page.
+        // Neither end is at a page boundary.
         bytes.let_go(&touched[MIB - 1..=2 * MIB]);
         assert_eq!(resident_kib(&bytes), before - (1 << 10));
         bytes.let_go(&touched[3 * MIB..]);

@@ -85,15 +85,15 @@ mod drop_list;
 mod error;
 #[allow(unsafe_code)] // maps files
 mod file_bytes;
-#[allow(unsafe_code)] // views of memory whose backing is in the same value
+#[allow(unsafe_code)] // views of memory that the same value keeps
 mod foreign;
-#[allow(unsafe_code)] // advice on memory that is reserved
+#[allow(unsafe_code)] // advice on reserved memory
 mod large_pages;
 #[allow(unsafe_code)] // marks that outlive the lent memory
 mod loan;
 #[allow(unsafe_code)] // maps pages
 mod mapping;
-#[allow(unsafe_code)] // memory whose keeper is in the same value
+#[allow(unsafe_code)] // memory that the same value keeps
 mod shared;
 #[allow(unsafe_code)] // allocates
 mod storage;

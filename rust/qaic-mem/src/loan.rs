@@ -16,7 +16,7 @@ use crate::{ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut};
 #[derive(Debug, Default)]
 pub struct Lender {
     // One flag for each lent piece of memory: true if it was returned.
-    #[allow(clippy::vec_box)] // a mark is written to from afar, so it must not move
+    #[allow(clippy::vec_box)] // other threads write to the marks, so they must not move
     marks: Vec<Box<AtomicBool>>,
 }
 
@@ -25,7 +25,7 @@ pub struct Lender {
 pub struct Loan<'scope, 'env> {
     lender: &'scope mut Lender,
     lent: usize,
-    // Invariant in `'env`: it must not shrink to a lifetime that ends within the call.
+    // Invariant in `'env`: the lifetime must not shrink to one that ends within the call.
     env: PhantomData<&'env mut &'env ()>,
 }
 
@@ -60,7 +60,7 @@ impl Lender {
     ///
     /// Blocking: until all lent memory is dropped, possibly by other threads.
     pub fn scope<'env, R>(&mut self, work: impl FnOnce(&mut Loan<'_, 'env>) -> R) -> R {
-        // Waits when it is dropped, also after a panic in `work`.
+        // Its drop waits, even after a panic in `work`.
         let mut loan = Loan { lender: self, lent: 0, env: PhantomData };
         work(&mut loan)
     }
@@ -73,7 +73,7 @@ impl<'env> Loan<'_, 'env> {
     }
 
     /// Lends memory for writing.
-    #[allow(clippy::needless_pass_by_value)] // the caller has it no more
+    #[allow(clippy::needless_pass_by_value)] // the call consumes the value
     pub fn lend_mut(&mut self, memory: HostSliceMut<'env>) -> ForeignMemoryMut {
         ForeignMemoryMut::lent(&memory, self.mark())
     }

@@ -21,7 +21,7 @@ use crate::HostSliceMut;
 pub struct Mapping {
     address: *mut u8,
     len: usize,
-    // Unmaps or frees when it is dropped.
+    // Unmaps or frees the memory on drop.
     _owner: Box<dyn Any + Send + Sync>,
 }
 

@@ -15,7 +15,7 @@ pub struct Kept<K: ?Sized> {
     address: *mut u8,
     len: usize,
     is_readonly: bool,
-    // No memory of the host: there is nothing at the address.
+    // Memory outside the host: the address is not valid.
     dma_buf: Option<Arc<DmaBuf>>,
     #[allow(dead_code)] // kept, never read
     keeper: K,

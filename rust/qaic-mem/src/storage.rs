@@ -26,7 +26,7 @@ unsafe impl Sync for Block {}
 
 impl Block {
     fn layout(len_bytes: usize) -> Option<Layout> {
-        // An empty tensor still gets an address, because engines refuse null.
+        // An empty tensor needs an address too, because engines refuse null.
         Layout::from_size_align(len_bytes.max(1), ALIGNMENT_BYTES).ok()
     }
 
@@ -70,7 +70,7 @@ impl Drop for Block {
 /// memory is therefore never reused.
 #[derive(Debug)]
 pub struct Storage {
-    // Empty only while being dropped.
+    // Empty only during the drop.
     block: Option<Block>,
     home: Option<Arc<StoragePool>>,
 }

@@ -14,8 +14,8 @@ use crate::{MemoryError, Storage};
 #[derive(Debug)]
 pub struct StoragePool {
     len_bytes: usize,
-    // Null where there is no buffer. Any other value came from `Block::into_raw` of a block of `len_bytes`, and belongs to
-    // the slot: the thread that takes it leaves null.
+    // Null for an empty slot. Any other value came from `Block::into_raw` of a block of `len_bytes`, and the slot
+    // owns it: the thread that takes the value stores null.
     unused: Box<[AtomicPtr<u8>]>,
 }
 
@@ -37,9 +37,9 @@ impl StoragePool {
 
     /// Takes the buffer out of a slot.
     fn empty(&self, slot: &AtomicPtr<u8>) -> Option<Block> {
-        // A look is cheaper than an exchange.
+        // A load costs less than an exchange.
         NonNull::new(slot.load(Ordering::Relaxed))?;
-        // Acquire: writes to the buffer before it was returned happened before.
+        // Acquire: sees the writes to the buffer before its return.
         let address = NonNull::new(slot.swap(ptr::null_mut(), Ordering::Acquire))?;
         // SAFETY: the slot had the block of `len_bytes`, and has it no more.
         Some(unsafe { Block::from_raw(address, self.len_bytes) })

@@ -89,7 +89,8 @@ fn round_trip_of_every_f16_is_the_same_value() {
 #[test]
 #[cfg_attr(miri, ignore)] // takes too long there
 fn narrowing_of_every_kind_of_f32_rounds_to_even() {
-    // Around each f16 and each middle between two, and across all f32 with a stride prime to everything.
+    // Values around each float16 and around each midpoint of two, and float32 values with a stride coprime to their
+    // number.
     let near = (0..0x7c00_u16).flat_map(|bits| {
         let (low, high) = (f64::from(widen(bits)), f64::from(widen(bits + 1).min(65536.0)));
         #[allow(clippy::cast_possible_truncation)] // exact
@@ -140,7 +141,7 @@ fn params() -> impl Strategy<Value = QuantParams> {
     (scales(), offsets()).prop_map(|(scale, offset)| QuantParams::new(scale, offset))
 }
 
-/// Values that matter for a scale: near ties, near the bounds, anything at all.
+/// Values that are critical for a scale: near ties, near the bounds, and any others.
 fn values(p: QuantParams) -> impl Strategy<Value = Vec<f32>> {
     let scale = p.scale();
     #[allow(clippy::cast_precision_loss)]

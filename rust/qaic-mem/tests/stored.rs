@@ -1,4 +1,4 @@
-//! Products with stored weights beside sums in float64, and every family of kernels beside the portable one.
+//! Compares products with stored weights with sums in float64, and every family of kernels with the portable one.
 
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 #![allow(clippy::cast_possible_truncation)] // float64 to float32 on purpose

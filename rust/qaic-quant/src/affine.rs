@@ -35,14 +35,14 @@ pub fn to_i16(sum: f32) -> i16 {
 pub fn to_i32(sum: f32) -> i32 {
     let magic = ALL_INTEGERS.copysign(sum);
     let rounded = if sum.abs() < ALL_INTEGERS { (sum + magic) - magic } else { sum };
-    // The cast saturates, which is the clip.
+    // The cast saturates, which clips the value.
     if rounded.is_nan() { i32::MIN } else { rounded as i32 }
 }
 
 /// `q - offset`, exact, then rounded to f32.
 #[inline]
 pub fn difference(q: i32, offset: i32) -> f32 {
-    // Both terms and their difference are exact in f64, of which vectors convert faster than of i64.
+    // Both terms and their difference are exact in float64, which vector units convert faster than int64.
     (f64::from(q) - f64::from(offset)) as f32
 }
 

@@ -198,7 +198,7 @@ mod tests {
         for schema in Schema::ALL {
             for method in METHODS {
                 let (low, high) = calibrate(&bell(), -1.0, 1.0, method, schema, Precision::Int8).unwrap();
-                // Glow's shrinking windows may keep an outlier on one side.
+                // Windows that shrink as in Glow may keep an outlier on one side.
                 let expected = if method == Method::MinMax { 2.0..2.01 } else { 0.4..1.6 };
                 assert!(expected.contains(&(high - low)), "{schema:?} {method:?} {low} {high}");
             }

@@ -52,7 +52,7 @@ impl Extent {
         const LANES: usize = 16;
         let mut low = [self.minimum; LANES];
         let mut high = [self.maximum; LANES];
-        // Without their signs, floats are ordered as their bits are.
+        // Without their signs, floats have the same order as their bits.
         let mut bits = [0_i32; LANES];
         let mut look = |row: &[f32]| {
             for (lane, &value) in row.iter().enumerate() {
@@ -132,9 +132,10 @@ impl Histogram {
 
     /// Counts values that [`Histogram::prepare`] made room for.
     ///
-    /// Others, which a caller can have only when another thread writes the values meanwhile, end up in the outermost bins.
+    /// Other values can occur only if another thread writes the values at the same time; they are counted in the
+    /// outermost bins.
     pub(crate) fn count_prepared(&mut self, values: &[f32]) {
-        // Exact: a power of two, and products of it above the least normal number.
+        // Exact: a power of two, and its products above the smallest normal number.
         let scale = f32::from_bits(((SIDE_LOG2 - self.log2 + 127) as u32) << 23);
         let (Ok(below), Ok(above)) =
             (<&mut [u64; SIDE]>::try_from(&mut *self.below), <&mut [u64; SIDE]>::try_from(&mut *self.above))
@@ -144,7 +145,7 @@ impl Histogram {
         let mut bins = [0_u16; PIECE];
         for piece in values.chunks(PIECE) {
             for (value, bin) in piece.iter().zip(&mut bins) {
-                // Magnitude and side in one number of 14 bits.
+                // The index combines magnitude and side in 14 bits.
                 let index = ((value.abs() * scale) as i32).min(SIDE as i32 - 1);
                 *bin = index as u16 | (u16::from(*value < 0.0) << SIDE_LOG2);
             }
@@ -289,7 +290,7 @@ impl SharedHistogram {
     ///
     /// Blocking: while other threads fill the two.
     pub fn merge(&self, other: &Self) {
-        // A copy first: two threads may merge two histograms into each other, or one into itself.
+        // Copies first: two threads may merge two histograms into each other, or one into itself.
         let theirs = other.read(Histogram::clone);
         self.lock().merge(theirs);
     }
@@ -302,7 +303,7 @@ impl SharedHistogram {
     }
 
     fn lock(&self) -> MutexGuard<'_, Histogram> {
-        // Counting does not panic half way.
+        // A panic cannot occur during a count, so the histogram is consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

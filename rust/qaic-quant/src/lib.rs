@@ -15,14 +15,14 @@
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
-// Conversions between number types are the subject of this crate; comments state what a conversion can lose.
+// This crate converts between number types; comments state what a conversion can lose.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss
 )]
-// Exact comparisons are meant: zero, infinity and powers of two.
+// Exact comparisons are intended: with zero, infinity and powers of two.
 #![allow(clippy::float_cmp)]
 
 pub mod affine;

@@ -63,7 +63,8 @@ impl AddAssign for NotFinite {
     }
 }
 
-/// How many elements an array has, and how many bytes when it is stored. Blocks run along its last axis; an array without
+/// Number of elements of an array, and of bytes of its stored form. Blocks are formed along the last axis; an array
+/// without dimensions is one row of one element.
 /// dimensions is one row of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredSize {
@@ -175,11 +176,11 @@ pub fn encode(format: MxFormat, row_len: usize, values: &[f32], stored: &mut [u8
     not_finite
 }
 
-/// Gives whole rows of `row_len` elements back. Every sequence of bytes is a stored form.
+/// Decodes whole rows of `row_len` elements. Every sequence of bytes is a valid stored form.
 ///
 /// # Panics
 ///
-/// When `values` is no whole number of rows, or `stored` is not of the length of [`MxFormat::stored_bytes`].
+/// If `values` is not a whole number of rows, or the length of `stored` is not [`MxFormat::stored_bytes`].
 pub fn decode(format: MxFormat, row_len: usize, stored: &[u8], values: &mut [f32]) {
     if values.is_empty() {
         assert!(stored.is_empty(), "stored bytes are left over");
@@ -267,7 +268,7 @@ fn for_blocks(row_len: usize, values: &[f32], mut each: impl FnMut(&[f32; BLOCK]
 
 /// The common exponent of a block; `None` when a value is not finite.
 fn shared_exponent(format: MxFormat, block: &[f32; BLOCK]) -> Option<i32> {
-    // Without their signs, floats are ordered as their bits are.
+    // Without their signs, floats have the same order as their bits.
     let largest = block.iter().map(|value| (value.to_bits() & 0x7fff_ffff) as i32).fold(0, i32::max);
     if largest >= INFINITY {
         return None;
@@ -318,8 +319,8 @@ fn codes<const FRACTION: i32, const LEAST: i32>(block: &[f32; BLOCK], scale: f32
     for (value, code) in block.iter().zip(&mut codes) {
         let x = (value * scale).abs();
         let (exponent, magic) = steps::<FRACTION, LEAST>(x);
-        // The fraction field is the number of steps. Carries walk into the exponent by themselves, and the exponent
-        // field 0 means the same steps as 1 does without the leading one.
+        // The fraction field is the number of steps. Carries propagate into the exponent, and a step has the same
+        // size at exponent field 0 as at 1, without the leading one.
         let steps = (x + magic).to_bits() & 0x007f_ffff;
         let magnitude = (((exponent - LEAST) << FRACTION) as u32 + steps).min(31);
         *code = magnitude | (value.to_bits() >> 31) << 5;
@@ -422,7 +423,7 @@ mod tests {
         }
         // The worst saturation: a largest value just below a power of two.
         assert_eq!(decoded(MxFormat::Fp6E2M3, 1, &[7.9]), [7.5]);
-        // -2 exists as a pattern of bits, and only there.
+        // -2 is a valid bit pattern, but the encoder never writes it.
         let mut back = [0.0];
         decode(MxFormat::Int8, 1, &[&[127, 0x80][..], &[0; 31]].concat(), &mut back);
         assert_eq!(back, [-2.0]);

@@ -7,7 +7,7 @@ use crate::error::QuantError;
 /// Method that computes scale and offset from a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schema {
-    /// The range as it is.
+    /// Uses the range unchanged.
     Asymmetric,
     /// Offset 0; the step is the larger of the two one-sided steps.
     Symmetric,
@@ -129,7 +129,7 @@ pub fn quant_params(
     let (minimum, maximum) = schema_range(minimum, maximum, schema, precision)?;
     let (lowest, highest) = levels(precision);
     let mut scale = (maximum - minimum) / (highest - lowest);
-    // A step that f32 cannot hold is no step: every value of such a tensor is stored as zero.
+    // A step that underflows in float32 is zero: every value of such a tensor is stored as zero.
     let nothing = scale as f32 == 0.0;
     if nothing {
         scale = SCALE_OF_NOTHING;
@@ -156,7 +156,7 @@ fn offset(minimum: f64, maximum: f64, scale: f64, lowest: f64, highest: f64) -> 
     } else {
         highest - above
     };
-    // `round` takes halves away from zero. Clamped first, so the cast is exact.
+    // `round` rounds halves away from zero. The value is clamped first, so the cast is exact.
     candidate.clamp(lowest, highest).round() as i32
 }
 
@@ -173,7 +173,7 @@ fn next_power_of_two(scale: f32) -> f32 {
 }
 
 #[cfg(test)]
-// The table is copied digit by digit.
+// The digits of the table are copied unchanged.
 #[allow(clippy::excessive_precision)]
 mod tests {
     use super::*;

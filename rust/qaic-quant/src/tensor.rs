@@ -38,7 +38,7 @@ impl Quantized for i32 {
 
     #[inline]
     fn from_sum(sum: f32) -> Self {
-        // The highest level is no f32, so the clip is one of integers.
+        // Float32 cannot represent the highest level, so integers are clipped.
         let (lowest, highest) = Precision::Int32.levels();
         affine::to_i32(sum).clamp(lowest, highest)
     }
@@ -80,7 +80,7 @@ impl Channels {
             }
             (Some(axis), _) => {
                 let index = if axis < 0 { axis.wrapping_add_unsigned(shape.len()) } else { axis };
-                // An axis below the first one stays wrong as an unsigned number.
+                // An axis below the first one stays out of range as an unsigned number.
                 Self::along(index.cast_unsigned(), shape, params)
             }
         }
@@ -191,11 +191,11 @@ pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32],
     });
 }
 
-/// Gives `values` back as floats; they are the elements from number `first` on of the tensor that `channels` describes.
+/// Dequantizes `values`, which are the elements from number `first` on of the tensor that `channels` describes.
 ///
 /// # Panics
 ///
-/// When the two slices differ in length.
+/// If the two slices differ in length.
 pub fn dequantize<T: Quantized>(channels: &Channels, first: usize, values: &[T], into: &mut [f32]) {
     convert(channels, first, values, into, |value: T, params| {
         params.scale * affine::difference(value.into(), params.offset)
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn quantize_of_halves_rounds_to_even() {
-        // 1.5 + 1 = 2.5 is rounded to 2; rounding the quotient first would give 3.
+        // 1.5 + 1 = 2.5 is rounded to 2; rounding the quotient first would result in 3.
         assert_eq!(one::<i8>(1.5, 1.0, 1), 2);
         assert_eq!(one::<i8>(2.5, 1.0, 0), 2);
         assert_eq!(one::<i16>(-2.5, 1.0, 0), -2);

@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn kernels_of_every_family_stop_where_the_shorter_side_ends() {
         let op = ElementOp::F16ToF32;
-        // One in f16.
+        // 1.0 in float16.
         let src = [0x3c00_u16; 100];
         for isa in Isa::available() {
             for (from, to) in [(100, 100), (100, 41), (41, 100), (7, 3), (3, 7), (0, 7), (7, 0)] {

@@ -6,7 +6,7 @@ use super::pieces::{PIECE, in_rows};
 use crate::error::MemoryError;
 use crate::{HostSlice, Storage};
 
-// A piece of a long row must end where a block ends.
+// A piece of a long row must end at a block boundary.
 const _: () = assert!(PIECE.is_multiple_of(BLOCK));
 
 fn stored_bytes(format: MxFormat, len: usize, row_len: usize) -> usize {
@@ -19,7 +19,7 @@ pub fn encode(format: MxFormat, values: HostSlice<'_>, row_len: usize, mut store
     let mut buffer = [0.0_f32; PIECE];
     in_rows(values.len() / size_of::<f32>(), row_len, |start, len, row_len| {
         let piece = &mut buffer[..len];
-        // Inside by construction.
+        // The range is within `values` by construction.
         let _ = values.read_into(start * size_of::<f32>(), piece);
         if let Some(into) = stored.split_off_mut(..stored_bytes(format, len, row_len)) {
             total += mx::encode(format, row_len, piece, into);

@@ -15,7 +15,7 @@ pub fn pieces<T: Pod + Default>(memory: HostSlice<'_>, mut piece: impl FnMut(usi
     let mut start = 0;
     while start < len {
         let count = PIECE.min(len - start);
-        // Inside by construction.
+        // The range is within `memory` by construction.
         let _ = memory.read_into(start * size_of::<T>(), &mut buffer[..count]);
         piece(start, &buffer[..count]);
         start += count;
@@ -84,7 +84,7 @@ mod tests {
             in_rows(rows * row_len, row_len, |start, len, piece_row_len| {
                 assert_eq!(start, next);
                 assert!((1..=PIECE).contains(&len) && len.is_multiple_of(piece_row_len));
-                // Whole rows, or a piece that ends in the row in which it begins.
+                // Whole rows, or a piece within one row.
                 assert!(piece_row_len == row_len || start % row_len + len <= row_len);
                 next += len;
             });

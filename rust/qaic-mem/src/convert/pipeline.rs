@@ -153,11 +153,11 @@ impl Pipeline {
         }
         check(self.source_bytes(), src.len())?;
         if self.permutation.is_none() && dst.len().is_multiple_of(self.result_size) {
-            // The kernels stop where the shorter side ends.
+            // The kernels stop at the end of the shorter side.
             chain(Isa::best(), &self.ops, src, dst);
             return Ok(());
         }
-        // Rare and cold: the end cuts an element or the order is another, so the whole result is made aside.
+        // Rare: the end cuts an element or the order changes, so the whole result is computed in a separate buffer.
         let mut whole = vec![0_u8; self.result_bytes()];
         self.pass(Isa::best(), src, HostSliceMut::of(&mut whole));
         dst.copy_from(HostSlice::of(&whole));

@@ -87,7 +87,7 @@ impl Permutation {
             }
             Kind::Matrix { turned, kept } => {
                 let tile = (TILE_LINE / size).max(TILE_SIDE);
-                // Few rows fill their cache lines over many columns.
+                // A few rows fill their cache lines over many columns.
                 let wide = if turned.len < tile { usize::MAX } else { tile };
                 for r in (0..turned.len).step_by(tile) {
                     for c in (0..kept.len).step_by(wide) {

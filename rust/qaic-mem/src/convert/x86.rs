@@ -10,9 +10,9 @@
 //! The vector kernels for 8 and 16 bits support only moderate parameters (`QuantParams::moderate`). With these, no
 //! quotient that can influence a result overflows or underflows, and values fit 32 bits before they are clipped.
 
-// Every load and store is one of the unaligned ones, so casts need not keep alignment.
+// All loads and stores are unaligned, so casts need not keep the alignment.
 #![allow(clippy::cast_ptr_alignment)]
-// The names of the intrinsics show their family; a list of 40 imports would not add anything.
+// The names of the intrinsics show their family; a list of 40 imports adds no information.
 #![allow(clippy::wildcard_imports)]
 
 use std::arch::x86_64::*;
@@ -239,7 +239,7 @@ fn quantize_8_256(
 ) -> usize {
     let (from, to) = (src.as_ptr().cast::<f32>(), dst.as_mut_ptr());
     let flip = _mm256_set1_epi8(if unsigned { i8::MIN } else { 0 });
-    // The packs work within 128-bit halves; this puts their 4-byte groups back in order.
+    // The packs work within 128-bit halves; this permutation restores the order of their 4-byte groups.
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     let whole = count - count % 32;
     for i in (0..whole).step_by(32) {
@@ -268,7 +268,7 @@ fn quantize_8_512(
 ) -> usize {
     let (from, to) = (src.as_ptr().cast::<f32>(), dst.as_mut_ptr());
     let flip = _mm512_set1_epi8(if unsigned { i8::MIN } else { 0 });
-    // The packs work within 128-bit quarters; this puts their 4-byte groups back in order.
+    // The packs work within 128-bit quarters; this permutation restores the order of their 4-byte groups.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     let whole = count - count % 64;
     for i in (0..whole).step_by(64) {
@@ -297,7 +297,7 @@ fn quantize_i16_256(d: Divisor, src: HostSlice<'_>, dst: &HostSliceMut<'_>, coun
             let x = unsafe { _mm256_loadu_ps(from.wrapping_add(i + k)) };
             shifted_256(d, x)
         });
-        // The pack works within 128-bit halves; the permutation puts their 8-byte groups back in order.
+        // The pack works within 128-bit halves; the permutation restores the order of their 8-byte groups.
         let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(lanes[0], lanes[1]));
         // SAFETY: elements i..i+16 are below `count`, which `dst` holds.
         unsafe { _mm256_storeu_si256(to.wrapping_add(i).cast(), words) };
@@ -329,7 +329,8 @@ fn quantize_i32_256(p: QuantParams, src: HostSlice<'_>, dst: &HostSliceMut<'_>, 
         // SAFETY: elements i..i+8 are below `count`, which `src` holds.
         let x = unsafe { _mm256_loadu_ps(from.wrapping_add(i)) };
         let shifted = _mm256_add_ps(_mm256_div_ps(x, scale), offset);
-        // The conversion returns the lowest value for numbers that it cannot represent; too high ones are flipped.
+        // The conversion returns the lowest value for numbers that it cannot represent; the result is flipped for too
+        // high numbers.
         let high = _mm256_cmp_ps::<_CMP_GE_OQ>(shifted, _mm256_set1_ps(2_147_483_648.0));
         let y = _mm256_xor_si256(_mm256_cvtps_epi32(shifted), _mm256_castps_si256(high));
         // SAFETY: elements i..i+8 are below `count`, which `dst` holds.

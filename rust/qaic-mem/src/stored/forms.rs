@@ -91,7 +91,7 @@ impl Form {
         let units = len.div_ceil(UNIT);
         let codes = units.checked_mul(self.unit_bytes())?.checked_mul(rows)?;
         match self.groups(units) {
-            // Four bytes of a scale and one of a zero point.
+            // Four bytes for the scale and one for the zero point of a group.
             Some(groups) => codes.checked_add(groups.checked_mul(rows)?.checked_mul(5)?),
             None => Some(codes),
         }
@@ -270,7 +270,7 @@ impl StoredRows<'_> {
         let first = self.first(row, self.form.groups(self.units()).unwrap_or(0));
         let shift = match self.form {
             Form::Int8 { group } | Form::Uint4 { group } if group != 0 => (group / UNIT).trailing_zeros(),
-            // One group, however long the row is.
+            // One group, regardless of the length of the row.
             _ => usize::BITS - 1,
         };
         Groups {
@@ -292,9 +292,9 @@ impl StoredRows<'_> {
 /// Units of a row.
 #[derive(Clone, Copy)]
 struct Units<'a, const N: usize> {
-    // From the first one on.
+    // Starts at the first unit.
     units: &'a [[u8; N]],
-    // From one to the next.
+    // Distance to the next unit.
     step: usize,
 }
 
@@ -341,14 +341,14 @@ pub(super) struct PlainRow<'a>(pub(super) &'a [[f32; UNIT]]);
 /// Scales and zero points of a row.
 #[derive(Clone, Copy)]
 struct Groups<'a> {
-    // From those of the first group on.
+    // Starts at the scales of the first group.
     scales: &'a [[u8; 4]],
     zeros: &'a [u8],
-    // From one to the next.
+    // Distance to the next group.
     step: usize,
-    // Of the first unit.
+    // Index of the first unit.
     first: usize,
-    // Binary logarithm of the units of a group.
+    // Binary logarithm of the number of units in a group.
     shift: u32,
 }
 

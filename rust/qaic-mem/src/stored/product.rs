@@ -3,7 +3,7 @@
 //! For few rows of activations, weights are decoded in registers during the multiplication. For more rows, a part of
 //! the weights that fits the cache of a core is decoded once.
 
-// What is inlined is compiled for a machine.
+// Inlined functions are compiled for the same instructions as their caller.
 #![allow(clippy::inline_always)]
 
 use std::borrow::Cow;
@@ -46,7 +46,7 @@ pub enum Rounding {
 #[derive(Debug)]
 pub struct Product<'a> {
     weights: StoredRows<'a>,
-    // Rows of whole units.
+    // Rows padded to whole units.
     activations: Cow<'a, [f32]>,
     rows: usize,
     bias: &'a [f32],
@@ -274,7 +274,7 @@ impl Block<'_> {
         let sums = tile(simd, activations, weights, chunk.end - chunk.start, is_long);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             let start = (first_row + row) * columns + first_column;
-            // Of whole tiles the additions are one, of four numbers.
+            // In a whole tile, one addition adds four numbers.
             match self.sums[start..].first_chunk_mut::<COLUMNS>() {
                 Some(into) if first_column + COLUMNS <= columns => {
                     into.iter_mut().zip(sums).for_each(|(into, sum)| *into += sum);
@@ -322,8 +322,8 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
     units: usize,
     is_long: bool,
 ) -> [[f32; COLUMNS]; ROWS] {
-    // Loops over numbers, because neither `array::map` nor iterators over arrays of vectors are sure to be part of what is
-    // compiled for the machine.
+    // Index loops: `array::map` and iterators over arrays of vectors may not be inlined into the code for these
+    // instructions.
     let mut sums = [[simd.splat(0.0); COLUMNS]; ROWS];
     let group = weights[0].group_units();
     let mut factors = [weights[0].factors(simd, 0); COLUMNS];

@@ -92,7 +92,7 @@ fn widened(bytes: &[u8; 32], widen: impl Fn([u8; 2]) -> f32) -> [f32; LANES] {
 
 /// Powers of two, indexed by the exponent of an MXFP6 block.
 pub(super) const MX_FACTORS: [f32; 256] = {
-    // The least one is half of the least normal number.
+    // The smallest factor is half of the smallest normal number.
     let mut factors = [f32::from_bits(1 << 22); 256];
     let mut exponent = 1_u32;
     while exponent < 255 {

@@ -3,11 +3,11 @@
 //! A value of [`Avx2`] or [`Avx512`] exists only if the machine has the instructions, which makes the calls below
 //! sound.
 
-// Every load and store is one of the unaligned ones, so casts need not keep alignment.
+// All loads and stores are unaligned, so casts need not keep the alignment.
 #![allow(clippy::cast_ptr_alignment)]
-// The names of the intrinsics show their family; a list of 40 imports would not add anything.
+// The names of the intrinsics show their family; a list of 40 imports adds no information.
 #![allow(clippy::wildcard_imports)]
-// Inside of a function compiled for the same instructions these calls vanish, which is the point of them.
+// These calls must be inlined into functions that are compiled for the same instructions.
 #![allow(clippy::inline_always)]
 
 use std::arch::x86_64::*;
@@ -56,7 +56,7 @@ impl Avx512 {
 fn mxfp6_halves<const PLACE: i8>(bytes: &[u8; 16]) -> __m256i {
     // SAFETY: sixteen bytes are read.
     let read = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
-    // A pair of bytes for each element, in which its bits begin at 0, 6, 4 or 10.
+    // Each element gets two bytes; its bits begin at 0, 6, 4 or 10.
     let pairs = |place: i8| {
         let steps = _mm_setr_epi8(0, 1, 0, 1, 1, 2, 1, 2, 3, 4, 3, 4, 4, 5, 4, 5);
         _mm_add_epi8(steps, _mm_set1_epi8(place))
@@ -66,7 +66,7 @@ fn mxfp6_halves<const PLACE: i8>(bytes: &[u8; 16]) -> __m256i {
     // The highest bit of an element becomes the sign.
     let shifts = _mm256_set1_epi64x(0x0001_0040_0010_0400);
     let high = _mm256_mullo_epi16(spread, shifts);
-    // The exponent goes to the lower end of its field, the fraction to the upper end.
+    // Moves the exponent to the lower end of its field, and the fraction to the upper end.
     _mm256_and_si256(_mm256_srai_epi16::<3>(high), _mm256_set1_epi16(0x8f80_u16.cast_signed()))
 }
 
@@ -329,7 +329,7 @@ mod avx512 {
     pub(super) fn uint4(numbers: &[u8; 16], table: __m512) -> [__m512; 2] {
         // SAFETY: sixteen bytes are read.
         let read = _mm512_castsi128_si512(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) });
-        // Each byte goes to the lower ends of two lanes. A permutation reads the lower four bits of a lane.
+        // Moves each byte to the lower ends of two lanes. A permutation reads the lower four bits of a lane.
         let half = |places| {
             let bytes = _mm512_permutexvar_epi8(places, read);
             _mm512_permutexvar_ps(_mm512_srlv_epi32(bytes, _mm512_set1_epi64(4 << 32)), table)

@@ -79,7 +79,7 @@ pub(crate) fn f32_bytes(values: &[f32]) -> Vec<u8> {
 pub(crate) fn narrow(x: f32) -> u16 {
     let sign = if x.is_sign_negative() { 0x8000 } else { 0 };
     if x.is_nan() {
-        // Quiet, with the upper payload bits.
+        // A quiet NaN with the upper payload bits.
         return sign | 0x7e00 | ((x.to_bits() >> 13) & 0x3ff) as u16;
     }
     let magnitude = f64::from(x.abs());
@@ -95,7 +95,7 @@ pub(crate) fn narrow(x: f32) -> u16 {
     sign | (multiple + 1024 * (exponent + 14) as u16)
 }
 
-/// The f32 an f16 stands for.
+/// Returns the float32 value of a float16.
 #[allow(clippy::cast_possible_truncation)]
 pub(crate) fn widen(bits: u16) -> f32 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
@@ -112,7 +112,7 @@ pub(crate) fn widen(bits: u16) -> f32 {
     (sign * magnitude) as f32
 }
 
-/// The quantized value, as the number it stands for in its type (u8 already shifted).
+/// Returns the quantized value as a number in its type (uint8 already shifted).
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 pub(crate) fn quantize(x: f32, to: QuantType, p: QuantParams) -> i64 {
     let (low, high) = match to {
@@ -126,7 +126,7 @@ pub(crate) fn quantize(x: f32, to: QuantType, p: QuantParams) -> i64 {
     if to == QuantType::U8 { q + 128 } else { q }
 }
 
-/// The float a quantized value stands for.
+/// Returns the float32 value of a quantized value.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn dequantize(q: i64, from: QuantType, p: QuantParams) -> f32 {
     let signed = if from == QuantType::U8 { q - 128 } else { q };

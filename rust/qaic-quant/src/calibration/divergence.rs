@@ -15,7 +15,7 @@ pub(super) fn shrinking(bins: Bins<'_>, whole: (f64, f64), is_symmetric: bool) -
     let rescaled = Bins { counts: &counts, minimum: whole.0, maximum: whole.1 };
     let mut measure = Measure::new(&counts, GROUPS);
     let (mut start, mut end) = (0, counts.len());
-    // What is no number, for want of values in the window, is never less.
+    // The divergence of a window without values is NaN, which is never less.
     let mut best = (f64::INFINITY, None);
     while end - start >= GROUPS {
         let divergence = measure.divergence(start, end);
@@ -39,7 +39,8 @@ pub(super) fn shrinking(bins: Bins<'_>, whole: (f64, f64), is_symmetric: bool) -
     if !is_symmetric {
         return (low, high);
     }
-    // The ends of a symmetric range differ by one level, so equal numbers of bins leave one side tighter than the other.
+    // The sides of a symmetric range differ by one level, so with equal numbers of bins one side is tighter than the
+    // other.
     let ratio = whole.0 / whole.1;
     if low > ratio * high { (ratio * high, high) } else { (low, low / ratio) }
 }
@@ -103,7 +104,7 @@ impl<'a> Measure<'a> {
             for (quantized, &reference) in
                 self.quantized[first..last].iter_mut().zip(&self.reference[first..last])
             {
-                // Without occupied bins there is nothing to share.
+                // Without occupied bins, there is no value to distribute.
                 *quantized = if reference == 0.0 { 0.0 } else { share };
             }
         }
@@ -120,7 +121,8 @@ impl<'a> Measure<'a> {
     }
 }
 
-/// Gives empty bins a little, taken equally from the others; nothing is done where that would take a value or more.
+/// Gives empty bins a small amount, taken equally from the others; changes nothing if that takes a value or more from
+/// a bin.
 fn condition(counts: &mut [f64]) {
     let empty = counts.iter().filter(|&&count| count == 0.0).count();
     let take = LITTLE * empty as f64 / (counts.len() - empty) as f64;
@@ -128,7 +130,7 @@ fn condition(counts: &mut [f64]) {
         return;
     }
     for count in counts {
-        // Fractions of values, which an imported histogram may have, keep a little too.
+        // Fractions of values, which an imported histogram may contain, keep a small amount too.
         *count = if *count == 0.0 { LITTLE } else { (*count - take).max(LITTLE) };
     }
 }

@@ -80,7 +80,7 @@ impl Power {
             let inside = center.clamp(low, high);
             let clipped = center - inside;
             let rounded = inside - scale * ((inside / scale + ROUNDER) - ROUNDER);
-            // One of the two is zero but for the last bits of the ends.
+            // One of the two terms is zero, except for rounding errors at the ends.
             let power = if clipped == 0.0 { rounded * rounded } else { self.clipping * clipped * clipped };
             error += count * power;
         }
