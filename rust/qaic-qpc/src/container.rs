@@ -183,7 +183,7 @@ impl Container {
     /// segment.
     pub fn constants(&self) -> Option<ConstantsRanges> {
         let segment = self.segment(names::CONSTANTS)?;
-        // Checked when parsed: the offset is within the payload.
+        // The parser has checked that the offset is within the payload.
         let ConstantsSplit { static_size, .. } = constants::split(segment.size(), segment.offset).ok()?;
         let start = segment.range.start;
         let middle = start.checked_add(usize::try_from(static_size).ok()?)?;
@@ -284,7 +284,7 @@ fn parse_segment(
 fn parse_name<'a>(bytes: &'a [u8], offset: u64, limits: &Limits) -> Result<&'a str, NameDefect> {
     let start = usize::try_from(offset).map_err(|_| NameDefect::OutOfBounds)?;
     let tail = bytes.get(start..).filter(|tail| !tail.is_empty()).ok_or(NameDefect::OutOfBounds)?;
-    // One byte more than the longest name, for its NUL: the search never runs through a payload.
+    // One byte longer than the longest name, for its NUL, so that the search never scans a payload.
     let window = tail.get(..limits.max_name_bytes.saturating_add(1)).unwrap_or(tail);
     let Some(len) = window.iter().position(|&byte| byte == 0) else {
         return Err(if window.len() < tail.len() { NameDefect::TooLong } else { NameDefect::Unterminated });
@@ -333,7 +333,7 @@ fn check_overlaps(header: &Header, segments: &[Segment]) -> Result<(), QpcError>
     }
     regions.retain(|region| region.start != region.end);
     regions.sort_by_key(|region| region.start);
-    // What reaches furthest so far, among names and among the rest.
+    // The regions with the highest end so far, among the names and among the others.
     let (mut furthest_name, mut furthest_other): (Option<&Region<'_>>, Option<&Region<'_>>) = (None, None);
     for region in &regions {
         let hit = furthest_other.filter(|other| other.end > region.start);

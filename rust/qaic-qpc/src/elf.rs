@@ -44,7 +44,7 @@ fn find_section<H: FileHeader<Endian = Endianness>>(
         .iter()
         .find(|section| sections.section_name(endian, section).is_ok_and(|n| n == name.as_bytes()));
     let Some(found) = found else { return Ok(None) };
-    // A section without bytes in the file is an empty one.
+    // A section without bytes in the file is empty.
     let (start, len) = found.file_range(endian).unwrap_or_default();
     let range = range_within(file.len(), start, len).ok_or(elf_error(ElfDefect::SectionData))?;
     Ok(Some(range))
@@ -67,7 +67,7 @@ fn load_crc<H: FileHeader<Endian = Endianness>>(file: &[u8]) -> Result<u32, QpcE
     let endian = header.endian().map_err(|_| elf_error(ElfDefect::Header))?;
     let segments = header.program_headers(endian, file).map_err(|_| elf_error(ElfDefect::ProgramHeaders))?;
     let mut crc = Crc32::new();
-    // Segments of a hostile file may all name the same bytes; together they cannot be larger than the file.
+    // Segments of a hostile file may all refer to the same bytes; their total size is limited to that of the file.
     let mut left = to_u64(file.len());
     for (index, segment) in segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD).enumerate() {
         if index == MAX_LOAD_SEGMENTS {
@@ -173,7 +173,7 @@ impl SectionFields {
 fn file_header(table: u32, count: u16) -> Result<Vec<u8>, QpcError> {
     let mut out = b"\x7fELF\x01\x01\x01".to_vec();
     out.resize(16, 0);
-    // An executable, as the card's programs are.
+    // An executable, like the programs of cards.
     out.extend(2_u16.to_le_bytes());
     out.extend(MACHINE_HEXAGON.to_le_bytes());
     // version, entry, program headers, section headers, flags

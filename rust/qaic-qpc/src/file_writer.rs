@@ -138,7 +138,7 @@ impl FileWriter {
 impl Drop for FileWriter {
     fn drop(&mut self) {
         if !self.is_finished {
-            // Nothing half-written may stay; a failure of that is not reported.
+            // Removes the incomplete file; a failure is not reported.
             let _ = fs::remove_file(&self.path);
         }
     }

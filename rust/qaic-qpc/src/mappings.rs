@@ -50,7 +50,7 @@ pub struct BufferMapping {
     pub data_type: Option<ElementType>,
 }
 
-#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // The signature serde asks for.
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // The signature that serde requires.
 fn data_type_code<S: Serializer>(value: &Option<ElementType>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_i32(value.map_or(NO_DATA_TYPE, ElementType::code))
 }
@@ -79,7 +79,7 @@ fn user(
         io_type,
         size: shape::mapping_bytes(name, sized.dtype, &sized.dims)?,
         is_partial_buffer_allowed: binding.is_partial_allowed,
-        // Not the type that gives the size: users of the reference see the initial type for outputs too.
+        // The reference code reports the initial type, also for outputs, and not the type that determines the size.
         data_type: Some(binding.io_initial.dtype),
     })
 }

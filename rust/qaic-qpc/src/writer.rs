@@ -85,7 +85,7 @@ impl Layout {
         let mut payload_starts = Vec::with_capacity(segments.len());
         for (index, segment) in segments.iter().enumerate() {
             payload_starts.push(position);
-            // The last payload is followed by the tail of a word, not by a gap.
+            // The last payload is padded to a word, and not followed by a gap.
             let last = index.saturating_add(1) == segments.len();
             let alignment = if last { name_alignment } else { alignment };
             position = end_aligned(position, segment.size, alignment)?;

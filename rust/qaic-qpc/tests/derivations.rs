@@ -56,7 +56,7 @@ fn transposes_carry_their_permutation() {
     let sets = IoDesc::from_network(&network).unwrap().io_sets;
     let names: Vec<&str> = sets.iter().map(|set| set.name.as_str()).collect();
     assert_eq!(names, ["default", "transpose", "dma"]);
-    // The output has no such stage: its default binding, not valid.
+    // The output has no such stage, so its default binding is invalid.
     assert_eq!(sets[1].bindings[0].dims, [1, 8, 8, 3]);
     assert!(sets[1].bindings[0].is_valid && !sets[1].bindings[1].is_valid);
 }

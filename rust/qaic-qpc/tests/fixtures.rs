@@ -127,7 +127,7 @@ fn program_and_constants_info_are_the_recorded_ones() {
             "name": program.name,
             "programIndex": program.program_index,
             "numCores": program.num_cores,
-            // The reference leaves it at 0.
+            // The reference code leaves the size at 0.
             "size": program.size - case.container().required("network.elf").unwrap().size(),
             "batchSize": program.batch_size,
         });
@@ -157,7 +157,7 @@ fn constants_split_and_lookup_are_the_recorded_ones() {
         for lookup in case.expected["lookup_sizes"].as_array().unwrap() {
             let name = lookup["name"].as_str().unwrap();
             let segment = container.required(name).unwrap();
-            // The reference's lookup gives the static part alone.
+            // The lookup of the reference code returns only the static part.
             let found = if name == "constants.bin" { ranges.static_part.len() } else { segment.range.len() };
             assert_eq!(lookup["size"], found, "{}: {name}", case.name);
         }
@@ -205,7 +205,7 @@ fn metadata_fields_are_the_recorded_ones() {
         let json = serde_json::to_value(metadata).unwrap();
         assert_eq!(serde_json::from_value::<Metadata>(json.clone()).unwrap(), *metadata, "{}", case.name);
         if expected["decode"] == "error" {
-            // The reference removes the assumed terminator, and does not read the legacy struct.
+            // The reference code removes a terminator without a check, and does not read the legacy struct.
             assert_eq!(located.encoding, Encoding::Legacy, "{}", case.name);
             continue;
         }
@@ -250,7 +250,7 @@ fn legacy_metadata_says_what_the_flatbuffer_says() {
     let legacy = metadata("s13_metadata_legacy");
     let modern = metadata("s01_simple_f32_file");
     let expected = Metadata {
-        // The struct has no room for these.
+        // The struct has no such fields.
         required_fields: Vec::new(),
         raw_struct_version_length: 0,
         ..modern
@@ -264,7 +264,7 @@ fn executability_is_the_recorded_one() {
         let network = case.network();
         let refused = if is_copy_only(&network) { 0 } else { 6 };
         assert_eq!(case.expected["run_transform_check"], refused, "{}", case.name);
-        // What the reference refuses in these cases has arithmetic of its own.
+        // The reference code refuses some of these cases; a transfer plan exists for all of them.
         TransferPlan::new(&network).unwrap_or_else(|error| panic!("{}: {error}", case.name));
     }
 }

@@ -407,7 +407,7 @@ proptest! {
         prop_assert_eq!((initializer.offset, initializer.size, initializer.dtype), (offset, size, dtype));
         let exact = dims.iter().map(|dim| i128::from(*dim)).try_fold(i128::from(element), i128::checked_mul);
         let expected = exact.filter(|_| dims.iter().all(|dim| *dim >= 0)).and_then(|bytes| u64::try_from(bytes).ok());
-        // A product that overflows before a zero is as much refused.
+        // A product that overflows before a zero is refused too.
         if !dims.contains(&0) {
             prop_assert_eq!(dtype.dense_bytes(&dims), expected);
         }

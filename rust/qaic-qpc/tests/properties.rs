@@ -34,7 +34,7 @@ fn check_container(
     Ok(())
 }
 
-/// Everything that reads a container, on bytes that may be anything. Returning is the test.
+/// Runs all readers of a container on arbitrary bytes. The test passes if they return.
 fn read_everything(bytes: &[u8]) {
     let limits = Limits { max_decoded_bytes: 16 << 20, ..Limits::default() };
     validate(bytes);

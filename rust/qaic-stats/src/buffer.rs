@@ -64,7 +64,7 @@ pub struct StatsBuffer<B> {
     warnings: Vec<String>,
     program: Option<ProgramOperations>,
     any_program: bool,
-    // The buffer and the layout asked for; nothing where the records came one by one.
+    // The buffer and the requested layout; `None` if the records were passed one by one.
     whole: Option<(Arc<B>, Option<String>)>,
     checked: OnceLock<Result<Vec<String>, StatsError>>,
 }
@@ -93,7 +93,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
                 kind,
                 match range.filter(|range| range.end <= all.len()) {
                     Some(range) => Place { owner: Arc::clone(&owner), range, stride },
-                    // Sections without records have no place.
+                    // Sections without records have no position in the buffer.
                     None => Place::copied(records.to_vec(), stride),
                 },
             ))
@@ -200,7 +200,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
                     let (done, ended) = channel();
                     let reader = scope.spawn(move || {
                         let result = self.read_whole(owner, layout.as_deref());
-                        // The receiver is gone only when the scope has ended, which waits for this thread.
+                        // The receiver exists until the end of the scope, which waits for this thread.
                         let _ = done.send(());
                         result
                     });

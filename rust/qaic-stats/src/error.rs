@@ -31,7 +31,7 @@ qaic_qpc::errors! {
         UnknownLayoutName {
             name: String = "card".into(), known: Vec<String> = vec!["oqstats".into()],
         } => "stats.unknown_layout_name" "StatsError",
-        /// The bytes do not begin as this layout does.
+        /// The bytes do not start with the magic number of this layout.
         #[error("the buffer begins with {found:02x?}, expected \"OQSTATS1\"")]
         BadMagic { found: [u8; 8] = *b"\x00\x01\x02\x03\x04\x05\x06\x07" } => "stats.bad_magic",
         /// The producer has another byte order, or the bytes are damaged.

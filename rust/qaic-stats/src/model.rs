@@ -82,7 +82,7 @@ struct Section<'a> {
 pub struct StatsModel<'a> {
     /// Facts about the whole inference.
     pub run: Run,
-    // By the number of the kind, less one.
+    // Indexed by the number of the kind minus one.
     sections: [Option<Section<'a>>; Kind::ALL.len()],
     /// Oddities of the bytes that are no reason to refuse them.
     pub warnings: Vec<String>,
@@ -94,14 +94,14 @@ impl<'a> StatsModel<'a> {
         Self { run, ..Self::default() }
     }
 
-    /// Gives it the records of a kind, each at the begin of `stride` bytes.
+    /// Sets the records of a kind, each at the start of `stride` bytes.
     pub fn set(&mut self, kind: Kind, bytes: impl Into<Cow<'a, [u8]>>, stride: usize) {
         if let Some(slot) = self.sections.get_mut(place(kind)) {
             *slot = Some(Section { bytes: bytes.into(), stride });
         }
     }
 
-    /// Gives it records made one by one.
+    /// Sets the records of a kind from an iterator.
     pub fn set_records<R: Record>(&mut self, records: impl IntoIterator<Item = R>) {
         let mut bytes = Vec::new();
         for record in records {

@@ -137,7 +137,7 @@ struct ThreadOps<'a> {
     next: usize,
     len: usize,
     times: Times,
-    // With `Times::Own`: operations that may still turn out to contain others, and where they end.
+    // With `Times::Own`: operations that may still contain others, and their ends.
     open: Vec<(u64, Op)>,
 }
 
@@ -178,7 +178,7 @@ impl<'a> ThreadOps<'a> {
             if op.kflags & op_kind_flags::EXECUTED == 0 {
                 continue;
             }
-            // Only operations that contain others wait for them, and almost none do.
+            // Only operations that contain others are delayed, and there are almost none.
             let has_parts = || {
                 let next = records.get(place.saturating_add(1));
                 !self.open.is_empty() || next.is_some_and(|next| next.kflags & op_kind_flags::NESTED != 0)
@@ -257,7 +257,7 @@ pub(crate) fn executions(
         if waiting.is_empty() {
             merge_threads(&mut left, observer, &mut alone, &mut each)?;
         }
-        // The thread that is furthest behind continues, so that the threads stay near each other.
+        // The thread with the earliest position continues, so that the threads stay close to each other.
         let behind = left
             .iter_mut()
             .enumerate()
@@ -290,7 +290,7 @@ fn merge_threads(
         let same = first.kflags & op_kind_flags::EXECUTED != 0
             && threads.iter().all(|thread| {
                 let records = thread.records();
-                // With parts inside, it counts when it has ended.
+                // An operation with parts counts at its end.
                 let has_parts =
                     records.get(thread.next.saturating_add(1)).is_some_and(|next| is_nested(&next));
                 match records.get(thread.next) {
@@ -318,7 +318,8 @@ fn merge_threads(
 
 /// Executions without the records of all threads of the group.
 struct Waiting {
-    // By number of the operation, the last place for all that are not in the descriptor: the oldest one.
+    // Indexed by operation number: the oldest execution. The last entry is for all operations that are not in the
+    // descriptor.
     heads: Vec<u32>,
     entries: Vec<WaitingExecution>,
     free: Vec<u32>,
@@ -363,7 +364,7 @@ impl Waiting {
     ) -> io::Result<()> {
         let execution = Execution::of(op);
         let Some(bit) = u32::try_from(thread).ok().and_then(|place| 1_u64.checked_shl(place)) else {
-            // More threads than a real group ever has: the rest of them counts for itself.
+            // A real group never has this many threads: each of the others counts separately.
             return each(execution);
         };
         let slot = self.slot(op.oc);

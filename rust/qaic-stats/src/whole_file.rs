@@ -23,7 +23,7 @@ pub fn write_whole(path: &Path, work: impl FnOnce(&mut dyn Write) -> io::Result<
 }
 
 fn create_aside(path: &Path) -> io::Result<(File, PathBuf)> {
-    // Relaxed: numbers only have to differ.
+    // Relaxed: the numbers only need to be different.
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     loop {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

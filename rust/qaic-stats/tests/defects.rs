@@ -126,7 +126,8 @@ fn a_sound_buffer_has_no_warnings() {
 #[test]
 fn the_header_is_judged_in_order() {
     let mut bytes = bytes();
-    // Each next defect is put into the same bytes: the earliest rule must win, so they are judged last to first.
+    // Adds the defects to the same bytes from the last rule to the first, because the earliest violated rule must be
+    // reported.
     let mut rows = Vec::new();
     let mut step = |bytes: &mut Vec<u8>, code, sealed: bool, change: &dyn Fn(&mut [u8])| {
         change(bytes);
@@ -249,7 +250,7 @@ fn operation_outside_the_descriptor_is_refused() {
     assert_eq!(judge_record(1, |op: &mut Op| op.oc = 4), Err("stats.unknown_op"));
     assert_eq!(judge_record(1, |op: &mut Op| op.oc = 1), Err("stats.op_group"));
     assert_eq!(judge_record(0, |values: &mut OpPmu| values.op = 4), Err("stats.op_index"));
-    // With another program's operations they cannot be compared.
+    // The records cannot be compared with the operations of another program.
     let bytes = encode_to_vec(&model(), [8; 16]).unwrap();
     assert_eq!(judge(&bytes), Err("stats.other_program"));
     let program = ProgramOperations { ops: Arc::default(), fingerprint: fingerprint(b"") };

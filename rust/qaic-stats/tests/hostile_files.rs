@@ -1,4 +1,4 @@
-//! The files of `tests/data/hostile/stats`: each is refused with the code that the list beside them gives.
+//! The files of `tests/data/hostile/stats`: each is refused with its code in the list of the folder.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use std::fs;

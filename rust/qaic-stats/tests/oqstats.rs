@@ -66,7 +66,7 @@ fn writes_the_published_directory_entry() {
     let mut model = model(2);
     model.set(Kind::Meta, b"{}".as_slice(), 1);
     let buffer = oqstats::encode_to_vec(&model, fingerprint(b"")).unwrap();
-    // Ours has the CRC that the sample left out.
+    // The written entry has the CRC that the sample lacks.
     assert_eq!(buffer[128..156], bytes(ENTRY)[..28]);
     assert_eq!(buffer.len(), 640);
     assert_eq!(buffer[156..160], crc32fast::hash(&buffer[256..320]).to_le_bytes());
@@ -109,7 +109,7 @@ fn operations_that_do_not_fit_are_cut_with_their_threads() {
         assert_eq!(read.run.flags & run_flags::OPS_TRUNCATED == 0, complete);
         assert_eq!(read.op_pmu().len(), ops);
         assert!(read.ops().iter().zip(model.ops().iter()).all(|(read, written)| read == written));
-        // One more would not have fitted.
+        // One more record does not fit.
         if !complete {
             let counts = [(Kind::Core, 1), (Kind::Thread, 2), (Kind::Op, ops + 1), (Kind::OpPmu, ops + 1)];
             assert!(oqstats::capacity_bytes(&counts).unwrap() > u64::try_from(size).unwrap());

@@ -82,7 +82,7 @@ fn walk(bytes: &[u8]) {
         let claimed: usize = model.threads().iter().map(|thread| thread.op_count as usize).sum();
         assert_eq!(claimed, model.ops().len());
         let _ = (model.meta(), model.pmu_events(), check::records(&model, None));
-        // What was read can be written, and reads the same.
+        // The decoded model can be written, and reads the same.
         if let Ok(again) = encode_to_vec(&model, [0; 16]) {
             let read = decode(&again, None, None, DecodeOptions { records: false, ..options });
             assert_eq!(read.unwrap().ops().len(), model.ops().len());
@@ -129,7 +129,7 @@ proptest! {
         if seal {
             let crc = crc32fast::hash(&bytes[..120]);
             bytes[120..124].copy_from_slice(&crc.to_le_bytes());
-            // Without CRCs the records are looked at.
+            // Without CRCs, the records are checked.
             for entry in 0..7 {
                 bytes[128 + entry * 32 + 28..][..4].fill(0);
             }

@@ -1,6 +1,6 @@
 //! The owned metadata and its parts, as tables of the schema. Field meanings are those of the format. Codes remain
 //! numbers, because the host passes most of them on unchecked.
-#![allow(missing_docs)] // The fields are the format's; a sentence each would only repeat their names.
+#![allow(missing_docs)] // The format defines the fields; their docs would repeat their names.
 
 use serde::{Deserialize, Serialize};
 

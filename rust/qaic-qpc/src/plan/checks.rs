@@ -53,7 +53,7 @@ impl Plan {
         for (number, (variant, entry)) in self.variants.iter().zip(&network.allowed_shapes).enumerate() {
             let dims = variant.inputs.iter().chain(&variant.outputs);
             let allowed = entry.shapes.iter().map(|shape| shape.dims.iter().copied().map(i64::from));
-            // The output of the statistics, the last binding, is no tensor of the plan.
+            // The output of the statistics, the last binding, is not a tensor of the plan.
             let is_same = variant.inputs.len() == self.inputs.len()
                 && variant.outputs.len() == self.outputs.len()
                 && entry.shapes.len() == bindings

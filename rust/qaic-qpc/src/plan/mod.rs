@@ -248,7 +248,7 @@ impl Plan {
         struct Versioned {
             version: u64,
         }
-        // Entries that are not in a plan must be text too.
+        // Unknown entries of a plan must be UTF-8 too.
         let json =
             std::str::from_utf8(json).map_err(|error| PlanError::Json { reason: error.to_string() })?;
         let decoded: Result<Self, _> = serde_json::from_str(json);
@@ -273,7 +273,7 @@ impl StatsPlan {
     /// Returns the fingerprint; zeros if the text is invalid. No program has a fingerprint of zeros.
     pub fn fingerprint(&self) -> [u8; 16] {
         let text = &self.fingerprint;
-        // A sign is no digit.
+        // A sign is not a digit.
         let number =
             u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32 && !text.starts_with('+'));
         number.unwrap_or_default().to_be_bytes()

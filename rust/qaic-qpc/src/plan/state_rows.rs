@@ -92,7 +92,7 @@ impl Plan {
                     let fits = rows.dtype == dtype
                         && indices.dtype == Dtype::Int64
                         && rows.dims.iter().zip(&indices.dims).all(|(rows, indices)| {
-                            // A number in a block has no address.
+                            // A number within a block has no address.
                             let is_whole = output.mxint8.is_none() || rows.len() >= indices.len();
                             is_whole && is_scattered(&dims, rows, indices)
                         });

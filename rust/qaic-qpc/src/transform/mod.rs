@@ -209,7 +209,7 @@ impl Planner<'_> {
         let operation = match transform.kind {
             TransformKind::CopyDmaBuffer => {
                 self.same_type(index, from, to)?;
-                // A copy's scale is 1 in known files; the tensor's own wins where it has one.
+                // The scale of a copy is 1 in known files; the tensor's own scale has priority.
                 if result.quantization.0.to_bits() == 0 {
                     result.quantization = given;
                 }
@@ -318,7 +318,7 @@ impl Planner<'_> {
 
     fn tensor_of(&self, dtype: ElementType, dims: &[i32], layout: i32) -> Result<Tensor, QpcError> {
         let bytes = shape::copy_bytes(&self.binding.name, dtype, dims)?;
-        // Not negative, or the size would have failed.
+        // The dims are not negative, because the size was computed.
         let dims = dims.iter().map(|&dim| u64::from(dim.unsigned_abs())).collect();
         Ok(Tensor { dtype, dims, bytes, quantization: (0.0, 0), layout })
     }

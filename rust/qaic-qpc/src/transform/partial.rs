@@ -91,7 +91,7 @@ impl TransferPlan {
             }
             let rest = given.checked_rem(input.user_element_bytes).unwrap_or_default();
             let bytes = given.saturating_sub(rest);
-            // The buffer exists: the place was checked with it.
+            // The buffer exists: it was checked together with the place.
             let Some(extent) = slot(&mut layout.extents, place.buffer) else { continue };
             let size = self.dma_size(place.buffer);
             let first = (*extent).max(headers.get(&place.buffer).copied().unwrap_or_default());

@@ -37,7 +37,8 @@ impl TransferPlan {
         for (entry, shapes) in (0..).zip(&network.allowed_shapes) {
             let mut shapes = shapes.shapes.iter();
             let mut side = |bindings: &[IoBinding], plans: &[Arc<BindingPlan>], direction| {
-                // `shapes` has one per binding; it comes last, so that a side takes no more than its own.
+                // `shapes` has one entry per binding; it is last in the zip, so that each side takes only its own
+                // entries.
                 let pairs = bindings.iter().zip(plans).zip(shapes.by_ref());
                 let build = |((binding, plan), shape)| {
                     Variant { network, entry, binding, base: plan, direction }.build(shape)
@@ -90,10 +91,10 @@ impl Variant<'_> {
         }
         let plan = match self.plan(shape, String::new()) {
             Ok(plan) => BindingPlan { name: Arc::clone(&self.base.name), ..plan },
-            // Said again with the name, which may be long and is not copied for every entry.
+            // Repeats the check to report the name, which may be long and is therefore not copied for every entry.
             Err(_) => self.plan(shape, binding.name.clone())?,
         };
-        // Another tensor may follow the largest one.
+        // Another tensor may follow the largest shape in the buffer.
         if plan.user_bytes > self.base.user_bytes {
             return Err(self.refuse(ShapeDefect::Size));
         }

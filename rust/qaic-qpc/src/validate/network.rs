@@ -39,7 +39,7 @@ pub(super) fn validate(network: &NetworkDesc, report: &mut Report) {
 fn validate_transfers(error: Option<QpcError>, report: &mut Report) {
     match error {
         None => {}
-        // A card may execute it.
+        // A card may be able to execute the step.
         Some(error @ QpcError::UnsupportedTransform { .. }) => {
             report.add_warning(error.code(), NETWORK_DESC, error.to_string());
         }

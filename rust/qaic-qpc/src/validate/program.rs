@@ -57,7 +57,7 @@ fn validate_metadata(metadata: &Metadata, report: &mut Report) {
         ("nspMulticastTables", metadata.nsp_multicast_tables.len(), metadata.num_nsps),
     ];
     for (field, found, expected) in counts {
-        // A missing list means nothing; a CPU program has none.
+        // A missing list is allowed; a CPU program has none.
         if found != 0 && found != usize::from(expected) {
             let message = format!("metadata list {field} has {found} entries, {expected} expected");
             report.add_warning("qpc.metadata_count", NETWORK_ELF, message);
@@ -83,7 +83,7 @@ fn validate_agreement(metadata: &Metadata, network: &NetworkDesc, report: &mut R
 }
 
 fn validate_request(request: &DmaRequest, network: &NetworkDesc, report: &mut Report) {
-    // Size 0 is a request for synchronization alone.
+    // Size 0 means synchronization without data.
     let Some(buffer) = network.dma_buffers.get(usize::from(request.num)).filter(|_| request.size != 0) else {
         return;
     };

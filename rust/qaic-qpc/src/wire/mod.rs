@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
             };
             rest = tail;
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit.
+            // Only one bit of the tenth byte is used.
             if shift == 63 && bits > 1 {
                 break;
             }

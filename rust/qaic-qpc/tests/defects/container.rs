@@ -81,7 +81,7 @@ fn rejects_a_table_out_of_place() {
     let error = damaged(|bytes| put(bytes, 16, 41));
     assert!(matches!(error, QpcError::TableOutOfBounds { pointer: 40, base: 41, count: 3, .. }), "{error}");
     let total = sound().len() as u64;
-    // Inside the header, behind the end, and more segments than fit.
+    // Inside the header, after the end, and more segments than fit.
     for (field, value) in [(32, 32), (32, total - 8), (32, total + 8), (32, u64::MAX), (24, 100)] {
         let error = damaged(|bytes| put(bytes, field, value));
         assert_eq!(code(&error), "qpc.table_out_of_bounds", "{field} {value}");
@@ -220,7 +220,7 @@ fn warns_of_versions_offsets_and_alignment() {
         [Warning::Version { major: 3 }, Warning::UnusedOffset { segment: "network.elf".into(), offset: 9 }];
     assert_eq!(warnings, expected);
 
-    // The table of an empty container may begin anywhere; here behind one byte of nothing.
+    // The table of an empty container may be at any position; here it follows one unused byte.
     let mut empty = writer::build_in_memory(&[], 8).unwrap();
     empty.push(0);
     put(&mut empty, 8, 41);

@@ -1,4 +1,4 @@
-//! The files of `tests/data/hostile`: each is refused with the code that the list beside them gives.
+//! The files of `tests/data/hostile`: each is refused with its code in the list of the folder.
 
 use std::fs;
 use std::path::PathBuf;

@@ -31,7 +31,7 @@ fn rejects_damaged_messages() {
 
 #[test]
 fn errors_of_nested_messages_name_the_message_and_the_byte() {
-    // inputs[0].io_initial is cut inside its first field.
+    // inputs[0].io_initial ends inside its first field.
     let error = decode(&[0x08, 9, 0x22, 3, 0x12, 1, 0x08]).unwrap_err();
     let expected =
         QpcError::Wire { message: "IO descriptor", offset: 7, defect: WireDefect::VarintTruncated };
@@ -46,7 +46,7 @@ fn rejects_unbounded_nesting() {
 
 #[test]
 fn rejects_messages_that_unfold_beyond_the_budget() {
-    // Two bytes of wire for each binding of hundreds of bytes.
+    // Two bytes in the file for each binding, which needs hundreds of bytes in memory.
     let bindings = [0x22, 0].repeat(1 << 20);
     let limits = Limits { max_decoded_bytes: 1 << 20, ..Limits::default() };
     let error = NetworkDesc::decode(&bindings, &limits).unwrap_err();

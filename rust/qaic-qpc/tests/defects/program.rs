@@ -21,7 +21,7 @@ fn rejects_what_is_not_elf() {
 fn rejects_sections_outside_the_file() {
     let mut file = elf::build(&[("metadata", b"1234")]).unwrap();
     let table = u32::from_le_bytes(file[32..36].try_into().unwrap()) as usize;
-    // Size of the first section behind the null section.
+    // Size of the first section after the null section.
     file[table + 40 + 20..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(code(&elf::section(&file, "metadata").unwrap_err()), "qpc.elf");
 }
@@ -61,7 +61,8 @@ fn rejects_unknown_required_fields() {
 
 #[test]
 fn rejects_metadata_that_multiplies_by_sharing() {
-    // A root whose list of DMA requests names one table many times, each with a list that names one table many times.
+    // A root whose list of DMA requests refers to one table many times; the list of that table refers to one table
+    // many times.
     let count = 4096_u32;
     let mut bytes = Vec::new();
     let words = |bytes: &mut Vec<u8>, values: &[u32]| {
@@ -79,7 +80,8 @@ fn rejects_metadata_that_multiplies_by_sharing() {
     for slot in 0..count {
         words(&mut bytes, &[table + 8 - (36 + 4 * slot)]);
     }
-    // Field table with id 0 at `table`, the request at `table + 8`, its list behind it; all entries name the request.
+    // Field table with id 0 at `table`, the request at `table + 8`, followed by its list; all entries refer to the
+    // request.
     bytes.extend([6, 0, 8, 0, 4, 0, 0, 0]);
     words(&mut bytes, &[8, 4, count]);
     let operation = table + 20 + 4 * count;
@@ -120,7 +122,7 @@ fn keeps_metadata_at_odd_addresses() {
 fn rejects_legacy_metadata_that_points_outside() {
     let mut sound = vec![0_u8; 161];
     sound[0] = 1;
-    // The name is the byte behind the struct; one byte of L2TCM and one DMA request are at 0.
+    // The name is the byte after the struct; one byte of L2TCM and one DMA request are at 0.
     sound[8] = 160;
     sound[116] = 1;
     sound[126] = 1;

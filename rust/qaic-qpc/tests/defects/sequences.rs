@@ -179,7 +179,7 @@ fn rejects_impossible_tensors_everywhere() {
         assert_eq!(code(&mappings::user_mappings(&network).unwrap_err()), expected);
         assert_eq!(code(&IoDesc::from_network(&network).unwrap_err()), expected);
     }
-    // 4 GiB: more than a mapping can say, however it is reached.
+    // 4 GiB: more than a mapping can represent.
     let mut network = network();
     network.inputs[0].io_initial = tensor(ElementType::Float32, &[1 << 15, 1 << 15]);
     assert_eq!(code(&mappings::user_mappings(&network).unwrap_err()), "qpc.tensor_too_large");

@@ -1,4 +1,5 @@
-//! Our wire codec against prost: whatever prost reads, we read as the same; whatever we write, prost reads back.
+//! Compares the wire codec with prost in both directions: decoded messages are equal, and prost reads encoded
+//! messages.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 #[path = "../generate/mod.rs"]
@@ -91,7 +92,7 @@ fn repeated_scalars_are_read_packed_and_unpacked() {
     let decoded = NetworkDesc::decode(&bytes, &limits()).unwrap();
     assert_eq!(decoded.thread_groups, unpacked.thread_groups);
     assert_eq!(decoded.cluster_offsets, unpacked.cluster_offsets);
-    // Both forms in one message add up.
+    // Both forms in one message are concatenated.
     bytes.extend(decoded.encode());
     assert_eq!(
         NetworkDesc::decode(&bytes, &limits()).unwrap().thread_groups,
@@ -122,7 +123,7 @@ fn only_the_bits_of_zero_are_left_out() {
 
 #[test]
 fn known_fields_of_another_wire_type_are_unknown() {
-    // Protobuf's own rule, which prost does not follow: it refuses. Field 1 as text, then as a number.
+    // A rule of protobuf that prost violates, because it refuses the message: field 1 as text, then as a number.
     let bytes = [0x0a, 1, b'x', 0x08, 9];
     assert_eq!(NetworkDesc::decode(&bytes, &limits()).unwrap().major_version, 9);
 }

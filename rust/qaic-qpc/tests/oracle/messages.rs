@@ -1,5 +1,5 @@
-//! The messages as prost reads them: a second, independent implementation of the wire
-//! format to hold ours against. Derived by hand-written structs; there is no schema file and no generated code.
+//! The messages as prost reads them: an independent implementation of the wire format, as an oracle. The structs are
+//! written by hand; there is no schema file and no generated code.
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)] // The fields are those of `qaic_qpc`; the fuzz targets share this file.
 
 use prost::Message;

@@ -160,7 +160,7 @@ fn numbers(model: &StatsModel<'_>) -> Result<(), StatsError> {
 
 /// Checks that every operation is in the descriptor, and ran on a thread of its group.
 fn known_ops(model: &StatsModel<'_>, descriptor: &OpsDescriptor) -> Result<(), StatsError> {
-    // Groups side by side: the descriptors of the operations themselves are far apart.
+    // The groups are copied into one list, because the descriptors of the operations are far apart in memory.
     let groups: Vec<Vec<u32>> =
         descriptor.cores.iter().map(|core| core.ops.iter().map(|op| op.group).collect()).collect();
     for thread in model.threads().iter() {

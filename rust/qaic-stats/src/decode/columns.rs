@@ -56,7 +56,7 @@ pub fn columns(
             let start = first.saturating_mul(column.width);
             let bytes = column.bytes.get_mut(start..).unwrap_or_default();
             match (stride, column.width) {
-                // Constant sizes; operations are the section that grows.
+                // Constant sizes for operations, the only section that becomes large.
                 (48, 1) => fixed::<48, 1>(block, column.offset, bytes),
                 (48, 2) => fixed::<48, 2>(block, column.offset, bytes),
                 (48, 4) => fixed::<48, 4>(block, column.offset, bytes),

@@ -138,7 +138,7 @@ pub struct Transfer {
     pub transaction: String,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde passes it
+#[allow(clippy::trivially_copy_pass_by_ref)] // the signature that serde requires
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }

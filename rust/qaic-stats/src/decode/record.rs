@@ -13,7 +13,7 @@ macro_rules! kinds {
         /// Kind of a section's records; the numbers are those of the section directory.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
-        #[allow(missing_docs)] // as the records of the same names
+        #[allow(missing_docs)] // the records have the same names
         pub enum Kind {
             $($kind = $code,)*
         }
@@ -55,7 +55,7 @@ kinds! {
     Pmu = 6 "PMU", Pmu::SIZE, Pmu::FIELDS;
     Op = 7 "OP", Op::SIZE, Op::FIELDS;
     OpPmu = 8 "OP_PMU", OpPmu::SIZE, OpPmu::FIELDS;
-    // UTF-8 JSON, one byte a record.
+    // UTF-8 JSON, one byte per record.
     Meta = 9 "META", 1, &[];
 }
 

@@ -66,7 +66,7 @@ impl DeviceKpi {
         let ddr_bytes = traffic
             .map(|core| real(core.ddr_read_bytes.saturating_add(core.ddr_write_bytes)))
             .reduce(|sum, bytes| sum + bytes);
-        // What took no measurable time has no rate.
+        // Without a measurable time, there is no rate.
         let per_us = |amount: f64| (exec_us > 0.0).then(|| amount / exec_us);
         let batch_per_s = per_us(1e6);
         Some(Self {
@@ -78,7 +78,7 @@ impl DeviceKpi {
             batch_per_s,
             inf_per_s: batch_per_s.map(|rate| rate * f64::from(model.run.batch_size.max(1))),
             ddr_traffic_mb: ddr_bytes.map(|bytes| bytes / 1e6),
-            // Bytes a microsecond are millions a second.
+            // Bytes per microsecond are MB per second.
             ddr_gb_per_s: ddr_bytes.and_then(per_us).map(|rate| rate / 1e3),
         })
     }

@@ -76,8 +76,8 @@ impl FlowTimes {
                     let Some((track, producer)) = self.producer(dependency, *time) else { continue };
                     let start_ns = clock.ns(producer.start_u);
                     let to = FlowEnd { track: *to, oc: time.oc, at_ns: clock.ns(time.start_u) };
-                    // Inside the producer, so that viewers find it there, and not after the consumer's begin: viewers that
-                    // order by time drop arrows that lead back.
+                    // Within the producer, so that viewers find the producer there, and not after the start of the
+                    // consumer: viewers that order by time drop arrows to earlier times.
                     let at_ns = clock.ns(producer.end_u()).saturating_sub(1).max(start_ns).min(to.at_ns);
                     let from = FlowEnd { track, oc: producer.oc, at_ns };
                     sink.flow(&Flow { id, data: dependency.data, from, to });

@@ -77,7 +77,7 @@ impl<'a> HostTrace<'a> {
             },
             failed: None,
         };
-        // What is wrong with the text was found when it was opened.
+        // Errors in the text were reported when the trace was opened.
         let _ = reader.read(self.bytes);
         if let Some(error) = reader.failed {
             return Err(error);
@@ -101,7 +101,7 @@ fn shown(event: &Map<String, Value>) -> Option<(&str, Option<i64>)> {
 }
 
 /// Converts microseconds to nanoseconds.
-#[allow(clippy::as_conversions, clippy::cast_possible_truncation)] // a cast of floats saturates
+#[allow(clippy::as_conversions, clippy::cast_possible_truncation)] // casts of floats saturate
 pub(super) fn nanoseconds(value: &Value) -> Option<i64> {
     if let Some(whole) = value.as_i64() {
         return whole.checked_mul(1000);

@@ -59,7 +59,7 @@ fn placed(samples: &[HostSample]) -> (Vec<String>, Vec<(&HostSample, usize)>) {
     let mut rows = Vec::with_capacity(samples.len());
     for sample in order {
         let key = (sample.program, sample.activation);
-        // A slice of no length must not share its place with the next one.
+        // A slice without duration must not start together with the next one.
         let end_ns = sample.completed_ns.max(sample.enqueued_ns.saturating_add(1));
         let row = activations.entry(key).or_default().take(sample.enqueued_ns, end_ns);
         rows.push((sample, key, row));
@@ -129,7 +129,7 @@ pub fn write_host_trace(
 ) -> io::Result<()> {
     let timeline = Timeline { origin_utc_ns: first_utc_ns(samples, epoch_utc_ns), clocks: Vec::new() };
     let mut sink = JsonSink::new(Target::Writer(out));
-    // A date that is not known is 0.
+    // An unknown date is 0.
     sink.begin(timeline.origin_utc_ns.filter(|_| epoch_utc_ns > 0));
     write_samples(&mut sink, samples, epoch_utc_ns, &timeline, HOST_PID)?;
     sink.finish()

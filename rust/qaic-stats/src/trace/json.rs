@@ -22,11 +22,11 @@ pub(super) struct JsonSink<'a> {
     block: Block<'a>,
     is_first: bool,
     templates: Vec<Option<Template>>,
-    // The texts of all templates of a core.
+    // Concatenated texts of all templates of a core.
     texts: Vec<u8>,
     engine: String,
     ucycle_hz: u64,
-    // Written for the last track, which most of the time is the next one too.
+    // Cached for the last track, because the next event usually has the same one.
     last_track: Option<Track>,
     track_text: Vec<u8>,
 }
@@ -184,7 +184,8 @@ impl Sink for JsonSink<'_> {
             Some(Some(template)) => template.clone(),
             Some(None) => self.render(event.oc, desc),
             None => {
-                // Not in the descriptor; its text is not kept, so that such ones do not pile up.
+                // The operation is not in the descriptor; its text is removed again, so that such texts do not
+                // accumulate.
                 let before = self.texts.len();
                 let template = self.render(event.oc, desc);
                 let text = self.texts.split_off(before);
@@ -192,7 +193,7 @@ impl Sink for JsonSink<'_> {
                 return;
             }
         };
-        // Moved out and back in, since the block is written meanwhile.
+        // Moved out because the block is borrowed mutably during the write, and moved back afterwards.
         let texts = std::mem::take(&mut self.texts);
         self.op_text(track, desc, event, &template, &texts, 0);
         self.texts = texts;
@@ -332,7 +333,7 @@ impl JsonSink<'_> {
             out.extend_from_slice(br#"", "UCyclesPerKB" : ""#);
             push_fixed(out, per_kb(event.ucycles), 2);
         }
-        // MHz with three decimals: PCycles a second, by 1000.
+        // MHz with three decimals: PCycles per second, divided by 1000.
         let frequency = event.pcycles.and_then(|pcycles| {
             ratio(pcycles, self.ucycle_hz, event.ucycles.checked_mul(1000).filter(|&ticks| ticks > 0)?)
         });
@@ -382,7 +383,7 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
 
 fn push_escaped(out: &mut Vec<u8>, text: &str) {
     let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
-    // Without an early exit, so that one instruction compares many bytes.
+    // No early exit, so that one instruction compares many bytes.
     if text.bytes().fold(true, |so_far, byte| so_far & plain(byte)) {
         out.extend_from_slice(text.as_bytes());
         return;

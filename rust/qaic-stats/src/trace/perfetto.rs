@@ -74,7 +74,7 @@ const MAX_TEXTS: usize = 1 << 16;
 pub(super) struct PerfettoSink<'a> {
     block: Block<'a>,
     cleared: bool,
-    // Interned names by kind; a name is announced in the packet that needs it first.
+    // Interned names by kind; the first packet that uses a name defines it.
     names: HashMap<String, u64>,
     annotation_names: HashMap<String, u64>,
     texts: HashMap<String, u64>,
@@ -83,11 +83,11 @@ pub(super) struct PerfettoSink<'a> {
     news: Vec<u8>,
     event: Vec<u8>,
     packet: Vec<u8>,
-    // By number of the operation: its name, and its annotations that are the same in all executions.
+    // Indexed by operation number: the name, and the annotations that are the same in all executions.
     templates: Vec<Option<(u64, Range<usize>)>>,
     template_bytes: Vec<u8>,
     engine: String,
-    // Small numbers for tracks and, by process alone, for processes: every event names one.
+    // Small numbers of tracks, and of processes under the key of the process alone: every event refers to one.
     uuids: HashMap<(u32, Option<u32>), u64>,
     last_uuid: Option<(Track, u64)>,
 }
@@ -117,7 +117,7 @@ impl<'a> PerfettoSink<'a> {
     fn emit(&mut self, at_ns: i64) {
         let packet = &mut self.packet;
         packet.clear();
-        // A trace begins at 0; only a wait can be before that.
+        // A trace starts at 0; only a wait can be earlier.
         push_uint(packet, field::TIMESTAMP, u64::try_from(at_ns).unwrap_or(0));
         push_uint(packet, field::SEQUENCE_ID, SEQUENCE);
         push_uint(packet, field::SEQUENCE_FLAGS, if self.cleared { NEEDS_STATE } else { STATE_CLEARED });

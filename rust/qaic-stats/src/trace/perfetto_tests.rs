@@ -1,5 +1,5 @@
-//! The Perfetto form read back by a protobuf decoder that is not ours, beside the JSON form of the same capture.
-#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // times of a test are small
+//! Compares the Perfetto form, read by an independent protobuf decoder, with the JSON form of the same capture.
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // times in tests are small
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,6 +1,6 @@
 //! Properties that readers of traces rely on, item by item, on captures made here; the other side is a JSON
 //! parser, and for Perfetto a protobuf decoder.
-#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // times of a test are small
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // times in tests are small
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -77,7 +77,7 @@ impl DirectoryEntry {
         }
         if let Some(kind) = Kind::from_code(section) {
             let expected = kind.record_bytes();
-            // Text has no records that could grow.
+            // Text has no records whose size could grow.
             let fits = usize::try_from(self.record_bytes)
                 .is_ok_and(|found| if kind == Kind::Meta { found == expected } else { found >= expected });
             if !fits {
@@ -116,7 +116,7 @@ pub(super) fn read(bytes: &[u8], header: &Header) -> Result<Vec<DirectoryEntry>,
 }
 
 fn overlaps(entries: &[DirectoryEntry], header: &Header) -> Result<(), StatsError> {
-    // Empty rooms have no byte to share.
+    // Empty sections cannot overlap others.
     let mut rooms: Vec<(Range<u64>, Option<u32>)> = entries
         .iter()
         .map(|entry| (entry.room(), Some(entry.kind)))
@@ -132,7 +132,7 @@ fn overlaps(entries: &[DirectoryEntry], header: &Header) -> Result<(), StatsErro
             let (section, other) = match (after.1, before.1) {
                 (Some(section), other) => (section, other),
                 (None, Some(section)) => (section, None),
-                // Header and directory were compared with each other before.
+                // Header and directory have already been compared.
                 (None, None) => continue,
             };
             let at = if after.1.is_some() { after.0.start } else { before.0.start };

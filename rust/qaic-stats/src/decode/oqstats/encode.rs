@@ -60,7 +60,7 @@ pub fn encode(
         }
     };
     let earlier = left_behind(buffer);
-    // Until the new header is written the buffer has none: one that is read too early is not half an inference.
+    // The buffer has no valid header until the new one is written: an early reader never sees a partial inference.
     clear(buffer, 0..HEADER_BYTES);
     let count = u32::try_from(sections.len()).unwrap_or(u32::MAX);
     let directory_end = HEADER_BYTES.saturating_add(sections.len().saturating_mul(ENTRY_BYTES));
@@ -111,7 +111,7 @@ fn present<'a>(model: &'a StatsModel<'_>) -> Vec<Packed<'a>> {
             let whole = bytes.get(..count.saturating_mul(size)).unwrap_or_default();
             return Some(Packed { kind, count, bytes: Cow::Borrowed(whole) });
         }
-        // Records of a newer version: unknown fields are left out.
+        // Records of a newer version: unknown fields are omitted.
         let records = bytes.chunks_exact(stride.max(1)).filter_map(|record| record.get(..size));
         let bytes: Vec<u8> = records.flatten().copied().collect();
         Some(Packed { kind, count: bytes.len().checked_div(size).unwrap_or(0), bytes: Cow::Owned(bytes) })
@@ -137,7 +137,7 @@ fn cut(sections: &[Packed<'_>], bytes: u64) -> Result<usize, StatsError> {
     if needed(0) > bytes {
         return Err(StatsError::BufferTooSmall { needed: needed(0), bytes });
     }
-    // The most that fit: `fits` always does, `not` never.
+    // The maximum number that fits: `fits` always fits, `not` never does.
     let (mut fits, mut not) = (0_usize, ops.saturating_add(1));
     while not.saturating_sub(fits) > 1 {
         let middle = fits.midpoint(not);
@@ -199,7 +199,7 @@ fn left_behind(buffer: &[u8]) -> usize {
     let used = Header::read(buffer).map(|header| usize::try_from(header.used_bytes).unwrap_or(usize::MAX));
     match used {
         Ok(used) => used.min(buffer.len()),
-        // Nothing begins here: memory as the device makes it is zero.
+        // No buffer begins here: devices allocate zeroed memory.
         Err(StatsError::BadMagic { .. }) => 0,
         Err(_) => buffer.len(),
     }

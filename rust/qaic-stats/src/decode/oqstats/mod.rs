@@ -64,7 +64,7 @@ pub fn decode<'a>(
 ///
 /// # Errors
 ///
-/// What is wrong with the header.
+/// The header is invalid.
 pub fn fingerprint_of(bytes: &[u8]) -> Result<Fingerprint, StatsError> {
     Header::read(bytes).map(|header| header.fingerprint)
 }

@@ -26,7 +26,7 @@ pub(super) struct Table {
     rows: Vec<Row>,
     /// Sum of the `PCycles` of each thread's operations; `None` if any were not measured.
     pub(super) thread_pcycles: HashMap<u8, Option<u64>>,
-    // Without operations there is no table at all, as opposed to an empty one.
+    // Without operations there is no table, not an empty one.
     recorded: bool,
 }
 
@@ -102,9 +102,9 @@ struct Builder<'t, 'd> {
     ops: &'d [OpDesc],
     rows: &'t mut Vec<Row>,
     by_details: &'t mut HashMap<String, u32>,
-    // By number of the operation: its row, so that an execution costs no look at names.
+    // Row by operation number, so that an execution needs no lookup of names.
     row_of: Vec<u32>,
-    // Kind, memory and types as the descriptor writes them: most operations share theirs, and texts are slow to make.
+    // Kind, memory and types as strings of the descriptor: most operations share them, and formatting is slow.
     by_names: HashMap<(&'d str, &'d str, &'d str), u32>,
     sync: Row,
     barrier: Row,
@@ -113,7 +113,7 @@ struct Builder<'t, 'd> {
 impl<'d> Builder<'_, 'd> {
     fn add(&mut self, execution: &Execution) {
         if execution.is_transfer() {
-            // Not the time of this thread: a row would count the transfer in addition to the concurrent computation.
+            // A transfer that runs concurrently with a computation does not count as time of this thread.
             return;
         }
         let oc = usize::try_from(execution.op.oc).unwrap_or(usize::MAX);
@@ -236,7 +236,7 @@ fn details(desc: &OpDesc, engine: &str) -> String {
     let types = types_in_order(&desc.types);
     let types = if types.is_empty() { String::new() } else { format!("({types})") };
     let text = format!("{} {engine} {} {types}", desc.kind, desc.memory);
-    // Names come from files; a row is one line.
+    // Names come from files and may contain control characters; a row is one line.
     text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 

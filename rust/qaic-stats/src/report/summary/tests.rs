@@ -101,7 +101,7 @@ fn sample() -> (StatsModel<'static>, OpsDescriptor) {
     ];
     let descriptor = card(vec![first, vec![]]);
     let mut ops = Vec::new();
-    // The four HVX threads: the second is the slowest at each operation.
+    // The four HVX threads; the second one is the slowest in each operation.
     for number in 0..4_u8 {
         let less = if number == 1 { 0 } else { u32::from(number) + 1 };
         for (oc, dur, pcycles) in [(1_u32, 600, 531_u64), (2, 50, 44), (3, 400, 9)] {
@@ -355,7 +355,7 @@ fn cores_may_have_their_threads_in_any_order() {
     let (mut model, descriptor) = sample();
     let expected = text(&model, &descriptor);
     let mut threads: Vec<Thread> = model.threads().iter().collect();
-    // The last six are of the second core.
+    // The last six threads belong to the second core.
     threads.rotate_left(6);
     model.set_records(threads);
     assert_eq!(text(&model, &descriptor), expected);
