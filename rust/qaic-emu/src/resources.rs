@@ -67,7 +67,6 @@ impl Resources {
         self.ddr_bytes += ddr_bytes;
     }
 
-    /// Amounts of the resources.
     pub(crate) fn amount(&self) -> Amounts {
         Amounts {
             cores: self.cores.count_ones(),

@@ -6,7 +6,6 @@ use crate::abi::{MANAGE_MAX_BYTES, ManageMsg};
 use crate::protocol::transaction::{DMA_FROM_USER, Dma, Header};
 use crate::wire::{self, HostAddress};
 
-/// Bytes of a dma transaction.
 const DMA_TRANSACTION_BYTES: u32 = 32;
 const _: () = assert!(size_of::<Header>() + size_of::<Dma>() == DMA_TRANSACTION_BYTES as usize);
 

@@ -242,7 +242,6 @@ impl OutputBuffer {
 ///
 /// [`ImmutableBytes::bytes`] returns the same memory at each call; nothing writes to it while the owner lives.
 pub(crate) unsafe trait ImmutableBytes: Send + Sync {
-    /// Returns all bytes.
     fn bytes(&self) -> &[u8];
 }
 
@@ -306,7 +305,6 @@ pub(crate) struct BytesView {
 }
 
 impl BytesView {
-    /// Creates a view of all bytes of `owner`.
     pub(crate) fn whole<T: ImmutableBytes + 'static>(owner: T) -> Self {
         let len = owner.bytes().len();
         Self { owner: Arc::new(owner), start: 0, len, layout: ArrayLayout::of_bytes(len) }

@@ -16,7 +16,6 @@ use crate::limits::Limits;
 pub const MAGIC: u32 = 0x00A1_CD7C;
 /// The only supported compression type: no compression, and all data are inside the container.
 pub(crate) const SLOWPATH: u16 = 1;
-/// Bytes of the header.
 pub(crate) const HEADER_BYTES: u64 = 40;
 /// Bytes of a segment table entry.
 pub(crate) const ENTRY_BYTES: u64 = 32;

@@ -70,7 +70,6 @@ impl<J: Job> Requests<J> {
         }
     }
 
-    /// Returns the request with a number.
     pub(crate) fn get(&self, number: u32) -> Option<&Arc<Request<J>>> {
         let (segment, index) = place(number);
         self.segments.get(segment)?.get()?.get(index)?.get()

@@ -62,7 +62,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// Ticks as microseconds.
     #[allow(clippy::as_conversions, clippy::cast_precision_loss)] // a double has 53 bits: 15 years of ticks
     pub(crate) fn microseconds(&self, ticks: u64) -> f64 {
         ticks as f64 * 1e6 / self.ucycle_hz.max(1) as f64

@@ -58,7 +58,6 @@ pub(crate) struct Attachment {
 /// An execution that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Execution {
-    /// Number of the execution.
     pub(crate) serial: u64,
     /// Number of slices that are not complete.
     pub(crate) slices_left: usize,

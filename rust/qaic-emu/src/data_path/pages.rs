@@ -9,7 +9,6 @@ use super::file_mapping::FileMapping;
 use qaic_kmd::Errno;
 use qaic_mem::Mapping;
 
-/// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Pages of a buffer object, which exist as long as a part of them is mapped.

@@ -203,7 +203,6 @@ const ACTIONS: [(&str, Action); 23] = [
     ("hang", Action::Hang),
 ];
 
-/// Returns the trigger with this name.
 pub(super) fn trigger(name: &str, target: Target) -> Result<Trigger, String> {
     match target {
         Target::Noop => named(&NOOP_TRIGGERS, name),

@@ -160,7 +160,6 @@ impl ResourceTables {
         self.restarting = None;
     }
 
-    /// Returns the data path of a channel.
     pub(super) fn data_path(&self, channel: u32) -> Option<Arc<Channel>> {
         let leased = |one: &&Activation| one.channel.as_ref().is_some_and(|lease| lease.channel == channel);
         self.activations.values().find(leased)?.data_path.clone()

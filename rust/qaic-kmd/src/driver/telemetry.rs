@@ -22,7 +22,6 @@ impl Sysfs {
         }
     }
 
-    /// Memory errors.
     pub(crate) fn memory_errors(&self, node: &NodeInfo) -> MemoryErrors {
         let Some(folder) = self.folder(node) else { return MemoryErrors::default() };
         MemoryErrors {

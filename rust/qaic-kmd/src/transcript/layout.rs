@@ -70,7 +70,6 @@ pub(super) fn blank(fields: &[Field], bytes: &mut [u8]) {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) name: &'static str,
-    /// Fields of the argument.
     pub(super) fields: &'static [Field],
     pub(super) pointed: Pointed,
 }

@@ -20,7 +20,6 @@ const PAYLOAD_LIMIT_BYTES: usize = 64 << 20;
 pub(super) struct Observed {
     /// Fields by name.
     pub(super) fields: Map<String, Value>,
-    /// Bytes of the argument.
     pub(super) raw: Vec<u8>,
     /// Bytes that the argument points to; `None` if it contains no pointer.
     pub(super) data: Option<Vec<u8>>,

@@ -188,7 +188,6 @@ impl<'a> StoredRows<'a> {
         self.len
     }
 
-    /// Number of units of a row.
     pub(super) const fn units(&self) -> usize {
         self.len.div_ceil(UNIT)
     }
@@ -289,7 +288,6 @@ impl StoredRows<'_> {
     }
 }
 
-/// Units of a row.
 #[derive(Clone, Copy)]
 struct Units<'a, const N: usize> {
     // Starts at the first unit.
@@ -374,7 +372,6 @@ impl Groups<'_> {
     }
 }
 
-/// The halves of a unit.
 #[allow(clippy::inline_always)] // inlined into functions with target features
 #[inline(always)]
 fn halves<const N: usize, const HALF: usize>(unit: &[u8; N]) -> [&[u8; HALF]; 2] {

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
 use qaic_mem::{ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut, Owner, Storage};
 
-/// Read view of `bytes`.
 pub(crate) fn view(bytes: &[u8]) -> HostSlice<'_> {
     HostSlice::of(bytes)
 }
 
-/// Write view of `bytes`.
 pub(crate) fn view_mut(bytes: &mut [u8]) -> HostSliceMut<'_> {
     HostSliceMut::of(bytes)
 }

@@ -88,7 +88,6 @@ impl PyInferenceHandle {
         set.exec_obj(py, self.number)
     }
 
-    /// Number of the handle in its set.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
         self.number.0

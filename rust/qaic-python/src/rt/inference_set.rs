@@ -343,7 +343,6 @@ impl PyQaicInferenceSet {
         outcome(py, |detached| core.bound().submit_acquired(handle, id, detached))
     }
 
-    /// Returns the number of a handle of this set.
     fn number_of(&self, handle: &PyInferenceHandle) -> Answer<HandleId> {
         let why = "the handle belongs to another inference set; use it with its own";
         Ok(handle.number_in(&self.core).ok_or_else(|| refused(why))?)

@@ -114,7 +114,6 @@ pub struct ShapeVariant {
 /// An input whose next value is an output. The device may retain the value between inferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetainedPair {
-    /// Index among the inputs.
     pub(crate) input: usize,
     /// Index among the outputs.
     pub(crate) output: usize,

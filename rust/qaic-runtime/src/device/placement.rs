@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::{Device, DeviceId};
 use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
 
-/// Returns the device with this id.
 pub(crate) fn find(devices: &[Arc<dyn Device>], id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
     devices.iter().find(|device| device.id() == id).ok_or_else(|| {
         DeviceError::NotFound { id: id.0, existing: devices.iter().map(|device| device.id().0).collect() }

@@ -208,12 +208,10 @@ impl Registry {
         &self.devices
     }
 
-    /// The device with this id.
     pub(crate) fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
         find(&self.devices, id)
     }
 
-    /// Controls of the `noop` device with this id.
     pub(crate) fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
         let device = self.device(id)?;
         // A registry with test devices has no other devices.
@@ -228,7 +226,6 @@ impl Registry {
         })
     }
 
-    /// Controls of all emulated cards.
     #[cfg(feature = "emu")]
     pub(crate) fn emulated_cards(&self) -> impl Iterator<Item = qaic_emu::Control> {
         self.emulator.iter().flat_map(|emulator| (0..).map_while(|id| emulator.control(id)))

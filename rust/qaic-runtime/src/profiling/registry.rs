@@ -95,7 +95,6 @@ impl SubscriptionRegistry {
         self.set_size
     }
 
-    /// Number of activations.
     pub(crate) fn activations(&self) -> u32 {
         u32::try_from(self.completed.len()).unwrap_or(u32::MAX)
     }

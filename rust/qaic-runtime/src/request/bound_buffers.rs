@@ -98,7 +98,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the name of the buffers.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::All => "buffers",

@@ -87,7 +87,6 @@ impl Canceller for Device {
 /// A job of a device.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    /// The device.
     pub(crate) device: Arc<Device>,
     /// Counts the completions that were called.
     pub(crate) completion: Option<Arc<AtomicU32>>,

@@ -110,7 +110,6 @@ impl ResourceTables {
         Ok(self.release(activation))
     }
 
-    /// The channel of an activation.
     pub(in crate::firmware) fn channel_of(&self, owner: u32, activation_id: u32) -> Option<u32> {
         let activation = self.activations.get(&activation_id).filter(|one| one.owner == owner)?;
         activation.channel.as_ref().map(|lease| lease.channel)

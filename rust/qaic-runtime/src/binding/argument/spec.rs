@@ -372,7 +372,6 @@ impl BindingSpec {
         .into())
     }
 
-    /// Number of bytes of the tensor in a buffer.
     pub(crate) fn tensor_bytes(&self, buffer: BufferFacts) -> usize {
         if buffer.is_whole_dma_buffer { self.largest.bytes } else { buffer.len }
     }

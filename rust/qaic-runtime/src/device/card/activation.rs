@@ -15,7 +15,6 @@ use crate::device::{Activation, Exec};
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::Mutex;
 
-/// An activation.
 #[derive(Debug)]
 pub(super) struct CardActivation(Arc<ActivationShared>);
 

@@ -61,7 +61,6 @@ impl Constants {
 /// Options for preparing a program.
 #[derive(Debug)]
 pub(in crate::device) struct ExecutableOptions<'a> {
-    /// Cores of one activation.
     pub(in crate::device) cores: u32,
     /// Number of activations that share the program.
     pub(in crate::device) activations: u32,

@@ -128,7 +128,6 @@ pub(super) struct Profile {
     pub(super) unexpected: u64,
     /// Number of omitted executions, which have no operation.
     pub(super) dropped: u64,
-    /// Number of lines that are not events.
     pub(super) unreadable: u64,
     /// Number of lines with events, including events that are not node executions.
     pub(super) lines: u64,

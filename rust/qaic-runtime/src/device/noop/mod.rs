@@ -39,7 +39,6 @@ use control::Stop;
 pub use control::{CALLS, Control};
 use submissions::Submission;
 
-/// One `noop` device.
 #[derive(Debug)]
 pub(crate) struct NoopDevice {
     resource_tracker: Arc<ResourceTracker>,
@@ -53,7 +52,6 @@ impl NoopDevice {
         Self { resource_tracker, control }
     }
 
-    /// Control of the device.
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.control
     }

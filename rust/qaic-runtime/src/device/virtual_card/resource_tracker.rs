@@ -29,9 +29,7 @@ const SEMAPHORES: u32 = 32;
 /// Resources that a program needs on one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requirements {
-    /// Cores per activation.
     pub(crate) cores: u32,
-    /// Multicast ids per activation.
     pub(crate) multicast_ids: u32,
     /// Semaphores per activation.
     pub(crate) semaphores: u32,
@@ -129,7 +127,6 @@ impl ResourceTracker {
         Arc::new(Self { card, cores, fork_guard: ForkGuard::new(), shared, reservations: Mutex::default() })
     }
 
-    /// Id of the card.
     pub(crate) fn card(&self) -> DeviceId {
         self.card
     }

@@ -100,7 +100,6 @@ pub(super) enum ClaimOutcome {
 }
 
 impl SharedCores {
-    /// Creates the cores of a card of this kind.
     pub(in crate::device) fn new(
         directory: &UserDirectory,
         kind: DeviceKind,
@@ -139,7 +138,6 @@ impl SharedCores {
         })
     }
 
-    /// Returns `count` cores.
     pub(super) fn release(&self, count: u32) {
         let mut held = held();
         for _ in 0..count {

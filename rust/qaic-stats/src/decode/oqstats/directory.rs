@@ -9,7 +9,6 @@ use crate::error::StatsError;
 /// Alignment of sections.
 pub(super) const ALIGNMENT: u64 = 64;
 
-/// One entry of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectoryEntry {
     pub(super) kind: u32,

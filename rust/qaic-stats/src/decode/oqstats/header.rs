@@ -11,7 +11,6 @@ pub const MAGIC: [u8; 8] = *b"OQSTATS1";
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of an entry of the section directory of version 1.
 pub(crate) const ENTRY_BYTES: usize = 32;
-/// Number of the layout.
 const LAYOUT_ID: u32 = 1;
 
 const MAJOR: u16 = 1;

@@ -15,7 +15,6 @@ impl Dma {
         Self(buffers.into_iter().map(|bytes| (bytes.clone(), 0..bytes.len())).collect())
     }
 
-    /// All bytes.
     pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         self.0.iter().map(|(bytes, _)| bytes.clone()).collect()
     }

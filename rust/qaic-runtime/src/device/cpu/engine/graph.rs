@@ -22,7 +22,6 @@ use crate::process::{CancellationToken, ForkGuard};
 pub(in crate::device::cpu) struct GraphOptions<'a> {
     /// Number of threads that work on one inference, including the calling thread.
     pub(in crate::device::cpu) intra_op_threads: u32,
-    /// Purpose of the graph.
     pub(in crate::device::cpu) purpose: Purpose,
     /// Hardware family that the program must be compiled for; `None` accepts any.
     pub(in crate::device::cpu) family: Option<&'static str>,
@@ -32,7 +31,6 @@ pub(in crate::device::cpu) struct GraphOptions<'a> {
     pub(in crate::device::cpu) token: &'a CancellationToken,
 }
 
-/// Purpose of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::device::cpu) enum Purpose {
     /// To run inferences.
@@ -45,7 +43,6 @@ pub(in crate::device::cpu) enum Purpose {
 /// Paths for an optimized graph.
 #[derive(Debug)]
 pub(in crate::device::cpu) struct SavePaths {
-    /// File of the graph.
     pub(in crate::device::cpu) graph: CString,
     /// Name of the file in the same folder that contains the larger initializers.
     pub(in crate::device::cpu) constants: CString,

@@ -134,7 +134,6 @@ impl ProductKernel {
     }
 }
 
-/// The kernel of a `StoredGather`.
 #[derive(Debug)]
 pub(super) struct GatherKernel {
     matrix: Matrix,
