@@ -501,7 +501,7 @@ mod tests {
     }
 
     proptest! {
-        /// Neither a panic nor an answer beyond the buffer, and nothing is left behind.
+        /// Any bytes cause neither a panic nor an answer beyond the buffer, and leave no resources in use.
         #[test]
         fn message_of_any_bytes_is_answered_within_the_buffer(
             bytes in vec(prop::sample::select(vec![0_u8, 1, 3, 5, 7, 8, 9, 10, 12, 16, 24, 32, 255]), 0..200),

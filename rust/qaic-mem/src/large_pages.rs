@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(bytes, b"kept");
     }
 
-    /// The system notes the advice with the mapping, also where it has no large page to give.
+    /// The system records the advice even if no large page is available.
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
     fn reserved_room_is_advised_to_be_in_large_pages() {

@@ -47,14 +47,13 @@ unsafe impl Send for HostSliceMut<'_> {}
 unsafe impl Sync for HostSliceMut<'_> {}
 
 impl<'a> HostSlice<'a> {
-    /// View of the `len` bytes at `ptr`.
+    /// Creates a view of the `len` bytes at `ptr`.
     ///
     /// # Safety
     ///
-    /// During `'a`:
-    /// * `ptr` is valid for reads of `len` bytes from any thread (for `len` 0 it may be anything, null included);
-    /// * `len` does not exceed `isize::MAX`;
-    /// * the bytes are initialized, and where something may write them they belong to no value that Rust assumes unchanging.
+    /// During `'a`, `ptr` is valid for reads of `len` initialized bytes from any thread; with `len` 0, any `ptr` is
+    /// valid, even null. `len` does not exceed `isize::MAX`. If the bytes may be written to, no Rust value that must
+    /// not change contains them.
     pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len, memory: PhantomData }
     }

@@ -3,9 +3,9 @@
 //! * quantize: `q = clip(round_half_even(x / scale + offset))`, division and addition each rounded to f32;
 //! * dequantize: `x = scale * (q - offset)`, the difference exact, then rounded to f32, then the product.
 //!
-//! NaN becomes the lowest value of the type. The formula does not say; this is what clipping with "greater than the
-//! lower bound, else the lower bound" gives, it is the same on every machine, and it is what the conversion of a NaN
-//! followed by a clip gives on the x86 hosts of the original stack.
+//! NaN becomes the lowest value of the type. The formula does not define this result. It follows from clipping with
+//! "greater than the lower bound, else the lower bound", is the same on every machine, and equals the conversion of
+//! NaN followed by a clip on the x86 hosts of the original stack.
 
 /// `1.5 * 2^23`. Adding it to a float of magnitude below `2^22` leaves the float rounded half to even in the low bits.
 const ROUNDER: f32 = 12_582_912.0;

@@ -14,11 +14,11 @@ use crate::range::{Precision, Schema, schema_range};
 /// Method that shrinks a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
-    /// No shrinking.
+    /// The whole range.
     MinMax,
-    /// The window whose quantized distribution differs least; windows shrink from the whole range.
+    /// The window with the smallest divergence of its quantized distribution; windows shrink from the whole range.
     KlMinimization,
-    /// The same measure over all windows symmetric around zero.
+    /// Like [`Self::KlMinimization`], over all windows symmetric around zero.
     KlMinimizationV2,
     /// The range of this many percent of the values.
     Percentile(f64),
@@ -72,8 +72,8 @@ impl Bins<'_> {
         self.counts.iter().sum()
     }
 
-    /// The counts in `bins` equal bins over another range, each shared among the bins it covers in proportion to the
-    /// overlap, then whole numbers again with the same sum.
+    /// Redistributes the counts to `bins` equal bins over another range. Each count is shared among the bins that it
+    /// covers, in proportion to the overlap; the results are rounded to integers with the same sum.
     fn over(&self, minimum: f64, maximum: f64, bins: usize) -> Vec<f64> {
         if (minimum, maximum, bins) == (self.minimum, self.maximum, self.counts.len()) {
             return self.counts.to_vec();
@@ -88,9 +88,11 @@ impl Bins<'_> {
     }
 }
 
-/// The range that the method gives the tensor whose values, between `minimum` and `maximum`, are counted in equal bins.
+/// Returns the range that the method selects for a tensor. `counts` contains the numbers of its values in equal bins
+/// between `minimum` and `maximum`.
 ///
-/// Fails when the range is none, a count is negative or not finite, or the percentile is not above 50 and up to 100.
+/// Fails if the range is invalid, a count is negative or not finite, or the percentile is not above 50 and at most
+/// 100.
 pub fn calibrate(
     counts: &[f32],
     minimum: f64,

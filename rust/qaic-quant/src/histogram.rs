@@ -29,7 +29,7 @@ pub(crate) struct Extent {
     pub minimum: f32,
     /// Greatest value; minus infinity when there is none.
     pub maximum: f32,
-    /// Values that have no place in a histogram.
+    /// Counts of values that are not finite, which the histogram excludes.
     pub not_finite: NotFinite,
     /// Number of values.
     pub count: usize,
@@ -110,7 +110,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts these values. Fails, and counts nothing, when one of them is not finite.
+    /// Counts these values. Fails, and counts nothing, if one of them is not finite.
     pub fn add(&mut self, values: &[f32]) -> Result<(), QuantError> {
         let mut extent = Extent::default();
         extent.add(values);
@@ -186,10 +186,10 @@ impl Histogram {
         if self.count == 0 { (0.0, 0.0) } else { (self.minimum, self.maximum) }
     }
 
-    /// Counts in `bins` equal bins over the range: whole numbers, their sum the number of values.
+    /// Returns integer counts in `bins` equal bins over the range; their sum is the number of values.
     ///
-    /// A fine bin that lies in several bins is shared among them in proportion. A range without extent has all values
-    /// in its first bin.
+    /// A fine bin that overlaps several bins is shared among them in proportion. An empty range has all values in its
+    /// first bin.
     pub fn counts(&self, bins: usize) -> Vec<f32> {
         let mut counts = vec![0.0_f64; bins];
         let (minimum, maximum) = self.range();
@@ -256,7 +256,7 @@ pub(crate) fn share(counts: &mut [f64], low: f64, high: f64, count: f64) {
     counts[end] += left.max(0.0);
 }
 
-/// The nearest whole numbers whose running sums stay nearest to the running sums of `counts`.
+/// Returns integers whose running sums are as close as possible to the running sums of `counts`.
 pub(crate) fn whole(counts: &[f64]) -> Vec<f32> {
     let (mut sum, mut given) = (0.0, 0.0);
     let next = |&count: &f64| {

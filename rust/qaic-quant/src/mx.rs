@@ -77,7 +77,7 @@ pub struct StoredSize {
 }
 
 impl MxFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Fp6E2M3, Self::Fp6E3M2, Self::Int8];
 
     /// Returns the format's name in plans and bindings.
@@ -143,11 +143,11 @@ impl MxFormat {
     }
 }
 
-/// Stores whole rows of `row_len` elements. A block with a value that is not finite becomes a block of NaN.
+/// Encodes whole rows of `row_len` elements. A block with a value that is not finite becomes a block of NaN.
 ///
 /// # Panics
 ///
-/// When `values` is no whole number of rows, or `stored` is not of the length of [`MxFormat::stored_bytes`].
+/// If `values` is not a whole number of rows, or the length of `stored` is not [`MxFormat::stored_bytes`].
 pub fn encode(format: MxFormat, row_len: usize, values: &[f32], stored: &mut [u8]) -> NotFinite {
     let mut not_finite = NotFinite::default();
     let mut blocks = stored.chunks_exact_mut(format.block_bytes());
@@ -219,7 +219,7 @@ pub fn decode(format: MxFormat, row_len: usize, stored: &[u8], values: &mut [f32
 ///
 /// # Panics
 ///
-/// When `values` is no whole number of rows, or `rounded` is of another length.
+/// If `values` is not a whole number of rows, or `rounded` has another length.
 pub fn round(format: MxFormat, row_len: usize, values: &[f32], rounded: &mut [f32]) -> NotFinite {
     assert_eq!(values.len(), rounded.len());
     let mut not_finite = NotFinite::default();

@@ -9,7 +9,7 @@ use crate::error::QuantError;
 pub enum Schema {
     /// Uses the range unchanged.
     Asymmetric,
-    /// Offset 0; the step is the larger of the two one-sided steps.
+    /// A range with offset 0; the step is the larger of the two one-sided steps.
     Symmetric,
     /// Symmetric, except that a range without negative values uses all levels (the offset is the lowest one).
     SymmetricWithUint8,
@@ -18,7 +18,7 @@ pub enum Schema {
 }
 
 impl Schema {
-    /// All of them, in the order of the documentation.
+    /// All schemas, in the order of the documentation.
     pub const ALL: [Self; 4] =
         [Self::Asymmetric, Self::Symmetric, Self::SymmetricWithUint8, Self::SymmetricWithPower2Scale];
 
@@ -59,7 +59,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them.
+    /// All precisions.
     pub const ALL: [Self; 3] = [Self::Int8, Self::Int16, Self::Int32];
 
     /// The value of the options that choose a precision.
@@ -98,7 +98,7 @@ pub struct QuantParams {
 /// Scale of a range without extent.
 const SCALE_OF_NOTHING: f64 = 0.1;
 
-/// The range that a schema represents: zero included, then made symmetric in steps where the schema asks for it.
+/// Returns the range that a schema represents: extended to zero, then made symmetric if the schema requires it.
 pub(crate) fn schema_range(
     minimum: f64,
     maximum: f64,
@@ -146,7 +146,7 @@ fn levels(precision: Precision) -> (f64, f64) {
     (lowest.into(), highest.into())
 }
 
-/// The zero point nearest to what one end of the range asks for, of the two ends the one with the smaller error bound.
+/// Returns the zero point for the end of the range that has the smaller error bound.
 fn offset(minimum: f64, maximum: f64, scale: f64, lowest: f64, highest: f64) -> i32 {
     let (below, above) = (minimum / scale, maximum / scale);
     let candidate = if (maximum + minimum).abs() <= f64::from(f32::EPSILON) {

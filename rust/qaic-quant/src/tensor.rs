@@ -1,7 +1,6 @@
-//! Whole tensors to integers and back, by the arithmetic of [`affine`](crate::affine).
+//! Quantization of whole tensors to integers and back, with the arithmetic of [`affine`](crate::affine).
 //!
-//! Loops work on runs of one channel,
-//! so that scale and offset are constants of a loop that the compiler turns into vectors.
+//! Loops process runs of one channel, so that scale and offset are constants in a loop that the compiler vectorizes.
 
 use crate::affine;
 use crate::error::QuantError;
@@ -268,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any cut of the work gives what one loop over indices gives, for every axis.
+        /// Any partition of the work has the same result as one loop over indices, for every axis.
         #[test]
         fn quantize_along_any_axis_uses_the_parameters_of_its_channel(
             shape in prop::collection::vec(1_usize..5, 1..4),

@@ -24,7 +24,7 @@ pub fn split(body: &[u8], most: usize) -> Result<Split, RequestError> {
     let mut kinds = [0_u8; TENSOR_DEPTH + 1];
     let mut is_key = false;
     while let Some(&byte) = body.get(at) {
-        // A general parser makes an object of each value.
+        // A general parser creates an object for each value.
         values += usize::from(matches!(byte, b'{' | b'[' | b','));
         if values > MOST_FIELDS {
             return Err(RequestError::TooMany(MOST_FIELDS));
@@ -131,8 +131,8 @@ pub enum Kind {
 ///
 /// # Errors
 ///
-/// The list has other than `expected` numbers, or is no regular array of numbers. Memory is allocated only for as many
-/// numbers as the text can have.
+/// The list does not have `expected` numbers, or is not a regular array of numbers. Allocations never exceed the
+/// number of values that the text can contain.
 pub fn numbers(text: &[u8], expected: usize, is_single: bool) -> Result<(Vec<u8>, Kind), RequestError> {
     let size = if is_single { 4 } else { 8 };
     // A number and its separator have at least two bytes.
@@ -142,7 +142,7 @@ pub fn numbers(text: &[u8], expected: usize, is_single: bool) -> Result<(Vec<u8>
         if bytes.len() < capacity {
             let number = float(token);
             #[allow(clippy::cast_possible_truncation)]
-            // as numpy rounds the number that Python's parser reads
+            // numpy rounds the number in the same way after Python's parser has read it.
             if is_single {
                 bytes.extend_from_slice(&(number as f32).to_ne_bytes());
             } else {
@@ -166,9 +166,9 @@ pub fn numbers(text: &[u8], expected: usize, is_single: bool) -> Result<(Vec<u8>
     Ok((bytes, kind))
 }
 
-/// Checks a list, counts its numbers, and gives each to `take`.
+/// Checks a list, counts its numbers, and passes each to `take`.
 fn examine(text: &[u8], mut take: impl FnMut(&[u8])) -> Result<(usize, Kind), RequestError> {
-    // Numbers of elements of the lists that are open; sizes of closed lists by depth.
+    // Number of elements of each open list; sizes of closed lists by depth.
     let mut open: Vec<usize> = Vec::new();
     let mut sizes: Vec<Option<usize>> = Vec::new();
     let (mut found, mut kind, mut has_sign) = (0, Kind::Bool, false);

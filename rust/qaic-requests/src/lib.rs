@@ -54,7 +54,7 @@ pub enum RequestError {
 /// A body without the numbers of its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The body, with short placeholders or nothing instead of the numbers.
+    /// The body, in which short placeholders or empty strings replace the numbers.
     pub envelope: Vec<u8>,
     /// Positions of the numbers in the body.
     pub places: Vec<Range<usize>>,

@@ -47,7 +47,7 @@ fn field_at(body: &[u8], begin: usize, end: usize) -> Option<Field> {
             at = after;
             usize::try_from(length).ok()?
         }
-        // Groups, which the protocol does not have.
+        // Groups, which the protocol does not use.
         _ => return None,
     };
     let after = at.checked_add(length).filter(|after| *after <= end)?;
@@ -80,12 +80,12 @@ fn encoded(mut value: usize) -> Vec<u8> {
 
 /// Splits a message into its envelope, the places of the contents of its inputs, and those of its raw tensors.
 ///
-/// There is one place for each input, which is empty where the input has no contents.
+/// The places of inputs without contents are empty.
 ///
 /// # Errors
 ///
-/// The envelope has more than `most` bytes, there are more tensors or fields than a request may have, or the bytes are no
-/// such message.
+/// The envelope has more than `most` bytes, there are more tensors or fields than a request may have, or the bytes
+/// are not a valid message.
 pub fn split(body: &[u8], most: usize) -> Result<Split, RequestError> {
     let mut split = Split { envelope: Vec::new(), places: Vec::new(), raw: Vec::new() };
     let mut count = 0;

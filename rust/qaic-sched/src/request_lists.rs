@@ -189,7 +189,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, by whichever way, with ids that are shared.
+        /// Submits, completes and collects requests in random order, by every way, with shared ids.
         #[test]
         fn settled_is_where_nothing_is_outstanding(
             steps in prop::collection::vec((0_u32..6, 0_u32..4, 0_u64..3), 1..80),

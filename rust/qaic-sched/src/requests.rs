@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(requests.iter().count(), 2);
     }
 
-    /// Beyond that, numbers would reach into the bits of a queue entry that say which inference it is of.
+    /// Larger numbers would overlap the generation bits of a queue entry.
     #[test]
     fn requests_are_no_more_than_their_numbers_have_bits_for() {
         let requests = Requests::<Counted>::new(1, None);

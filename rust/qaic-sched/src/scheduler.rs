@@ -196,7 +196,7 @@ impl<J: Job> Scheduler<J> {
         self.shared.requests.give_back(request);
     }
 
-    /// Number of inferences that wait in a queue; an estimate while others come and go.
+    /// Number of inferences that wait in a queue; an estimate if it changes concurrently.
     pub fn waiting(&self, queue: u32) -> usize {
         self.shared.queues.waiting(queue)
     }
@@ -600,7 +600,7 @@ impl<J: Job> Shared<J> {
         Ok(())
     }
 
-    /// Ends a request that just began at `deadline`, wherever it is by then.
+    /// Ends a request that just began at `deadline`, regardless of its phase at that time.
     fn watch(self: &Arc<Self>, request: &Request<J>, deadline: Option<Deadline>) {
         if let Some(deadline) = deadline {
             let deadline_ns = clock::after(deadline.remaining());

@@ -146,7 +146,7 @@ mod tests {
         assert!(ptr::eq(access.freed(), access.freed()));
     }
 
-    /// The turn comes, and a ticket is freed, between the look of a thread and its sleep.
+    /// The turn is granted, and a ticket becomes free, between a thread's check and its sleep.
     #[test]
     fn thread_that_is_about_to_sleep_hears_of_its_turn_and_of_a_free_ticket() {
         let access = StateAccess::new();

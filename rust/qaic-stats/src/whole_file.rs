@@ -51,7 +51,7 @@ mod tests {
         names
     }
 
-    /// An empty folder that goes with the value.
+    /// An empty folder that is removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {

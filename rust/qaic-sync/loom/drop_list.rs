@@ -5,7 +5,7 @@ use loom::thread;
 
 use crate::{Deferred, DropList};
 
-/// A value that only its owner may touch.
+/// A value that only its owner may access.
 type Value = UnsafeCell<u32>;
 
 fn released(list: &DropList<Value>) -> Vec<u32> {

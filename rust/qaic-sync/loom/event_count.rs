@@ -1,4 +1,4 @@
-//! No wake-up is lost: a thread never sleeps while what it waits for is there and no other thread is about to take it.
+//! No wakeup is lost: a thread never sleeps while an item exists that no other thread is about to take.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -35,7 +35,7 @@ impl Counted {
         self.items.compare_exchange(count, less, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| ())
     }
 
-    /// As `try_take`, but a failed exchange is another thread's progress and no reason to sleep.
+    /// Like `try_take`, but after a failed exchange, which another thread caused, it tries again instead of sleeping.
     fn take_or_sleep(&self) {
         wait_for(&self.waiters, || {
             while self.items.load(Ordering::Acquire) > 0 {

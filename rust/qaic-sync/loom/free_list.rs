@@ -1,4 +1,4 @@
-//! A number has one owner, however its neighbors come and go under a thread that looks at it.
+//! A number has one owner, regardless of concurrent changes to its neighbors.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -7,7 +7,7 @@ use loom::thread;
 use crate::FreeList;
 use crate::with_preemptions;
 
-/// Numbers 0..count, lying in this order, the last on top. Each guards a cell that only its owner may touch.
+/// Numbers 0..count in this order, the last one on top. Each guards a cell that only its owner may access.
 struct Owned {
     stack: FreeList,
     cells: Vec<UnsafeCell<u32>>,
@@ -33,7 +33,7 @@ impl Owned {
     }
 }
 
-/// One thread is between reading the top and exchanging it; another takes two and puts the first back.
+/// One thread is between its read of the top and its exchange; another one takes two numbers and returns the first.
 #[test]
 fn free_list_whose_top_returned_is_not_confused() {
     loom::model(|| {

@@ -67,8 +67,8 @@ fn changes_of_one_list_are_made_once_each() {
     });
 }
 
-/// A request leaves the list of one id and comes to that of another while a second one joins the first
-/// list: a thread that helps with a change of before writes nothing into the lists of after.
+/// A request moves from the list of one id to that of another, while a second request joins the first list: a thread
+/// that helps with an earlier change writes nothing into the later lists.
 #[test]
 fn request_that_moves_to_another_list_takes_nothing_along() {
     with_preemptions(2, || {

@@ -6,7 +6,7 @@ use loom::thread;
 
 use crate::ObjectPool;
 
-/// Takes an object, writes to it and gives it back; whether there was one.
+/// Takes an object, writes to it and returns it to the pool; returns false if there was none.
 fn use_one(pool: &ObjectPool<UnsafeCell<u32>>) -> bool {
     let Some(object) = pool.take() else { return false };
     object.with_mut(|cell| unsafe { *cell += 1 });

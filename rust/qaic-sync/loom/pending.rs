@@ -1,5 +1,5 @@
-//! The life of an inference whose caller asks about it later, among threads: start, complete, take back, cancel, expire, drop. Its
-//! memory is a [`Slot`], in which loom reports two threads that meet; the request that carries it goes on to carry another.
+//! Steps of an inference in the background on several threads: start, complete, withdraw, cancel, expire, drop. Its
+//! memory is a [`Slot`], in which loom reports concurrent accesses. The request carries another inference afterwards.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// As `Request::complete` and `PendingInference::completed`, on the thread that owns the request.
+    /// The same as `Request::complete` and `PendingInference::completed`, on the thread that owns the request.
     fn complete_request(&self) {
         Self::with(&self.body);
         self.request.complete(false);
@@ -94,14 +94,14 @@ impl World {
         }
     }
 
-    /// As a worker.
+    /// The same as a worker.
     fn work(&self) {
         if self.request.claim_entry() {
             self.complete_request();
         }
     }
 
-    /// As `PendingInference::revoke`.
+    /// The same as `PendingInference::revoke`.
     fn take_back(&self) -> bool {
         match self.state.take_back() {
             TakeBack::Held => {
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// As `PendingInference::cancel`.
+    /// The same as `PendingInference::cancel`.
     fn cancel(&self) -> bool {
         let is_taken_back = self.take_back();
         if !is_taken_back && let Some(key) = self.state.ask_to_end() {
@@ -127,7 +127,7 @@ impl World {
         is_taken_back
     }
 
-    /// As `ExecObj::cancel` of one inference.
+    /// The same as `ExecObj::cancel` for one inference.
     fn end_request(&self, key: RequestKey) {
         if self.request.claim(key.generation) {
             self.complete_request();
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// As `PendingInference::check` at its deadline.
+    /// The same as `PendingInference::check` at its deadline.
     fn expire(&self) {
         match self.state.expire() {
             Expired::Held => {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Ends what the queue still has, and checks that the end is known in one way.
+    /// Ends the inferences left in the queue, and checks that the end is reported in exactly one way.
     fn settle(&self, is_taken_back: bool) {
         self.work();
         assert!(self.state.has_ended());
@@ -227,7 +227,7 @@ fn pending_expired_and_cancelled_while_it_runs_in_its_start_ends_once() {
     beside_a_start(true, expires, World::cancel);
 }
 
-/// A thread that asks for the end late never meets the inference that the request carries next.
+/// A thread that requests the end late never affects the next inference of the request.
 #[test]
 fn cancel_that_comes_late_leaves_the_next_inference_alone() {
     with_preemptions(3, || {

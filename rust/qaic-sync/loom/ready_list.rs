@@ -10,7 +10,7 @@ use qaic_sync::Collected;
 
 use crate::{Event, FOREVER, Numbers, Phase, ReadyList, RequestState, with_preemptions};
 
-/// Requests, their lists, and a result that only its owner may touch.
+/// Requests, their lists, and a result that only its owner may access.
 struct Requests {
     states: Vec<RequestState>,
     results: Vec<UnsafeCell<u32>>,
@@ -58,7 +58,7 @@ impl Requests {
         number
     }
 
-    /// Collects by id: the generation says which inference.
+    /// Collects by id; the generation identifies the inference.
     fn collect(&self, number: u32) -> bool {
         let state = self.state(number);
         let collected = state.collect(state.generation());
@@ -93,7 +93,8 @@ impl Requests {
     }
 }
 
-/// One thread completes a request, collects it by number if it can, and completes it again; another takes from the list.
+/// A thread completes a request, collects it by number if possible, and completes it again; another thread takes it
+/// from the list.
 #[test]
 fn request_collected_by_number_and_from_the_list_is_collected_once_each_time() {
     with_preemptions(3, || {

@@ -1,5 +1,5 @@
-//! The life of a request among threads: its owner, threads that wait, and one that edits. Its task is a [`Slot`], in which
-//! loom reports two threads that meet.
+//! Steps of a request on several threads: its owner, waiting threads, and an editing thread. Its task is a [`Slot`],
+//! in which loom reports concurrent accesses.
 
 use loom::sync::Arc;
 use loom::thread;

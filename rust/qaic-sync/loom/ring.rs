@@ -14,7 +14,7 @@ fn push(ring: &Ring, value: u32) {
     }
 }
 
-/// All that is left, when no other thread uses the ring.
+/// Returns the remaining numbers while no other thread uses the ring.
 fn drain(ring: &Ring) -> impl Iterator<Item = u32> {
     std::iter::from_fn(|| ring.pop())
 }
@@ -40,7 +40,7 @@ fn two_producers_and_two_consumers_on_two_slots() {
     });
 }
 
-/// Two laps of a full ring: what is accepted comes out once, and in order for each producer.
+/// Two laps of a full ring: each accepted number is taken once, in order for each producer.
 #[test]
 fn two_producers_fill_the_ring_while_it_empties() {
     loom::model(|| {
@@ -103,7 +103,8 @@ fn pushed_number_is_found_beside_another_producer() {
     });
 }
 
-/// Either the push says that it was awaited, and what the thread did before that is visible, or the thread finds the number.
+/// Either the push reports that it was awaited, and the thread's earlier writes are visible, or the thread finds the
+/// number.
 #[test]
 fn push_beside_a_thread_about_to_sleep_says_so_or_is_seen() {
     with_preemptions(4, || {

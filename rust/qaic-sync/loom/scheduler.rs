@@ -39,7 +39,7 @@ impl World {
         self.scheduler.submit(request, task, begun.generation, deadline).unwrap();
     }
 
-    /// Waits for an inference that nothing here works on.
+    /// Waits for an inference that other threads run.
     fn wait(&self, number: usize) -> Result<(), Error> {
         let state = self.requests[number].state();
         while state.is_in_flight() {
@@ -48,7 +48,7 @@ impl World {
         self.requests[number].outcome()
     }
 
-    /// As a caller that waits for any inference, until that of a request has ended.
+    /// Waits for any inference until that of a request has ended.
     fn wait_for_any(&self, number: usize) {
         let state = self.requests[number].state();
         while state.is_in_flight() {
@@ -83,7 +83,7 @@ fn inference_runs_after_the_number_of_workers_was_lowered() {
     });
 }
 
-/// The number of workers falls while an inference is submitted, and the worker that hears of it may be the one that goes.
+/// The limit of workers is lowered while an inference is submitted, and the woken worker may be the one that ends.
 #[test]
 fn inference_submitted_while_the_number_of_workers_is_lowered_runs() {
     with_preemptions(1, || {
@@ -95,7 +95,7 @@ fn inference_submitted_while_the_number_of_workers_is_lowered_runs() {
     });
 }
 
-/// A caller that is about to sleep, and a thread that gives an inference to the device: one of them works on it.
+/// A caller is about to sleep while a thread submits an inference to the device: one of them works on it.
 #[test]
 fn inference_handed_to_the_device_beside_a_sleeping_caller_ends() {
     with_preemptions(2, || {
@@ -110,7 +110,8 @@ fn inference_handed_to_the_device_beside_a_sleeping_caller_ends() {
     });
 }
 
-/// The watchdog asks an inference to end while a worker runs it, or before: it ends once, and says which came first.
+/// The watchdog requests the end of an inference during or before its run by a worker: it ends once, with the earlier
+/// result.
 #[test]
 fn inference_at_its_deadline_ends_once() {
     for stuck in [0, 1] {
@@ -167,7 +168,7 @@ fn turn_that_is_granted_or_given_up_leaves_no_inference_behind() {
     }
 }
 
-/// Two inferences on a device with one place: the second gets it when the first has ended.
+/// Two inferences on a device with one place: the second one gets the place after the end of the first.
 #[test]
 fn inference_without_a_place_on_the_device_gets_the_next() {
     with_preemptions(1, || {
@@ -184,7 +185,7 @@ fn inference_without_a_place_on_the_device_gets_the_next() {
     });
 }
 
-/// A thread asks for the end of an inference while another gives it to the device: one of them ends it.
+/// A thread requests the end of an inference while another one submits it to the device: one of them ends it.
 #[test]
 fn inference_asked_to_end_while_it_is_handed_to_the_device_ends_once() {
     with_preemptions(2, || {

@@ -84,7 +84,7 @@ impl EventCount {
         true
     }
 
-    /// Number of waiting threads; an estimate while threads come and go.
+    /// Number of waiting threads; an estimate if it changes concurrently.
     pub fn waiting(&self) -> u32 {
         self.listening.load(Ordering::Relaxed)
     }

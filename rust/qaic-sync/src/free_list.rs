@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Threads take a number or two and put them back, in the other order, all the time: each number has one owner.
+    /// Threads repeatedly take one or two numbers and return them in the opposite order: each number has one owner.
     #[test]
     fn free_list_among_threads_gives_each_number_one_owner() {
         const NUMBERS: u32 = 4;

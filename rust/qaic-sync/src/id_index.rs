@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(index.oldest(7, |_| true), None);
     }
 
-    /// A set of many asks often whether one is outstanding, usually the latest.
+    /// An inference set often checks whether any request is outstanding; it is usually the latest one.
     #[test]
     fn request_that_was_added_last_is_asked_about_first() {
         let index = IdIndex::new(4096);

@@ -223,7 +223,7 @@ mod tests {
         });
     }
 
-    /// The notification of an entry may have come while the one before it was not finished.
+    /// The notification of an entry may have arrived before the previous one was processed.
     #[test]
     fn thread_that_takes_an_entry_passes_on_that_there_is_another() {
         const LONG: Duration = Duration::from_mins(1);

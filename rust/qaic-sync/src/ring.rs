@@ -232,7 +232,7 @@ mod tests {
     use std::thread;
 
     impl Ring {
-        /// A ring whose positions have come to `position`.
+        /// Creates a ring whose positions start at `position`.
         fn at(capacity: u32, position: u32) -> Self {
             let ring = Self::new(capacity);
             for next in (0..ring.lap()).map(|step| position.wrapping_add(step)) {
@@ -273,7 +273,7 @@ mod tests {
         Ring::new(Ring::MAX_CAPACITY + 1);
     }
 
-    /// Threads that were interrupted before they moved a hint on, and move it back when they go on.
+    /// Threads that were interrupted before they advanced a hint, and move it back when they continue.
     #[test]
     fn ring_with_hints_that_stand_behind_goes_on_where_it_was() {
         for (lap, behind) in (0..4).flat_map(|lap| (0..=4 * lap).map(move |behind| (lap, behind))) {

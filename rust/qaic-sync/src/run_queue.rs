@@ -70,7 +70,7 @@ impl RunQueues {
         self.ready.is_empty()
     }
 
-    /// Number of entries in a queue; an estimate while others come and go.
+    /// Number of entries in a queue; an estimate if it changes concurrently.
     pub fn waiting(&self, queue: u32) -> usize {
         self.all.get(queue as usize).map_or(0, |queue| queue.pending.len())
     }

@@ -18,7 +18,7 @@ use std::thread;
 pub struct Thread(thread::JoinHandle<()>);
 
 impl Thread {
-    /// Spawns a thread that runs `life`. Fails where the system gives no threads.
+    /// Spawns a thread that runs `life`. Fails if the system provides no threads.
     pub fn spawn(name: String, life: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         thread::Builder::new().name(name).spawn(life).map(Self)
     }
@@ -28,7 +28,7 @@ impl Thread {
         self.0.thread().id() == thread::current().id()
     }
 
-    /// Returns whether the thread has ended. Models do not ask.
+    /// Returns true if the thread has ended. Not available in models.
     pub fn has_ended(&self) -> bool {
         #[cfg(loom)]
         return false;

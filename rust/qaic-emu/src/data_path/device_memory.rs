@@ -170,7 +170,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Against a map of single bytes: what was written is read, else zeros; and nothing is taken beyond the budget.
+        /// Compares the memory with a map of single bytes: written bytes are read back, others are zero, and the
+        /// budget is never exceeded.
         #[test]
         fn memory_written_anywhere_reads_the_same_bytes(steps in prop::collection::vec((any::<bool>(), ranges(), 1..=255_u8), 1..8)) {
             let budget = Budget::new(BUDGET_PAGES * PAGE_BYTES as u64);

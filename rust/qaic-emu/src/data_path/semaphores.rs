@@ -76,7 +76,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against counters without an end: what is read is what they say modulo 4096, and waits are as the table says.
+        /// Compares the semaphores with unbounded counters: values are equal modulo 4096, and waits follow the table.
         #[test]
         fn semaphore_commands_count_in_twelve_bits(operations in prop::collection::vec(operation(), 0..200)) {
             let mut model = [0_i64; 32];

@@ -133,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the parts and their order, the whole has each where it belongs, and zeros between.
+        /// Parts in any order are assembled at their offsets, with zeros between them.
         #[test]
         fn constants_of_several_parts_are_assembled(
             pieces in prop::collection::vec((0..9_usize, prop::collection::vec(any::<u8>(), 1..20)), 1..8),

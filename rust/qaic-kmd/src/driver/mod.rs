@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(opened("/dev/null"), Err(Errno::NOTTY));
     }
 
-    /// A node whose driver says this name and version.
+    /// A node whose driver reports this name and version.
     #[derive(Debug)]
     struct Named(&'static str, i32, i32);
 

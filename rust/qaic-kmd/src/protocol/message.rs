@@ -195,8 +195,8 @@ mod tests {
         found
     }
 
-    /// Asserts `len` and `count` of the table and that a command with this number comes first, 8 zero bytes behind it;
-    /// answers the transactions.
+    /// Asserts the `len` and `count` of the table, and that a command with this number comes first, followed by 8
+    /// zero bytes; returns the transactions.
     fn row(message: &ManageBuffer<'_>, len: usize, count: u32, id: u32) -> Vec<(u32, Vec<u8>)> {
         assert_eq!((message.bytes().len(), message.count()), (len, count));
         let transactions = taken_apart(message);

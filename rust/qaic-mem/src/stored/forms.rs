@@ -218,7 +218,7 @@ pub(super) trait Row: Copy {
     fn group_units(self) -> usize;
     /// Reads the shared values of a unit's group.
     fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
-    /// Prefetches the memory [`AHEAD`] bytes behind a unit. Does nothing for forms that this makes slower.
+    /// Prefetches the memory [`AHEAD`] bytes after a unit. Does nothing for forms that become slower with prefetches.
     #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn prefetch<S: Simd>(self, _: S, _: usize) {}

@@ -22,7 +22,7 @@ pub(super) trait Simd: Copy {
     /// True if twenty sums of vectors fit into registers.
     const IS_WIDE: bool;
 
-    /// The same number sixteen times.
+    /// Returns a vector with sixteen copies of a number.
     fn splat(self, number: f32) -> Self::V;
     /// Reads sixteen numbers.
     fn load(self, numbers: &[f32; LANES]) -> Self::V;

@@ -3,9 +3,10 @@
 use super::Bins;
 use crate::range::{Precision, Schema, quant_params};
 
-/// Steps of a symmetric range that are tried, in hundredths of the step of the whole range.
+/// Number of tested steps of a symmetric range, in hundredths of the step of the whole range.
 const SYMMETRIC_STEPS: i32 = 101;
-/// Steps of another range, in sixteenths of the step of the whole range, and places where the range starts.
+/// Number of tested steps of another range, in sixteenths of the step of the whole range, and of tested starts of the
+/// range.
 const STEPS: i32 = 17;
 const PLACES: i32 = 21;
 

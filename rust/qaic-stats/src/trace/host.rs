@@ -215,7 +215,7 @@ mod tests {
             }
         }
 
-        /// No more threads than samples that lie over each other.
+        /// The number of threads equals the maximum number of overlapping samples.
         #[test]
         fn threads_are_as_few_as_can_be(samples in proptest::collection::vec(sample(), 1..40)) {
             let samples: Vec<_> =
