@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as EngineNotImplemented
 
@@ -320,6 +320,39 @@ def test_float16_keeps_integer_sums_until_they_are_scaled(order, chained):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     feeds = {"x": rng.standard_normal((3, 512)).astype(np.float32)}
     assert sqnr(reference(model, feeds), found(model, feeds, convert_to_fp16=True)) > 50
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        (TensorProto.INT4, (-8, 8)),
+        (TensorProto.UINT4, (0, 16)),
+        (TensorProto.INT8, (-128, 128)),
+        (TensorProto.UINT8, (0, 256)),
+    ],
+)
+@pytest.mark.parametrize("form", [{"axis": 1}, {"axis": 0, "block_size": 32}])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_weights_that_are_dequantized_meet_activations_in_float32(kind, numbers, form, rows):
+    """By default, the engine fuses the two and rounds the activations to int8."""
+    rng = np.random.default_rng(kind)
+    scales = [64 // form["block_size"], 24] if "block_size" in form else [24]
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["f"], **form),
+            helper.make_node("MatMul", ["x", "f"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [rows, 64])],
+        [helper.make_tensor_value_info("y", 1, [rows, 24])],
+        [
+            helper.make_tensor("w", kind, [64, 24], rng.integers(*numbers, 64 * 24)),
+            numpy_helper.from_array(rng.uniform(0.01, 0.1, scales).astype(np.float32), "s"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    feeds = {"x": rng.standard_normal((rows, 64)).astype(np.float32)}
+    assert sqnr(reference(model, feeds), found(model, feeds)) > 100
 
 
 def quotient(*middle, opset=17, constants=None):

@@ -181,6 +181,9 @@ impl Graph {
         let mut entries: Vec<(&CStr, &CStr)> = vec![
             (c"session.intra_op.spin_duration_us", c"1000"),
             (c"session.model_external_initializers_file_folder_path", c"/dev/null/none"),
+            // A product with weights that a DequantizeLinear computes keeps its activations in float. By default, the engine
+            // rounds them to int8.
+            (c"session.qdq_matmulnbits_accuracy_level", c"0"),
         ];
         if let Some(save) = settings.save {
             // Constants of 1 KiB or more are stored outside the graph, so that the graph has no size limit.
