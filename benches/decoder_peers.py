@@ -227,7 +227,8 @@ def _torch(folder: str, model: str, form: str, threads: int, context: int, token
     @torch.inference_mode()
     def step(given: list[int], start: int) -> None:
         if start < cache.get_seq_length():
-            cache.crop(start)
+            # The number of tokens to remove, as a negative number.
+            cache.crop(start - cache.get_seq_length())
         decoder(input_ids=torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
     found = measured(step, read, lambda: read_bandwidth(numbers, threads), context=context, tokens=tokens)

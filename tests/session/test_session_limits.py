@@ -11,7 +11,7 @@ import pytest
 import emulated_cards
 import qaic
 import session_models
-from child_process import run_script
+from child_process import WATCHDOG_S, run_script
 from qaic.runtime.load_lock import LoadLock
 
 #: turns of a loop that does not end before its time limit or the signal
@@ -195,7 +195,7 @@ def test_a_caller_waits_within_its_limit_for_the_load_of_another():
         assert rest is None
         caller.start()
         # A caller that ignores its limit waits for the end of this block.
-        caller.join(30)
+        caller.join(WATCHDOG_S)
     caller.join()
     assert outcomes == ["timed out after 10 ms waiting for the load of a program"]
 

@@ -15,10 +15,11 @@ from python.harness import machine
 from python.harness.row import table
 from python.harness.spread import Spread
 from qaic import accuracy
-from qaic.accuracy.capture import Totals, instrumented, load
+from qaic.accuracy.capture import Totals, instrumented
 from qaic.accuracy.comparison import compile_options_of
 from qaic.accuracy.prepared import options_of
 from qaic.accuracy.samples import Samples
+from qaic.compiler.calibration.collector import load_program
 
 from . import nncf_control
 from .search_tasks import task
@@ -129,7 +130,7 @@ def _comparison(name: str, to: str) -> list[str]:
     options = found.options_for(to)
     samples = Samples(found.samples)
     plain = [
-        load(Path(str(qaic.compile(found.model, **chosen).path)))
+        load_program(Path(str(qaic.compile(found.model, **chosen).path)))
         for chosen in (found.options, options_of(to, options))
     ]
     with instrumented(found.model, compile_options_of(found.model, to, samples, None, options)) as program:

@@ -27,7 +27,8 @@ from qaic.errors import OptionError
 from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: fields of which the largest value over all samples counts; other fields are added, except the smallest
+#: fields of which the largest value over all samples counts; of "minimum" the smallest counts, and others
+#: are added
 _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_maximum"})
 
 

@@ -30,7 +30,7 @@ _WRITTEN: Final = re.compile(r"(.+)-activation-([0-9]+)-inf-([0-9]+)\.bin", re.D
 _MORE: Final = 2.0
 #: share of decisions that may differ in addition
 _MORE_DECISIONS: Final = 0.01
-#: SQNR in dB above which no format explains an error
+#: SQNR in dB from which an error is too small to blame a format for it
 _EQUAL_DB: Final = 120.0
 
 

@@ -6,7 +6,8 @@ from itertools import islice
 from typing import Final
 
 _LONGEST_VALUE: Final = 60
-#: characters of a name and number of names that are compared; models have up to a million names
+#: characters of a name that are compared, because the time is quadratic in them, and most names; models have
+#: up to a million
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 5000
 #: microseconds of each unit of time
@@ -53,7 +54,10 @@ def shortened(text: str, size: int) -> str:
 
 
 def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | None:
-    """Return the name that is most like `name`; None if none has the likeness `least`, from 0 to 1."""
+    """Return the name that is most like `name`; None if none has the likeness `least`, from 0 to 1.
+
+    Below the default of `least`, a suggestion is more often confusing than right.
+    """
     # Only errors need it.
     from difflib import get_close_matches
 

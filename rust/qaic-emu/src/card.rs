@@ -85,6 +85,7 @@ pub(crate) struct Dbc {
     /// Number of times that executions were lost.
     pub(crate) losses: u64,
     pub(crate) loss: Option<Errno>,
+    /// Number of activations of the channel so far.
     pub(crate) activation: u64,
     pub(crate) state: Option<DbcState>,
     /// True while the card's cores restart.

@@ -16,6 +16,7 @@ use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{Raise, from_qpc, from_qpc_file, from_runtime, to_json};
 use crate::gil::Detach;
 
+/// An opened container.
 #[pyclass(frozen, name = "Qpc", module = "qaic._core")]
 pub(crate) struct PyQpc {
     image: Arc<Image>,

@@ -204,8 +204,8 @@ impl PyInferenceSet {
         self.set_state(py, name, value, sequence)
     }
 
-    /// Runs `count` inferences, or as many as fit in `seconds`, on all exec objects concurrently and without Python
-    /// code between them. Returns the number of inferences and their total time in nanoseconds.
+    /// Runs `count` inferences, or as many as begin within `seconds` and at least one, on all exec objects concurrently
+    /// and without Python code between them. Returns the number of inferences and their total time in nanoseconds.
     ///
     /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those in flight.
     #[pyo3(signature = (inputs, count, seconds))]

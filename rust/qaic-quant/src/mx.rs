@@ -65,7 +65,6 @@ impl AddAssign for NotFinite {
 
 /// Number of elements of an array, and of bytes of its stored form. Blocks are formed along the last axis; an array
 /// without dimensions is one row of one element.
-/// dimensions is one row of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredSize {
     /// Elements.

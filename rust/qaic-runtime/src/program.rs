@@ -284,7 +284,7 @@ impl Program {
             return Err(StateError::LiveExecObjs { count }.into());
         }
         let released = (state.deactivate(), state.loaded.take());
-        // Released before the call: a card may take minutes, and other threads query the status.
+        // Drops the lock before the resources: a card may take minutes, and other threads query the status.
         drop(state);
         drop(released);
         Ok(())

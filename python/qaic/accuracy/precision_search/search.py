@@ -217,7 +217,8 @@ class _Search:
     def _least(self, taken: list[Unit]) -> list[Unit]:
         """Remove units until a whole round finds that each is needed.
 
-        The number of units tried at once follows from earlier tries; units that add least come first.
+        Units that add least come first. A success doubles the number of units that are tried at once, and a
+        failure halves it.
         """
         size = max(1, len(taken) // 4)
         is_less = True

@@ -100,7 +100,7 @@ impl CardState {
         let bo_id = self.next_bo;
         self.next_bo += 1;
         let handles = &mut self.users.get_mut(&user).ok_or(Errno::NODEV)?.handles;
-        // Returns the smallest free handle from 1 on.
+        // The smallest free handle, from 1 on.
         let taken = handles.keys().zip(1_u32..).take_while(|(handle, next)| **handle == *next).count();
         let handle = u32::try_from(taken).map_err(|_| Errno::NOMEM)? + 1;
         handles.insert(handle, bo_id);

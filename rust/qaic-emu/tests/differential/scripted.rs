@@ -567,7 +567,7 @@ fn begun_at(images: usize) -> Vec<Call> {
 fn stopped(mut calls: Vec<Call>, command: &str, action: &str, call: Call) -> Vec<Call> {
     let plan = format!("command({command})@1={action}");
     calls.extend([
-        // The list lives as long as the sequence is played.
+        // Leaked, because `Faults` needs a text that lives as long as the process.
         Faults(Box::leak(plan.into_boxed_str())),
         While(Box::new(call), vec![Stop]),
         // Resources that the sequence has left in use.
@@ -616,7 +616,7 @@ fn failing_cores(action: &str) -> Vec<Call> {
 
 fn refusals(action: &str) -> Vec<Call> {
     let plan = |command: &str| -> Call {
-        // The list lives as long as the sequence is played.
+        // Leaked, because `Faults` needs a text that lives as long as the process.
         Faults(Box::leak(format!("command({command})@1={action}").into_boxed_str()))
     };
     vec![

@@ -119,21 +119,21 @@ impl PyQBuffer {
     ///
     /// Parameters
     /// ----------
-    /// The descriptor, or an object with a ``fileno``. The buffer duplicates the descriptor, so the caller may close
-    /// its own.
-    ///     closed.
+    /// fd
+    ///     The descriptor, or an object with a ``fileno``. The buffer duplicates the descriptor, so the caller may close
+    ///     its own.
     /// size
-    /// Number of bytes: the size of the binding's DMA buffer (``Qpc.getBufferMappingsDma``), which can exceed the
-    /// size of the tensor.
+    ///     Number of bytes: the size of the binding's DMA buffer (``Qpc.getBufferMappingsDma``), which can exceed the
+    ///     size of the tensor.
     /// offset
-    /// Offset of the first byte.
+    ///     Offset of the first byte.
     ///
     /// Raises
     /// ------
     /// ``OSError``
     ///     The descriptor is not open.
     /// ``ValueError``
-    /// The range is not within the DMA buffer.
+    ///     The range is not within the DMA buffer.
     #[classmethod]
     #[pyo3(signature = (fd, size, offset = 0))]
     fn from_dma_buf(

@@ -42,8 +42,8 @@ impl PyBenchmark {
         Ok(Self { core, context, buffers, progress })
     }
 
-    /// Runs `count` inferences, or as many as begin within `seconds`. Returns (status, inferences, nanoseconds) and
-    /// logs errors. Calls `ended(handle)` after each inference.
+    /// Runs `count` inferences, or as many as begin within `seconds` and at least one. Returns (status, inferences,
+    /// nanoseconds) and logs errors. Calls `ended(handle)` after each inference.
     ///
     /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those in flight.
     #[pyo3(signature = (count, seconds, ended = None))]

@@ -54,6 +54,7 @@ impl RtChannel {
     }
 }
 
+/// The receiver of a channel.
 #[pyclass(frozen, name = "Receiver", module = "qaic._core")]
 pub(crate) struct RtReceiver {
     receiver: CallbackReceiver<Callback, Call>,

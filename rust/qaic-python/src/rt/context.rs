@@ -78,7 +78,7 @@ impl RtContext {
 impl RtContext {
     #[new]
     #[pyo3(signature = (devList = None, properties = None, logCallback = None, errorHandler = None))]
-    #[allow(non_snake_case)] // the names of the interface
+    #[allow(non_snake_case)] // the vendor's names
     fn new(
         py: Python<'_>,
         devList: Option<Bound<'_, PyAny>>,

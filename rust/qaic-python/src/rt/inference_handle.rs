@@ -88,6 +88,7 @@ impl PyInferenceHandle {
         set.exec_obj(py, self.number)
     }
 
+    /// Number of the handle in the set.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
         self.number.0

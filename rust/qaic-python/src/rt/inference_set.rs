@@ -118,7 +118,7 @@ impl PyQaicInferenceSet {
         text_signature = "(context, qpc, devId=None, setSize=1, numActivations=1, *arguments, infDataVectorDmaBuf=None, \
                           properties=None, enableProfiling=None)"
     )]
-    #[allow(non_snake_case)] // the names of the interface
+    #[allow(non_snake_case)] // the vendor's names
     #[allow(clippy::too_many_arguments)] // the vendor's arguments
     fn new(
         py: Python<'_>,

@@ -66,7 +66,7 @@ impl PyProgram {
     /// first.
     #[new]
     #[pyo3(signature = (context, dev = None, qpcObj = None, properties = None))]
-    #[allow(non_snake_case)] // the names of the interface
+    #[allow(non_snake_case)] // the vendor's names
     fn new(
         py: Python<'_>,
         context: Option<Bound<'_, RtContext>>,

@@ -15,6 +15,7 @@ use crate::errors::{from_runtime, to_json};
 use crate::gil::Detach;
 use crate::qpc::inspect;
 
+/// An opened container.
 #[pyclass(frozen, name = "Qpc", module = "qaicrt", weakref)]
 pub(crate) struct RtQpc {
     image: Arc<Image>,
@@ -51,7 +52,7 @@ impl RtQpc {
     /// Blocking, without the interpreter lock: reads headers and descriptors.
     #[new]
     #[pyo3(signature = (basePath, qpcFilename = None, makeCopy = true))]
-    #[allow(non_snake_case)] // the names of the interface
+    #[allow(non_snake_case)] // the vendor's names
     fn new(
         py: Python<'_>,
         basePath: &Bound<'_, PyAny>,

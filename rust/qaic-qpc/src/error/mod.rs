@@ -278,7 +278,7 @@ crate::errors! {
             table: &'static str = "metadata", offset: u64 = 40, defect: FlatDefect = FlatDefect::OutOfBounds,
         } => "qpc.flatbuffer",
         /// A field of the legacy metadata struct is outside its section, or is text without UTF-8 or NUL.
-        #[error("legacy metadata: field {field} is not valid data or UTF-8 text within the {size} bytes")]
+        #[error("legacy metadata: field {field} is outside the {size} bytes, or is not UTF-8 text with a NUL")]
         LegacyMetadata { field: &'static str = "dmaRequests", size: u64 = 128 } => "qpc.legacy_metadata",
         /// The metadata has another major version.
         #[error("metadata version {found} is not supported; expected {supported}")]

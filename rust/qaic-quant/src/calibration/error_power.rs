@@ -3,11 +3,11 @@
 use super::Bins;
 use crate::range::{Precision, Schema, quant_params};
 
-/// Number of tested steps of a symmetric range, in hundredths of the step of the whole range.
+/// Number of tested steps of a symmetric range; they are multiples of a hundredth of the step of the whole range.
 const SYMMETRIC_STEPS: i32 = 101;
-/// Number of tested steps of another range, in sixteenths of the step of the whole range, and of tested starts of the
-/// range.
+/// Number of tested steps of another range; they are multiples of a sixteenth of the step of the whole range.
 const STEPS: i32 = 17;
+/// Number of tested starts of such a range.
 const PLACES: i32 = 21;
 
 /// The range with the least error; the first one of equals. Clipping counts `clipping` times.

@@ -25,7 +25,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// An exec object and its bound buffers.
 #[derive(Debug)]
 pub struct BoundBuffers {
-    /// The exec object.
+    /// The exec object, which is never replaced: the buffers are bound for it.
     pub exec: Arc<ExecObj>,
     /// Requirements of the program.
     pub specs: Arc<BindingSpecs>,

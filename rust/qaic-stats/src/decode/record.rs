@@ -13,7 +13,7 @@ macro_rules! kinds {
         /// Kind of a section's records; the numbers are those of the section directory.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
-        #[allow(missing_docs)] // the records have the same names
+        #[allow(missing_docs)] // the record types of the same names have the docs
         pub enum Kind {
             $($kind = $code,)*
         }

@@ -307,6 +307,16 @@ def test_rows_that_only_the_run_counts(operator, axis, place, is_nested, options
         np.testing.assert_allclose(run(program, feeds)["y"], expected, rtol=1e-6)
 
 
+def test_sets_of_sizes_of_which_one_has_no_elements_behind_the_axis():
+    sets = [SpecializationEntry(f"of {columns}", {"n": columns}) for columns in (0, 2)]
+    program = whole(lowered(ranked([3, "n"], 0, 2), network_specialization_config=sets))
+    for columns in (0, 2):
+        x = np.float32([[1, 3], [6, 5], [2, 9]])[:, :columns]
+        found = run(program, {"x": x})
+        np.testing.assert_array_equal(found["y"], np.float32([[6, 9], [2, 5]])[:, :columns])
+        np.testing.assert_array_equal(found["places"], np.array([[1, 2], [2, 1]])[:, :columns])
+
+
 def test_sets_of_sizes_of_which_one_has_no_rows():
     model = ranked(["n", 3], 1, 2)
     sets = [SpecializationEntry(f"of {rows}", {"n": rows}) for rows in (0, 2)]

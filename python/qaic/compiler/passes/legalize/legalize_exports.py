@@ -327,8 +327,8 @@ def legalize_resize_pass(model: Model, _: Context) -> bool:
     found = resizes_from_the_end(model.proto.graph.node)
     for node in chain(found, *(resizes_from_the_end(one.graph.node) for one in model.specialized)):
         ranks = {len(sizes) for sizes in dims(node.input[0])}
-        if len(ranks) != 1:
-            raise refused_operand(node, "negative axes of an operand of unknown rank", "positive axes")
+        if len(ranks) != 1 or 0 in ranks:
+            raise refused_operand(node, "negative axes of an operand of unknown or no rank", "positive axes")
         rank = ranks.pop()
         for attribute in node.attribute:
             if attribute.name == "axes":

@@ -215,7 +215,8 @@ def is_over_nothing(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
     if standard(node, "Unique"):
         # The slices along an axis are compared, whose elements are those of the other axes.
         axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
-        return bool(axes) and any(0 in shape and shape[axes[0]] for shape in shapes(node.input[0]))
+        known = [shape for shape in shapes(node.input[0]) if 0 in shape]
+        return any(-len(shape) <= axis < len(shape) and shape[axis] for axis in axes for shape in known)
     if (domain, node.op_type) not in _NEEDING_ELEMENTS or at >= len(node.input):
         return False
     return any(
@@ -284,7 +285,9 @@ def legalize_unchecked(
             if (divided := _divided_axis(node, dims)) is not None:
                 nodes += _along_first_axis(node, *divided, types, guards)
                 continue
-            if is_ended:
+            # Those divide only by the number of rows in front of their axis.
+            has_rows = standard(node, "OneHot", "TopK") and len({*map(len, dims(node.input[0]))}) == 1
+            if is_ended and not has_rows:
                 empty = _nothing_fault(node, shapes)
                 raise refused_operand(node, empty, "at least one element, in each set of sizes")
             if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:

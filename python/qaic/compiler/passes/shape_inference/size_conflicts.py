@@ -82,7 +82,7 @@ _MOST_NODES: Final = 20_000
 
 _NARROW: Final = frozenset({FLOAT16, BFLOAT16})
 _INTEGERS: Final = frozenset({INT32, INT64})
-#: types in which a division by zero does not trap
+#: integer types, in which a division by zero traps
 _DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" in name)
 #: attributes that kernels divide by
 _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})

@@ -458,7 +458,8 @@ mod tests {
 
     use super::*;
 
-    /// Another part of the bound memory: the kernel returned the handle that is already in use.
+    /// A card that answers its calls with these errors, in this order, and records the number of transactions of the
+    /// last call.
     #[derive(Debug)]
     struct Answers(Mutex<Vec<Errno>>, AtomicU32);
 
@@ -494,7 +495,6 @@ mod tests {
 
     /// `encode_deactivate` of `qaic_control.c` gives up the channel before `msg_xfer` finds no room; after that,
     /// closing the file does not free the channel.
-    /// not free it any more.
     #[test]
     fn deactivation_that_was_not_sent_is_sent_again_without_the_channel() {
         assert_eq!(outcome_of(&[Errno::AGAIN, Errno::TIMEDOUT]), (false, false));

@@ -12,7 +12,7 @@ use crate::image::Image;
 /// All tensors of a program, in binding order.
 #[derive(Debug)]
 pub struct ArrayTensors {
-    /// Requirements of the arrays.
+    /// Requirements of the arrays, which are never replaced: the forms of the tensors follow from them.
     pub specs: BindingSpecs,
     inputs: Vec<ArrayTensor>,
     outputs: Vec<ArrayTensor>,

@@ -113,7 +113,8 @@ struct Builder<'t, 'd> {
 impl<'d> Builder<'_, 'd> {
     fn add(&mut self, execution: &Execution) {
         if execution.is_transfer() {
-            // A transfer that runs concurrently with a computation does not count as time of this thread.
+            // An asynchronous transfer is not time of this thread: a row would count it in addition to the concurrent
+            // computation.
             return;
         }
         let oc = usize::try_from(execution.op.oc).unwrap_or(usize::MAX);
