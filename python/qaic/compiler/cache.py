@@ -59,6 +59,8 @@ class Cache:
     def lookup(self, key: str) -> Path | None:
         """Return the program of a key; one that is damaged or of another user counts as absent."""
         path = self.folder / key / QPC_FILE_NAME
+        if not path.exists():
+            return None
         # Noted first, so that no other process removes the program while it is checked.
         note_use(path)
         return path if _is_usable(path) else None
@@ -76,9 +78,9 @@ class Cache:
             return Cache(_private_folder(str(entry), "another user can write there")).build(key, write)
         path = entry / QPC_FILE_NAME
         with locked(entry / LOCK_NAME, workplace=self.folder):
-            note_use(path)
             is_there = _is_usable(path)
             if is_there and not again:
+                note_use(path)
                 return path
             if not is_there and path.exists():
                 _log.warning("the cached program %s is damaged or foreign; it is compiled again", path)
