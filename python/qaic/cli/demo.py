@@ -216,7 +216,7 @@ def _measure(tokens: NDArray[Any], session: Session, reference: OnnxRuntimeSessi
     feeds = {"bytes": tokens}
     ours: list[float] = []
     theirs: list[float] = []
-    # In turns, so that other load of the machine affects both.
+    # Taking turns exposes both to the same load of the machine.
     for _ in range(LATENCY_RUNS):
         ours.append(_milliseconds(lambda: session.run(feeds)))
         theirs.append(_milliseconds(lambda: reference.run(feeds)))

@@ -229,7 +229,7 @@ def _open_lock(path: Path) -> int | None:
         if handle is not None:
             found = os.fstat(handle)
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
-                # Everyone who can read a file can lock it.
+                # Read permission is enough to lock a file.
                 os.fchmod(handle, 0o600)
                 return handle
             os.close(handle)

@@ -356,7 +356,7 @@ impl Card {
                     }
                 }
                 TimedEvent::Online if state.resetting > 0 => {
-                    // Not before another thread has reset the firmware.
+                    // Wait until another thread has reset the firmware.
                     state.timeline.push((time, due));
                     break;
                 }

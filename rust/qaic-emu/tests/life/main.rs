@@ -108,7 +108,7 @@ fn inferences_in_flight_do_not_mix() {
             for (seed, exec) in (0..).zip(&execs) {
                 assert_eq!(exec.submit(&sample(seed + round)), Ok(()));
             }
-            // In another order than they were submitted.
+            // Wait in the reverse of the order of submission.
             for (seed, exec) in (0..20).zip(&execs).rev() {
                 assert_eq!(exec.wait(0).unwrap(), expected(&sample(seed + round)));
             }

@@ -274,7 +274,7 @@ impl Block<'_> {
         let sums = tile(simd, activations, weights, chunk.end - chunk.start, is_long);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             let start = (first_row + row) * columns + first_column;
-            // In a whole tile, one addition adds four numbers.
+            // One addition adds four numbers of a whole tile.
             match self.sums[start..].first_chunk_mut::<COLUMNS>() {
                 Some(into) if first_column + COLUMNS <= columns => {
                     into.iter_mut().zip(sums).for_each(|(into, sum)| *into += sum);

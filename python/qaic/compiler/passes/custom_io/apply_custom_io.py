@@ -84,7 +84,7 @@ def _rename(model: onnx.ModelProto, weights: dict[str, Weight], names: Mapping[s
     rename_values(model.graph.node, names)
     rename_initializers(model.graph, names)
     if weights.keys() & names.keys():
-        # In place, because initializers are stored in this order.
+        # Keep the order, in which initializers are stored.
         held = [replace(weight, name=names.get(name, name)) for name, weight in weights.items()]
         weights.clear()
         weights.update((weight.name, weight) for weight in held)

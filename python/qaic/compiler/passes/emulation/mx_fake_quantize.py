@@ -160,7 +160,7 @@ class _Builder:
         nothing = self.node("Mul", [blocks, self.number(0)])
         poison = self.node("ReduceSum", [nothing, self.ints([-1])], keepdims=1)
         split = self.node("Mul", [magnitude, self.number(_SPLIT, np.float64)])
-        # Not split * (1 - 2**-53), because the engine takes that factor for 1 and removes the product.
+        # The engine takes the factor 1 - 2**-53 for 1 and would remove the product, so subtract.
         below = self.node("Sub", [split, self.node("Mul", [split, self.number(_HALF_ULP, np.float64)])])
         power = self.node("Abs", [self.node("Sub", [split, below])])
         floor = self.number(_SMALLEST_SCALE, np.float64)

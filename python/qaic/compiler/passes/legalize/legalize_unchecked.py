@@ -285,7 +285,7 @@ def legalize_unchecked(
             if (divided := _divided_axis(node, dims)) is not None:
                 nodes += _along_first_axis(node, *divided, types, guards)
                 continue
-            # Those divide only by the number of rows in front of their axis.
+            # OneHot and TopK divide only by the number of rows in front of their axis.
             has_rows = standard(node, "OneHot", "TopK") and len({*map(len, dims(node.input[0]))}) == 1
             if is_ended and not has_rows:
                 empty = _nothing_fault(node, shapes)
@@ -491,7 +491,7 @@ def _lengths(node: onnx.NodeProto, sizes: list[str], shapes: ShapesInSets, guard
     end = least_of(held, compute("Add", past, tokens))
     if sizes[2]:
         end = least_of(end, size(sizes[2], 0))
-    # In the first step all tokens are new, and samples may have different lengths.
+    # All tokens of the first step are new, and samples may have different lengths.
     least = compute("Where", test("Equal", most, tokens), 0, compute("Sub", tokens, 1))
     title = f"{node_label(node)} (length beyond the cache)"
     return guards.reject(

@@ -98,7 +98,7 @@ impl Running for Adder {
         }
         assert_eq!(card.memory.write(0x100, &bytes), Ok(()));
         card.semaphores.increment(1);
-        // Also in ring order, in which `Worked` does not cause another call.
+        // `Worked` does not cause another call in ring order.
         Progress::Worked
     }
 }
