@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +22,9 @@ from qaic.errors import QpcError, QpcFormatError, StateError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.qpc.initializers import CONSTANTS, Initializers, bad_plan, check_records
 from qaic.qpc.records import (
+    EMPTY,
     BufferMapping,
+    Constants,
     ConstantsInfo,
     DataType,
     Finding,
@@ -31,10 +32,12 @@ from qaic.qpc.records import (
     IoType,
     Metadata,
     ProgramInfo,
+    Segment,
     TensorSpec,
+    bytes_array,
 )
 from qaic.support.atomic_io import replace_bytes
-from qaic.support.program_names import GRAPH_SECTION, PLAN_SECTION, QPC_FILE_NAME
+from qaic.support.program_names import GRAPH_SECTION, PLAN_SECTION, QPC_FILE_NAME, free_name
 from qaic.support.text import counted, html_table
 
 if TYPE_CHECKING:
@@ -68,40 +71,6 @@ __all__ = [
 _HEADER_BYTES: Final = 40
 #: bytes read from a pipe at a time
 _PIECE_BYTES: Final = 1 << 20
-
-#: what an empty payload is shown as; read-only as all views
-EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Segment:
-    """A named payload."""
-
-    name: str
-    size: int
-    """Bytes."""
-    offset: int
-    """The entry's offset field: where the dynamic part of ``constants.bin`` begins."""
-    start: int
-    """Position of the payload in the container."""
-    _container: _core.Qpc = field(repr=False)
-
-    @property
-    def data(self) -> NDArray[np.uint8]:
-        """Read-only view of the payload."""
-        return _bytes_array(self._container.payload(self.name))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Constants:
-    """The constants and how they are split."""
-
-    descriptor: dict[str, int]
-    """Contents of ``constantsdesc.bin``: what the device reserves, which may be more than the payload."""
-    static: NDArray[np.uint8] | None
-    """Read-only view of the part that all activations share; ``None`` without ``constants.bin``."""
-    dynamic: NDArray[np.uint8] | None
-    """Read-only view of the part that each activation gets again."""
 
 
 class Slices(Mapping[str, "Qpc"]):
@@ -271,7 +240,7 @@ class Qpc:
     @property
     def content(self) -> NDArray[np.uint8]:
         """Read-only view of the whole container."""
-        return _bytes_array(self._core.content())
+        return bytes_array(self._core.content())
 
     @property
     def header(self) -> Header:
@@ -337,9 +306,9 @@ class Qpc:
         UserWarning
             A damaged part could not be decoded.
         """
-        from qaic.qpc.extract import extract
+        from qaic.qpc import extract
 
-        return extract(self, Path(directory), pattern, force=force)
+        return extract.write(_contents(self), Path(directory), pattern, force=force)
 
     # --- the program ----------------------------------------------------------------------------------------
 
@@ -431,7 +400,7 @@ class Qpc:
         if section is None:
             return None
         try:
-            plan = json.loads(_bytes_array(section).tobytes(), parse_constant=_refuse_constant)
+            plan = json.loads(bytes_array(section).tobytes(), parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise bad_plan(f"section {PLAN_SECTION} is not JSON: {error}") from error
         if not isinstance(plan, dict):
@@ -456,7 +425,7 @@ class Qpc:
     def graph(self) -> NDArray[np.uint8] | None:
         """View of the ONNX model, its large initializers in ``constants.bin``, or ``None``."""
         section = self._core.elf_section(GRAPH_SECTION)
-        return None if section is None else _bytes_array(section)
+        return None if section is None else bytes_array(section)
 
     @cached_property
     def initializers(self) -> Initializers:
@@ -477,6 +446,44 @@ def validate(source: str | os.PathLike[str] | Buffer) -> list[Finding]:
     if isinstance(source, str | os.PathLike):
         source = _with_end(_resolve(Path(os.fspath(source))))
     return [Finding(*finding) for finding in _core.validate_container(source)]
+
+
+#: segment -> file in its folder -> what the file contains
+_DECODED: Final[dict[str, dict[str, Callable[[Qpc], object]]]] = {
+    "networkdesc.bin": {
+        "networkdesc.json": lambda qpc: qpc.network_descriptor,
+        "iodesc.json": lambda qpc: qpc.io_desc,
+    },
+    "constantsdesc.bin": {"constantsdesc.json": lambda qpc: qpc.constants.descriptor},
+    "network.elf": {
+        "metadata.json": lambda qpc: qpc.metadata,
+        "plan.json": lambda qpc: qpc.plan,
+        "graph.onnx": lambda qpc: qpc.graph,
+    },
+}
+
+
+def _contents(qpc: Qpc, folder: str = "") -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the path of each file that a container is extracted to, and a function that reads its content."""
+    from qaic.qpc import extract
+
+    names = extract.file_names(qpc.segments)
+    taken = set(names.values())
+    for name, segment in qpc.segments.items():
+        yield folder + names[name], partial(getattr, segment, "data")
+        decoded = _DECODED.get(name, {}) if qpc.is_program else {}
+        if not decoded and name not in qpc.slices:
+            continue
+        inside = folder + free_name(names[name] + "_dir", taken) + "/"
+        for file, decode in decoded.items():
+            yield inside + file, partial(decode, qpc)
+        if name in qpc.slices:
+            try:
+                inner = qpc.slices[name]
+            except QpcError as error:
+                extract.warn_left_out(inside, error)
+            else:
+                yield from _contents(inner, inside)
 
 
 def _reopened(source: Path | bytes, mmap: bool, diagnostics: tuple[Diagnostic, ...]) -> Qpc:  # noqa: FBT001
@@ -522,10 +529,6 @@ def _read_stream(path: Path) -> bytearray:
             if len(data) == _HEADER_BYTES and data.startswith(QPC_MAGIC):
                 limit = max(limit, int.from_bytes(data[8:16], "little") + 1)
     return data
-
-
-def _bytes_array(view: _core.BytesView) -> NDArray[np.uint8]:
-    return np.frombuffer(memoryview(view), np.uint8) if len(view) else EMPTY
 
 
 def _decode(text: str) -> dict[str, Any]:

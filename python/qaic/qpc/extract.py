@@ -9,24 +9,19 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from qaic.errors import QpcError
-from qaic.qpc import Qpc, Segment
 from qaic.support.atomic_io import work_folder
 from qaic.support.program_names import free_name, quote
 
-Content: TypeAlias = bytes | memoryview
-
 #: bytes of a file name that leave room for the suffix of its folder in what file systems allow (255)
 _NAME_BYTES: Final = 240
-_FOLDER_SUFFIX: Final = "_dir"
 #: not in the name of a file on any system we know, or a second meaning in ours
 _RESERVED: Final = frozenset('/\\%:*?"<>|')
 
@@ -34,23 +29,26 @@ _RESERVED: Final = frozenset('/\\%:*?"<>|')
 _NUMBERS: Final = re.compile(r"\[\n\s+(-?\d+(?:,\n\s+-?\d+)*)\n\s+\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A file that can be extracted."""
+def write(
+    contents: Iterable[tuple[str, Callable[[], object]]], directory: Path, pattern: str, *, force: bool
+) -> list[Path]:
+    """Write the files whose path matches; see :meth:`qaic.Qpc.extract`.
 
-    path: str
-    """Relative, with slashes."""
-    read: Callable[[], Content | None]
-    """Gives the content; ``None`` when there is none."""
-
-
-def extract(qpc: Qpc, directory: Path, pattern: str, *, force: bool) -> list[Path]:
-    """Write the items that match; see :meth:`qaic.Qpc.extract`."""
-    chosen: list[tuple[str, Content]] = []
-    for item in items(qpc):
-        content = item.read() if fnmatchcase(item.path, pattern) else None
-        if content is not None:
-            chosen.append((item.path, content))
+    ``contents`` has the path of each file, relative and with slashes, and a function that reads its content:
+    bytes as an array, or a value for JSON; ``None`` if there is none. A content that is damaged is left out.
+    """
+    chosen: list[tuple[str, bytes | memoryview]] = []
+    for path, read in contents:
+        if fnmatchcase(path, pattern):
+            try:
+                content = read()
+            except QpcError as error:
+                warn_left_out(path, error)
+                continue
+            if content is not None:
+                chosen.append(
+                    (path, content.data if isinstance(content, np.ndarray) else _json_bytes(content))
+                )
     if not chosen:
         return []
     directory.mkdir(parents=True, exist_ok=True)
@@ -67,64 +65,9 @@ def extract(qpc: Qpc, directory: Path, pattern: str, *, force: bool) -> list[Pat
     return written
 
 
-def items(qpc: Qpc, folder: str = "") -> Iterator[Item]:
-    """All files of a container: its payloads and what can be unpacked of them."""
-    names = file_names(qpc.segments)
-    taken = set(names.values())
-    for name, segment in qpc.segments.items():
-        file = names[name]
-        yield Item(folder + file, _payload(segment))
-        parts = _PARTS.get(name, {}) if qpc.is_program else {}
-        if parts or name in qpc.slices:
-            inside = folder + free_name(file + _FOLDER_SUFFIX, taken) + "/"
-            for part, read in parts.items():
-                yield Item(inside + part, _part(inside + part, read, qpc))
-            if name in qpc.slices:
-                try:
-                    inner = qpc.slices[name]
-                except QpcError as error:
-                    _warn_left_out(inside, error)
-                else:
-                    yield from items(inner, inside)
-
-
-def _payload(segment: Segment) -> Callable[[], Content]:
-    return lambda: segment.data.data
-
-
-def _part(path: str, read: Callable[[Qpc], object], qpc: Qpc) -> Callable[[], Content | None]:
-    """Read a part, or warn: one that is damaged must not keep the others from being extracted."""
-
-    def content() -> Content | None:
-        try:
-            value = read(qpc)
-        except QpcError as error:
-            _warn_left_out(path, error)
-            return None
-        if value is None:
-            return None
-        return value.data if isinstance(value, np.ndarray) else _json_bytes(value)
-
-    return content
-
-
-def _warn_left_out(path: str, error: QpcError) -> None:
+def warn_left_out(path: str, error: QpcError) -> None:
+    """Warn of a part that cannot be read."""
     warnings.warn(f"{path} is left out: {error.message}", stacklevel=4)
-
-
-#: segment -> file in its folder -> what goes there
-_PARTS: Final[dict[str, dict[str, Callable[[Qpc], object]]]] = {
-    "networkdesc.bin": {
-        "networkdesc.json": lambda qpc: qpc.network_descriptor,
-        "iodesc.json": lambda qpc: qpc.io_desc,
-    },
-    "constantsdesc.bin": {"constantsdesc.json": lambda qpc: qpc.constants.descriptor},
-    "network.elf": {
-        "metadata.json": lambda qpc: qpc.metadata,
-        "plan.json": lambda qpc: qpc.plan,
-        "graph.onnx": lambda qpc: qpc.graph,
-    },
-}
 
 
 def file_names(segments: Iterable[str]) -> dict[str, str]:

@@ -1,12 +1,17 @@
 """Plain values in containers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qaic import _core
 from qaic.support.attribute_dict import AttributeDict
+
+#: what an empty payload is shown as; read-only as all views
+EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
 
 
 class IoType(IntEnum):
@@ -112,6 +117,42 @@ class Metadata(AttributeDict[Any]):
     section_size: int
     encoding: str
     fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A named payload."""
+
+    name: str
+    size: int
+    """Bytes."""
+    offset: int
+    """The entry's offset field: where the dynamic part of ``constants.bin`` begins."""
+    start: int
+    """Position of the payload in the container."""
+    _container: _core.Qpc = field(repr=False)
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Read-only view of the payload."""
+        return bytes_array(self._container.payload(self.name))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constants:
+    """The constants and how they are split."""
+
+    descriptor: dict[str, int]
+    """Contents of ``constantsdesc.bin``: what the device reserves, which may be more than the payload."""
+    static: NDArray[np.uint8] | None
+    """Read-only view of the part that all activations share; ``None`` without ``constants.bin``."""
+    dynamic: NDArray[np.uint8] | None
+    """Read-only view of the part that each activation gets again."""
+
+
+def bytes_array(view: _core.BytesView) -> NDArray[np.uint8]:
+    """Return a read-only view of bytes of a container."""
+    return np.frombuffer(memoryview(view), np.uint8) if len(view) else EMPTY
 
 
 @dataclass(frozen=True, slots=True)

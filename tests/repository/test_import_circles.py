@@ -1,0 +1,79 @@
+"""No module of the package imports itself through others, also not for typing or inside of a function."""
+
+import ast
+import itertools
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PYTHON = Path(__file__).resolve().parents[2] / "python"
+#: gives public names at their first use; nothing below it asks for one
+DOOR = "qaic"
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """Module -> modules that it imports anywhere, by the files below a folder."""
+    paths = {name_of(path.relative_to(root)): path for path in root.rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        found = graph[module] = set()
+        for statement in ast.walk(ast.parse(path.read_text())):
+            match statement:
+                case ast.Import(names=aliases):
+                    found.update(alias.name for alias in aliases)
+                case ast.ImportFrom(module=source, names=aliases, level=0):
+                    # `from package import module` runs the package first: it cannot miss a circle through it.
+                    submodules = {f"{source}.{alias.name}" for alias in aliases} & paths.keys()
+                    found.update(submodules or {source})
+                case ast.ImportFrom():
+                    pytest.fail(f"{path}:{statement.lineno}: relative imports are not followed here")
+        found &= paths.keys() - {module}
+    return graph
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one circle, each imported by the one before it."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def test_no_module_imports_itself_through_others():
+    graph = imports(PYTHON)
+    # The test would pass without looking if it read other files, or no imports inside of functions.
+    assert {"qaic.qpc.extract", "qaic.cli.qpc"} <= graph.keys()
+    assert "qaic.qpc.extract" in graph["qaic.qpc"]
+    del graph[DOOR]
+    assert circle({module: found - {DOOR} for module, found in graph.items()}) == []
+
+
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "from made import first",
+        "import made.first",
+        "from made.first import name",
+        "def function():\n    from made.first import name",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from made.first import name",
+    ],
+)
+def test_a_circle_is_named(tmp_path, closing):
+    package = tmp_path / "made"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "first.py").write_text("from made.second import name")
+    (package / "second.py").write_text("import made.third")
+    (package / "third.py").write_text("name = 1")
+    assert circle(imports(tmp_path)) == []
+    (package / "third.py").write_text(closing)
+    found = circle(imports(tmp_path))
+    assert set(found) == {"made.first", "made.second", "made.third"}
+    assert found[0] == found[-1]
+    assert all(target in imports(tmp_path)[source] for source, target in itertools.pairwise(found))
