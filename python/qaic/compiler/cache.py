@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Final
 
 from qaic import _core
-from qaic.compiler.backend.cpu.qpc_writer import canonical_json
 from qaic.compiler.cache_contents import LOCK_NAME, is_own, is_trusted, locked, note_use, shrink, size_limit
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import QaicError, QpcError
 from qaic.support.atomic_io import work_folder, write_replacing
+from qaic.support.json import canonical_json
 from qaic.support.open_regular import open_regular
 from qaic.support.program_names import QPC_FILE_NAME
 

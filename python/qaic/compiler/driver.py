@@ -1,4 +1,7 @@
-"""Steps of a compilation: read from the cache, or lower and write to the cache or a folder."""
+"""Steps of a compilation: read from the cache, or lower and write to the cache or a folder.
+
+Functions import what only a compilation needs: those modules take longer to import than a cache hit.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,7 @@ from qaic.compiler.diagnostics.record import (
     recorded,
     repeat,
 )
-from qaic.compiler.frontend import custom_ops
-from qaic.compiler.frontend.files import content_digest, onnx_file
-from qaic.compiler.frontend.files.onnx_file import OnnxFile
-from qaic.compiler.ir.context import Context
+from qaic.compiler.frontend.files import content_digest
 from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
 from qaic.options.table import CompileOptions, effective_options, recorded_only
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.calibration.sample_digest import SampleFiles
+    from qaic.compiler.frontend.files.onnx_file import OnnxFile
+    from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
 
 #: a file, or a model in memory without external data
@@ -111,6 +113,8 @@ def _compiled(
     if samples is not None:
         keyed["samples"] = {"digest": samples.digest}
     if options.register_custom_op:
+        from qaic.compiler.frontend import custom_ops
+
         libraries = custom_ops.read(options.register_custom_op).libraries
         keyed["custom_op_libraries"] = [library.to_json() for library in libraries]
     path = Path(model) if isinstance(model, str | os.PathLike) else None
@@ -262,6 +266,8 @@ def _write(
 
 def opened(model: ModelSource) -> OnnxFile:
     """Open a model, wherever it is; the result is a context manager."""
+    from qaic.compiler.frontend.files import onnx_file
+
     if isinstance(model, str | os.PathLike):
         return onnx_file.open_model(Path(model))
     if isinstance(model, bytes):

@@ -20,6 +20,11 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("values are nested too deeply") from None
 
 
+def canonical_json(value: object) -> bytes:
+    """Serialize with sorted keys and no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):

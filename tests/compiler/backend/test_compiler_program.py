@@ -16,6 +16,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+import qaic
 from child_process import started
 from compiler_oracle import info, model_of, node
 from qaic import _core
@@ -220,6 +221,36 @@ def test_known_model_is_neither_parsed_nor_hashed_again(cache_dir, model_path, m
     first = compiled(model_path)
     monkeypatch.setattr(driver, "opened", lambda _model: pytest.fail("the model was opened"))
     assert compiled(model_path) == first
+
+
+#: the parts of the compiler that find a program in the cache
+OF_A_HIT = {
+    *("qaic.compiler.backend", "qaic.compiler.backend.card", "qaic.compiler.cache"),
+    *("qaic.compiler.cache_contents", "qaic.compiler.driver", "qaic.compiler.output_folder"),
+    *("qaic.compiler.frontend", "qaic.compiler.frontend.files"),
+    *(f"qaic.compiler.frontend.files.{name}" for name in ("content_digest", "external_data")),
+    *("qaic.compiler.ir", "qaic.compiler.ir.constants", "qaic.compiler.ir.constants.weights"),
+    "qaic.compiler.diagnostics",
+    *(f"qaic.compiler.diagnostics.{name}" for name in ("compile_error", "progress", "record")),
+    *("qaic.compiler.reports", "qaic.compiler.reports.emit_report", "qaic.compiler.reports.extra_artifacts"),
+}
+
+
+def test_a_cache_hit_imports_neither_onnx_nor_passes(cache_dir, model_path, monkeypatch):
+    monkeypatch.setattr(digest, "SETTLED_NS", 0)
+    qaic.compile(model_path)
+
+    def loaded(path: Path) -> set[str]:
+        script = f"import sys, qaic; qaic.Session({str(path)!r}); print(*sys.modules)"
+        return set(subprocess.check_output([sys.executable, "-c", script], text=True).split())
+
+    hit = loaded(model_path)
+    assert not hit & {"onnx", "onnxruntime", "google.protobuf"}
+    assert {name for name in hit if name.startswith("qaic.compiler.")} <= OF_A_HIT
+    # Another content is another program: the same script then imports what compiles.
+    other = model_path.with_name("other.onnx")
+    other.write_bytes(model_path.read_bytes().replace(W.tobytes(), (W + 1).tobytes()))
+    assert {"onnx", "qaic.compiler.pipeline"} <= loaded(other)
 
 
 def test_young_file_is_not_trusted_to_the_index(cache_dir, model_path):

@@ -13,11 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.progress import PassLog
-from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.interface import Specialization
-from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.output_folder import debug_folder, record
 from qaic.options.table import CompileOptions
 from qaic.support.text import escape_lines
@@ -25,6 +21,9 @@ from qaic.support.text import escape_lines
 if TYPE_CHECKING:
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
+    from qaic.compiler.ir.interface import Specialization
+    from qaic.compiler.ir.precision import PrecisionClass
     from qaic.compiler.ir.quantization import QuantizationPlan
 
 _log = logging.getLogger("qaic.compiler")
@@ -118,6 +117,8 @@ def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLo
         if options.enable_debug:
             folder = _debug_folder(output_dir)
             if folder is not None:
+                from qaic.compiler.diagnostics.debug_log import debug_log
+
                 until_the_end.enter_context(debug_log(folder / DEBUG_LOG))
         passes = PassLog(folder)
         yield passes

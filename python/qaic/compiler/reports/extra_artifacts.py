@@ -3,18 +3,22 @@
 They appear after the container was written, each as a whole; a compilation that fails leaves none.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.context import SideFile
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions
 from qaic.support.atomic_io import write_replacing
 from qaic.support.open_regular import read_regular
+
+if TYPE_CHECKING:
+    from qaic.compiler.ir.context import SideFile
 
 #: options that name a file to write, and what such a file begins with; with one of them a container from the
 #: cache is not enough

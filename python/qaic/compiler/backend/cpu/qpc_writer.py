@@ -32,6 +32,7 @@ from qaic.compiler.ir.graph_walk import has_loops
 from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
+from qaic.support.json import canonical_json
 from qaic.support.program_names import DIAGNOSTICS_SECTION, GRAPH_SECTION, OPERATIONS_SECTION, PLAN_SECTION
 
 if TYPE_CHECKING:
@@ -360,11 +361,6 @@ def _state_rows(state_rows: StateRows) -> dict[str, object]:
             for update in state_rows.updates
         ],
     }
-
-
-def canonical_json(value: object) -> bytes:
-    """Serialize with sorted keys and no spaces."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _write_constants(

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.graph_edits import add_input, clone
 
 if TYPE_CHECKING:
     import onnx
@@ -193,6 +192,8 @@ def initializers_of(weights: Mapping[str, Weight]) -> list[Weight]:
 def with_weights_as_inputs(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
     """Copy the model with each weight as an input, so that tools see its type and shape and no payload."""
     from onnx import helper
+
+    from qaic.compiler.ir.graph_edits import add_input, clone
 
     copy = clone(model)
     for weight in initializers_of(weights):
