@@ -191,10 +191,13 @@ $(TOOLS)/bin/cargo-hack:
 	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_HACK_VERSION) cargo-hack
 
 features: $(TOOLS)/bin/cargo-hack ## Check every combination of the crates' features
-	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo hack clippy --workspace --all-targets --feature-powerset --quiet -- -D warnings
+	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo hack clippy --workspace --all-targets \
+		--feature-powerset --exclude-features default --quiet -- -D warnings
 
-loom: ## Check the queues and the scheduler against every interleaving of threads, up to three preemptions
-	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
+PREEMPTIONS ?= 3
+
+loom: ## Check the queues and the scheduler against every interleaving of threads with up to PREEMPTIONS (3) preemptions
+	LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
 		cargo test --manifest-path $(LOOM)/Cargo.toml --release --locked --quiet
 
 asan: ## Run the tests of concurrent and unsafe code under the address sanitizer

@@ -107,7 +107,9 @@ fn pushed_number_is_found_beside_another_producer() {
 /// number.
 #[test]
 fn push_beside_a_thread_about_to_sleep_says_so_or_is_seen() {
-    with_preemptions(4, || {
+    let mut every_interleaving = loom::model::Builder::new();
+    every_interleaving.preemption_bound = None;
+    every_interleaving.check(|| {
         let shared = Arc::new((Ring::new(2), UnsafeCell::new(0)));
         let sleeper = {
             let shared = Arc::clone(&shared);
