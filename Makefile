@@ -33,6 +33,9 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 	-o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
+# Without bytecode on disk, each process of the tests would compile all of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Commands that check or write sources keep the editable installation, if there is one, and bring its module up to date.
 ANY_INSTALLATION := $(if $(wildcard $(VENV)/.developed),develop,setup)
 
