@@ -152,7 +152,7 @@ def test_facts_are_stat_cards_and_what_was_not_measured_is_said():
         [("DDR traffic", None, "MB"), ("time", 12.5, "us"), ("read", 2048, "bytes")],
     )  # fmt: skip
     text = capture_page(one_op(), [Report("overview", "Overview", [], [facts])])
-    assert '<p class="note">N/A: DDR traffic</p>' in text
+    assert '<p class="note">without values: DDR traffic</p>' in text
     assert "<dt>time</dt><dd>12.5 <small>us</small></dd>" in text
     assert "<dt>read</dt><dd>2.00 KiB</dd>" in text
 
@@ -175,7 +175,7 @@ def test_columns_without_a_value_are_named_and_not_shown():
     table = Table("t", "T", columns, [("x", None, None), ("y", None, 5)])
     text = capture_page(one_op(), [Report("r", "R", [], [table])])
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)', text) == ["a", "DDR"]
-    assert '<p class="note">N/A: PCycles</p>' in text
+    assert '<p class="note">columns without values: PCycles</p>' in text
 
 
 def test_numbers_have_three_digits():

@@ -223,7 +223,7 @@ def test_model_in_place_of_a_container_is_recognized(tmp_path):
     model.write_bytes(b"\x08\x08 no container")
     with pytest.raises(QpcFormatError, match="not a QPC") as caught:
         Qpc(model)
-    assert caught.value.hints == ("an ONNX model must be compiled first: openqaic compile",)
+    assert caught.value.hints == (f"`openqaic compile {model}` compiles the model",)
 
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda b: np.frombuffer(b, np.uint8)])

@@ -1,7 +1,7 @@
 """Pictures of measurements: one HTML file that needs no network, and PNG if matplotlib is installed.
 
-Pages are hand-written (the styles and scripts are next to this file) and hold their data; they can be sent by
-mail and opened years later. matplotlib is imported while a PNG is drawn and at no other time.
+A page contains its data, styles and scripts, so it can be sent by mail and opened years later. matplotlib is
+imported only when a PNG is drawn.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def write(
     Parameters
     ----------
     capture
-        What was measured.
+        The measurements.
     reports
-        Reports of it, in the order in which the page shows them; one called ``overview`` comes first.
+        Reports of the capture, in the order of the page; the report ``overview`` comes first.
     path
-        File to write. It appears complete or not at all.
+        File to write; it is written atomically.
     graphs
-        Graphs of the program, which the timeline and the tables lead to and back.
+        Graphs of the program; the timeline and the tables are linked with them.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def write_latency(
     title
         Title of the picture.
     what
-        What each latency is of, as ``run`` or ``inference``.
+        Name of what was measured, such as ``run`` or ``inference``.
 
     Returns
     -------
@@ -88,9 +88,9 @@ def write_latency(
     Raises
     ------
     InputError
-        There are no latencies, or one is no number or negative.
+        There are no latencies, or one is negative or not a number.
     OptionError
-        The name of the file ends in something else.
+        The file name has another suffix.
     StateError
         matplotlib is not installed.
     OSError
@@ -106,7 +106,7 @@ def write_latency(
 def write_trace(
     trace: str | os.PathLike[str], path: str | os.PathLike[str], *, title: str | None = None
 ) -> Path:
-    """Write a picture of a Chrome trace, as ``qaic-opstats`` and the runtime write it. Blocking.
+    """Write a picture of a Chrome trace, for example of ``qaic-opstats`` or the runtime. Blocking.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def write_trace(
         File to write: ``.html``, or ``.png`` where matplotlib is installed. It appears complete or not at
         all.
     title
-        Title of the picture; the name of the trace without one.
+        Title of the picture; by default the name of the trace.
 
     Returns
     -------
@@ -126,9 +126,9 @@ def write_trace(
     Raises
     ------
     InputError
-        The trace is none.
+        The file is not a trace.
     OptionError
-        The name of the file ends in something else.
+        The file name has another suffix.
     StateError
         matplotlib is not installed.
     OSError

@@ -12,9 +12,9 @@ from qaic.stats.reports.table import Table
 from qaic.support.text import duration, shortened
 from qaic.support.text import escape_html as escape
 
-#: bars of one chart
+#: largest number of bars in a chart
 MOST_BARS: Final = 10
-#: names, and characters of the path that all have, from which on the path is shown once
+#: smallest number of names, and length of their common path, for which the path is shown once
 _FEWEST_NAMES: Final = 3
 _LEAST_PREFIX: Final = 6
 #: characters of a name next to its bar
@@ -64,7 +64,7 @@ def changed_nodes(table: Table) -> str:
 
 
 def advice_html(table: Table) -> str:
-    """Return hazards with reason and remedy as a list."""
+    """Return problems with their reasons and remedies as a list."""
     if not table.rows:
         return f'<h3>{escape(table.title)}</h3><p class="note">No rule found a problem.</p>'
     items = "".join(
@@ -89,7 +89,7 @@ def shares_html(table: Table) -> str:
 def common_path(names: Sequence[object]) -> str:
     """Return the path that all texts among names begin with; "" if it is short."""
     texts = [name for name in names if isinstance(name, str)]
-    # Characters are compared: names of nodes are no paths of files.
+    # Characters are compared, because node names are not file paths.
     common = os.path.commonprefix(texts) if len(texts) >= _FEWEST_NAMES else ""  # noqa: RUF071
     path = common[: common.rfind("/") + 1]
     return path if len(path) >= _LEAST_PREFIX else ""

@@ -1,7 +1,7 @@
 """One HTML file with its parts, styles and scripts, which a browser opens without a network.
 
-The content policy of the page allows exactly the style and the script written here, by their hashes; even
-markup that got past the escaping could run nothing and could send nothing.
+The content policy allows only the styles and scripts with the hashes computed here. Markup that passes the
+escaping can therefore neither run code nor send data.
 """
 
 import base64
@@ -19,7 +19,7 @@ from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import escape_html as escape
 
 _SCRIPTS = ("tables", "payload", "tracks", "timeline_model", "timeline_drawing", "timeline")
-#: what pages with a graph have besides
+#: additional files of pages with a graph
 _GRAPH_SCRIPTS = ("graph/layout", "graph/drawing", "graph/graph")
 
 
@@ -43,7 +43,7 @@ def _hash(content: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() + "'"
 
 
-#: id, title and HTML of a part of a page; with a fourth text, it is closed at first and shows that text
+#: id, title and HTML of a part of a page; with a fourth text, it is closed at first and shows this text
 Part = tuple[str, str, str] | tuple[str, str, str, str]
 
 
@@ -106,7 +106,7 @@ def document(
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write a file that is complete or not there; returns it."""
+    """Write a file atomically; returns its path."""
     target = Path(path)
     replace_bytes(target, content)
     return target

@@ -17,13 +17,13 @@ from qaic.stats.reports.table import Report
 _BARS = 48
 _COLUMNS = 600
 _RULES = ("P50", "P90", "P99")
-# Boxes that a row of a picture can show; more would only take time.
+# More boxes in a row are not visible in a picture.
 _MOST_BOXES = 40_000
 _MOST_KINDS = 12
 
 
 def latency_png(distribution: Distribution, *, title: str) -> bytes:
-    """Return a picture of latencies: histogram and curve, or percentiles where only those are known.
+    """Return a picture of latencies: histogram and curve, or percentiles if only those are known.
 
     Raises StateError if matplotlib is not installed.
     """
@@ -169,7 +169,7 @@ def _figure(size: tuple[float, float]) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib takes for no formula and whose characters all fonts have."""
+    """Replace characters that matplotlib reads as a formula or that its fonts lack."""
     return text.replace("$", r"\$").encode("ascii", "replace").decode()
 
 

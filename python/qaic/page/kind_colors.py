@@ -9,10 +9,10 @@ PALETTE: Final = (
     "#7fb2e5", "#f2b36b", "#8fd0a5", "#e58f8f", "#c0a3e0", "#e6d36a",
     "#79cdd0", "#e8a2cb", "#b7c37a", "#c9a284", "#9aa9f0", "#a8d8f0",
 )  # fmt: skip
-#: of what has no known category
+#: color of kinds without a known category
 OTHER: Final = "#b9c0ca"
 
-#: by category the place in the palette of the page
+#: category -> index in the palette of the page
 _PLACES: Final = {
     op_info.COMPUTE: 0,
     op_info.MOVEMENT: 1,
@@ -26,12 +26,12 @@ _PLACES: Final = {
     op_info.FLUSH: 9,
     op_info.CONTROL: 11,
 }
-#: products of matrices, which models have beside convolutions
+#: matrix products, which models have in addition to convolutions
 _PRODUCTS: Final = 10
 
 
 def color_of(kind: str) -> int:
-    """Return the place of a kind's color in the palette; -1 for one of no known category."""
+    """Return the index of a kind's color in the palette; -1 if its category is unknown."""
     category = op_info.category_of(kind)
     if category == op_info.COMPUTE and "conv" not in kind.lower():
         return _PRODUCTS

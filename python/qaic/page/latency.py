@@ -16,16 +16,15 @@ from qaic.support.text import counted
 
 #: percentiles that are shown, with their names
 PERCENTILES: Final = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P99.9": 99.9}
-# A tail this many times longer than all but a hundredth gets a bar of its own.
+# If the maximum exceeds the 99th percentile this many times, the tail is one bar.
 _LONG_TAIL = 4.0
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Figures of some latencies, in seconds.
+    """Statistics of latencies, in seconds.
 
-    ``seconds`` are the latencies themselves in the order in which they were measured; None where only figures
-    are known.
+    ``seconds`` are the latencies in the order of measurement, or None if only statistics are known.
     """
 
     what: str
@@ -59,7 +58,7 @@ class Distribution:
 
     @classmethod
     def of_metrics(cls, metrics: Mapping[str, Any]) -> Distribution:
-        """Take over what ``Session.get_metrics`` returned.
+        """Convert the result of ``Session.get_metrics``.
 
         Raises InputError if a figure is missing or no number.
         """
@@ -82,7 +81,7 @@ class Distribution:
 
     @property
     def unit(self) -> tuple[str, float]:
-        """The unit that suits most of the latencies, and how many of it a second has."""
+        """The unit that suits most latencies, and the number of units in a second."""
         typical = self.percentiles["P50"] or self.maximum
         for name, per_second in (("s", 1.0), ("ms", 1e3)):
             if typical * per_second >= 1:
@@ -91,13 +90,13 @@ class Distribution:
 
     @property
     def top(self) -> float:
-        """The end of the charts, in seconds: a few much slower values would flatten all others."""
+        """The end of the charts, in seconds; it excludes a few much slower values."""
         usual = self.percentiles["P99"]
         return self.maximum if self.maximum <= _LONG_TAIL * usual else 2 * usual
 
     @property
     def counted(self) -> str:
-        """How many of what, as in ``5 runs``."""
+        """The number of measurements, such as ``5 runs``."""
         return counted(self.count, self.what)
 
     def text(self, seconds: float) -> str:
@@ -123,7 +122,7 @@ class Histogram:
 def histogram(seconds: NDArray[np.float64], bins: int) -> Histogram:
     """Count latencies in at most ``bins`` intervals of a round width.
 
-    A few that are much slower than the rest are counted apart: else they would squeeze the rest into one bar.
+    A few much slower latencies are counted separately; otherwise all others would be in one bar.
     """
     least, most = float(seconds.min()), float(seconds.max())
     usual = float(np.percentile(seconds, 99))
@@ -133,7 +132,7 @@ def histogram(seconds: NDArray[np.float64], bins: int) -> Histogram:
     first = math.floor(least / width)
     last = max(math.floor(top / width) + 1, first + 1)
     edges = np.arange(first, last + 1, dtype=np.float64) * np.float64(width)
-    # The smallest may round below its own edge, and the largest above.
+    # By rounding, the smallest may be below its edge, and the largest above.
     place = np.clip(np.floor(seconds / width).astype(np.int64) - first, 0, None)
     inside = place < len(edges) - 1 if tail else np.ones(len(seconds), bool)
     place = np.minimum(place, len(edges) - 2)
@@ -148,7 +147,7 @@ def _round_up(width: float) -> float:
 
 @dataclass(frozen=True)
 class Curve:
-    """Latencies in the order of measuring, in at most so many columns; in seconds."""
+    """Latencies in the order of measurement, reduced to columns, in seconds."""
 
     first: NDArray[np.int64]
     minimum: NDArray[np.float64]
@@ -173,7 +172,7 @@ _BARS = 20
 
 
 def latency_text(distribution: Distribution, *, width: int = 80) -> str:
-    """Return figures, and a histogram where the latencies are known, in lines of ``width`` characters."""
+    """Return statistics, and a histogram if the latencies are known, in lines of ``width`` characters."""
     return "\n".join(_lines(distribution, width))
 
 
@@ -203,7 +202,7 @@ def _lines(distribution: Distribution, width: int) -> Iterator[str]:
 
 
 def _digits(edges: NDArray[np.float64], per_second: float) -> int:
-    """How many digits the width of a bar needs, so that neighboring edges differ."""
+    """Return the number of digits for which neighboring edges of bars differ."""
     width = float(edges[1] - edges[0]) * per_second
     digits = 0
     while digits < 9 and abs(round(width * 10**digits) - width * 10**digits) > 1e-6 * width * 10**digits:

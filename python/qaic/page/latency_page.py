@@ -16,12 +16,12 @@ _WIDTH, _HEIGHT = 1000, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 22, 34
 _BARS, _COLUMNS, _POINTS = 48, 450, 500
 _RULES = ("P50", "P90", "P99")
-#: height of a line of their names, and room for one
+#: height of a line of labels, and width for one label
 _RULE_LINE, _RULE_NAME = 12, 30
 
 
 def histogram_svg(distribution: Distribution) -> str:
-    """Return how often which latency was measured. The latencies must be known."""
+    """Return the histogram. The latencies must be known."""
     assert distribution.seconds is not None  # noqa: S101 (callers look)
     bars = histogram(distribution.seconds, _BARS)
     unit, per_second = distribution.unit
@@ -47,7 +47,7 @@ def histogram_svg(distribution: Distribution) -> str:
         left, right, top = across(begin), across(begin + step), up(count)
         share = 100 * count / distribution.count
         if count:
-            # One in a million is one pixel.
+            # A count of one in a million has a height of one pixel.
             size = max(_HEIGHT - _BOTTOM - top, 1.5)
             pieces.append(
                 f'<rect class="fill" x="{left + 0.5:.1f}" y="{_HEIGHT - _BOTTOM - size:.1f}" '
@@ -62,7 +62,7 @@ def histogram_svg(distribution: Distribution) -> str:
         if distribution.percentiles[name] <= last
     ]
     for place, (name, x) in enumerate(shown):
-        # Above the bars, which would be behind the letters; each on a line of its own, for they may be close.
+        # Labels are above the bars, each on its own line, because their positions may be close.
         line = _RULE_LINE * (place + 1)
         pieces.append(
             f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{line - 8}" y2="{_HEIGHT - _BOTTOM}"/>'
@@ -75,7 +75,7 @@ def histogram_svg(distribution: Distribution) -> str:
 
 
 def percentiles_svg(distribution: Distribution) -> str:
-    """Return the latency that a share of the runs stays below, with room for the slowest few."""
+    """Return the latency by percentile, on an axis that spreads the slowest runs."""
     if distribution.seconds is not None:
         most = 1 - 1 / max(2, distribution.count)
         spread = -np.log10(1 - np.linspace(0, most, 2)[1])
@@ -104,7 +104,7 @@ def percentiles_svg(distribution: Distribution) -> str:
 
 
 def curve_svg(distribution: Distribution) -> str:
-    """Return the latencies in the order in which they were measured. They must be known."""
+    """Return the curve of latencies in the order of measurement. The latencies must be known."""
     seconds = distribution.seconds
     assert seconds is not None  # noqa: S101 (callers look)
     unit, per_second = distribution.unit
@@ -140,7 +140,7 @@ def curve_svg(distribution: Distribution) -> str:
 
 
 def curve_note(distribution: Distribution) -> str:
-    """Return what the curve leaves out."""
+    """Return a note about the points that the curve omits."""
     seconds = distribution.seconds
     assert seconds is not None  # noqa: S101 (callers look)
     notes = []

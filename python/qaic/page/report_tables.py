@@ -9,17 +9,17 @@ from qaic.stats.reports.table import Cell, Column, Report, Table
 from qaic.support.text import bytes_text, duration, shortened, three_digits
 from qaic.support.text import escape_html as escape
 
-#: rows of a table that a page shows
+#: largest number of rows of a table
 MOST_ROWS = 2000
-# Facts that are shown large: a short table of names and values.
+# A short table of names and values is shown as stat cards.
 _MOST_TILES = 16
-# Characters from which on a text gets a wide column.
+# Texts longer than this get a wide column.
 _LONG = 24
-#: characters of a text that a table shows
+#: largest number of characters of a text in a table
 _LONGEST = 72
-# Columns up to which a table is only as wide as it must be.
+# Tables with at most this many columns are as narrow as possible.
 _NARROW = 4
-#: microseconds of units of time
+#: microseconds of each unit of time
 _TIMES = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
@@ -49,7 +49,7 @@ def first_screen_html(report: Report, capture: Capture) -> str:
 
 
 def diff_html(report: Report) -> str:
-    """Return the body of a comparison: verdict, bars from the one to the other, then tables."""
+    """Return the body of a comparison: verdict, bars of both programs, then tables."""
     bars = "".join(changed_nodes(table) for table in report.tables if table.name == "nodes")
     rest = replace(report, verdict=[])
     return verdict_html(report.verdict) + bars + report_html(rest)
@@ -70,7 +70,7 @@ def empty_html(reports: Sequence[Report]) -> str:
 
 
 def verdict_html(sentences: Sequence[str]) -> str:
-    """Return a report's answer as a list."""
+    """Return the verdict of a report as a list."""
     if not sentences:
         return ""
     return '<ul class="verdict">' + "".join(f"<li>{escape(line)}</li>" for line in sentences) + "</ul>"
@@ -101,13 +101,13 @@ def stat_cards_html(table: Table) -> str:
         stat_cards.append(f"<div><dt>{escape(name)}</dt><dd>{shown}</dd></div>")
     notes = [table.note or ""]
     if not all(name in notes[0] for name in absent):
-        notes.append(f"N/A: {', '.join(absent)}")
+        notes.append(f"without values: {', '.join(absent)}")
     note = "".join(f'<p class="note">{escape(line)}</p>' for line in notes if line)
     return f'<dl class="stat-cards" data-table="{escape(table.name)}">{"".join(stat_cards)}</dl>{note}'
 
 
 def _figure(value: Cell, unit: Cell) -> list[str]:
-    """Return a value and its unit for people: three digits, in the unit that suits it."""
+    """Return a value with three digits, and the unit that suits it."""
     if not isinstance(value, int | float):
         return [escape(value)]
     if unit in _TIMES:
@@ -122,12 +122,12 @@ def table_html(table: Table) -> str:
     title = f"<h3>{escape(table.title)}</h3>"
     if not table.rows:
         return f'{title}<p class="note">{escape(table.note)}</p>' if table.note else ""
-    # A column without a single value only costs room; it is named below instead.
+    # A column without values is named below the table instead.
     places = [
         place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)
     ]
     absent = [column.name for place, column in enumerate(table.columns) if place not in set(places)]
-    notes = [table.note or "", f"N/A: {', '.join(absent)}" if absent else ""]
+    notes = [table.note or "", f"columns without values: {', '.join(absent)}" if absent else ""]
     below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes if note)
     shown = table.rows[:MOST_ROWS]
     count = f"{len(shown)} {'row' if len(shown) == 1 else 'rows'}"
@@ -162,7 +162,7 @@ def _head(column: Column, cells: Sequence[Cell]) -> str:
 
 
 def _text_cell(text: str, style: str, cut: int) -> str:
-    """Return a cell; a tooltip, a filter and a copy have the whole of a text that is shortened."""
+    """Return a cell. If its text is shortened, the tooltip, the filter and the copy have the whole text."""
     short = shortened(text[cut:], _LONGEST)
     if short == text:
         return f'<td class="{style}">{escape(text)}</td>'
@@ -171,9 +171,9 @@ def _text_cell(text: str, style: str, cut: int) -> str:
 
 
 def _cells(column: Column, cells: Sequence[Cell]) -> list[str]:
-    """Cells of one column; texts without the prefix that the head of the column has."""
+    """Cells of one column; texts omit the prefix that the head of the column shows."""
     if column.kind == "text":
-        # Long names keep room to be read in, however many columns there are; short ones stay in one line.
+        # Long names have a minimum width for any number of columns; short ones stay in one line.
         wide = any(isinstance(cell, str) and len(cell) > _LONG for cell in cells)
         style = "t long" if wide else "t"
         absent = f'<td class="{style} na">N/A</td>'
@@ -189,7 +189,7 @@ def _cells(column: Column, cells: Sequence[Cell]) -> list[str]:
 
 
 def cell_text(column: Column, cell: Cell) -> str:
-    """Return a cell as people read it; its full value is in the page too."""
+    """Return the text of a cell; the page also contains the full value."""
     if cell is None:
         return "N/A"
     if isinstance(cell, str):

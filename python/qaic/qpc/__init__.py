@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from qaic.compiler.diagnostics.record import Diagnostic
 else:
     Buffer = bytes | bytearray | memoryview
-    # The compiler costs more to import than a container costs to open.
+    # Importing the compiler takes longer than opening a container.
     Diagnostic = Any
 
 __all__ = [
@@ -74,7 +75,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class Slices(Mapping[str, "Qpc"]):
-    """Segment name -> the container in it, one per device."""
+    """Segment name -> the container in the segment, one per device."""
 
     def __init__(self, container: _core.Qpc, names: Sequence[str]) -> None:
         self._container = container
@@ -90,7 +91,7 @@ class Slices(Mapping[str, "Qpc"]):
         return opened
 
     def __contains__(self, name: object) -> bool:
-        # Without opening it: a damaged one is there, and says so when it is opened.
+        # A damaged container is in the mapping; opening it raises the error.
         return name in self._opened
 
     def __iter__(self) -> Iterator[str]:
@@ -125,7 +126,7 @@ class Qpc:
     Raises
     ------
     FileNotFoundError
-        Nothing is there.
+        The path does not exist.
     qaic.errors.QpcError
         The container is malformed. :func:`validate` lists all defects.
 
@@ -180,12 +181,12 @@ class Qpc:
         return html_table(("", "name", "shape", "dtype"), rows, caption=repr(self))
 
     def __fspath__(self) -> str:
-        """Return the file, so that a container goes where a path does.
+        """Return the path of the file, so that a container can be used as a path.
 
         Raises
         ------
         qaic.errors.StateError
-            It came from bytes, or is a slice of another.
+            The container came from bytes, or is a slice of another container.
         """
         if self.path is None:
             raise StateError(
@@ -196,7 +197,7 @@ class Qpc:
         return str(self.path)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the path, or the bytes where there is no file."""
+        """Pickle the path, or the bytes if there is no file."""
         source = self.content.tobytes() if self.path is None else self.path.absolute()
         return (_reopened, (source, self._mmap, self.diagnostics))
 
@@ -216,7 +217,7 @@ class Qpc:
         Raises
         ------
         OSError
-            It cannot be written.
+            The file cannot be written.
         """
         target = Path(path)
         if target.is_dir():
@@ -228,7 +229,7 @@ class Qpc:
 
     @property
     def compiled(self) -> _core.Qpc:
-        """The compiled module's object, which other parts of this package take."""
+        """The object of the compiled module, for other parts of this package."""
         return self._core
 
     @property
@@ -299,7 +300,7 @@ class Qpc:
         Raises
         ------
         FileExistsError
-            A file exists and ``force`` is not given; nothing was written.
+            A file exists and ``force`` is false; nothing was written.
 
         Warns
         -----
@@ -356,12 +357,12 @@ class Qpc:
 
     @cached_property
     def network_descriptor(self) -> dict[str, Any]:
-        """``networkdesc.bin`` with the names of the format; zero values are left out."""
+        """``networkdesc.bin`` with the field names of the format, without zero values."""
         return _decode(self._core.network_desc_json())
 
     @cached_property
     def io_desc(self) -> dict[str, Any]:
-        """``IoDesc`` with the names of the format; zero values are left out."""
+        """``IoDesc`` with the field names of the format, without zero values."""
         return _decode(self._core.io_desc_json())
 
     @property
@@ -385,7 +386,7 @@ class Qpc:
         text = self._core.metadata_json()
         return None if text is None else Metadata(_decode(text))
 
-    # --- what our compiler recorded -------------------------------------------------------------------------
+    # --- records of our compiler -------------------------------------------------------------------------
 
     @cached_property
     def diagnostics(self) -> tuple[Diagnostic, ...]:  # noqa: D102  # described with the class
@@ -415,7 +416,7 @@ class Qpc:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Compile options that were set; empty when they were not recorded."""
+        """Compile options that were set; empty if they were not recorded."""
         options = (self.plan or {}).get("options", {})
         if not isinstance(options, dict):
             raise bad_plan(f"options are a {type(options).__name__}, an object is expected")
@@ -497,7 +498,7 @@ def _tensor_specs(tensors: Sequence[_core.Tensor]) -> tuple[TensorSpec, ...]:
 
 
 def _resolve(path: Path) -> Path:
-    """Find the file a path means; what exists and is no directory is taken as it is, be it a pipe."""
+    """Find the file of a path; an existing path that is no directory, such as a pipe, is used unchanged."""
     return path if path.exists() and not path.is_dir() else find_model(path).path
 
 
@@ -507,12 +508,12 @@ def _open_path(path: Path, *, mmap: bool) -> _core.Qpc:
         return _core.Qpc(_with_end(path), mmap)
     except QpcError as error:
         if path.suffix.lower() == ".onnx":
-            error.hints = (*error.hints, "an ONNX model must be compiled first: openqaic compile")
+            error.hints = (*error.hints, f"`openqaic compile {shlex.quote(str(path))}` compiles the model")
         raise
 
 
 def _with_end(path: Path) -> Path | bytearray:
-    """Return a file, or the bytes of what may have no end: a pipe, a device, a file of the kernel.
+    """Return the path, or the bytes of a source that may be endless: a pipe, a device, a kernel file.
 
     A file that the kernel generates states no size.
     """
@@ -520,7 +521,7 @@ def _with_end(path: Path) -> Path | bytearray:
 
 
 def _read_stream(path: Path) -> bytearray:
-    """Read a pipe or device, which may never end: no more than one byte beyond what the header states."""
+    """Read a pipe or device, which may be endless: at most one byte more than the header states."""
     data = bytearray()
     limit = _HEADER_BYTES
     with path.open("rb") as stream:

@@ -20,12 +20,12 @@ from qaic.errors import QpcError
 from qaic.support.atomic_io import work_folder
 from qaic.support.program_names import free_name, quote
 
-#: bytes of a file name that leave room for the suffix of its folder in what file systems allow (255)
+#: largest size of a file name in bytes; its folder has a suffix, and file systems allow 255 bytes
 _NAME_BYTES: Final = 240
-#: not in the name of a file on any system we know, or a second meaning in ours
+#: characters that some system forbids in file names, or that have another meaning here
 _RESERVED: Final = frozenset('/\\%:*?"<>|')
 
-#: a list of whole numbers, one to a line
+#: a list of integers, one per line
 _NUMBERS: Final = re.compile(r"\[\n\s+(-?\d+(?:,\n\s+-?\d+)*)\n\s+\]")
 
 
@@ -71,7 +71,7 @@ def warn_left_out(path: str, error: QpcError) -> None:
 
 
 def file_names(segments: Iterable[str]) -> dict[str, str]:
-    """Segment name -> name of a file that lies where it is put, different for each."""
+    """Return for each segment name a distinct file name that stays in the folder."""
     taken: set[str] = set()
     return {name: free_name(_file_name(name), taken) for name in segments}
 
@@ -90,14 +90,14 @@ def _file_name(segment: str) -> str:
 
 def _json_bytes(value: object) -> bytes:
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    # Dims and byte arrays on one line each. No string is touched: a line break in one is escaped.
+    # Dims and byte arrays are on one line each. Strings do not change, because their line breaks are escaped.
     text = _NUMBERS.sub(lambda match: "[" + ", ".join(match[1].split()).replace(",,", ",") + "]", text)
-    # A lone surrogate is written as the escape that JSON has for it.
+    # A lone surrogate is written as its JSON escape.
     return text.encode(errors="backslashreplace")
 
 
 def _check_free(directory: Path, paths: Iterable[str], *, force: bool) -> None:
-    """Find what is in the way before anything is written."""
+    """Raise an error for existing files before anything is written."""
     root = directory.resolve()
     for relative in paths:
         target = directory / relative

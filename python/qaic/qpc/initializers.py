@@ -1,6 +1,6 @@
 """The weights of a program compiled here, as arrays over ``constants.bin``.
 
-The entry of the plan about a weight comes from the file, so it is checked before any of its bytes are shown.
+The plan comes from the file, so the entry of a weight is checked before its bytes are used.
 """
 
 import math
@@ -16,14 +16,14 @@ from qaic.support.text import counted
 
 CONSTANTS: Final = "constants.bin"
 
-#: element types of a plan that numpy has, by the same names
+#: element types that numpy also has, with the same names
 _NUMPY_TYPES: Final = frozenset(
     (
         *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 )
-#: element types that only ml_dtypes has -> their names there
+#: element types that only ml_dtypes has -> names in ml_dtypes
 _ML_DTYPES: Final = {
     "bfloat16": "bfloat16",
     "float8e4m3fn": "float8_e4m3fn",
@@ -32,23 +32,22 @@ _ML_DTYPES: Final = {
     "float8e5m2fnuz": "float8_e5m2fnuz",
     "float8e8m0": "float8_e8m0fnu",
 }
-#: encodings with scales behind the rows, which come as they are stored
+#: encodings with scales after the rows, which are returned in stored form
 _QUANTIZED: Final = frozenset({"int8", "uint4"})
-#: elements to a multiple of which stored rows are padded
+#: stored rows are padded to a multiple of this many elements
 _ROW_UNIT: Final = 32
-#: layout -> rows whose units lie together
+#: layout -> number of rows whose units are stored together
 _TOGETHER: Final = {"rows": 1, "tiles": 4}
-#: element types narrower than a byte, which no array shows as they are stored -> bits
+#: element types smaller than a byte, which arrays cannot show -> bits
 _PACKED_BITS: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
 
 class Initializers(Mapping[str, "NDArray[Any]"]):
-    """Name -> read-only array, made when asked for.
+    """Name -> read-only array, created at each access.
 
-    Elements of less than a byte and quantized rows come as the packed bytes they are stored in; weights in
-    the block format MXFP6 come decoded, and those with the layout ``tiles`` in order, both in arrays of their
-    own. The rows of a weight with a layout are what products sum along: it is ``[columns of the product,
-    length of the sum]``.
+    Elements smaller than a byte and quantized rows are returned as the stored packed bytes. Weights in MXFP6
+    blocks are decoded, and weights in ``tiles`` are put in order; both are new arrays. Products sum along the
+    rows of a weight with a layout; its shape is ``[columns of the product, length of the sum]``.
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]], constants: NDArray[np.uint8]) -> None:
@@ -63,7 +62,7 @@ class Initializers(Mapping[str, "NDArray[Any]"]):
         return _array(name, record, self._constants)
 
     def __contains__(self, name: object) -> bool:
-        # Without making the array: a damaged record is there, and says so when it is read.
+        # A damaged record is in the mapping; reading it raises the error.
         return name in self._records
 
     def __iter__(self) -> Iterator[str]:
@@ -77,12 +76,12 @@ class Initializers(Mapping[str, "NDArray[Any]"]):
 
 
 def bad_plan(message: str) -> QpcFormatError:
-    """Make the error for a plan that cannot be used."""
+    """Return the error for an unusable plan."""
     return QpcFormatError(message, code="qpc.plan")
 
 
 def check_records(records: object) -> dict[str, Mapping[str, Any]]:
-    """Give the plan's list of initializers by name."""
+    """Return the initializers of the plan by name."""
     if isinstance(records, list) and all(
         isinstance(record, dict) and isinstance(record.get("name"), str) for record in records
     ):
@@ -91,7 +90,7 @@ def check_records(records: object) -> dict[str, Mapping[str, Any]]:
 
 
 def mapped_sizes(records: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
-    """Give the numbers of elements and bytes of the weights that kernels read in the container, by name."""
+    """Return the number of elements and bytes of each weight that kernels read in the container, by name."""
     found = {}
     for name, record in records.items():
         if record.get("layout") is not None:
@@ -145,7 +144,7 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
 
 
 def _in_order(name: str, record: Mapping[str, Any], data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Give the bytes of a weight with a layout row by row."""
+    """Return the bytes of a weight with a layout, row by row."""
     rows, length = _matrix(name, record)
     together = _TOGETHER[record["layout"]]
     units = -(-length // _ROW_UNIT)
@@ -182,7 +181,7 @@ def _decoded(
     if axis >= len(dims):
         raise bad_plan(f"initializer {name!r}: axis is {axis}, there are {len(dims)} dimensions")
     stored = [*dims[:axis], *dims[axis + 1 :], dims[axis]]
-    # Blocks take more than a byte for two elements, so the size of the file bounds what is made of them.
+    # Two elements of a block take more than a byte, so the size of the file limits the size of the result.
     if math.prod(stored) > 2 * data.size:
         raise bad_plan(f"initializer {name!r}: {data.size} bytes cannot hold {dims} in blocks")
     try:

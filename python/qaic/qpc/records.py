@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qaic import _core
 from qaic.support.attribute_dict import AttributeDict
 
-#: what an empty payload is shown as; read-only as all views
+#: view of an empty payload; read-only, as all views
 EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
 
 
@@ -40,7 +40,7 @@ class DataType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class BufferMapping:
-    """A buffer the caller fills or reads, or a DMA buffer."""
+    """A buffer of the caller, or a DMA buffer."""
 
     name: str
     index: int
@@ -84,7 +84,7 @@ class ProgramInfo:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output as an array of the host."""
+    """An input or output as an array on the host."""
 
     name: str
     shape: tuple[int, ...]
@@ -140,7 +140,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constants:
-    """The constants and how they are split."""
+    """The constants and their static and dynamic parts."""
 
     descriptor: dict[str, int]
     """Contents of ``constantsdesc.bin``: what the device reserves, which may be more than the payload."""
@@ -157,7 +157,7 @@ def bytes_array(view: _core.BytesView) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a container."""
+    """A defect of a container."""
 
     severity: str
     """``"error"``: damaged or unusable; ``"warning"``: legal, and some reader will stumble."""

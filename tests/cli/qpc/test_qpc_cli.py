@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 
+from compiler_oracle import info, model_of, node
 from qaic.cli.qpc import main
 from qaic.qpc import Qpc
 from qpc_support import DATA, FIXTURES, HOSTILE, container, program
@@ -415,11 +416,11 @@ def test_a_missing_file(run):
 
 
 def test_an_onnx_model(run, here):
-    code, _, err = run(
-        "info", here("net.onnx", b"\x08\x08\x12\x04test and more bytes, more than forty of them")
-    )
+    model = model_of([node("Relu", ["x"], ["y"])], [info("x", [1])], [info("y", [1])])
+    path = here("net.onnx", model.SerializeToString())
+    code, _, err = run("info", path)
     assert code == 1
-    assert err.splitlines()[1] == "hint: an ONNX model must be compiled first: openqaic compile"
+    assert err.splitlines()[1] == f"hint: `openqaic compile {path}` compiles the model"
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,27 @@ def test_each_convolution_of_a_chain_of_integers_has_an_operation(tmp_path):
         assert "/conv2" not in nodes_in(op)
 
 
+def test_nodes_between_convolutions_are_in_no_other_operation(tmp_path):
+    # In the other layout the results of these nodes lose their names too.
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"], name="/conv1", pads=[1] * 4),
+        node("Sigmoid", ["c1"], ["g1"], name="/gate1"),
+        node("Mul", ["c1", "g1"], ["m1"], name="/mul1"),
+        node("Conv", ["m1", "w2"], ["c2"], name="/conv2", pads=[1] * 4),
+        node("Sigmoid", ["c2"], ["g2"], name="/gate2"),
+        node("Mul", ["c2", "g2"], ["m2"], name="/mul2"),
+        node("Add", ["m1", "m2"], ["s"], name="/add"),
+        node("Conv", ["s", "w3"], ["y"], name="/conv3", pads=[1] * 4),
+    ]
+    constants = [("w1", normal(32, 3, 3, 3)), ("w2", normal(32, 32, 3, 3)), ("w3", normal(16, 32, 3, 3))]
+    model = model_of(nodes, [info("x", [1, 3, 16, 16])], [info("y", [1, 16, 16, 16])], constants)
+    # A reordering counts for the convolution that it serves.
+    ops = [op for op in ops_of(model, tmp_path) if not op["kind"].startswith("Reorder")]
+    found = [name for op in ops for name in nodes_in(op)]
+    assert sorted(found) == sorted(one.name for one in nodes)
+    assert [nodes_in(op) for op in of_kind(ops, "Conv")][:2] == [["/conv1"], ["/conv2"]]
+
+
 def test_helpers_of_a_product_share_its_nodes_and_count_it_once(tmp_path):
     nodes = [
         node("Relu", ["x"], ["r"], name="before"),

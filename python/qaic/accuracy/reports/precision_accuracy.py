@@ -93,7 +93,7 @@ class Offender:
 
     def __str__(self) -> str:
         """Return the finding in one sentence."""
-        why = "adds more than others" if self.reason == Reason.NONE else self.reason
+        why = "adds more error than other nodes" if self.reason == Reason.NONE else self.reason
         return f"{self.op_type} {self.name}: {why}; {self.remedy}."
 
 

@@ -195,12 +195,7 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path 
     and a switch shows the program. Raises StateError if times are wanted of a program that measures none, or
     the container is one of containers, and OSError if the file cannot be written.
     """
-    if not qpc.is_program:
-        raise StateError(
-            f"{qpc.path} is a container of containers, one for each device",
-            code="inspect.slices",
-            hints=("extract them with qaic-qpc extract, and inspect each",),
-        )
+    program_graph.check_program(qpc)
     if qpc.graph is None:
         graph, tables = _of_card(qpc, timed=timed)
         graphs = [graph]
@@ -220,7 +215,7 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
         raise StateError(
             f"{qpc.path} is of a card: its container holds no graph whose nodes could have times",
             code="inspect.no_graph",
-            hints=("leave --color time out; openqaic profile reports what a card measured",),
+            hints=("leave out --color time",),
         )
     return drawn_card(qpc)
 

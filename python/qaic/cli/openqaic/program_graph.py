@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 _LARGEST_MESSAGE: Final = (1 << 31) - 1
 
 
+def check_program(qpc: Qpc) -> None:
+    """Raise StateError if the container contains a container for each of several devices."""
+    if not qpc.is_program:
+        raise StateError(
+            f"{qpc.path} is a container of containers, one for each device",
+            code="inspect.slices",
+            hints=(f"`qaic-qpc extract {shlex.quote(str(qpc.path))} -o parts` extracts them; inspect each",),
+        )
+
+
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with what is known of the types of its values.
 

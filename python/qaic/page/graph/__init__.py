@@ -1,7 +1,7 @@
 """A drawn graph: boxes, arrows and colors, and its encoding in a page.
 
-A graph of 9,000 nodes has to open at once. So nodes are in groups, which a page shows closed where there are
-many, and a page carries columns with each text once, deflated.
+A graph of 9,000 nodes must open immediately. Nodes are therefore in groups, closed at first if there are
+many, and the page contains deflated columns with each text once.
 """
 
 import base64
@@ -17,9 +17,9 @@ from qaic.page.kind_colors import OTHER, PALETTE
 from qaic.support.text import counted, escape_unprintable
 from qaic.support.text import escape_html as escape
 
-#: characters of one text of a page; models may hold names of megabytes
+#: largest number of characters of a text; names in models may have megabytes
 _LONGEST: Final = 2000
-#: facts of one node, such as its inputs
+#: largest number of facts of one node, such as its inputs
 _MOST_FACTS: Final = 64
 
 
@@ -29,9 +29,9 @@ class DrawnNode:
 
     #: Name of the node; ``/`` in it divides the groups that contain the node.
     name: str
-    #: Operator: the larger text in the box.
+    #: Operator, the larger text in the box.
     kind: str
-    #: Names and values that are shown when it is chosen.
+    #: Names and values that the page shows when the node is selected.
     facts: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -41,9 +41,9 @@ class Coloring:
 
     #: Name of the coloring, such as ``precision``.
     name: str
-    #: A text for each node; "" for one without.
+    #: A text for each node, or "".
     texts: Sequence[str] = ()
-    #: Microseconds for each node in place of texts; None for one that was not measured.
+    #: Microseconds for each node instead of texts; None if the node was not measured.
     amounts: Sequence[float | None] = ()
 
 
@@ -53,18 +53,18 @@ class DrawnGraph:
 
     #: Nodes in an order in which the producer of a value comes before its readers.
     nodes: list[DrawnNode]
-    #: Places of the nodes that an arrow leaves and enters, and its value.
+    #: Indices of the nodes at the start and end of an arrow, and the name of its value.
     edges: list[tuple[int, int, str]]
-    #: The first is the one that a page opens with.
+    #: Colorings; the page opens with the first.
     colorings: list[Coloring]
     #: Sentences below the picture.
     notes: list[str] = field(default_factory=list)
-    #: Name of the graph where a page has several.
+    #: Name of the graph, if a page has several.
     label: str = ""
 
 
 def pack(graphs: Sequence[DrawnGraph]) -> str:
-    """Return what the page carries: base64 of deflated JSON, a list with an entry for each graph."""
+    """Return base64 of deflated JSON: a list with an entry for each graph."""
     body = json.dumps([_held(graph) for graph in graphs], separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(zlib.compress(body, 6)).decode()
 
@@ -89,7 +89,7 @@ def _held(graph: DrawnGraph) -> dict[str, Any]:
 
 
 class _Texts:
-    """Distinct texts in the order in which they came."""
+    """Distinct texts in the order of their first use."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
@@ -125,14 +125,14 @@ def ordered(texts: Iterable[str]) -> list[str]:
     return sorted(counts, key=lambda text: (-counts[text], text))
 
 
-#: Precisions have the same color on every page, so that two graphs compare at a glance.
+#: Precisions have the same color on every page, so that two graphs are easy to compare.
 _PRECISIONS: Final = (
     "float32", "float16", "int8", "uint8", "bfloat16", "int32", "int64", "bool", "int16", "uint16", "float64",
 )  # fmt: skip
 
 
 def color_of(value: str, place: int) -> str:
-    """Return the color of a text, which is ``place`` in the order of texts."""
+    """Return the color of a text; ``place`` is its index in the order of texts."""
     if value in _PRECISIONS:
         return PALETTE[_PRECISIONS.index(value)]
     return PALETTE[place] if value and place < len(PALETTE) else OTHER

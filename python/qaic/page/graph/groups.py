@@ -1,7 +1,7 @@
 """Groups of nodes that follow each other: parts of the model, repeated blocks, or neighbors.
 
-A group is a stretch of the order of nodes. So whatever groups are closed, arrows between what is shown point
-forward, and the picture of a graph without circles has none.
+A group is an interval in the order of nodes. Arrows between visible boxes therefore point forward, whichever
+groups are closed, and a graph without cycles is drawn without cycles.
 """
 
 from collections import defaultdict
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-#: boxes that one open group shows at most
+#: largest number of boxes in an open group
 MOST_CHILDREN: Final = 40
-#: parts of a name that make groups; a hostile name may have a million
+#: largest number of parts of a name that form groups; a hostile name may have a million
 _DEEPEST: Final = 12
-#: nodes of a group at least
+#: smallest number of nodes of a group
 _FEWEST: Final = 2
-#: occurrences of a sequence of operators that make it a block
+#: smallest number of occurrences of a sequence of operators that forms a block
 _FEWEST_BLOCKS: Final = 3
-#: nodes of a graph in which repeated sequences are searched for
+#: largest number of nodes of a graph that is searched for repeated sequences
 _MOST_COMPARED: Final = 20_000
 
 
@@ -33,7 +33,7 @@ class Group:
 
 
 def grouped(names: Sequence[str], kinds: Sequence[str] = ()) -> list[Group]:
-    """Return groups, each after the one around it.
+    """Return groups; each follows the group that contains it.
 
     `names` are the names of the nodes in their order, with parts divided by ``/``; `kinds` are the operators
     of the nodes. If most names have no parts, a repeated sequence of operators is a block.
@@ -42,13 +42,13 @@ def grouped(names: Sequence[str], kinds: Sequence[str] = ()) -> list[Group]:
     if MOST_CHILDREN < len(kinds) <= _MOST_COMPARED and 2 * sum(len(path) < 2 for path in paths) > len(paths):
         paths = _with_blocks(paths, kinds)
     groups: list[Group] = []
-    #: stretches that are to be divided: begin, end, parts of the names that are spent, group around
+    #: intervals to divide: begin, end, number of used parts of the names, surrounding group
     waiting = [(0, len(names), 0, -1)]
     while waiting:
         first, end, depth, parent = waiting.pop()
         children = _runs(paths, first, end, depth)
         while len(children) == 1 and children[0][2]:
-            # Everything lies in the same part: it needs no group of its own.
+            # All nodes have the same part, so it needs no group.
             depth += 1
             children = _runs(paths, first, end, depth)
         if len(children) > MOST_CHILDREN:
@@ -79,7 +79,7 @@ def _covered(found: tuple[int, set[int]]) -> int:
 
 
 def _occurrences(kinds: Sequence[str], length: int) -> tuple[int, set[int]]:
-    """Return the begins, apart from each other, of the most frequent sequence of a length."""
+    """Return the starts of the most frequent sequence of a length, without overlaps."""
     begins: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for place in range(len(kinds) - length + 1):
         found = begins[tuple(kinds[place : place + length])]
@@ -100,13 +100,13 @@ def _scopes(name: str) -> tuple[str, ...]:
 
 
 def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> list[tuple[int, int, str]]:
-    """Divide a stretch into runs of nodes of one part, with its label, and single nodes, with none."""
+    """Divide an interval into runs of nodes of one part, with its label, and single nodes without a label."""
     runs: list[tuple[int, int, str]] = []
     begin = first
     while begin < end:
         path = paths[begin]
         stop = begin + 1
-        # The last part is the node's own name.
+        # The last part is the name of the node itself.
         if depth < len(path) - 1:
             while stop < end and depth < len(paths[stop]) - 1 and paths[stop][depth] == path[depth]:
                 stop += 1
@@ -118,7 +118,7 @@ def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) ->
 def _neighbors(
     groups: list[Group], children: Sequence[tuple[int, int, str]], depth: int, parent: int
 ) -> list[tuple[int, int, int, int]]:
-    """Put neighbors into groups where they are too many; returns the stretches to divide next."""
+    """Group neighbors if there are too many; returns the intervals to divide next."""
     size = MOST_CHILDREN
     while -(-len(children) // size) > MOST_CHILDREN:
         size *= MOST_CHILDREN

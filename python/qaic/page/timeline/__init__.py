@@ -1,9 +1,9 @@
 """The timeline of a page (rows of operations and their names), and its encoding in the page.
 
-A page of 1.3 million operations has to open at once and to be smaller than a trace. So an operation is three
-small integers (distance from the one before, duration, index of its name), the arrays are deflated, and the
-names are written once. Beyond a limit, operations that are shorter than a span of time and close together
-become one box; the page states how many.
+A page of 1.3 million operations must open immediately and be smaller than a trace. An operation is therefore
+three small integers (distance from the previous one, duration, index of its name), arrays are deflated, and
+names are written once. Beyond a limit, short operations that are close together become one box; the page
+states how many.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from qaic.page.kind_colors import color_of
 from qaic.support.text import counted, escape_unprintable
 from qaic.support.text import escape_html as escape
 
-#: boxes of a page; above, short operations are merged
+#: largest number of boxes of a page; beyond it, short operations are merged
 MOST_BOXES = 1_500_000
-# Two operations of a row that overlap by this many units do so by rounding.
+# An overlap of at most this many units is a rounding error.
 _ROUNDING_UNITS = 2
-# Rows that an overlapping sequence is spread over; what is deeper is drawn in the last.
+# Largest number of rows for overlapping operations; deeper ones are drawn in the last row.
 _MOST_LANES = 16
 
 
@@ -70,9 +70,9 @@ class Labels:
 
 @dataclass
 class Track:
-    """One row: operations in the order of their starts, none over another.
+    """One row: operations in the order of their starts, without overlaps.
 
-    ``role`` is ``ops``, ``span`` for what merely frames others, or ``host``. ``start``, ``duration``,
+    ``role`` is ``ops``, ``span`` for a frame around others, or ``host``. ``start``, ``duration``,
     ``before`` and ``after`` (waits) count units of ``ns_per_unit`` nanoseconds, starts from ``origin_ns`` on
     the time of the page.
     """
@@ -108,7 +108,7 @@ class Track:
 
 @dataclass
 class TimeSpan:
-    """A stretch of time that can be jumped to."""
+    """An interval of time that the page can jump to."""
 
     name: str
     start_ns: float
@@ -117,7 +117,7 @@ class TimeSpan:
 
 @dataclass
 class Timeline:
-    """Rows, names, stretches of time, and notes about them."""
+    """Rows, names, intervals of time, and notes."""
 
     labels: Labels = field(default_factory=Labels)
     tracks: list[Track] = field(default_factory=list)
@@ -127,18 +127,18 @@ class Timeline:
 
     @property
     def working(self) -> list[Track]:
-        """The rows whose time is counted by kind: those of devices, or of the host where it is alone."""
+        """The rows whose time is counted by kind: those of devices, or of the host if there are no others."""
         found = [track for track in self.tracks if track.role == "ops" and len(track.start)]
         return found or [track for track in self.tracks if track.role == "host" and len(track.start)]
 
     @property
     def operations(self) -> int:
-        """How many boxes there are."""
+        """Number of boxes."""
         return sum(len(track.start) for track in self.tracks)
 
 
 def lanes(track: Track) -> Iterator[Track]:
-    """Split a row whose operations overlap, such as the bodies of loops, into rows where none do."""
+    """Split a row with overlapping operations, such as loop bodies, into rows without overlaps."""
     start = track.start.astype(np.int64, copy=False)
     end = start + track.duration.astype(np.int64, copy=False)
     if len(start) < 2 or bool((start[1:] >= np.maximum.accumulate(end)[:-1] - _ROUNDING_UNITS).all()):
@@ -159,20 +159,20 @@ def lanes(track: Track) -> Iterator[Track]:
 
 
 class Merger:
-    """Merges what is too short and too close to be distinguished, so that a page has at most ``most`` boxes.
+    """Merges operations that are too short and too close to distinguish, to at most ``most`` boxes.
 
-    ``counted`` is how many operations there are at all, ``extent`` the units that they are in together.
+    ``counted`` is the number of all operations, ``extent`` the number of units that they span.
     """
 
     def __init__(self, counted: int, extent: int, *, most: int = MOST_BOXES) -> None:
         self.cell = 0
         self.merged_away = 0
         if counted > most:
-            # A third of the boxes for cells of this length, the rest for what is longer than a cell.
+            # A third of the boxes are cells of this length; the others are for longer operations.
             self.cell = max(2, -(-extent * 3 // most))
 
     def apply(self, track: Track) -> Track:
-        """Return the track with fewer boxes, or as it is when all may stay."""
+        """Return the track with fewer boxes, or unchanged if nothing must be merged."""
         if not self.cell or len(track.start) < 2:
             return track
         merged = self._merge(track)
@@ -189,7 +189,7 @@ class Merger:
         begins[1:] = ~short[1:] | ~short[:-1] | (cell[1:] != cell[:-1])
         first = np.flatnonzero(begins)
         count = np.diff(first, append=len(start))
-        # Of each box the longest operation gives the name: sort by box, then by duration, and take the last.
+        # The longest operation names its box: sort by box, then by duration, and take the last.
         box = np.cumsum(begins) - 1
         order = np.lexsort((duration, box))
         longest = order[first + count - 1]
@@ -202,7 +202,7 @@ class Merger:
 
 
 def pack(timeline: Timeline) -> str:
-    """Return what the page carries: base64 of deflated bytes (a length, JSON of that length, arrays)."""
+    """Return base64 of deflated bytes: a length, JSON of that length, arrays."""
     arrays = bytearray()
     tracks = []
     for track in timeline.tracks:
@@ -260,7 +260,7 @@ def _labels(labels: Labels) -> dict[str, Any]:
         "labels": {
             "name": labels.names,
             "kind": [kinds[kind] for kind in labels.kinds],
-            # A node that is named as the operation says nothing new.
+            # A node with the name of the operation adds no information.
             "nodes": [list(nodes) if nodes else None for nodes in labels.nodes],
             "bytes": labels.bytes,
             "memory": labels.memories,
@@ -271,7 +271,7 @@ def _labels(labels: Labels) -> dict[str, Any]:
 
 
 def _place(arrays: bytearray, column: NDArray[Any]) -> list[str | int]:
-    """Append a column in the smallest type that holds it, where its elements are aligned."""
+    """Append a column in the smallest suitable type, aligned."""
     low, high = (column.min(), column.max()) if len(column) else (0, 0)
     code = "f8"
     if column.dtype.kind in "iu" and low >= 0:

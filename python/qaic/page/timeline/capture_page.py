@@ -1,4 +1,4 @@
-"""The page of a capture: the answer first, then the picture, then the tables."""
+"""The page of a capture: verdict, timeline, then tables."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,9 +15,9 @@ from qaic.stats.reports.advice import NOT_KNOWN, precisions
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.table import Report
 
-#: percent of the time from which the title names a precision
+#: smallest percentage of the time for which the title names a precision
 _MUCH: Final = 20.0
-#: reports that answer the question of a page, in their order on it
+#: open reports of a page, in their order
 _FIRST = ("diff", "overview")
 
 
@@ -86,7 +86,7 @@ def _subtitle(capture: Capture) -> str:
         seconds = (
             int(run.epoch_utc_ns) + readers[0].start_u * 1_000_000_000 // readers[0].hz
         ) // 1_000_000_000
-        # Years outside of the calendar come from damaged buffers.
+        # Damaged buffers have years outside the calendar.
         if seconds < 253_402_300_800:
             facts.append(f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC")
     return " \u00b7 ".join([*facts, *versions])

@@ -1,4 +1,4 @@
-"""A capture as a timeline: a row for each thread of each core, its transfers and nested operations apart."""
+"""A capture as a timeline: a row per thread of each core, others for transfers and nested operations."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.op_info import OpInfo
 from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
 
-# Stages that follow one another; waiting in the queue comes before and is drawn as a wait.
+# Consecutive stages; the wait in the queue precedes them and is drawn as a wait.
 _STAGES: Final = (
     ("pre-processing", "begun_ns", "inputs_ready_ns"),
     ("execution", "inputs_ready_ns", "executed_ns"),
     ("post-processing", "executed_ns", "outputs_ready_ns"),
-    # Reading what the device measured, if that was asked for, and telling the caller.
+    # Reads measurements of the device, if requested, and notifies the caller.
     ("completion", "outputs_ready_ns", "completed_ns"),
 )
-# Inferences up to which each has a name of its own.
+# Up to this number, each inference has its own name.
 _MOST_NAMED: Final = 50_000
 
 
@@ -48,7 +48,7 @@ def _track(
     starts, durations, numbers, waits = [], [], [], []
     for place, (stage, begin, end) in enumerate(_STAGES):
         start = samples[begin].astype(np.int64)
-        # A stage that was not passed has the time of the one before.
+        # A skipped stage has the time of the previous one.
         durations.append(np.maximum(samples[end].astype(np.int64) - start, 0))
         starts.append(start - first)
         waited = start - samples["enqueued_ns"].astype(np.int64) if place == 0 else np.zeros_like(start)
@@ -134,7 +134,7 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
 
 
 def _add_host(timeline: Timeline, capture: Capture, first_utc_ns: int | None) -> None:
-    """Add the rows of the host above those of the devices, if the profiler's times are there."""
+    """Add the rows of the host above those of the devices, if the profiler has times."""
     host = capture.host
     times = None if host is None else getattr(host, "times", None)
     if times is None or not len(times):
@@ -143,7 +143,7 @@ def _add_host(timeline: Timeline, capture: Capture, first_utc_ns: int | None) ->
         timeline.notes.append("The host is not drawn: the device's clock does not know the time of day.")
         return
 
-    # Whole numbers: nanoseconds of the day have more digits than a double.
+    # Integers, because nanoseconds of the day have more digits than a double.
     begin = host.epoch_utc_ns + int(times["enqueued_ns"].min())
     origin = float(begin - first_utc_ns) if first_utc_ns else 0.0
     timeline.tracks[:0] = host_tracks(times, origin, timeline.labels)
@@ -152,8 +152,8 @@ def _add_host(timeline: Timeline, capture: Capture, first_utc_ns: int | None) ->
 def _origins(capture: Capture, notes: list[str]) -> tuple[dict[int, float], int | None]:
     """Nanoseconds from the first start of all to the start of each buffer, and the UTC of that first start.
 
-    Devices have clocks of their own. Where all know the time of day, that is one time for all; where one does
-    not, inferences follow the clock of their first device and begin together on the others.
+    Each device has its own clock. If all devices report the time of day, it is the common time. Otherwise
+    inferences follow the clock of their first device and start on the others at the same time.
     """
     absolute = all(int(reader.run.epoch_utc_ns) for reader in capture.each())
     times: dict[int, int] = {}
@@ -186,7 +186,7 @@ def _in_turn(capture: Capture) -> dict[int, int]:
     for sample in capture.samples:
         for reader in sample.readers:
             times[id(reader)] = begin
-        # A gap that is seen as one.
+        # A visible gap.
         begin = max(_end_ns(times, reader) for reader in sample.readers) + round(sample.span_us * 100)
     return times
 
@@ -274,7 +274,7 @@ def _piece_rows(
 
 
 def _columns(reader: TraceReader, ops: NDArray[Any], label: NDArray[np.int64]) -> dict[str, Any]:
-    # Ticks before the buffer's first are a fault of the producer, which the decoder warned of.
+    # Ticks before the first of the buffer are a defect of its producer; the decoder has warned.
     start = ops["start_u"].astype(np.int64) - reader.start_u
     np.maximum(start, 0, out=start)
     order = None if bool((start[1:] >= start[:-1]).all()) else np.argsort(start, kind="stable")
@@ -299,10 +299,10 @@ def _row(reader: TraceReader, core: int, place: int, lane: int, name: str) -> _R
 
 
 def _joined(row: _Row, parts: list[Track]) -> Track:
-    """One row of all inferences, on the time of the first."""
+    """One row of all inferences, relative to the first."""
     first = parts[0]
     offsets = [round((part.origin_ns - first.origin_ns) / first.ns_per_unit) for part in parts]
-    # Samples come in the order of their numbers, which on several activations is not that of time.
+    # Samples are ordered by number, which with several activations is not the order in time.
     order = np.argsort(offsets, kind="stable")
     parts = [parts[place] for place in order]
     base = min(offsets)

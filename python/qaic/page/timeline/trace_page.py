@@ -1,4 +1,4 @@
-"""The page of a trace: the picture, and how busy rows and kinds are."""
+"""The page of a trace: the timeline, and the time by row and by kind."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from qaic.support.text import counted, escape_unprintable
 
 
 def _counts(track: Track) -> NDArray[np.int64]:
-    """How many events each box stands for."""
+    """Return the number of events in each box."""
     if track.members is None:
         return np.ones(len(track.start), np.int64)
     return track.members.astype(np.int64)

@@ -1,7 +1,6 @@
 """A Chrome trace as a timeline: those of ``qaic-opstats``, of the runtime, and others of the same form.
 
-Traces of hundreds of megabytes have one event per line, and are read so; the memory
-used is that of the boxes, not of the text.
+Traces with one event per line are read line by line, so memory is needed for the boxes, not for the text.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from qaic.errors import InputError
 from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, Track, lanes
 from qaic.support.open_regular import open_regular, read_regular
 
-# A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
+# Other traces are read whole; a trace of this size takes a gigabyte.
 _LARGEST_WHOLE_BYTES: Final = 256 << 20
 _CORE = re.compile(r"^(?P<group>.*_Core_\d+)(?:_(?P<row>.+))?$", re.DOTALL)
 # Process of the host in traces of the runtime.
 _HOST: Final = "HOST_PROC"
-# What may stand before the first event in its line.
+# Text that may precede the first event in its line.
 _BEGIN: Final = re.compile(r'^\s*(?:\{\s*"traceEvents"\s*:\s*)?(?:\[\s*)?')
-# Characters of a line; events have a few hundred.
+# Largest number of characters of a line; events have a few hundred.
 _LONGEST_LINE: Final = 1 << 20
 _decode: Final = json.JSONDecoder().raw_decode
 _NO_TRACE: Final = "a Chrome trace, an object with traceEvents or a list of events, is expected"
@@ -56,7 +55,7 @@ def timeline_of_trace(path: Path, *, most: int = MOST_BOXES) -> Timeline:
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a trace, line by line where each has a line of its own."""
+    """Yield the events of a trace, line by line if each has its own line."""
     by_line = _by_line(path)
     if by_line is None:
         yield from _whole(path)
@@ -65,7 +64,7 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _by_line(path: Path) -> Iterator[dict[str, Any]] | None:
-    """Return the events of a file with one to a line; None where the first lines are not of that form."""
+    """Return the events of a file with one event per line; None if the first lines have another form."""
     with _opened(path) as file:
         head = [file.readline(_LONGEST_LINE) for _ in range(8)]
     if not any(_event(line) for line in head):
@@ -79,7 +78,7 @@ def _opened(path: Path) -> TextIO:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with _opened(path) as file:
-        # A file of one endless line is not taken into memory.
+        # A file with one endless line is not read into memory.
         for line in iter(partial(file.readline, _LONGEST_LINE), ""):
             event = _event(line)
             if event is not None:
@@ -96,7 +95,7 @@ def _event(line: str) -> dict[str, Any] | None:
         value, end = _decode(text)
     except (ValueError, RecursionError):
         return None
-    # What ends the list may stand behind the last event, and no second event behind any.
+    # The end of the list may follow the last event; a second event may follow none.
     if text[end:] != ",\n" and text[end:].strip(" \t,]}\r\n"):
         return None
     return value if "ph" in value else None
@@ -150,7 +149,7 @@ class _Reader:
             return
         name = str(event.get("name", ""))
         if name.startswith("sync ") and duration == 0:
-            # Of no width in the file; the wait belongs to the operation that begins at its end.
+            # The event has no duration; the wait belongs to the operation that begins at its end.
             waited = _ns(args.get("opSyncDurUs")) or 0.0
             self._waits[key] = (start + waited, waited)
             return
@@ -168,7 +167,7 @@ class _Reader:
         label = self._label_of.get(key)
         if label is None:
             size = _number(args.get("opOutputSize"))
-            # Tokens may stand before the name.
+            # Tokens may precede the name.
             tokens = operation.rsplit(maxsplit=1)
             label = self._label_of[key] = self._labels.add(
                 tokens[-1] if tokens else name,
@@ -179,7 +178,7 @@ class _Reader:
         return label
 
     def timeline(self, most: int) -> Timeline:
-        """Return what was taken as rows."""
+        """Return the timeline of the events taken."""
         timeline = Timeline(labels=self._labels)
         rows = {key: row for key, row in self._rows.items() if row.start}
         if not rows:
@@ -190,7 +189,7 @@ class _Reader:
             max(map(float.__add__, row.start, row.duration)) - min(row.start) for row in rows.values()
         )
         merger = Merger(counted, math.ceil(extent) + 1, most=most)
-        # Inferences may have processes of their own; their threads of the same name are one row.
+        # Inferences may have separate processes; their threads of the same name form one row.
         named: dict[tuple[str, str, str], list[_Row]] = {}
         for key, row in rows.items():
             named.setdefault(self._names(key), []).append(row)
@@ -221,7 +220,7 @@ class _Reader:
 
 
 def _order(names: tuple[str, str, str]) -> tuple[bool, str, bool, str]:
-    """Put the host first, then cores by name, of each what it ran as a whole before its rows."""
+    """Order rows: the host first, then cores by name, with whole executions before operations."""
     group, name, role = names
     return role != "host", group, role != "span", name
 
@@ -232,10 +231,10 @@ def _track(names: tuple[str, str, str], rows: list[_Row], first: float) -> Track
     duration = np.rint(np.concatenate([row.duration for row in rows])).astype(np.int64)
     before = np.rint(np.concatenate([row.before for row in rows])).astype(np.int64)
     label = np.concatenate([row.label for row in rows])
-    # Of what begins together the longest is first: it holds the others.
+    # Of events with the same start, the longest comes first, because it contains the others.
     order = np.lexsort((-duration, start))
     if role == "host":
-        # Stages that were not passed.
+        # Skipped stages.
         order = order[duration[order] > 0]
     return Track(
         group,

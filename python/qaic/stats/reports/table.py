@@ -167,7 +167,7 @@ def _library(name: str) -> Any:
 #: rows of a table that are shown; CSV and JSON have them all
 MOST_ROWS: Final = 40
 #: a text column is not made narrower than this
-_NARROWEST: Final = 24
+_NARROWEST: Final = 36
 _GAP: Final = 2
 _ABSENT: Final = "N/A"
 

@@ -15,7 +15,7 @@ from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
 from qaic.cli.openqaic.program import STATS_LEVEL, check_output_file, check_page, open_program, wrote
 from qaic.cli.stored_weights import bandwidth_limit, stored_weights
-from qaic.errors import OptionError, StateError
+from qaic.errors import OptionError
 from qaic.qpc import Qpc
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 from qaic.support.text import bytes_text, counted, duration, escape_unprintable, three_digits
@@ -195,12 +195,7 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
     StateError
         The container holds a slice for each of several devices.
     """
-    if not qpc.is_program:
-        raise StateError(
-            f"{qpc.path} is a container of containers, one for each device; what each of them takes differs",
-            code="inspect.slices",
-            hints=("extract them with qaic-qpc extract, and inspect each",),
-        )
+    program_graph.check_program(qpc)
     info, constants = qpc.program_info, qpc.constants
     plan = qpc.plan or {}
     needed = {"cores": max(1, info.num_cores), "memory": -(-info.total_required_memory // _MIB)}

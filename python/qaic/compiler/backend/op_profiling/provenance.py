@@ -17,6 +17,8 @@ from qaic.compiler.ir.model import Model
 
 #: prefix of the name of a node that was fused late
 _FUSED: Final = "fused "
+#: part of the name of a node that computes `x * sigmoid(x)`; the rest is the name of the product
+_SWISH: Final = "/QuickGeluFusion/"
 #: suffix of the name of a value whose node got another layout
 _LAID_OUT: Final = "_nchwc"
 #: prefixes of operators that compute on integers and round the result themselves
@@ -64,10 +66,10 @@ class Origins:
             base = node.name.removesuffix(_LAID_OUT)
             if base != node.name and base in self._makers and node.output[0] not in self._makers:
                 renamed[node.output[0]] = self._with_sum(node, base)
-            elif node.op_type.startswith(_INTEGER) and node.output[0] not in self._makers:
-                quantized = self._quantized(node)
-                if quantized is not None:
-                    renamed[node.output[0]] = quantized
+            elif node.output[0] not in self._makers:
+                value = self._named_result(node)
+                if value is not None:
+                    renamed[node.output[0]] = value
         self._given.update(renamed.values())
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(nodes):
@@ -106,15 +108,17 @@ class Origins:
         activations = [reader for reader in self._readers.get(value, ()) if reader.op_type == kind]
         return activations[0].output[0] if activations else value
 
-    def _quantized(self, node: onnx.NodeProto) -> str | None:
-        """Return the rounded result of the node that an integer node is named after; None if there is none.
+    def _named_result(self, node: onnx.NodeProto) -> str | None:
+        """Return the result of the node that an engine node is named after; None if there is none.
 
-        Where the engine lays a chain of them out again, none of their results keeps its name.
+        If the engine changes the layout of a chain of nodes, it renames their results. Integer nodes round.
         """
-        source = self._named(node, ())
+        source = self._by_name.get(self._named(node, ()) or "")
         if source is None:
             return None
-        value = self._by_name[source].output[0]
+        value = source.output[0]
+        if not node.op_type.startswith(_INTEGER):
+            return value if node.name == source.name or _SWISH in node.name else None
         for _ in range(2):
             readers = self._readers.get(value, ())
             if len(readers) != 1:
