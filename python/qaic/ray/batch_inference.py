@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, "NDArray[Any]"]
 
-#: inferences of a batch for each one that the actor has in flight, and bytes that their tensors may have
+#: inferences of a batch per inference in flight, and the largest number of bytes of their tensors
 _INFERENCES_IN_FLIGHT: Final = 4
 _MOST_BYTES: Final = 64 << 20
 _LOADS_AFTER_LOSS: Final = 4
@@ -36,13 +36,13 @@ _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 4, 80
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns are read and written."""
+    """Columns that are read and written."""
 
-    #: Input of the program -> column, where the names differ.
+    #: Input of the program -> column, if the names differ.
     inputs: Mapping[str, str]
     #: Output of the program -> column; None: all, by their names.
     outputs: Mapping[str, str] | None
-    #: Columns that stay; None: all.
+    #: Columns to keep; None: all.
     keep: tuple[str, ...] | None
     #: Tensor columns of Ray, or lists of Arrow.
     output_format: Literal["numpy", "arrow"]
@@ -50,7 +50,7 @@ class Columns:
     def check(self, session: Session) -> None:
         """Compare the names with those of the program.
 
-        Raises OptionError if the program has no such input or output, or the format is none.
+        Raises OptionError if the program has no such input or output, or the format is unknown.
         """
         for what, named, specs in (
             ("input", self.inputs, session.inputs),
@@ -74,9 +74,9 @@ class BatchInference:
     Parameters
     ----------
     program
-        What is run.
+        The program to run.
     columns
-        What is read and written.
+        The columns to read and write.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class BatchInference:
                         code="ray.columns",
                         hints=(f"name the column: inputs={{{spec.name!r}: '...'}}",),
                     )
-                # The one array of a program with one input needs no name, as for `Session.run`.
+                # If a program has one input, its array needs no name, as for `Session.run`.
                 column = table.column_names[0]
             try:
                 arrays[spec.name] = array_of(column, table.column(column))
@@ -150,10 +150,10 @@ class BatchInference:
     # --- inferences -----------------------------------------------------------------------------------------
 
     def _requests(self, table: pa.Table, arrays: Arrays) -> list[AdmittedRequest]:
-        """Divide rows into what inferences take."""
+        """Divide rows into the inputs of inferences."""
         shaped = self._shaped(arrays)
         group = tuple(array.shape[1:] for array in shaped.values())
-        # A shape that the program does not take is refused with its first row.
+        # The first row with a shape that the program does not accept raises the error.
         has_batch = self._shapes.is_batched and group in self._shapes.groups
         step = self._shapes.capacity(group) if has_batch else 1
         return [
@@ -162,7 +162,7 @@ class BatchInference:
         ]
 
     def _shaped(self, arrays: Arrays) -> Arrays:
-        """Give rows the shapes of the program, where they differ as `qaic.Session.run` allows."""
+        """Reshape rows to the shapes of the program, if `qaic.Session.run` allows the difference."""
         groups = self._shapes.groups
         found = tuple(array.shape[1:] for array in arrays.values())
         if found in groups or len(groups) != 1:
@@ -192,7 +192,7 @@ class BatchInference:
             raise _in_row(error, table, None) from None
 
     def _run(self, table: pa.Table, requests: Sequence[AdmittedRequest]) -> list[Arrays]:
-        """Run all requests; rows of a request that failed are run one by one, which finds the row."""
+        """Run all requests; rows of a failed request run one by one, to find the row that fails."""
         done: list[Arrays] = []
         losses = 0
         while len(done) < len(requests):
@@ -233,7 +233,7 @@ class BatchInference:
 
 
 def _may_be(found: tuple[int, ...], row: tuple[int, ...]) -> bool:
-    """Return whether rows fit a shape: leading ones make no difference, and one dimension takes any size."""
+    """Return true if rows fit a shape: leading ones are ignored, and one dimension can have any size."""
     if math.prod(found) != math.prod(row):
         return False
     return len(found) <= 1 or _without_ones(found) == _without_ones(row)
@@ -254,7 +254,7 @@ def _known(names: tuple[str, ...], table: pa.Table) -> list[str]:
 
 
 def _in_row(error: QaicError, table: pa.Table, row: int | None) -> QaicError:
-    """Make the same error with the row that it is about."""
+    """Return the same error with the number of its row."""
     where = f"a batch of {table.num_rows} rows"
     if row is not None:
         where = f"row {row} of {where}{_shown(table, row)}"
@@ -265,7 +265,7 @@ def _in_row(error: QaicError, table: pa.Table, row: int | None) -> QaicError:
 
 
 def _shown(table: pa.Table, row: int) -> str:
-    """Show the numbers and texts of a row, by which a user finds it."""
+    """Return the numbers and texts of a row, which help a user to find it."""
     plain = [
         name
         for name in table.column_names
@@ -290,7 +290,7 @@ def add_inference(
     options: Mapping[str, Any],
     ray_remote_args: dict[str, Any],
 ) -> Dataset:
-    """Do as :func:`qaic.ray.map_batches`."""
+    """Implement :func:`qaic.ray.map_batches`."""
     if not isinstance(dataset, Dataset):
         raise OptionError(
             f"the dataset is a {type(dataset).__name__}; a ray.data.Dataset is expected", code="ray.dataset"
@@ -327,7 +327,7 @@ def _strategy(num_actors: int | tuple[int, int]) -> ActorPoolStrategy:
 
 
 def _rows(session: Session) -> int:
-    """Choose how many rows an actor takes at a time."""
+    """Return the number of rows for a call of an actor."""
     options = session.backend_options()
     specs = (*session.inputs, *session.outputs)
     rows = session.inputs[0].shape[0] if session.inputs and session.inputs[0].shape else 1

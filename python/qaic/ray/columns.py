@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def array_of(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
     """Return the values of a column, rows first.
 
-    Numbers, lists of one length, lists of these, and tensors are arrays; without a copy where Arrow has them
-    in one piece.
+    Numbers, lists of equal length, nested lists, and tensors become arrays, without a copy if Arrow stores
+    them contiguously.
 
-    Raises InputError if they are not; ``context["row"]`` is the first row that differs, if it is one.
+    Raises InputError for other values; ``context["row"]`` is the first row that differs, if known.
     """
     start = 0
     parts: list[NDArray[Any]] = []
@@ -64,7 +64,7 @@ def _values(name: str, chunk: pa.Array) -> NDArray[Any]:
 
 
 def _of_tensors(name: str, tensors: NDArray[Any]) -> NDArray[Any]:
-    """Check tensors of a column of Ray, which is an array of objects where their shapes differ."""
+    """Check the tensors of a column of Ray, which is an array of objects if shapes differ."""
     if tensors.dtype != object:
         return tensors
     for row, tensor in enumerate(tensors):
@@ -82,7 +82,7 @@ def _other_shape(name: str, row: int, found: tuple[int, ...], expected: tuple[in
 
 
 def column_of(array: NDArray[Any], output_format: Literal["numpy", "arrow"]) -> pa.Array:
-    """Make a column of rows: a tensor column of Ray, or lists of fixed size."""
+    """Return a column of rows: a tensor column of Ray, or lists of fixed size."""
     if array.ndim == 1:
         return pa.array(array)
     if output_format == "numpy":

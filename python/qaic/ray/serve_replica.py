@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from qaic.ray.shared_program import Model
     from qaic.session import Session
 
-#: requests at a time that Serve gives a replica; those that it holds back cannot share a batch
+#: requests that Serve sends to a replica at once; requests that Serve holds back cannot share a batch
 _ONGOING_REQUESTS: Final = 256
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSource:
-    """The one model of a replica, as a source of models."""
+    """The model of a replica, as a source of models."""
 
     program: SharedProgram
     model_settings: ModelSettings
 
     def settings(self) -> ModelSettings:
-        """Return how it is served."""
+        """Return the settings of the model."""
         return self.model_settings
 
     def programs(self, _settings: ModelSettings) -> Mapping[int, Callable[[], Session]]:
-        """Return what opens it: claims devices and loads."""
+        """Return the function that claims devices and loads the program."""
         return {_VERSION: self.program.open}
 
 
@@ -66,11 +66,11 @@ class Replica:
         self._repository = Repository(lambda: {name: source}, drain_s=0.0, schedule=loop.call_soon)
         await asyncio.to_thread(self._repository.load_all)
         self._name = name
-        # Serve replaces replicas; clients do not.
+        # Serve replaces replicas, so clients cannot.
         self._http = HttpApp(ServerState(self._repository, Limits(model_control=False)))
 
     def __serve_build_asgi_app__(self) -> Any:
-        """Return what answers requests of HTTP."""
+        """Return the application that answers HTTP requests."""
         return self._http.app
 
     async def infer(
@@ -83,25 +83,25 @@ class Replica:
         inputs
             Name -> array with 1 to as many rows as the batch has.
         timeout_s
-            Seconds that it may take.
+            Time limit in seconds.
 
         Returns
         -------
         dict
-            Name -> array, in memory of its own.
+            Name -> array in its own memory.
 
         Raises
         ------
         qaic.errors.QaicError
-            As `qaic.serving.batcher.Batcher.submit`, and what the inference raises.
+            As `qaic.serving.batcher.Batcher.submit`, and the errors of the inference.
         """
         _, outputs = await self._repository.infer(self._name, "", inputs, timeout_s)
         return {name: np.ascontiguousarray(array) for name, array in outputs.items()}
 
     async def check_health(self) -> None:
-        """Raise unless requests are answered; Serve replaces a replica that stays without its device.
+        """Raise an error if requests are not answered; Serve then replaces the replica.
 
-        Raises DeviceLostError if they are not.
+        Raises DeviceLostError if the device is lost.
         """
         if not self._repository.is_ready:
             raise DeviceLostError(
@@ -111,7 +111,7 @@ class Replica:
             )
 
     async def __del__(self) -> None:
-        """Give the devices back."""
+        """Release the devices."""
         await asyncio.to_thread(self._repository.close)
 
 
@@ -126,7 +126,7 @@ def bind_application(
     options: Mapping[str, Any],
     deployment_options: dict[str, Any],
 ) -> Application:
-    """Do as :func:`qaic.ray.deployment`."""
+    """Implement :func:`qaic.ray.deployment`."""
     program, session = SharedProgram.put(model, options, devices)
     if name is None:
         name = name_of(find_model(model).path) if isinstance(model, str | os.PathLike) else "model"

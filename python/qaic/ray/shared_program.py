@@ -32,21 +32,21 @@ _RESET_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SharedProgram:
-    """A container in Ray's object store, and how it is run."""
+    """A container in Ray's object store, and its run-time options."""
 
-    #: Reference of its bytes, of which a node has one copy whatever the number of its actors.
+    #: Reference of the bytes; a node has one copy for all its actors.
     content: ray.ObjectRef[Any]
     #: Run-time options of `qaic.Session`.
     options: Mapping[str, Any]
-    #: Devices that a process claims; 0: it claims none.
+    #: Devices that a process claims, or 0.
     devices: float
 
     @classmethod
     def put(cls, model: Model, options: Mapping[str, Any], devices: float) -> tuple[SharedProgram, Session]:
         """Compile a model if needed and put it into the object store. Blocking.
 
-        Returns the program, and a session that describes it. Nothing is loaded. Raises what `qaic.Session`
-        raises, and QaicError if the program cannot run in several processes.
+        Returns the program, and a session that describes it and is not loaded. Raises the errors of
+        `qaic.Session`, and QaicError if the program cannot run in several processes.
         """
         if isinstance(devices, bool) or not isinstance(devices, int | float) or devices < 0:
             raise OptionError(
@@ -62,13 +62,13 @@ class SharedProgram:
                 code="ray.dev_id",
                 hints=("leave dev_id out, or pass devices_per_actor=0",),
             )
-        # This connects to Ray, where that was not done before.
+        # This connects to Ray, if there is no connection yet.
         content = ray.put(session.qpc.content)
         _warn_if_infeasible(float(devices))
         return cls(content, runtime, float(devices)), session
 
     def ray_resources(self, given: Mapping[str, float] | None) -> dict[str, float]:
-        """Return the resources of an actor: those given, and the devices that it claims."""
+        """Return the resources of an actor: the given ones, and the claimed devices."""
         resources = dict(given or {})
         if self.devices:
             resources[RESOURCE] = self.devices
@@ -77,7 +77,7 @@ class SharedProgram:
     def open(self) -> Session:
         """Claim devices and load the program on them, in an actor. Blocking.
 
-        Raises DeviceError if no device is free, or none takes the program.
+        Raises DeviceError if no device is free, or none can load the program.
         """
         if self.devices:
             claim_devices(self.devices)
@@ -100,9 +100,9 @@ def _warn_if_infeasible(devices: float) -> None:
 
 
 def load_again(session: Session, attempts: int, pause: Callable[[float], object]) -> None:
-    """Load a program again that its device lost. Blocking.
+    """Load a program again after its device was lost. Blocking.
 
-    Raises DeviceError if the device did not take it in ``attempts`` attempts.
+    Raises DeviceError if ``attempts`` attempts failed.
     """
     for attempt in range(attempts):
         pause(0.1 * 4**attempt)

@@ -1,7 +1,7 @@
 """Low-level interface to Cloud AI 100 devices, with the names of the vendor's binding.
 
-Calls answer with a :class:`QStatus`, or with a tuple that begins with one; constructors raise. What failed,
-and why, is in the log of the :class:`Context`.
+Calls return a :class:`QStatus`, or a tuple that begins with one; constructors raise exceptions. The log of
+the :class:`Context` contains the reason of a failure.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ __all__ = [
     "vector_char",
 ]
 
-# Loaded on first use: what reads files and dataclasses would double the time of `import qaicrt`.
+# Loaded at first use, because these modules would double the time of `import qaicrt`.
 __getattr__ = lazy_door(
     __name__,
     {
@@ -126,5 +126,5 @@ __getattr__ = lazy_door(
 
 
 def __dir__() -> list[str]:
-    """Public names, loaded or not."""
+    """List the public names, including those that are not loaded."""
     return sorted(__all__)

@@ -1,7 +1,7 @@
 """A benchmark that keeps an inference set busy.
 
-The inferences run in the compiled module without any Python work between them, unless a completion callback
-asks for some. Callbacks run on the dispatcher thread of the context; live reports come from a thread of the
+The inferences run in the compiled module, without Python code between them unless there is a completion
+callback. Callbacks run on the dispatcher thread of the context; live reports come from a thread of the
 benchmark.
 """
 
@@ -31,10 +31,10 @@ from qaic.rt.sequences import vector_char
 CompletionCallback = Callable[[_core.RtExecObj, ExecObjInfo], object]
 OpStatsCallback = Callable[[vector_char, int, QAicOpStatsFormatEnum, int, ExecObjInfo], object]
 
-#: completions that may wait for a slow callback before the benchmark waits too
+#: number of completions that wait for a slow callback before the benchmark also waits
 _UNDELIVERED = 1024
 
-#: what 31 bits hold; threads cannot wait for much longer periods
+#: largest number of 31 bits; threads cannot wait much longer
 _LONGEST_PERIOD_MS = 2**31 - 1
 
 
@@ -45,24 +45,24 @@ class InferenceBenchmarkSet:
     Parameters
     ----------
     context
-        Whose devices to use.
+        The context of the device.
     qpc
         The container.
     dev
-        Device id; ``None`` takes what ``properties`` say, or the first device of the context.
+        Device id; ``None``: the device in ``properties``, or the first device of the context.
     setSize
         Exec objects of each activation.
     numActivations
         Activations of the program.
     inferenceDataVector
-        A buffer for every binding, inputs then outputs, used by all inferences; or an ``InferenceVector``.
+        A buffer for each binding, inputs then outputs, for all inferences; or an ``InferenceVector``.
     properties
         Program and queue properties.
 
     Raises
     ------
     ExceptionInit
-        The buffers are not one for every binding.
+        The number of buffers is not the number of bindings.
     """
 
     def __init__(  # noqa: PLR0917 - the order of the interface
@@ -75,7 +75,7 @@ class InferenceBenchmarkSet:
         inferenceDataVector: Sequence[_core.RtQBuffer] | _core.RtInferenceVector | None = None,
         properties: BenchmarkProperties | None = None,
     ) -> None:
-        # They follow an argument with a default, so they must have one too; all are needed.
+        # They follow an argument with a default, so they also have one; all are required.
         if setSize is None or numActivations is None or inferenceDataVector is None:
             names = ("setSize", "numActivations", "inferenceDataVector")
             given = (setSize, numActivations, inferenceDataVector)
@@ -108,7 +108,7 @@ class InferenceBenchmarkSet:
         self._program_name = program.name
         self._batch_size = program.batchSize
         self._runner: _core.RtBenchmark | None = None
-        # Held while something runs; no thread waits for it.
+        # Held during a run; no thread waits for it.
         self._busy = threading.Lock()
         self._completion: CompletionCallback | None = None
         self._handles: _core.RtInferenceSet | None = None
@@ -124,12 +124,12 @@ class InferenceBenchmarkSet:
         return cls(*args, **kwargs)
 
     def enable(self) -> QStatus:
-        """Load and activate. Blocking.
+        """Load and activate the program. Blocking.
 
         Returns
         -------
         QStatus
-            ``QS_ERROR`` when the device has no room; the log states why.
+            ``QS_ERROR`` if the device has no room; the log contains the reason.
         """
         if not self._busy.acquire(blocking=False):
             return self._refuse("enable was called while a benchmark runs", QStatus.QS_ERROR)
@@ -144,19 +144,19 @@ class InferenceBenchmarkSet:
                 self._runner = _core.RtBenchmark(handles, self._buffers)
                 self._handles = handles
         except (ExceptionInit, ExceptionNullPtr):
-            # What could not be made has said so in the log.
+            # The log contains the reason.
             return QStatus.QS_ERROR
         finally:
             self._busy.release()
         return QStatus.QS_SUCCESS
 
     def disable(self) -> QStatus:
-        """Give everything back to the device.
+        """Release the program and its cores.
 
         Returns
         -------
         QStatus
-            ``QS_ERROR`` while a benchmark runs; then nothing changes.
+            ``QS_ERROR`` during a run; nothing changes.
         """
         if not self._busy.acquire(blocking=False):
             return self._refuse("disable was called while a benchmark runs", QStatus.QS_ERROR)
@@ -167,12 +167,12 @@ class InferenceBenchmarkSet:
         return QStatus.QS_SUCCESS
 
     def run(self, numInferencesToRun: SupportsIndex) -> QStatus:
-        """Run this many inferences. Blocking until all have ended.
+        """Run a number of inferences. Blocks until all have ended.
 
         Returns
         -------
         QStatus
-            ``QS_INVAL`` for a number below 1, ``QS_ERROR`` or another status when one failed.
+            ``QS_INVAL`` for a number below 1; ``QS_ERROR`` or another status if an inference failed.
         """
         count = operator.index(numInferencesToRun)
         if count < 1:
@@ -182,7 +182,7 @@ class InferenceBenchmarkSet:
         return self._measure(count, None)
 
     def runForDuration(self, duration: SupportsFloat) -> QStatus:
-        """Begin inferences for ``duration`` seconds. Blocking until all have ended.
+        """Start inferences for ``duration`` seconds. Blocks until all have ended.
 
         Returns
         -------
@@ -197,21 +197,21 @@ class InferenceBenchmarkSet:
         return self._measure(None, seconds)
 
     def getInfCompleted(self) -> list[int]:
-        """Inferences of the run under way, or of the last one, by activation."""
+        """Return the number of inferences of the current or last run, by activation."""
         return self._runner.completed() if self._runner else [0] * self._activations
 
     def getLastRunStats(self) -> tuple[int, float, int, int]:
-        """(inferences, inferences per second, microseconds, batch size) of the last run.
+        """Return (inferences, inferences per second, microseconds, batch size) of the last run.
 
-        The rate does not count the samples of a batch.
+        The rate counts a batch as one inference.
         """
         return (*self._last, self._batch_size)
 
     def enableExecObjCompletionCallback(self, callback: CompletionCallback) -> QStatus:
-        """Have ``callback(ExecObj, ExecObjInfo)`` called after each inference, from the next run on.
+        """Call ``callback(ExecObj, ExecObjInfo)`` after each inference, from the next run on.
 
-        All inferences write the same buffers, so they hold the results of the latest when the callback sees
-        them. A callback that is slower than the device slows the benchmark down.
+        All inferences write the same buffers, so a callback finds the results of the latest inference. A slow
+        callback makes the benchmark slower.
         """
         if not callable(callback):
             raise TypeError(f"callback is a {type(callback).__name__}; a callable is needed")
@@ -219,7 +219,7 @@ class InferenceBenchmarkSet:
         return QStatus.QS_SUCCESS
 
     def disableExecObjCompletionCallback(self) -> None:
-        """Make no call after an inference, from the next run on."""
+        """Stop the calls after inferences, from the next run on."""
         self._completion = None
 
     def enableOpStatsCallback(
@@ -229,21 +229,20 @@ class InferenceBenchmarkSet:
         numSamplesPerProgramInstance: SupportsIndex,
         format: QAicOpStatsFormatEnum,  # noqa: A002 - the name of the interface
     ) -> QStatus:
-        """Have ``callback(report, size, format, sample, ExecObjInfo)`` called after each run.
+        """Call ``callback(report, size, format, sample, ExecObjInfo)`` after each run.
 
-        That is for some of its inferences. The report is a summary as text, or a Chrome trace as JSON;
-        ``size`` are its bytes and ``sample`` the number of the inference. Exec objects have no names here:
-        ``execObjIndex`` is 0. The calls are on the dispatcher thread; there are none for a program that was
-        compiled without asking for statistics.
+        There is a call for each selected inference. The report is a text summary, or a Chrome trace as JSON;
+        ``size`` is its number of bytes and ``sample`` the number of the inference. ``execObjIndex`` is always
+        0. The calls are on the dispatcher thread. A program without statistics causes no calls.
 
         Parameters
         ----------
         callback
             Called from the next run on.
         initialSampleIndex
-            Inferences at the begin of a run without a report.
+            Number of inferences without a report at the start of a run.
         numSamplesPerProgramInstance
-            Reports of each activation.
+            Number of reports of each activation.
         format
             Form of the reports.
 
@@ -264,7 +263,7 @@ class InferenceBenchmarkSet:
         return QStatus.QS_SUCCESS
 
     def disableOpStatsCallback(self) -> QStatus:
-        """Ask for no operator statistics any more, from the next run on."""
+        """Stop the reports of operator statistics, from the next run on."""
         self._op_stats = None
         return QStatus.QS_SUCCESS
 
@@ -292,12 +291,12 @@ class InferenceBenchmarkSet:
         return QStatus.QS_SUCCESS
 
     def setLiveProfilingLevel(self, level: LiveReportingLevelEnum) -> QStatus:
-        """Add to each live report how long an inference took from submission to completion, on average.
+        """Add the mean time from submission to completion to each live report.
 
         Returns
         -------
         QStatus
-            ``QS_ERROR`` when live reporting is off, ``QS_INVAL`` for an unknown level.
+            ``QS_ERROR`` if live reporting is off, ``QS_INVAL`` for an unknown level.
         """
         if not isinstance(level, LiveReportingLevelEnum):
             return self._refuse(f"{level!r} is not a LiveReportingLevelEnum", QStatus.QS_INVAL)
@@ -334,7 +333,7 @@ class InferenceBenchmarkSet:
                     count, seconds, courier.completed if courier else None
                 )
             finally:
-                # A Ctrl-C may reach both; neither must outlive the run.
+                # Ctrl-C may interrupt either; both must end with the run.
                 if reporter:
                     reporter.stop()
                 if profiler:
@@ -360,7 +359,7 @@ class InferenceBenchmarkSet:
         return reporter
 
     def _profiler(self) -> _core.Profiler | None:
-        """Make what takes the samples of a run whose operator statistics are wanted."""
+        """Create the profiler of a run with operator statistics."""
         if self._op_stats is None or self._handles is None:
             return None
         _, first, count, _ = self._op_stats
@@ -402,7 +401,7 @@ class InferenceBenchmarkSet:
 
 
 class _Courier:
-    """Brings completions to a callback, on the dispatcher thread, and lets only so many of them wait."""
+    """Passes completions to a callback on the dispatcher thread, with a limited queue."""
 
     def __init__(
         self,
@@ -416,7 +415,7 @@ class _Courier:
         self._runner = runner
         self._infos = infos
         self._room = threading.Semaphore(_UNDELIVERED)
-        # On the dispatcher's own thread nothing would make room.
+        # The dispatcher thread itself must not wait for room.
         self._waits = not dispatcher.is_current()
 
     def completed(self, handle: int) -> None:
@@ -431,7 +430,7 @@ class _Courier:
     def _deliver(self, handle: int) -> None:
         self._room.release()
         info = self._infos[handle]
-        # A copy: a client may keep it or write to it.
+        # A copy, which a client may keep or change.
         copy = ExecObjInfo(
             info.execObjIndex, info.activationIndex, info.programId, info.programName, info.status
         )
@@ -439,7 +438,7 @@ class _Courier:
 
 
 class _Reporter:
-    """Prints how a run is going, in every period and at its end."""
+    """Prints the progress of a run in every period and at its end."""
 
     def __init__(
         self, runner: _core.RtBenchmark, batch_size: int, in_flight: int | None, *, detailed: bool
@@ -450,7 +449,7 @@ class _Reporter:
         self._detailed = detailed
         self._stopped = threading.Event()
         self._began = time.monotonic()
-        # Of the last line: when, and how many inferences.
+        # Time and number of inferences of the last line.
         self._last = (self._began, 0)
         self._thread: threading.Thread | None = None
 

@@ -30,7 +30,7 @@ class BufferMapping:
 
 @dataclass(slots=True)
 class BufferMappingV2(BufferMapping):
-    """A buffer of a program with the dimensions it may have."""
+    """A buffer of a program with its possible dimensions."""
 
     defaultDimensions: list[int] = field(default_factory=list)
     allowedDimensions: list[list[int]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class QpcInfo:
 
 
 def container_info(text: str) -> QpcInfo:
-    """Make the structures from the JSON of the compiled module.
+    """Return the structures, given the JSON of the compiled module.
 
     `text` is the result of ``qaic._core.Qpc.program_info_json``.
     """
@@ -105,7 +105,7 @@ def _program(entry: dict[str, Any]) -> QpcProgramInfo:
 
 
 def buffer_mappings(text: str, program_index: int) -> list[BufferMapping]:
-    """Make the user's buffers of one program from the JSON of the compiled module.
+    """Return the user's buffers of one program, given the JSON of the compiled module.
 
     `text` is the result of ``qaic._core.Qpc.program_info_json``. Raises ExceptionRuntime if there is no such
     program.
@@ -114,7 +114,7 @@ def buffer_mappings(text: str, program_index: int) -> list[BufferMapping]:
 
 
 def transfer_mappings(text: str, program_index: int) -> list[BufferMapping]:
-    """Make the transfer buffers of one program; as :func:`buffer_mappings`."""
+    """Return the transfer buffers of one program; as :func:`buffer_mappings`."""
     return _mappings(text, program_index, "bufferMappingsDma")
 
 
@@ -130,7 +130,7 @@ def _mappings(text: str, program_index: int, key: str) -> list[BufferMapping]:
 
 
 def buffer_mappings_v2(text: str, io_desc: str) -> list[BufferMappingV2]:
-    """Make the buffers with their dimensions.
+    """Return the buffers with their dimensions.
 
     `text` is the result of ``qaic._core.Qpc.program_info_json``, and `io_desc` that of ``io_desc_json``.
     """
@@ -153,14 +153,14 @@ def _mapping(entry: dict[str, Any]) -> BufferMapping:
 
 
 def _data_type(code: int) -> BufferDataTypeEnum:
-    # Bytes move the same way whatever their type is called, so a type of tomorrow is no reason to refuse.
+    # The type does not change how bytes are moved, so unknown types are accepted.
     known = code in {member.value for member in BufferDataTypeEnum}
     return BufferDataTypeEnum(code) if known else BufferDataTypeEnum.BUFFER_DATA_TYPE_INVAL
 
 
 @of_qaicrt
 class QpcFile:
-    """A container file that is read when asked for.
+    """A container file that :meth:`load` reads.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class QpcFile:
         Raises
         ------
         ExceptionInit
-            It cannot be read.
+            The file cannot be read.
         """
         try:
             self._data = read_regular(self._path)
@@ -203,7 +203,7 @@ class QpcFile:
         return self.getBuffer()
 
     def size(self) -> int:
-        """Count of the bytes; 0 before :meth:`load`."""
+        """Return the number of bytes; 0 before :meth:`load`."""
         return len(self._data)
 
     def __copy__(self) -> NoReturn:

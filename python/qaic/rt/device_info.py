@@ -16,7 +16,7 @@ from qaic.rt.devices import (
 )
 from qaic.rt.enums import QDevStatus
 
-# What a real card reports where a virtual one has nothing of its own.
+# Values of a real card, for properties that a virtual card does not have.
 _CLOCKS_HZ: Final = {
     "nspFrequencyHz": 825_000_000,
     "ddrFrequencyHz": 2_133_000_000,
@@ -29,7 +29,7 @@ _METADATA_VERSION: Final = (1, 0)
 _NNC_VERSION: Final = (17, 0)
 _SKU_PCIE: Final = 2
 _BUILD_NOT_SHOWN: Final = 255
-#: bit of a firmware's features: the kernel's messages have checksums, which is what FuSa firmware asks for
+#: feature bit of FuSa firmware: messages of the kernel have checksums
 _FUSA: Final = 1
 
 
@@ -40,7 +40,7 @@ def version_numbers(text: str) -> tuple[int, int, str]:
 
 
 def card_info(number: int, card: Mapping[str, Any]) -> QDevInfo:
-    """Everything about a card; of one that does not answer, what the system knows."""
+    """Return all facts about a card; only those of the system if the card does not answer."""
     firmware = card["firmware"]
     info = QDevInfo(
         devStatus=QDevStatus.QDS_ERROR if firmware is None else QDevStatus.QDS_READY,
@@ -72,7 +72,7 @@ def card_resources(firmware: Mapping[str, Any]) -> QResourceInfo:
 
 
 def card_performance(firmware: Mapping[str, Any]) -> QPerformanceInfo:
-    """Clocks and rates of a card."""
+    """Return clocks and rates of a card."""
     figures = firmware["performance"]
     return QPerformanceInfo(
         nspFrequencyHz=figures["nsp_hz"],
@@ -86,19 +86,19 @@ def card_performance(firmware: Mapping[str, Any]) -> QPerformanceInfo:
 
 
 def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
-    """Everything about a device that is no card: the figures of one, and names that state what it is."""
+    """Return all facts about a virtual card: the figures of a card, and names that identify it as virtual."""
     number, kind = facts["id"], facts["kind"]
     ready = facts["status"] == "ready"
     major, minor, patch = version_numbers(_core.__version__)
     patch_number = int(patch) if patch.isdecimal() else 0
     image = f"OPENQAIC.{kind.upper()}.{_core.__version__}"
-    # Clients choose the target of a compilation by this text: AIC100 or AIC200.
+    # Clients select the target of a compilation by this text: AIC100 or AIC200.
     variant = f"{facts['family'].replace('ai', 'aic').upper()}.{kind.upper()}"
     return QDevInfo(
         devStatus=QDevStatus.QDS_READY if ready else QDevStatus.QDS_ERROR,
         qid=number,
         name=facts["name"],
-        # No bus, so no address and no link; the names say what it is.
+        # Without a bus there is no address and no link; the names identify a virtual card.
         pciInfo=QPciInfo(
             classname="Virtual accelerator",
             vendorname="openqaic",
@@ -136,12 +136,12 @@ def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
 
 
 def virtual_resources(facts: Mapping[str, Any]) -> QResourceInfo:
-    """Return the total and free resources of a device that is no card."""
+    """Return the total and free resources of a virtual card."""
     return _resources(facts, sku_type=_SKU_PCIE)
 
 
 def virtual_performance() -> QPerformanceInfo:
-    """Clocks of a real card."""
+    """Return the clocks of a real card."""
     return QPerformanceInfo(**_CLOCKS_HZ)
 
 

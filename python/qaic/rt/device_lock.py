@@ -1,7 +1,7 @@
 """Advisory locks of devices among the processes of one user (``lockDevice``).
 
-A lock is a locked file in the user's own directory, so the system gives it back when its process ends,
-however that happens. Each lock is an open file of its own: threads of one process exclude each other too.
+A lock is a locked file in the user's own directory, so the system releases it when the process ends for any
+reason. Each lock is a separate open file, so threads of one process also exclude each other.
 """
 
 import fcntl
@@ -14,10 +14,10 @@ _HELD: dict[int, int] = {}
 
 
 def acquire(device: int, *, block: bool) -> bool:
-    """Take the lock of a device. Blocking when asked to; Ctrl-C ends the wait.
+    """Take the lock of a device. Blocks with ``block``; Ctrl-C ends the wait.
 
-    Returns true if it was taken; false only without ``block``. Raises OSError if the file cannot be used, and
-    QaicError if the directory is not this user's alone.
+    Returns true if the lock was taken; false only without ``block``. Raises OSError if the file cannot be
+    used, and QaicError if other users can write to the directory.
     """
     path = _core.open_user_directory() / f"device-{device}.lock"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,7 +35,7 @@ def acquire(device: int, *, block: bool) -> bool:
 
 
 def release(device: int) -> bool:
-    """Give back the lock of a device. Returns true if this process had it."""
+    """Release the lock of a device. Returns true if this process had it."""
     file = _HELD.pop(device, None)
     if file is None:
         return False
@@ -44,7 +44,7 @@ def release(device: int) -> bool:
 
 
 def _forget() -> None:
-    """Close a forked child's copies: they would keep the parent's locks after the parent gave them back."""
+    """Close the copies in a forked child, which would keep the locks after the parent releases them."""
     while _HELD:
         os.close(_HELD.popitem()[1])
 

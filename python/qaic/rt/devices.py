@@ -7,7 +7,7 @@ from qaic.rt.enums import QDevStatus, of_qaicrt
 
 @dataclass(slots=True)
 class QPcieExtInfo:
-    """The link; all zero when there is none."""
+    """PCIe link; all zero if there is none."""
 
     maxLinkSpeed: int = 0
     maxLinkWidth: int = 0
@@ -127,7 +127,7 @@ class QHostApiInfoNspData:
 @of_qaicrt
 @dataclass(slots=True)
 class QDevInfo:
-    """Everything about one device."""
+    """All facts about one device."""
 
     devStatus: QDevStatus = QDevStatus.QDS_INITIALIZING
     qid: int = 0

@@ -1,9 +1,9 @@
 """The thread that runs the callbacks of a context.
 
-Data-path threads never run Python code of a client. They put a message into the channel of the context, and
-one thread per context takes messages out and makes the calls, in order. It starts with the first registration
-and ends with the last sender, or with the interpreter, after the messages that are there. A
-forked child gets a thread and an empty channel of its own.
+Data-path threads never run Python code of a client. They send messages to the channel of the context, and
+one thread per context receives them and makes the calls in order. The thread starts with the first
+registration. It ends after the remaining messages if there is no sender left, or the interpreter ends. A
+forked child gets its own thread and an empty channel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from qaic import _core
 
-#: seconds that callbacks have to finish when the interpreter ends
+#: seconds that callbacks may take at the end of the interpreter
 _EXIT_SECONDS = 5.0
 
 _RUNNING: set[_Runner] = set()
@@ -31,30 +31,30 @@ class Dispatcher:
         self._runner: _Runner | None = None
 
     def start(self) -> None:
-        """Start the thread if it does not run yet."""
+        """Start the thread if it is not running."""
         receiver = self._channel.claim()
         if receiver is not None:
             self._runner = _Runner(receiver)
             self._runner.start()
 
     def is_current(self) -> bool:
-        """Return whether the caller is a callback, on the thread."""
+        """Return true if the caller is a callback on the thread."""
         return self._runner is not None and self._runner.is_current()
 
     def post(self, callback: Callable[..., object], *arguments: object) -> bool:
-        """Have ``callback(*arguments)`` called on the thread.
+        """Call ``callback(*arguments)`` on the thread.
 
-        Returns true if it will be; false if the interpreter is about to end.
+        Returns false if the interpreter is about to end, else true.
         """
         self.start()
         return self._channel.post(callback, arguments)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything posted so far was called. Blocking.
+        """Wait until all callbacks posted so far were called. Blocking.
 
-        Called on the thread itself, it does not wait.
+        A call on the thread itself does not wait.
 
-        Returns true if it was, within ``timeout`` seconds.
+        Returns true if they were called within ``timeout`` seconds.
         """
         if self.is_current():
             return True
@@ -63,14 +63,14 @@ class Dispatcher:
 
 
 class _Runner:
-    """One dispatcher thread and the channel it empties."""
+    """One dispatcher thread and its channel."""
 
     def __init__(self, receiver: _core.RtReceiver) -> None:
         self._receiver = receiver
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        # A daemon, as a callback that hangs must not keep the process alive; `_finish` lets the others end.
+        # A daemon, because a callback that hangs must not keep the process alive; `_finish` waits for others.
         self._thread = threading.Thread(target=self._serve, name="qaicrt callbacks", daemon=True)
         _RUNNING.add(self)
         self._thread.start()
@@ -111,7 +111,7 @@ def _finish() -> None:
 
 
 def _restart() -> None:
-    """Give a forked child the threads that its parent had; a callback that forked goes on as one itself."""
+    """Start the threads of the parent in a forked child; a callback that forked continues."""
     for runner in list(_RUNNING):
         if not runner.is_current():
             runner.start()

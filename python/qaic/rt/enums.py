@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 def of_qaicrt(cls: type[T]) -> type[T]:
-    """Give a class the module that users import it from, which tracebacks, ``repr`` and pickles show."""
+    """Set the module of a class to the one that users import, for tracebacks, ``repr`` and pickles."""
     cls.__module__ = "qaicrt"
     return cls
 
 
 class _Coded:
-    """Gives the code of a member, without running Python code: loops ask every status for it."""
+    """Returns the code of a member without Python code, because loops convert every status."""
 
     value = property(attrgetter("_value_"))
 
@@ -66,7 +66,7 @@ class QDevStatus(CodedEnum):
 
 @of_qaicrt
 class QLogLevel(CodedEnum):
-    """Level of a log line; a context writes those of its own level and above."""
+    """Level of a log line; a context writes lines of its own level and above."""
 
     QL_DEBUG = 0
     QL_INFO = 1
@@ -98,7 +98,7 @@ class BufferDataTypeEnum(CodedEnum):
     BUFFER_DATA_TYPE_INT64I = 7
     BUFFER_DATA_TYPE_INT8 = 8
     BUFFER_DATA_TYPE_INVAL = 9
-    # Beyond the documented list: containers may hold it, with the code of IoDesc.
+    # Not in the documented list; containers may contain it, with the code of IoDesc.
     BUFFER_DATA_TYPE_BFLOAT16 = 11
 
 
@@ -114,14 +114,14 @@ class QBufferType(CodedEnum):
 
 @of_qaicrt
 class QAicDeviceType(CodedEnum):
-    """Kind of device to ask for."""
+    """Requested kind of device."""
 
     QAIC_DEVICE_TYPE_DEFAULT = 1
 
 
 @of_qaicrt
 class LiveReportingLevelEnum(CodedEnum):
-    """How much a benchmark prints while it runs."""
+    """Amount of output during a benchmark."""
 
     LIVE_REPORTING_SUMMARY = 1
     LIVE_REPORTING_DETAILED = 2
@@ -137,7 +137,7 @@ class QAicOpStatsFormatEnum(CodedEnum):
 
 @of_qaicrt
 class QAicProfilingTypeEnum(CodedEnum):
-    """Kinds of a profile's report; the codes are ours."""
+    """Kind of a profile report; the codes are ours."""
 
     QAIC_PROFILING_INFERENCE_LATENCY_TYPE = 0
     QAIC_PROFILING_INFERENCE_TRACE_TYPE = 1
@@ -147,7 +147,7 @@ class QAicProfilingTypeEnum(CodedEnum):
 
 @of_qaicrt
 class QDirection(CodedEnum):
-    """Way that data takes."""
+    """Direction of a transfer."""
 
     QDIR_BI = 0
     QDIR_TO_DEV = 1
@@ -157,7 +157,7 @@ class QDirection(CodedEnum):
 
 @of_qaicrt
 class QAicProgramStatus(CodedEnum):
-    """How far a program has come."""
+    """State of a program."""
 
     QAIC_PROGRAM_INIT = 0
     QAIC_PROGRAM_LOADED = 1
@@ -169,7 +169,7 @@ class QAicProgramStatus(CodedEnum):
 
 @of_qaicrt
 class QAicErrorType(CodedEnum):
-    """Kind of a failure, as an error handler gets it."""
+    """Kind of a failure, passed to error handlers."""
 
     QAIC_ERROR_CONTEXT_CREATION = 0x100
     QAIC_ERROR_CONTEXT_RUNTIME = 0x101

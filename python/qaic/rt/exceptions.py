@@ -6,7 +6,7 @@ from qaic.rt.enums import of_qaicrt
 
 @of_qaicrt
 class ExceptionInit(QaicError, RuntimeError):
-    """An object could not be made."""
+    """An object could not be created."""
 
 
 @of_qaicrt

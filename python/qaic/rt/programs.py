@@ -23,7 +23,7 @@ class ProgramInfo:
 @of_qaicrt
 @dataclass(slots=True)
 class ExecObjInfo:
-    """Which exec object completed, and how."""
+    """The exec object that completed, and its result."""
 
     execObjIndex: int = 0
     activationIndex: int = 0

@@ -1,7 +1,7 @@
 """Property structures: plain attributes with the documented defaults.
 
-An attribute that does not exist is refused on assignment, as a misspelt time limit must not pass in silence.
-Values are checked by the object they are given to.
+Assignment to an unknown attribute is an error, so that a misspelled time limit is noticed. The object that
+receives the properties checks the values.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from qaic.rt.enums import QAicProfilingTypeEnum, of_qaicrt
 @of_qaicrt
 @dataclass(slots=True, eq=False)
 class QAicProgramProperties:
-    """How a program is placed and how long its inferences may take."""
+    """Placement of a program, and time limits of its inferences."""
 
     selectMask: int = 0
     """Bit field; 0x08: the caller keeps the container alive, which is always true here."""
@@ -38,7 +38,7 @@ class QAicProgramProperties:
 @of_qaicrt
 @dataclass(slots=True, eq=False)
 class QAicQueueProperties:
-    """How a queue works."""
+    """Properties of a queue."""
 
     properties: int = 1
     """0: one thread; 1: several."""
@@ -52,7 +52,7 @@ class QAicQueueProperties:
 @of_qaicrt
 @dataclass(slots=True, eq=False)
 class InferenceSetProperties:
-    """How an inference set works."""
+    """Properties of an inference set."""
 
     programProperties: QAicProgramProperties = field(default_factory=QAicProgramProperties)
     queueProperties: QAicQueueProperties = field(default_factory=QAicQueueProperties)
@@ -63,7 +63,7 @@ class InferenceSetProperties:
 @of_qaicrt
 @dataclass(slots=True, eq=False)
 class BenchmarkProperties:
-    """How a benchmark works."""
+    """Properties of a benchmark."""
 
     programProperties: QAicProgramProperties = field(default_factory=QAicProgramProperties)
     queueProperties: QAicQueueProperties = field(default_factory=QAicQueueProperties)

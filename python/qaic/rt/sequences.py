@@ -13,7 +13,7 @@ _MOST_SHOWN = 32
 
 @of_qaicrt
 class QIDList(list[int]):
-    """Device ids. A plain list of numbers is accepted wherever one of these is.
+    """Device ids. A list of numbers is accepted in its place.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 @of_qaicrt
 class Util:
-    """Queries devices. Answers with a status and the value; the value of a refusal is empty."""
+    """Queries devices. Calls return a status and the value, which is empty on failure."""
 
     __slots__ = ("__weakref__", "_devices", "_process")
 
@@ -33,7 +33,7 @@ class Util:
     def getDeviceIds(
         self, deviceType: QAicDeviceType = QAicDeviceType.QAIC_DEVICE_TYPE_DEFAULT
     ) -> tuple[QStatus, QIDList]:
-        """Ids of the devices of a type: cards first, then virtual ones."""
+        """Return the ids of the devices of a type: cards first, then virtual cards."""
         if index(deviceType) != QAicDeviceType.QAIC_DEVICE_TYPE_DEFAULT.value:
             return _refuse(QStatus.QS_INVAL, f"device type {deviceType} does not exist"), QIDList()
         try:
@@ -45,10 +45,10 @@ class Util:
         return QStatus.QS_SUCCESS, ids
 
     def getDeviceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QDevInfo]:
-        """Everything about a device.
+        """Return all facts about a device.
 
-        A card that cannot be asked has the status ``QDS_ERROR`` and the system's facts; the reason is
-        on standard error. Blocking: a card's firmware is asked, a minute at most.
+        A card that does not answer has the status ``QDS_ERROR`` and only the facts of the system; the reason
+        is on standard error. Blocks while the firmware of a card answers, for at most a minute.
         """
         status, found = self._ask(devID)
         if found is None:
@@ -61,29 +61,29 @@ class Util:
         return status, device_info.card_info(number, card)
 
     def getResourceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QResourceInfo]:
-        """Return the total and free resources of a device. Blocks: a card's firmware is asked."""
+        """Return the total and free resources of a device. Blocks while the firmware of a card answers."""
         return self._answer(devID, QResourceInfo, device_info.card_resources, device_info.virtual_resources)
 
     def getPerformanceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QPerformanceInfo]:
-        """Clocks of a device. Blocking: a card's firmware is asked."""
+        """Return the clocks of a device. Blocks while the firmware of a card answers."""
         return self._answer(
             devID, QPerformanceInfo, device_info.card_performance, lambda _: device_info.virtual_performance()
         )
 
     def getAicVersion(self) -> tuple[QStatus, int, int, str, str]:
-        """(status, major, minor, patch, variant) of this package."""
+        """Return (status, major, minor, patch, variant) of this package."""
         major, minor, patch = device_info.version_numbers(_core.__version__)
         return QStatus.QS_SUCCESS, major, minor, patch, _VARIANT
 
     def checkLibraryVersion(self) -> QStatus:
-        """Return whether the compiled library belongs to the installed package."""
+        """Return true if the compiled library belongs to the installed package."""
         from importlib import metadata
 
         library = device_info.version_numbers(_core.__version__)
         try:
             package = device_info.version_numbers(metadata.version(_DISTRIBUTION))
         except metadata.PackageNotFoundError:
-            # Run from a source tree: there is nothing it could differ from.
+            # In a source tree there is no installed package to compare with.
             return QStatus.QS_SUCCESS
         if library[0] == package[0] and library[1] <= package[1]:
             return QStatus.QS_SUCCESS
@@ -94,16 +94,16 @@ class Util:
         )
 
     def lockDevice(self, devID: SupportsIndex, lock: bool, block: bool) -> QStatus:  # noqa: FBT001
-        """Take or give back the advisory lock of a device, when ``QAIC_SERIALIZE_DEVICE=1`` is set.
+        """Take or release the advisory lock of a device, if ``QAIC_SERIALIZE_DEVICE=1`` is set.
 
         Parameters
         ----------
         devID
-            Which device.
+            Id of the device.
         lock
-            Take it; ``False`` gives it back.
+            True to take the lock, false to release it.
         block
-            Wait until it is free; ``False`` answers ``QS_BUSY`` at once.
+            True to wait until the lock is free; otherwise ``QS_BUSY`` is returned immediately.
         """
         if os.environ.get("QAIC_SERIALIZE_DEVICE") != "1":
             return QStatus.QS_UNSUPPORTED
@@ -149,7 +149,7 @@ class Util:
     def _ask(
         self, dev_id: SupportsIndex
     ) -> tuple[QStatus, tuple[int, Mapping[str, Any] | None, Mapping[str, Any]] | None]:
-        """Return the number of a device, and the facts of a card or those of the runtime."""
+        """Return the number of a device, and the facts of the card or of the runtime."""
         number = index(dev_id)
         status = self._find(number)
         if status is not QStatus.QS_SUCCESS:
@@ -159,7 +159,7 @@ class Util:
         return status, (number, card, context.resources(number) if card is None else {})
 
     def _find(self, number: int) -> QStatus:
-        """Return whether a device exists."""
+        """Return true if a device exists."""
         try:
             known = self._context().ids()
         except QaicError as error:
@@ -176,7 +176,7 @@ def _refuse(status: QStatus, text: str) -> QStatus:
 
 
 def _say(text: str) -> None:
-    """Write a line to standard error, in the form of a context's log: there is no context here."""
+    """Write a line to standard error in the form of a log line, because there is no context."""
     now = time.time()
     clock = time.strftime("%H:%M:%S", time.gmtime(now))
     sys.stderr.write(f"[{clock}.{int(now * 1000) % 1000:03}][ERROR][Util]{escape_unprintable(text)}\n")

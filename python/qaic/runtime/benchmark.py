@@ -32,7 +32,7 @@ class BenchmarkResult(NamedTuple):
 
 
 def checked_count(num_inferences: int | None, inf_time: float | None) -> int | None:
-    """Return how many inferences are wanted; None where a time is.
+    """Return the number of inferences, or None if a time was given.
 
     Raises OptionConflictError if both were given, and OptionError if a number is out of range.
     """
@@ -52,7 +52,7 @@ def checked_count(num_inferences: int | None, inf_time: float | None) -> int | N
 
 
 def random_inputs(inputs: ShapeDict, shapes: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
-    """Make data for a benchmark: floats in [0, 1); integers 0 or 1, valid indices of almost any model."""
+    """Return data for a benchmark: floats in [0, 1); integers 0 or 1, which most models accept as indices."""
     generator = np.random.default_rng(0)
     return {
         name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(

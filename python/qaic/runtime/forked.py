@@ -1,4 +1,4 @@
-"""Reset of a forked process: it has the locks of its parent, and none of its threads."""
+"""Reset of a forked process, which has copies of its parent's locks but none of its threads."""
 
 import os
 import weakref
@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class BegunAnew(Protocol):
-    """An object that a child has from its parent and cannot use as it is."""
+    """An object that a forked child must reset before it can use it."""
 
     def _after_fork_in_child(self) -> None: ...
 
 
-#: those of the process, sessions and what ends their futures, which may outlive them
+#: objects of the process: sessions, and the collectors of their futures, which may outlive them
 sessions: weakref.WeakSet[BegunAnew] = weakref.WeakSet()
 collectors: weakref.WeakSet[BegunAnew] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # Before the sessions, each of which wakes its collector: a thread of the parent may hold what that takes.
+    # Collectors come first: a session wakes its collector, whose lock a thread of the parent may hold.
     for begun in (*collectors, *sessions):
         begun._after_fork_in_child()  # noqa: SLF001 (no method for users)
 

@@ -24,35 +24,35 @@ Outputs = dict[str, NDArray[Any]]
 
 _logger = logging.getLogger(__name__)
 
-#: seconds between two looks at whether the interpreter ends, and at exec objects that others gave back
+#: seconds between two checks for the end of the interpreter and for exec objects that became free
 _LOOK_S = 0.05
 _LOOK_FOR_ROOM_S = 0.005
 
-#: how long a thread without work stays
+#: seconds that a thread without work stays
 _IDLE_S = 0.5
 
-#: how long the end of the interpreter waits for inferences that it cancelled
+#: seconds that the end of the interpreter waits for cancelled inferences
 _PARTING_S = 2.0
 
 
 class InferenceFuture(Future["Outputs"]):
-    """Result of one inference, in time.
+    """The future result of one inference.
 
-    ``cancel`` succeeds until the device has the inference.
+    ``cancel`` succeeds until the device starts the inference.
     """
 
     def __init__(self, inference: _core.Inference, forget: Callable[[], object]) -> None:
         super().__init__()
-        # None once it has ended: a future that is kept keeps no program.
+        # None after the end, so that a future does not keep the program.
         self._inference: _core.Inference | None = inference
         self._forget = forget
 
     def cancel(self) -> bool:
-        """Take the inference back; False when the device has it or it has ended."""
+        """Cancel the inference; False if the device has started it or it has ended."""
         inference = self._inference
         if inference is None or not inference.revoke():
             return self.cancelled()
-        # From here on no other thread ends this future.
+        # After this point no other thread ends this future.
         self._inference = None
         self._forget()
         super().cancel()
@@ -60,29 +60,29 @@ class InferenceFuture(Future["Outputs"]):
         return True
 
     def result(self, timeout: float | None = None) -> Outputs:
-        """Return the outputs, or raise what went wrong; blocking, at most ``timeout`` seconds."""
+        """Return the outputs, or raise the error. Blocking, for at most ``timeout`` seconds."""
         self._wait(timeout)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what went wrong, None when nothing did; blocking, at most ``timeout`` seconds."""
+        """Return the error, or None. Blocking, for at most ``timeout`` seconds."""
         self._wait(timeout)
         return super().exception(0)
 
     def _wait(self, timeout: float | None) -> None:
-        """Wait in slices: a signal that arrives just before the thread sleeps is noticed when it wakes."""
+        """Wait in short intervals: a signal that arrives just before the sleep is handled after it."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         while not self.done() and (rest := until - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError, CancelledError):
                 super().exception(min(rest, _LOOK_S))
 
     def running(self) -> bool:
-        """Return whether the device has the inference."""
+        """Return true if the device has started the inference and not ended it."""
         inference = self._inference
         return inference is not None and inference.running()
 
     def abandon(self, reason: BaseException | None = None) -> None:
-        """End the inference, also while it runs; the result is ``reason``."""
+        """End the inference, even if it runs; its exception is ``reason``."""
         inference = self._inference
         if not self.cancel() and inference is not None and not self.done():
             inference.cancel()
@@ -90,7 +90,7 @@ class InferenceFuture(Future["Outputs"]):
                 self.fail(reason)
 
     def finish(self) -> None:
-        """Take over how the inference ended."""
+        """Set the result of the inference that has ended."""
         inference = self._inference
         if inference is None:
             return
@@ -103,7 +103,7 @@ class InferenceFuture(Future["Outputs"]):
             self._end(lambda: self.set_result(outputs))
 
     def finish_here(self) -> None:
-        """:meth:`finish` of an inference whose end no other thread hears of."""
+        """Call :meth:`finish` for an inference whose end no other thread is notified of."""
         self._forget()
         self.finish()
 
@@ -116,15 +116,15 @@ class InferenceFuture(Future["Outputs"]):
         try:
             change()
         except InvalidStateError:
-            # Cancelled or abandoned meanwhile.
+            # Cancelled or abandoned in the meantime.
             pass
         except BaseException:
-            # Callbacks may raise what the standard library lets pass, SystemExit for instance.
+            # Callbacks may raise exceptions that the standard library does not catch, such as SystemExit.
             _logger.exception("a callback of a future failed")
 
     def end_in_child(self) -> None:
-        """End in a forked child: the thread that ends it is the parent's, and so are the callbacks."""
-        # Made again, without waiters and callbacks: another thread of the parent may hold its lock for ever.
+        """Fail in a forked child; the thread and the callbacks belong to the parent."""
+        # A new condition, without waiters: another thread of the parent may hold the lock of the old one.
         super().__init__()
         error = StateError(
             "this process was forked while the inference was under way; its result exists in the parent only",
@@ -136,16 +136,16 @@ class InferenceFuture(Future["Outputs"]):
 
 
 class _CollectorThread(threading.Thread):
-    """Marks our threads: at its end the interpreter waits for those of the user."""
+    """The class of our threads; at its end the interpreter waits only for threads of the user."""
 
 
 class Collector:
-    """Completes the futures of a session on one thread, which exists only while there are some.
+    """Completes the futures of a session on one thread, which exists only while futures are pending.
 
-    It also ends inferences that were cancelled.
+    It also ends cancelled inferences.
 
-    Callbacks of futures run on it, with no lock of ours held. It is no data-path thread: while it is busy
-    with callbacks the device goes on.
+    Callbacks of futures run on this thread, without our locks. The device continues during callbacks,
+    because the thread is not on the data path.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class Collector:
         self._lock = threading.Lock()
         self._tokens = itertools.count()
         self._pending: dict[int, InferenceFuture] = {}
-        # Those that found no exec object free, in order.
+        # Futures that wait for an exec object, in order.
         self._waiting: collections.deque[InferenceFuture] = collections.deque()
         self._thread: threading.Thread | None = None
         self._leaves_when_idle = False
@@ -162,7 +162,7 @@ class Collector:
     def submit(self, inference: _core.Inference, *, wait: bool) -> InferenceFuture:
         """Start an inference.
 
-        With ``wait`` blocks while no exec object is free; without, the collector starts it later.
+        With ``wait``, blocks until an exec object is free; otherwise the collector starts it later.
         """
         token = next(self._tokens)
         future = InferenceFuture(inference, lambda: self._forget(token))
@@ -187,9 +187,9 @@ class Collector:
         return future
 
     def detach(self, inference: _core.Inference) -> None:
-        """Ask an inference that was cancelled again and again, until it has ended.
+        """Cancel an inference repeatedly until it has ended.
 
-        A device may overlook what it is asked at the moment when it begins.
+        A device may miss a cancellation at the moment when it starts the inference.
         """
         with self._lock:
             self._ensure_thread()
@@ -200,14 +200,14 @@ class Collector:
         self._leaves_when_idle = False
         if self._thread is None:
             if sys.is_finalizing():
-                # It would never begin, and `start` waits until it has.
+                # The thread would never begin, and `start` waits until it does.
                 raise RuntimeError("no thread can begin at the end of the interpreter")
             thread = _CollectorThread(target=self._work, name="qaic-futures")
             thread.start()
             self._thread = thread
 
     def leave_when_idle(self) -> None:
-        """End the thread as soon as nothing is pending, instead of a moment later."""
+        """End the thread as soon as nothing is pending, without the usual delay."""
         self._leaves_when_idle = True
         self._completions.wake()
 
@@ -256,7 +256,7 @@ class Collector:
 
     @staticmethod
     def _is_last_thread() -> bool:
-        """Return whether the interpreter waits for nothing but threads like this one."""
+        """Return true if the interpreter waits only for threads of this class."""
         main = threading.main_thread()
         if main.is_alive():
             return False
@@ -266,7 +266,7 @@ class Collector:
         )
 
     def _part(self) -> None:
-        """Let the interpreter end: no thread is left that could wait for these results."""
+        """Let the interpreter end, because no remaining thread can wait for these results."""
         while True:
             with self._lock:
                 if not self._pending:
@@ -278,13 +278,13 @@ class Collector:
                 hints=("wait for futures, with concurrent.futures.wait for instance",),
             )
             future.abandon(reason)
-        # What still runs uses libraries that the end of the process unloads.
+        # Running inferences use libraries that the end of the process unloads.
         deadline = time.monotonic() + _PARTING_S
         while self._completions.awaited and time.monotonic() < deadline:
             self._completions.wait(_LOOK_S)
 
     def _after_fork_in_child(self) -> None:
-        """Begin again in a forked child, without touching what another thread of the parent may hold."""
+        """Reset in a forked child, without locks that another thread of the parent may hold."""
         _kept_of_parent.append((self._completions, [future._inference for future in self._pending.values()]))  # noqa: SLF001
         lost = list(self._pending.values())
         self._completions = _core.Completions()
@@ -296,5 +296,5 @@ class Collector:
             future.end_in_child()
 
 
-#: What a forked child has of its parent's inferences. It is never freed: a lock inside may be held for ever.
+#: Inferences of the parent in a forked child; never freed, because a lock inside may be held forever.
 _kept_of_parent: list[object] = []

@@ -30,18 +30,17 @@ def imap(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the results of ``iterable``'s inputs in order.
 
-    Completions are fetched by the consumer's thread, so nothing is handed from one thread to another. What
-    goes wrong with an input - taking it, converting it, starting it - is raised after the results before it.
-    The inferences that are under way when the generator ends are cancelled; ``detach`` takes those that do
-    not end at once.
+    The consumer's thread collects completions, so results do not pass between threads. If an input cannot be
+    read, converted or started, the error is raised after the results of earlier inputs. At the end of the
+    generator, inferences in flight are cancelled; ``detach`` receives those that do not end immediately.
     """
     in_flight: collections.deque[_core.Inference] = collections.deque()
-    # Prepared, and found no exec object free.
+    # Prepared inputs that wait for an exec object.
     waiting: _core.Inference | None = None
     prepared: Iterator[_core.Inference] | None = None
     failure: Exception | None = None
     has_more = True
-    # Numbers of the item that is prepared or started next, and of the one whose result is next.
+    # Numbers of the next item to prepare or start, and of the next result.
     starting = yielding = 0
     try:
         while True:
@@ -50,12 +49,12 @@ def imap(
                     prepared = map(prepare, iterable)
                 while has_more and len(in_flight) < most_in_flight:
                     if waiting is None:
-                        # Not in a `for` loop: the next input is taken only when there is room for it.
+                        # Not a `for` loop, because the next input is read only when there is room for it.
                         waiting = next(prepared, None)
                         if waiting is None:
                             has_more = False
                             break
-                    # With results to give, this does not wait for exec objects that others use.
+                    # If there are results to yield, do not wait for exec objects that others use.
                     if not waiting.start(not in_flight):
                         break
                     in_flight.append(waiting)
@@ -78,7 +77,7 @@ def imap(
         if failure is not None:
             raise failure
     finally:
-        # A kept exception keeps this frame; that must not keep the cores of what never started.
+        # An exception keeps this frame, which must not keep the cores of inputs that never started.
         failure = None
         if waiting is not None:
             in_flight.append(waiting)
@@ -94,14 +93,14 @@ def imap(
 
 
 def _name_item(error: Exception, item: int) -> None:
-    """Add to an exception the item of the map that it is about."""
+    """Add the number of the item to an exception."""
     error.add_note(f"item {item} of the map (the first is 0)")
     if isinstance(error, QaicError):
         error.context["item"] = item
 
 
 class MapProgress:
-    """How far a map is, on a terminal; silence elsewhere and when it is not wanted."""
+    """Progress of a map on a terminal; does nothing elsewhere, or if it is not wanted."""
 
     def __init__(self, iterable: object, *, wanted: bool) -> None:
         self._is_wanted = wanted
@@ -114,7 +113,7 @@ class MapProgress:
         """Count one result."""
         self._done += 1
         if self._is_wanted and self._done == 1:
-            # Only now: the rate is that of running, without opening and the first inference.
+            # The clock starts here, so that the rate excludes opening and the first inference.
             self._started = time.monotonic()
             self._shown.enter_context(status_line(self._text))
 

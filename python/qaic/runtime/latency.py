@@ -26,7 +26,7 @@ PERCENTILES = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, 
 
 
 class Metrics(AttributeDict[float]):
-    """Figures of latencies, in seconds."""
+    """Statistics of latencies, in seconds."""
 
     num_of_inferences: int
     min_latency: float
@@ -44,7 +44,7 @@ class Metrics(AttributeDict[float]):
 class LatencyRecord:
     """Wall times of ``run`` calls, in seconds.
 
-    The first run after each load is a warm-up: it counts only while it is the only one recorded.
+    The first run after each load is a warm-up, which counts only if no other run is recorded.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class LatencyRecord:
         return summarize(self.seconds())
 
     def seconds(self) -> NDArray[np.float64]:
-        """Latencies that count, in the order in which the runs ended."""
+        """Latencies without warm-ups, in the order in which the runs ended."""
         latencies = self._latencies_s or self._warm_up
         if not latencies:
             raise StateError("no run was recorded yet", code="metrics.empty", hints=("call run() first",))
@@ -80,7 +80,7 @@ def summarize(latencies_s: NDArray[np.float64]) -> Metrics:
 
 
 def format_summary(summary: Metrics) -> str:
-    """Lines of ``print_metrics``; the average appears twice, as documented."""
+    """Lines of ``print_metrics``; as in the documentation, the average appears twice."""
     average = f"Average latency / inference time observed is {summary['avg_latency']} s"
     percentiles = [
         f"{name} / {name[1:]}% of inferences observed latency less than {summary[name]} s"
@@ -104,7 +104,7 @@ class CallProfile:
     """Calls of one ``run``: ``(file, line, function)`` -> ``(calls, own seconds, cumulative seconds)``."""
 
     def __init__(self, profiler: cProfile.Profile) -> None:
-        # The profiler's modules cost a third of the import of Session, and few sessions profile.
+        # Few sessions profile, and the profiler takes a third of the import time of Session.
         import pstats
 
         stats: dict[_Where, tuple[int, int, float, float, Any]] = vars(pstats.Stats(profiler))["stats"]
@@ -122,7 +122,7 @@ class CallProfile:
         return result, cls(profiler)
 
     def __str__(self) -> str:
-        """Documented table, rows by cumulative time, largest first."""
+        """Return the documented table, ordered by cumulative time, the largest first."""
         header = "|  File-Line-Function  | |  num calls  | |  func time  | |  tot time  |"
         rows = sorted(self.calls.items(), key=lambda item: -item[1][2])
         return "\n\n".join(

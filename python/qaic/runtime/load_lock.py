@@ -11,19 +11,19 @@ from qaic.errors import DeviceTimeoutError
 
 
 class LoadLock:
-    """Keeps threads from loading and resetting at once; none holds the session's state meanwhile."""
+    """Lets one thread at a time load or reset, without the lock of the state."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
 
     @contextlib.contextmanager
     def held(self, timeout: float | None) -> Iterator[float | None]:
-        """Hold the lock; yields the seconds that are left of ``timeout``. Blocking, for ``timeout`` seconds.
+        """Hold the lock; yields the rest of ``timeout`` in seconds. Blocks for at most ``timeout`` seconds.
 
         Raises DeviceTimeoutError if another thread loads or resets for longer.
         """
         begin = time.monotonic()
-        # A value that is no limit is refused by the call that takes it.
+        # The caller refuses invalid limits.
         is_limited = timeout is not None and 0.0 <= timeout < threading.TIMEOUT_MAX
         is_free = self._lock.acquire(blocking=False)
         if not is_free and not self._lock.acquire(timeout=(timeout or 0.0) if is_limited else -1):

@@ -1,6 +1,6 @@
 """Metrics that a session records about its own inferences, and their options.
 
-The base of :class:`qaic.Session`, which records; here is what its users read.
+The base class of :class:`qaic.Session`, which records them.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Measurements(ProgramView):
 
     def __init__(self, program: opening.OpenedProgram) -> None:
         super().__init__(program)
-        # Guards what changes with setup, reset and update_backend_options; never held while an inference
+        # Guards the state of setup, reset and update_backend_options; never held while an inference
         # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
         self._lock = threading.RLock()
-        # Held while the program is loaded; whoever takes both takes this one first.
+        # Held while the program is loaded. A thread that needs both locks takes this one first.
         self._loads = LoadLock()
         self._loaded: _core.InferenceSet | None = None
         self._latencies = LatencyRecord()
         self.profiling_results: list[CallProfile] = []
-        # Profiles that record, and the latencies of the one that ended last.
+        # Active profiles, and the latencies of the last profile.
         self._profiles: list[profiles.Profile] = []
         self._profiled_s: NDArray[np.float64] | None = None
 
@@ -58,29 +58,29 @@ class Measurements(ProgramView):
     def profile(
         self, *, device: bool | None = None, first: int = 0, samples: int | None = None, sampling: int = 1
     ) -> Iterator[profiles.Profile]:
-        """Record the inferences of a ``with`` block: times on the host, and what the device measures.
+        """Record the inferences of a ``with`` block: times on the host and measurements of the device.
 
-        All inferences of this session count that begin and end inside of the block, from whichever thread and
-        method: ``run``, ``submit``, ``map``, ``run_async``, ``run_benchmark``. Several blocks at once each
-        record their own. An inference outside of all blocks costs nothing.
+        The block records every inference that starts and ends inside it, from any thread and method: ``run``,
+        ``submit``, ``map``, ``run_async``, ``run_benchmark``. Each of several simultaneous blocks has its own
+        record. Inferences outside all blocks have no overhead.
 
         Parameters
         ----------
         device
-            Keep the device's stats buffers; ``None``: if the program was compiled with a stats level that was
-            asked for. From level 70 on a buffer has the times of operators, and measuring those makes an
-            inference slower.
+            True to keep the stats buffers of the device; ``None``: if the program was compiled with an
+            explicit stats level. From level 70 on, a buffer contains the times of operators, and measuring
+            them makes inferences slower.
         first
-            Inferences of the block that are let pass.
+            Number of inferences to skip at the start of the block.
         samples
-            Inferences recorded of each activation, at most; ``None``: all there is room for.
+            Largest number of recorded inferences of each activation; ``None``: as many as fit.
         sampling
             Record one in 1, 2, 4, 8 or 16 inferences of each activation.
 
         Yields
         ------
         Profile
-            Filled when the block has ended, also when it ended with an exception.
+            Contains the record after the end of the block, even if it ended with an exception.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Measurements(ProgramView):
             yield profile
         finally:
             with self._lock:
-                # A forked child has none of its parent's.
+                # A forked child has no profiles of its parent.
                 if profile in self._profiles:
                     self._profiles.remove(profile)
                     profile.end()
@@ -125,10 +125,10 @@ class Measurements(ProgramView):
         Returns
         -------
         Metrics
-            A dictionary whose keys are attributes too: ``num_of_inferences``, ``min_latency``,
+            A dictionary whose keys are also attributes: ``num_of_inferences``, ``min_latency``,
             ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``, ``P99``, ``P999``, ``total_inference_time``,
-            ``avg_latency``. The first run after each load is left out, unless it is the only one. Figures
-            accumulate over the life of the session.
+            ``avg_latency``. The first run after each load is omitted unless it is the only one. The
+            statistics cover the lifetime of the session.
 
         Raises
         ------
@@ -145,18 +145,18 @@ class Measurements(ProgramView):
     def plot_latency(self, path: str | os.PathLike[str] | None = None) -> pathlib.Path | None:
         """Draw the latencies of ``run`` so far: histogram, percentiles, and their curve over time.
 
-        Blocking while the file is written. Which runs count is as for :meth:`get_metrics`.
+        Blocking while the file is written. The runs are those of :meth:`get_metrics`.
 
         Parameters
         ----------
         path
-            Picture to write: ``.html``, a page that needs no network, or ``.png``, which takes matplotlib
-            (``pip install 'openqaic[plot]'``). ``None``: a histogram and figures are printed.
+            Picture to write: ``.html``, a page that needs no network, or ``.png``, which needs matplotlib
+            (``pip install 'openqaic[plot]'``). ``None``: a histogram and statistics are printed.
 
         Returns
         -------
         pathlib.Path or None
-            The file; None when there is none.
+            The file, or None.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Measurements(ProgramView):
             Neither ``enable_metrics`` nor ``enable_profiling`` was passed and `profile` recorded nothing,
             nothing ran yet, or matplotlib is missing.
         qaic.errors.OptionError
-            ``path`` ends in something else.
+            ``path`` has another suffix.
         OSError
             The file cannot be written.
         """
@@ -190,7 +190,7 @@ class Measurements(ProgramView):
             )
 
     def print_profile_data(self, n: int | None = None) -> None:
-        """Print the call profiles of the first ``n`` runs; of all without ``n`` or when there are fewer.
+        """Print the call profiles of the first ``n`` runs, or of all.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Opens the container for a path, bytes, a model or a container."""
+"""Opens a container, given a path, bytes, a model or a container."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenedProgram:
-    """A container and the options that it is run with."""
+    """A container and its run-time options."""
 
     qpc: _core.Qpc
     options: ResolvedOptions
@@ -45,7 +45,7 @@ def open_program(
         container = model
     elif isinstance(model, str | os.PathLike):
         found = find_model(model)
-        # From here on the one file that a glob or folder means.
+        # The file that a glob or folder selects.
         model = found.path
         container = found.path if found.is_container else None
     elif isinstance(model, bytes | bytearray | memoryview) and bytes(model[:4]) == QPC_MAGIC:
@@ -59,7 +59,7 @@ def open_program(
 
 
 def _compiled(model: object, resolved: ResolvedOptions) -> OpenedProgram:
-    # Not for a container, which is opened in a thousandth of the time that this takes to import.
+    # Not imported for containers: the import takes a thousand times as long as opening one.
     from qaic.compilation import model_content
     from qaic.compiler import compile_resolved
     from qaic.compiler.diagnostics.record import recorded

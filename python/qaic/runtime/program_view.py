@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     dataclasses, pathlib = LazyModule("dataclasses"), LazyModule("pathlib")
     containers, opening = LazyModule("qaic.qpc"), LazyModule("qaic.runtime.opening")
-    # The compiler costs more to import than a container costs to open.
+    # Importing the compiler takes longer than opening a container.
     Diagnostic = Any
 
 
@@ -57,22 +57,22 @@ class ProgramView:
 
     @property
     def inputs(self) -> tuple[containers.TensorSpec, ...]:
-        """Name, shape and dtype of each input, in order; of several sets of shapes the largest."""
+        """Name, largest shape and dtype of each input, in order."""
         return _specs(self._inputs)
 
     @property
     def outputs(self) -> tuple[containers.TensorSpec, ...]:
-        """Name, shape and dtype of each output, in order; of several sets of shapes the largest."""
+        """Name, largest shape and dtype of each output, in order."""
         return _specs(self._outputs)
 
     @property
     def path(self) -> pathlib.Path | None:
-        """The container's file: the one that was opened, or the one that was compiled; None for bytes."""
+        """The file of the container that was opened or compiled; None for bytes."""
         return None if self._qpc.path is None else pathlib.Path(self._qpc.path)
 
     @cached_property
     def qpc(self) -> containers.Qpc:
-        """The container, to look into it; it is not read again."""
+        """The container for inspection; it is not read again."""
         qpc = containers.Qpc(self._qpc)
         if self._diagnostics is not None:
             qpc.diagnostics = self._diagnostics
@@ -80,12 +80,12 @@ class ProgramView:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """The compiler's findings about the program, as objects; see :class:`qaic.Qpc`."""
+        """Messages of the compiler about the program, as objects; see :class:`qaic.Qpc`."""
         return self.qpc.diagnostics
 
     @property
     def options(self) -> Mapping[str, object]:
-        """Compile options that the container records and present run-time options, by name; read-only."""
+        """Compile options of the container and current run-time options, by name; read-only."""
         runtime = {
             field.name: getattr(self._runtime, field.name) for field in dataclasses.fields(self._runtime)
         }
@@ -93,18 +93,18 @@ class ProgramView:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Oddities of options, model and container; the same texts were logged.
+        """Warnings about options, model and container, which were also logged.
 
-        Those of the compiler are in the container, so they are there whenever it was compiled;
-        ``diagnostics`` has them with their codes and nodes.
+        The container stores the warnings of the compiler, so they include those of an earlier compilation;
+        ``diagnostics`` also has their codes and nodes.
         """
         compiled = (one.message for one in self.diagnostics if one.severity == "warning")
         return (*self._option_warnings, *compiled, *self._qpc.warnings)
 
-    # --- what its methods ask
+    # --- for the methods of a session
 
     def backend_options(self) -> dict[str, object]:
-        """Run-time options and their present values."""
+        """Run-time options and their current values."""
         return self._runtime.backend_options()
 
     def changed_backend_options(self) -> dict[str, Any]:
@@ -126,19 +126,19 @@ class ProgramView:
         return [named] if isinstance(named, int) else list(named)
 
     def _named(self, inputs: Mapping[str, ArrayLike] | ArrayLike) -> Mapping[str, ArrayLike]:
-        """Give the one array of a program with one input its name; all else is left as it is."""
+        """Return a mapping for the array of a program with one input; other values are unchanged."""
         is_array = hasattr(inputs, "__array__") or hasattr(inputs, "__dlpack__") or isinstance(inputs, list)
         if is_array and len(self._inputs) == 1 and not isinstance(inputs, Mapping):
             return dict.fromkeys(self._inputs, inputs)
-        # The device's side refuses what is no mapping, and says what is expected.
+        # The compiled module refuses values that are no mapping, and reports what it expects.
         return cast("Mapping[str, ArrayLike]", inputs)
 
     # --- copies and processes -------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the container's path, or its bytes where it has none, and the run-time options.
+        """Pickle the path of the container, or its bytes if it has no path, and the run-time options.
 
-        What is loaded on a device, state, metrics and profiles stay behind.
+        The loaded program, state, metrics and profiles are not pickled.
         """
         return (_reopened, (type(self), self.qpc, self.changed_backend_options()))
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from qaic import _core
 
 
-#: device types of DLPack: memory of the host, plain, pinned for devices of two kinds, or shared with them
+#: device types of DLPack for host memory: plain, pinned for two kinds of device, or shared with them
 _HOST: Final = 1
 _HOST_MEMORY: Final = frozenset({_HOST, 3, 11, 13})
 
 
 class ShapeAndType(NamedTuple):
-    """Shape and type of an input's or output's array."""
+    """Shape and type of the array of an input or output."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -39,7 +39,7 @@ class ShapeDict(dict[str, ShapeAndType]):
 
     @classmethod
     def of(cls, tensors: Iterable[_core.Tensor]) -> Self:
-        """Make the dictionary of the tensors that belong to the model."""
+        """Return the dictionary of the tensors that belong to the model."""
         return cls((t.name, ShapeAndType(t.shape, np.dtype(t.dtype))) for t in tensors if t.visible)
 
     def __call__(self) -> Self:
@@ -50,21 +50,21 @@ class ShapeDict(dict[str, ShapeAndType]):
 def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
     """Make ``value`` an array that input ``name`` accepts.
 
-    Called for values that are not already exactly that. Casts when numpy calls it ``same_kind``, when both
-    types are integers (a narrowing cast checks the range) or both are floats; ``bool`` and ``int8`` are
-    interchangeable. Leading dimensions of 1 make no difference, and an array of one dimension takes the
-    shape; any other shape is refused, for its elements may be in another order.
+    Called for values that need a conversion. Allowed casts are those that numpy calls ``same_kind``, between
+    integers (a narrowing cast checks the range) and between floats; ``bool`` and ``int8`` are
+    interchangeable. Leading dimensions of 1 are ignored, and an array of one dimension is reshaped; other
+    shapes are refused, because their elements may be in another order.
 
     Parameters
     ----------
     name
         Input name, for messages.
     value
-        Anything numpy makes an array of, or an array of another library in host memory, by DLPack.
+        A value that numpy converts to an array, or an array of another library in host memory (DLPack).
     dtype, shape
-        What the program expects.
+        Type and shape that the program expects.
     partial
-        Whether fewer elements are allowed.
+        True to allow fewer elements.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
 
 
 def _as_array(name: str, value: object) -> NDArray[Any]:
-    """Make an array of an input: that of another library without a copy, if DLPack can state what it is."""
+    """Return an input as an array, without a copy if another library exports it through DLPack."""
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
         return np.asarray(value)
     device_type = int(value.__dlpack_device__()[0]) if hasattr(value, "__dlpack_device__") else _HOST
@@ -137,17 +137,17 @@ def _as_array(name: str, value: object) -> NDArray[Any]:
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError):
-        # What takes part in a gradient, or has a type that only the library itself converts.
+        # Tensors with gradients, or with types that only the library itself converts.
         return np.asarray(value)
 
 
 def _as_output(value: object) -> object:
-    """Return the array over the memory of an object that DLPack describes; what is none comes back itself."""
+    """Return an array over the memory that DLPack describes; other objects are returned unchanged."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
     try:
         view = np.from_dlpack(value)
-        # Exports of the protocol's first version count as read-only; the library's own export may not be.
+        # numpy treats exports of the first protocol version as read-only; the library's may be writable.
         array = view if view.flags.writeable else np.asarray(value)
     except (BufferError, RuntimeError, TypeError):
         return value
@@ -156,7 +156,7 @@ def _as_output(value: object) -> object:
 
 
 def outputs_memory(out: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Put arrays over the memory of what is no numpy array into the place of an ``out`` argument."""
+    """Replace objects of an ``out`` argument that are no numpy arrays with arrays over their memory."""
     if out is None:
         return None
     memory = {name: _as_output(value) for name, value in out.items()}
@@ -164,12 +164,12 @@ def outputs_memory(out: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def given_outputs(result: dict[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Put the objects of an ``out`` argument into the place of arrays over their memory."""
+    """Replace the arrays over their memory with the objects of an ``out`` argument."""
     return result if out is None else {name: out.get(name, array) for name, array in result.items()}
 
 
 def _has_layout(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Return whether an array with as many elements has them in the order of a shape."""
+    """Return true if an array with the same number of elements has them in the order of a shape."""
     return len(found) == 1 or _without_leading_ones(found) == _without_leading_ones(expected)
 
 
@@ -178,9 +178,9 @@ def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _transposition(found: tuple[int, ...], expected: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the order of axes that gives an array the layout of a shape; None if none does.
+    """Return the order of axes that gives an array the layout of a shape, or None.
 
-    Of equal sizes the first axis stays the first.
+    Axes of equal size keep their order.
     """
     core = _without_leading_ones(expected)
     wanted = (1,) * (len(found) - len(core)) + core
@@ -196,7 +196,7 @@ def _transposition(found: tuple[int, ...], expected: tuple[int, ...]) -> tuple[i
 
 
 def _argument(name: str) -> str:
-    """Return what an array is called in an example for its input."""
+    """Return the name of an array in an example for its input."""
     return name if name.isidentifier() else "array"
 
 

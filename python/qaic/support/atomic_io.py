@@ -1,7 +1,7 @@
 """Atomic writing of files, and their folders.
 
-A reader of a file that is being replaced gets the old content or the new one. All work in progress is in one
-kind of folder, so what a killed process leaves is found and removed by the next one that works there.
+A reader of a file that is being replaced gets the old or the new content. Work in progress is in folders of
+one form, so the next process removes the folders of killed processes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ _NUMBERED: Final = 8
 
 
 def is_work_folder(name: str) -> bool:
-    """Return whether a folder of this name is made by :func:`work_folder`."""
+    """Return true if the name is that of a folder of :func:`work_folder`."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
 @contextlib.contextmanager
 def work_folder(parent: Path) -> Iterator[Path]:
-    """Make a private folder in `parent` for work in progress; it is removed when the block ends.
+    """Create a private folder in `parent` for work in progress; the end of the block removes it.
 
-    The folder is locked as long as its process lives. Folders of killed processes are reused or removed.
+    The folder is locked while its process lives. Folders of killed processes are reused or removed.
 
-    `parent` is an existing folder on the file system of the results. Raises OSError if nothing can be written
-    there.
+    `parent` is an existing folder on the file system of the results. Raises OSError if it is not writable.
     """
     path, handle = _enter(parent)
     try:
@@ -48,7 +47,7 @@ def work_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> bool:
-    """Remove the work folders of killed processes; returns whether another of this user works there."""
+    """Remove work folders of killed processes; returns true if another process of this user works there."""
     is_in_use = False
     with contextlib.suppress(OSError):
         for entry in os.scandir(parent):
@@ -58,7 +57,7 @@ def remove_abandoned(parent: Path) -> bool:
 
 
 def _enter(parent: Path) -> tuple[Path, int]:
-    """Return the first folder that no other process works in, empty and locked."""
+    """Return the first unused folder, empty and locked."""
     mine = None
     for number in range(_NUMBERED):
         path = parent / f"{_PREFIX}{number}{_SUFFIX}"
@@ -70,7 +69,7 @@ def _enter(parent: Path) -> tuple[Path, int]:
             except FileExistsError:
                 continue
             except BaseException:
-                # Ctrl-C after the folder was made.
+                # Ctrl-C after the folder was created.
                 _remove_abandoned(path)
                 raise
             mine = None if handle is None else (path, handle)
@@ -83,7 +82,7 @@ def _enter(parent: Path) -> tuple[Path, int]:
 def _lock(path: Path, *, is_new: bool = False) -> int | None:
     """Lock a work folder of this user; returns its descriptor, or None if another process has it.
 
-    Where the file system has no locks, only a new folder is taken.
+    If the file system has no locks, only a new folder is used.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -124,13 +123,13 @@ def _remove_abandoned(path: Path) -> bool:
 def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent: Path | None = None) -> None:
     """Write a file aside and rename it to `path`. Blocking.
 
-    Permissions and owner of a file that is replaced are kept. A link is followed. A device or pipe is written
-    to as it is.
+    The new file keeps permissions and owner of the replaced file. Links are followed. Devices and pipes are
+    written directly.
 
-    `write` writes to the path it is given, which does not exist, and reports errors of writing and closing.
-    The work folder is made in `work_parent`, on the file system of `path`; by default in the folder of
-    `path`. Raises OSError, which names `path`, if the folder cannot be written to, and what ``write`` raises.
-    After a failure the file is as before, and nothing else is left.
+    `write` writes to the given path, which does not exist, and raises errors of writing and closing. The work
+    folder is created in `work_parent`, on the file system of `path`; by default in the folder of `path`.
+    Raises OSError, which names `path`, if the folder is not writable, and the errors of ``write``. After a
+    failure the file is unchanged, and nothing else is left.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     parent = target.parent if work_parent is None else work_parent
@@ -147,7 +146,7 @@ def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent:
                 _take_over(aside, before)
             aside.replace(target)
     except OSError as error:
-        # The reader of the message knows the file that is to be; a copy names its source first.
+        # The user knows the final path; the error of a copy names its source first.
         names = {error.filename, error.filename2} - {None}
         places = (str(parent / _PREFIX), str(aside))
         if error.errno and (not names or any(str(name).startswith(places) for name in names)):
@@ -156,9 +155,9 @@ def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent:
 
 
 def _take_over(aside: Path, before: os.stat_result) -> None:
-    """Give a new file the owner and the permissions of the one it replaces."""
+    """Give a new file the owner and permissions of the file that it replaces."""
     if (before.st_uid, before.st_gid) != (aside.stat().st_uid, aside.stat().st_gid):
-        # Only the administrator gives files to other users.
+        # Only root can give files to other users.
         with contextlib.suppress(PermissionError):
             os.chown(aside, before.st_uid, before.st_gid)
     aside.chmod(stat.S_IMODE(before.st_mode))

@@ -1,4 +1,4 @@
-"""Dictionaries with a fixed set of keys, which are attributes too."""
+"""Dictionaries with a fixed set of keys, which are also attributes."""
 
 from typing import TypeVar
 
@@ -6,9 +6,9 @@ V = TypeVar("V")
 
 
 class AttributeDict(dict[str, V]):
-    """A dictionary whose keys are attributes too; a subclass declares them.
+    """A dictionary whose keys are also attributes; a subclass declares them.
 
-    It compares, prints as JSON and iterates as the plain dictionary it was before it had attributes.
+    It compares, prints as JSON and iterates like a plain dictionary.
     """
 
     def __getattr__(self, name: str) -> V:
@@ -20,7 +20,7 @@ class AttributeDict(dict[str, V]):
             raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {known}") from None
 
     def __dir__(self) -> list[str]:
-        """Keys first of all, for completion."""
+        """List the keys first, for completion."""
         return [*self, *super().__dir__()]
 
     def __repr__(self) -> str:

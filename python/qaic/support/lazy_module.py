@@ -6,9 +6,9 @@ from importlib import import_module
 
 
 def lazy_door(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of a package whose public names are imported with their first use.
+    """Return the ``__getattr__`` of a package that imports its public names at their first use.
 
-    `homes` has for each module, relative to the package, its public names, separated by spaces.
+    `homes` maps a module, relative to the package, to its public names, separated by spaces.
     """
     modules = {name: module for module, names in homes.items() for name in names.split()}
 
@@ -23,9 +23,9 @@ def lazy_door(package: str, homes: Mapping[str, str]) -> Callable[[str], object]
 
 
 class LazyModule:
-    """Stands for a module that takes long to import and is not wanted at once.
+    """Placeholder for a module that is imported at its first use, because the import takes long.
 
-    Annotations by it can be read by ``typing.get_type_hints``. Each use of a name looks for the module again.
+    ``typing.get_type_hints`` can read annotations that use it. Each use of a name looks up the module.
 
     `name` is the name of the module.
     """
@@ -34,5 +34,5 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, name: str) -> object:
-        """Import the module and return what it calls so."""
+        """Import the module and return its attribute."""
         return getattr(import_module(self._name), name)

@@ -1,4 +1,4 @@
-"""Exceptions of onnx, numpy and other libraries on damaged input, translated where they enter."""
+"""Translates exceptions that onnx, numpy and other libraries raise for damaged input."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -9,13 +9,13 @@ from qaic.errors import QaicError
 
 @contextlib.contextmanager
 def library_errors(refuse: Callable[[str], Exception], *, among_ours: bool = False) -> Iterator[None]:
-    """Raise one error for whatever a library raises on input that it cannot read.
+    """Raise one error for all exceptions of a library that cannot read its input.
 
     Headers of arrays are Python expressions and archives have damaged members, so the exceptions are of many
     types. Errors of the system and of this package pass through.
 
-    `refuse` makes the error from the first line of the library's message. With `among_ours` the block does
-    more than call a library; what our own code raises is a defect and passes through.
+    `refuse` creates the error from the first line of the library's message. With `among_ours` the block also
+    runs our own code, whose exceptions are defects and pass through.
     """
     try:
         yield
@@ -36,7 +36,7 @@ def _raise(refuse: Callable[[str], Exception], error: Exception) -> Never:
 
 
 def _is_of_library(error: Exception) -> bool:
-    """Return whether the innermost function is none of this package; too deep a recursion has no culprit."""
+    """Return true if the innermost function is not in this package, or the recursion is too deep."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

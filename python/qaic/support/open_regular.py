@@ -1,4 +1,4 @@
-"""Reads files that have an end: it refuses pipes and devices that never end."""
+"""Reads regular files; refuses pipes and devices, which may be endless."""
 
 import errno
 import io
@@ -9,7 +9,7 @@ from qaic.support.text import bytes_text
 
 
 class NotRegularError(OSError):
-    """It is a pipe or a device."""
+    """The file is a pipe or a device."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
@@ -17,7 +17,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
 
     Raises NotRegularError for a pipe or a device, and OSError if the file cannot be read or is a folder.
     """
-    # O_NONBLOCK: opening a pipe would wait for a writer.
+    # O_NONBLOCK, because opening a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _refuse_others(os.fstat(descriptor).st_mode, os.fspath(path))
@@ -35,7 +35,7 @@ def _refuse_others(mode: int, path: str) -> None:
 
 
 def read_text(path: str | os.PathLike[str], most_bytes: int = 64 << 20) -> str:
-    """Read a regular file of UTF-8 text, with or without a mark of byte order. Blocking.
+    """Read a regular file of UTF-8 text, with or without a byte order mark. Blocking.
 
     Raises OSError as `open_regular`, and ValueError, which begins with ``found``, if the file has more bytes
     than `most_bytes` or is not UTF-8.
@@ -50,7 +50,7 @@ def read_text(path: str | os.PathLike[str], most_bytes: int = 64 << 20) -> str:
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> bytes:
-    """Read a regular file, or one byte more than `most_bytes`; errors as for :func:`open_regular`."""
+    """Read a regular file, at most one byte more than `most_bytes`; errors as for :func:`open_regular`."""
     with open_regular(path) as file:
-        # The log of the kernel is a regular file that may have nothing to read yet.
+        # The kernel log is a regular file that may have no data yet.
         return file.read(-1 if most_bytes is None else most_bytes + 1) or b""

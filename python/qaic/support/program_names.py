@@ -8,17 +8,17 @@ from typing import Final
 
 #: the container inside a program directory
 QPC_FILE_NAME: Final = "programqpc.bin"
-#: sections of the ELF file of a program: its graph, the plan, what is measured, and what there was to say
+#: sections of the ELF file of a program: graph, plan, description of measurements, and diagnostics
 GRAPH_SECTION: Final = "openqaic_graph"
 PLAN_SECTION: Final = "openqaic_plan"
 OPERATIONS_SECTION: Final = "openqaic_ops"
 DIAGNOSTICS_SECTION: Final = "openqaic_diagnostics"
-#: what the name of an output ends with that is the next value of the input without it
+#: suffix of an output that is the next value of the input without the suffix
 RETAINED_STATE_SUFFIX: Final = "_RetainedState"
 
 
 def archive_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a path in an archive for each name: different paths, which stay in the folder of an unpacker."""
+    """Return for each name a distinct path in an archive, which stays in the folder of the unpacker."""
     taken: set[str] = set()
     return {name: free_name(_archive_name(name), taken) for name in names}
 
@@ -34,12 +34,12 @@ def _archive_name(name: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Write the bytes of a text as ``%2F``, also those of halves of characters."""
+    """Write the bytes of a text as ``%2F``, including those of lone surrogates."""
     return "".join(f"%{byte:02X}" for byte in text.encode(errors="surrogatepass"))
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken yet, and take it."""
+    """Return an unused name, and mark it as used."""
     while name in taken:
         name += "~"
     taken.add(name)
@@ -47,17 +47,17 @@ def free_name(name: str, taken: set[str]) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Name of a program or of one of its outputs as a part of a file name."""
+    """Return the name of a program or output as a part of a file name."""
     return "".join(char if char.isprintable() and char != "/" else "_" for char in name)
 
 
-#: word -> every how many inferences of an activation one is recorded
+#: word -> number of inferences of an activation per recorded inference
 SAMPLING_RATES: Final = {"full": 1, "half": 2, "fourth": 4, "eighth": 8, "sixteenth": 16}
 
 #: milliseconds between two reports of a stream; the first is the default
 REPORTING_RATES_MS: Final = (500, 1000, 2000, 4000)
 
-#: what a file name begins with where nothing else is asked for
+#: default prefix of file names
 PREFIX: Final = "aic-profiling"
 #: output binding with the stats buffer, which no tensor of a model may be called as; of several devices each
 #: has one, whose name goes on with an underscore

@@ -1,4 +1,4 @@
-"""Shows one line about long work: rewritten on a terminal, a line now and then in a pipe."""
+"""Shows the progress of long work: one line on a terminal, periodic lines in a pipe."""
 
 import sys
 import threading
@@ -24,9 +24,9 @@ _writing: Final = threading.RLock()
 
 @contextmanager
 def lines_in_pipes() -> Iterator[None]:
-    """Write a line every ten seconds where standard error is no terminal, until the block ends.
+    """Write a line every ten seconds if standard error is not a terminal, until the block ends.
 
-    Commands do; a library that is used inside a service stays silent.
+    Commands use it; a library in a service stays silent.
     """
     token = _goes_to_pipes.set(True)
     try:
@@ -37,7 +37,7 @@ def lines_in_pipes() -> Iterator[None]:
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Keep other threads from writing to the terminal; waits at most a second for one that is stopped."""
+    """Keep other threads from writing to the terminal; waits at most a second for a stopped terminal."""
     has_lock = _writing.acquire(timeout=_LONGEST_END_S)
     try:
         yield

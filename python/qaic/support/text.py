@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Final
 
 _LONGEST_VALUE: Final = 60
-#: characters of a name that are compared, because the time is quadratic in them, and most names; models have
-#: up to a million
+#: largest number of compared characters (the time is quadratic in them) and names (models have up to a
+#: million)
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 5000
 #: microseconds of each unit of time
@@ -18,7 +18,7 @@ def duration(us: float) -> str:
     """Return microseconds with three digits, in the unit that suits them, as ``11.0 ms``."""
     if not us:
         return "0 us"
-    # What rounds to 1000 of a unit is 1.00 of the next.
+    # A value that rounds to 1000 of a unit is 1.00 of the next unit.
     unit, size = next((pair for pair in _UNITS if abs(us) >= 0.9995 * pair[1]), _UNITS[-1])
     return f"{three_digits(us / size)} {unit}"
 
@@ -46,7 +46,7 @@ def counted(number: int, name: str) -> str:
 
 
 def shortened(text: str, size: int) -> str:
-    """Return a text of at most ``size`` characters; a longer one loses its middle, more of its beginning."""
+    """Return a text of at most ``size`` characters; longer texts lose their middle, more of the start."""
     if len(text) <= size:
         return text
     tail = (size - 2) * 2 // 3
@@ -78,7 +78,7 @@ def format_value(value: object) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Replace what could move a cursor, end a line or reorder one by its escape, as in ``\u202e``.
+    r"""Escape characters that could move a cursor, end a line or reorder text, as in ``\u202e``.
 
     Every name that comes from a file or a device passes through this function before a terminal, a page or a
     log shows it; the printers of `qaic.cli.console` call it.
@@ -94,7 +94,7 @@ def escape_lines(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Escape what a JSON text has unescaped in its strings; its value stays the same."""
+    """Escape the strings of a JSON text; its value stays the same."""
     import json
 
     return (
@@ -111,12 +111,12 @@ def escape_html(text: object) -> str:
     return html.escape(escape_unprintable(str(text)))
 
 
-#: rows that are shown; the object has them all
+#: largest number of shown rows; the object has all rows
 MOST_ROWS: Final = 60
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
-    """Return a table; every text in it is escaped, and what has no value is an empty cell.
+    """Return a table; texts are escaped, and missing values are empty cells.
 
     Each row has a cell per column. After `MOST_ROWS` rows a line states how many there are. `caption` is the
     text above the table.

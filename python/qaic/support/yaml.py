@@ -1,7 +1,7 @@
-"""YAML as a tree of text, with the lines on which its parts stand.
+"""YAML as a tree of text, with line numbers.
 
 YAML 1.1 guesses types: a tensor called ``on`` becomes a boolean, the version ``2.0`` a float, ``0x10`` and
-``010`` other numbers. What a value is to be is known to its reader, so every scalar stays text here.
+``010`` other numbers. The reader of a value knows its type, so every scalar stays text here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ _MOST_NESTED = 100
 #: The deepest documented value is a list of mappings that hold a list.
 _DEEPEST = 8
 
-#: Aliases can name one node many times over, so nodes are counted as they are visited, not as they stand in
-#: the file.
+#: Aliases can repeat a node many times, so visited nodes are counted, not nodes of the file.
 _MOST_VALUES = 20_000
 
 _NULLS = frozenset({"", "~", "null", "none"})
 
 
 class YamlMistakeError(ValueError):
-    """The text is no YAML.
+    """The text is not YAML.
 
     `problem` is the defect in the words of the parser; `line` is its line, from 1, or None if the parser does
     not report it.
@@ -41,7 +40,7 @@ class YamlMistakeError(ValueError):
 
 
 class DuplicateKeyError(YamlMistakeError):
-    """A mapping has one key twice, of which a parser would silently keep the last.
+    """A mapping has a duplicate key, of which a parser would silently keep the last.
 
     `key` and `line` are the second of the two, `first` and `first_line` the first.
     """
@@ -54,18 +53,18 @@ class DuplicateKeyError(YamlMistakeError):
 
 
 def compose(data: bytes) -> Node | None:
-    """Return the root of the only document; None when there is none.
+    """Return the root of the only document, or None.
 
-    Aliases put one node in several places, also in itself: a walk over nodes bounds what it visits.
+    Aliases put one node in several places, even in itself, so a walk must limit its visits.
 
-    Raises YamlMistakeError if it is no YAML, more than one document, or nested more than 100 levels deep.
+    Raises YamlMistakeError if the text is not YAML, has several documents, or has more than 100 levels.
     """
     import yaml
 
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         depth = 0
-        # First without making nodes: the compiled reader has no guard of its own against recursion.
+        # Events are read first, because the compiled reader has no limit of recursion.
         for event in yaml.parse(data, Loader=loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
@@ -86,8 +85,8 @@ def compose(data: bytes) -> Node | None:
 def pairs(node: MappingNode, compared: Callable[[str], str] = str) -> list[tuple[str, int, Node]]:
     """Return the keys of a mapping, the line of each, and the nodes of their values.
 
-    `compared` returns what two spellings of one key have in common. Raises DuplicateKeyError if a key stands
-    twice, and YamlMistakeError if a key is a list or a mapping.
+    `compared` returns what two spellings of one key have in common. Raises DuplicateKeyError for a
+    duplicate key, and YamlMistakeError if a key is a list or a mapping.
     """
     import yaml
 
@@ -133,12 +132,12 @@ def line(node: Node) -> int:
 
 
 def is_null(node: Node | None) -> bool:
-    """Return whether there is no node, or a scalar that means "nothing": quoted text never does."""
+    """Return true if there is no node, or an unquoted scalar that means null."""
     import yaml
 
     if node is None:
         return True
-    # The compiled reader says "" where the other one says None.
+    # The compiled reader has "" where the other one has None.
     return isinstance(node, yaml.ScalarNode) and not node.style and node.value.lower() in _NULLS
 
 

@@ -1,4 +1,4 @@
-"""Profiles of some inferences, or of all between two calls."""
+"""Profiles of a number of inferences, or of all between two calls."""
 
 import contextlib
 import operator
@@ -28,30 +28,30 @@ class ProfilingHandle:
 
     There are two forms. With ``programs``, samples are taken until :meth:`stop`, which writes the reports to
     files. With ``callback``, samples are taken until there are ``numSamples``, or until :meth:`stop`; the
-    callback is then called once, on the dispatcher thread of the context. Without a sample there is no file
-    and no call. A handle does not keep its programs, and may be started again.
+    callback is then called once, on the dispatcher thread of the context. Without samples there is no file
+    and no call. A handle does not keep its programs alive, and can be started again.
 
     Parameters
     ----------
     programs
-        ``Program`` and ``InferenceSet`` objects; their places in the list are their numbers in the reports.
+        ``Program`` and ``InferenceSet`` objects; their indices in the list are their numbers in the reports.
     type
-        What to report. Stats buffers of devices, and device metrics, need a program with statistics.
+        Type of report. Stats buffers and device metrics need a program with statistics.
     fileNamePrefix
-        Begin of the file names; empty for ``aic-profiling``.
+        Prefix of the file names; empty for ``aic-profiling``.
     outputDirectory
-        Where the files are written. One level of it is made.
+        Folder of the files. If only its last level is missing, it is created.
     program
         One ``Program`` or ``InferenceSet``.
     numSamples
-        Samples of each of its activations.
+        Number of samples of each activation.
     callback
-        Called with (report, type). Stats buffers are no text, so that type needs the other form.
+        Called with (report, type). Stats buffers are not text, so their type needs the form with files.
 
     Raises
     ------
     ExceptionInit
-        A type, a number of samples or a combination that does not exist.
+        The type, the number of samples or the combination is invalid.
     ExceptionNullPtr
         A program or the callback is ``None``.
     """
@@ -104,7 +104,7 @@ class ProfilingHandle:
         self._profiler = _core.Profiler(
             programs, count=self._count, device_stats=reports.NEEDS_DEVICE[self._type]
         )
-        # Programs whose reports come from a device that measures nothing.
+        # Programs on a device that measures nothing.
         self._without_stats = (
             [facts["network"] for facts in self._profiler.programs if not facts["has_stats"]]
             if reports.NEEDS_DEVICE[self._type]
@@ -120,13 +120,13 @@ class ProfilingHandle:
         return cls(*args, **kwargs)
 
     def start(self) -> QStatus:
-        """Begin to take samples.
+        """Start to take samples.
 
         Returns
         -------
         QStatus
-            ``QS_INVAL`` when it is under way, or the output directory cannot be made; ``QS_UNSUPPORTED`` for
-            reports of device statistics about a program without such.
+            ``QS_INVAL`` if the handle has started, or the output directory cannot be created;
+            ``QS_UNSUPPORTED`` for reports of device statistics about a program without statistics.
         """
         if self._without_stats:
             return self._refuse(
@@ -149,20 +149,20 @@ class ProfilingHandle:
                 self._run = None
                 return self._refuse(str(error), QStatus.QS_ERROR)
             self._run.begin()
-            # A handle that is gone must not leave a thread behind.
+            # A deleted handle must not leave a thread.
             if self._finalizer is not None:
                 self._finalizer.detach()
             self._finalizer = weakref.finalize(self, self._run.abandon)
         return QStatus.QS_SUCCESS
 
     def stop(self) -> QStatus:
-        """End, and report. Blocking until the callback has returned, or the files are written.
+        """Stop, and report. Blocks until the callback has returned, or the files are written.
 
         Returns
         -------
         QStatus
-            ``QS_INVAL`` when it was not started, ``QS_ERROR`` when a report could not be made or written; the
-            log states why.
+            ``QS_INVAL`` if the handle was not started, ``QS_ERROR`` if a report could not be created or
+            written; the log contains the reason.
         """
         with self._lock:
             run, self._run = self._run, None
@@ -185,7 +185,7 @@ class ProfilingHandle:
 
 @dataclass(eq=False)
 class _Run:
-    """A recording between a start and its end. It does not refer to the handle."""
+    """A recording between a start and its end. It has no reference to the handle."""
 
     _context: _core.RtContext
     _profiler: _core.Profiler
@@ -200,7 +200,7 @@ class _Run:
             threading.Thread(target=self._watch, name="qaicrt profile", daemon=True).start()
 
     def _watch(self) -> None:
-        """Report when all samples are there."""
+        """Report when all samples are complete."""
         if self._profiler.wait():
             try:
                 self.finish()
@@ -208,7 +208,7 @@ class _Run:
                 _core.rt_log_error(self._context, f"ProfilingHandle: the report was not made: {error}")
 
     def finish(self) -> _core.Samples | None:
-        """End it and give the callback what it gets; ``None`` when that was done before."""
+        """Stop, call the callback, and return the samples; ``None`` if the recording was stopped before."""
         with self._ending:
             if self.is_over:
                 return None
@@ -238,7 +238,7 @@ class _Run:
 
 
 def checked_program(program: object, owner: str) -> Profiled:
-    """Refuse what has no inferences."""
+    """Raise an error for an object that has no inferences."""
     if program is None:
         raise _null("a program", owner)
     if not isinstance(program, _core.RtProgram | _core.RtInferenceSet):
@@ -248,14 +248,14 @@ def checked_program(program: object, owner: str) -> Profiled:
 
 
 def checked_type(kind: object, owner: str) -> QAicProfilingTypeEnum:
-    """Refuse what is not a type of report."""
+    """Raise an error for an invalid type of report."""
     if not isinstance(kind, QAicProfilingTypeEnum):
         raise init_failed(f"type is {kind!r}; a QAicProfilingTypeEnum is needed", owner)
     return kind
 
 
 def checked_callback(callback: Any, owner: str, kind: QAicProfilingTypeEnum) -> ReportCallback:
-    """Refuse what cannot be called, and a type whose reports are no text."""
+    """Raise an error for an object that cannot be called, and for a type whose reports are not text."""
     if callback is None:
         raise _null("the callback", owner)
     if not callable(callback):
@@ -269,7 +269,7 @@ def checked_callback(callback: Any, owner: str, kind: QAicProfilingTypeEnum) -> 
 
 
 def _bound(names: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name."""
+    """Return the arguments by name."""
     if len(arguments) > len(names):
         raise TypeError(f"ProfilingHandle takes {len(names)} arguments; {len(arguments)} were given")
     given = dict(zip(names, arguments, strict=False))
@@ -283,7 +283,7 @@ def _bound(names: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[st
 
 
 def init_failed(why: str, owner: str = "ProfilingHandle") -> ExceptionInit:
-    """Make the exception of a handle that cannot be made."""
+    """Return the exception for a handle that cannot be created."""
     return ExceptionInit(f"Initialization Exception: in object: {owner} {why}", code="call.argument")
 
 

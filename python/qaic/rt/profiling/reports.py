@@ -14,7 +14,7 @@ TRACE = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_TRACE_TYPE
 RAW_DEVICE_STATS = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_RAW_DEVICE_STATS_TYPE
 DEV_KPI = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_DEV_KPI_TYPE
 
-#: whether a type needs the stats buffers of devices; ``None``: those that the compiler was asked for
+#: true if a type needs the stats buffers of devices; ``None``: if the compiler was asked for them
 NEEDS_DEVICE: dict[QAicProfilingTypeEnum, bool | None] = {
     LATENCY: None,
     TRACE: False,
@@ -26,9 +26,9 @@ _COLUMN = 15
 
 
 def report(samples: _core.Samples, kind: QAicProfilingTypeEnum) -> str:
-    """One text for all programs of a profile.
+    """Return one text for all programs of a profile.
 
-    A program without samples has the head of its report, unless it is gone or was removed.
+    A program without samples has only the head of its report, or none if it was deleted or removed.
 
     Blocking: decodes stats buffers.
     """
@@ -43,7 +43,7 @@ def report(samples: _core.Samples, kind: QAicProfilingTypeEnum) -> str:
 
 
 def device_report(samples: _core.Samples, program: int) -> str:
-    """Count, mean, extremes and standard deviation of what the device measured of a program.
+    """Return count, mean, extremes and standard deviation of the metrics of a program on the device.
 
     A metric that was not measured has no row.
     """
@@ -64,7 +64,7 @@ def device_report(samples: _core.Samples, program: int) -> str:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of a table in the runner's form: the first column as wide as it has to be, the others 15."""
+    """Return the lines of a table in the form of the runner: all columns but the first have 15 characters."""
     width = max(len(row[0]) for row in [head, *rows]) + 1
     lines = []
     for name, *others in [head, *rows]:
@@ -76,7 +76,7 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
 def files(
     samples: _core.Samples, kind: QAicProfilingTypeEnum, prefix: str
 ) -> Iterator[tuple[str, str | bytes]]:
-    """Names and contents of the files of a profile; none of a program without samples."""
+    """Return names and contents of the files of a profile; programs without samples have none."""
     times = samples.times()
     prefix = prefix or PREFIX
     for number, facts in enumerate(samples.programs):
@@ -100,8 +100,8 @@ def files(
 
 
 def write(folder: Path, name: str, content: str | bytes) -> None:
-    """Write a file that is complete or not there. Blocking.
+    """Write a file atomically. Blocking.
 
-    Raises OSError if the folder cannot be written to.
+    Raises OSError if the folder is not writable.
     """
     replace_bytes(folder / name, content.encode() if isinstance(content, str) else content)

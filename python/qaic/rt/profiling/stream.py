@@ -21,22 +21,22 @@ from qaic.rt.profiling.handle import (
 from qaic.rt.properties import ProfilingProperties
 from qaic.support.program_names import REPORTING_RATES_MS, SAMPLING_RATES
 
-# What may follow "(?" in ECMAScript; everything else there is Python's own.
+# Characters that may follow "(?" in ECMAScript; others exist only in Python.
 _GROUPS = (":", "=", "!")
 
-# Escapes of ECMAScript that mean the same in Python; others with a letter are refused.
+# Escapes that mean the same in ECMAScript and Python; other letters are refused.
 _ESCAPES = frozenset("dDwWsSbBtnrfvxu0")
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern, which the whole name of a program has to match.
+    """Compile a pattern that the whole name of a program must match.
 
-    Classes of characters are those of ASCII, as in ECMAScript.
+    Character classes contain ASCII only, as in ECMAScript.
 
     Raises
     ------
     ValueError
-        It is not a regular expression, or uses what one of the two languages does not have.
+        The pattern is not a regular expression, or only one of the two languages has its features.
     """
     position = 0
     in_class = False
@@ -56,7 +56,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
             in_class = rest[0] != "]"
         elif rest[0] == "[":
             in_class = True
-            # In ECMAScript a class may be empty; in Python its first bracket is a character.
+            # In ECMAScript a class may be empty; in Python a first bracket is a character.
             if rest.startswith(("[]", "[^]")):
                 raise ValueError("it has an empty class, which is not supported")
         elif rest.startswith("(?") and not rest.startswith(_GROUPS, 2):
@@ -72,7 +72,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 _OWNER = "StreamProfilingHandle"
 
-#: reports that may wait for a slow callback; what is seen meanwhile is in the next one
+#: number of reports that wait for a slow callback; later samples are in the next report
 MOST_UNDELIVERED = 64
 
 
@@ -80,15 +80,15 @@ class Clock:
     """The system's clock."""
 
     def now_ms(self) -> float:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         return time.time_ns() / 1e6
 
     def wait_until(self, time_ms: float, stopped: threading.Event) -> bool:
-        """Wait until then, or until it is stopped; whether it was stopped."""
+        """Wait until a time, or until `stopped`; returns true if it was stopped."""
         return stopped.wait(max(0.0, (time_ms - self.now_ms()) / 1e3))
 
 
-#: what tells the time to handles that start
+#: clock of new handles
 CLOCK = Clock()
 
 
@@ -99,12 +99,12 @@ def next_boundary_ms(now_ms: float, period_ms: int) -> int:
 
 @of_qaicrt
 class StreamProfilingHandle:
-    """Takes samples of programs that come and go, and reports in every period.
+    """Takes samples of programs that can be added and removed, and reports in every period.
 
     Boundaries between periods are multiples of the period on the clock. At each of them, and at :meth:`stop`,
     the callback is called once, on the dispatcher thread of a context, with all samples since the last
-    report, even when there are none. A program that was removed or is gone is in the reports as long as
-    there are samples of it. The handle does not keep its programs.
+    report, even if there are none. Reports include a removed or deleted program as long as it has samples.
+    The handle does not keep its programs alive.
 
     Parameters
     ----------
@@ -120,12 +120,12 @@ class StreamProfilingHandle:
     name
         Name of the handle.
     regex
-        Programs that are made from now on and whose whole name matches are added; an ECMAScript pattern.
+        ECMAScript pattern; new programs are added if their whole name matches.
 
     Raises
     ------
     ExceptionInit
-        A rate, a type or a pattern that does not exist.
+        The rate, the type or the pattern is invalid.
     ExceptionNullPtr
         The callback is ``None``.
     """
@@ -170,12 +170,12 @@ class StreamProfilingHandle:
         return self._name
 
     def addProgram(self, program: Profiled) -> QStatus:
-        """Take samples of a ``Program`` or an ``InferenceSet`` as well, at once when it is started.
+        """Add a ``Program`` or an ``InferenceSet``; if the handle has started, its samples begin now.
 
         Returns
         -------
         QStatus
-            ``QS_UNSUPPORTED`` for reports of device statistics about a program without such.
+            ``QS_UNSUPPORTED`` for reports of device statistics about a program without statistics.
         """
         checked_program(program, _OWNER)
         with self._lock:
@@ -196,12 +196,12 @@ class StreamProfilingHandle:
         return QStatus.QS_SUCCESS
 
     def removeProgram(self, program: Profiled) -> QStatus:
-        """Take no more samples of a program; those taken are in the next report.
+        """Remove a program; its samples are in the next report.
 
         Returns
         -------
         QStatus
-            ``QS_INVAL`` when it was not added.
+            ``QS_INVAL`` if the program was not added.
         """
         checked_program(program, _OWNER)
         try:
@@ -217,12 +217,12 @@ class StreamProfilingHandle:
         return cls(*args, **kwargs)
 
     def start(self) -> QStatus:
-        """Begin to take samples and to report.
+        """Start to take samples and to report.
 
         Returns
         -------
         QStatus
-            ``QS_INVAL`` when it is started.
+            ``QS_INVAL`` if the handle has started.
         """
         with self._lock:
             if self._stream is not None:
@@ -235,19 +235,19 @@ class StreamProfilingHandle:
                 self._log_context(), self._profiler, self._type, self._callback, self._period_ms, CLOCK
             )
             self._stream.begin()
-            # A handle that is gone must not leave a thread behind.
+            # A deleted handle must not leave a thread.
             if self._finalizer is not None:
                 self._finalizer.detach()
             self._finalizer = weakref.finalize(self, self._stream.abandon)
         return QStatus.QS_SUCCESS
 
     def stop(self) -> QStatus:
-        """End, with a last report; :meth:`flushReports` waits for its delivery.
+        """Stop after a last report; :meth:`flushReports` waits for its delivery.
 
         Returns
         -------
         QStatus
-            ``QS_INVAL`` when it was not started.
+            ``QS_INVAL`` if the handle was not started.
         """
         with self._lock:
             stream, self._stream = self._stream, None
@@ -268,7 +268,7 @@ class StreamProfilingHandle:
 
     def _log_context(self) -> _core.RtContext:
         if self._context is None:
-            # Programs may come later, of any context.
+            # Programs of any context may be added later.
             self._context = _core.RtContext()
         return self._context
 
@@ -278,7 +278,7 @@ class StreamProfilingHandle:
 
 
 class _Stream:
-    """A recording between a start and a stop. It does not refer to the handle."""
+    """A recording between a start and a stop. It has no reference to the handle."""
 
     def __init__(  # noqa: PLR0917 - made in one place
         self,
@@ -303,14 +303,14 @@ class _Stream:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop, and make the last report."""
+        """Stop after a last report."""
         self._stopped.set()
         self._thread.join()
         self._profiler.stop()
         self._report(waits=False)
 
     def abandon(self) -> None:
-        """Stop, and make no report."""
+        """Stop without a report."""
         self._stopped.set()
         # In a forked process there is nothing to stop.
         with contextlib.suppress(_core.QaicError):
@@ -321,12 +321,12 @@ class _Stream:
         while not self._clock.wait_until(boundary, self._stopped):
             if self._room.acquire(blocking=False):
                 self._report(waits=True)
-            # One that came late is not made up for. The clock may have been set back.
+            # Missed periods are skipped. The clock may have been set back.
             following = next_boundary_ms(self._clock.now_ms(), self._period_ms)
             boundary = following + self._period_ms if following == boundary else following
 
     def _report(self, *, waits: bool) -> None:
-        """Have the callback called; `waits`: it takes one of the places of undelivered reports."""
+        """Call the callback; with `waits`, the report counts among the undelivered ones."""
         try:
             samples = self._profiler.drain()
             if samples.dropped:
