@@ -303,6 +303,7 @@ def measure_group(
             yield from rust_rows.number_rows(rust)
         case "import":
             yield from importing.import_rows(effort)
+            yield from importing.first_answer_rows(folder, effort)
         case "memory":
             yield from remembering.memory_rows(folder, effort)
 

@@ -105,7 +105,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
             path = compile_resolved(content, resolved)
             if target is not None:
                 # A copy, not a link: an edit of the copy must not edit the cache.
-                write_replacing(target, lambda aside: _copy(path, aside))
+                write_replacing(target, lambda aside: shutil.copyfile(path, aside))
             qpc = Qpc(path if target is None else target)
             if request.is_aic and "convert_to_fp16" not in resolved.set_compile:
                 _hint_about_fp16(qpc)
@@ -319,10 +319,6 @@ def _writable(target: Path | None) -> Iterator[Path | None]:
     check_container(target, "backend_binary_path")
     with writable_folder(target.parent):
         yield target
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
 
 
 _levels_lock = threading.Lock()

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import onnx
@@ -18,8 +17,9 @@ from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.report import AccuracyReport
 from qaic.accuracy.samples import Samples
 from qaic.compiler.diagnostics.record import recorded, silenced
+from qaic.compiler.driver import title_of
 from qaic.errors import OptionError
-from qaic.options.resolution import resolve
+from qaic.options import resolve
 from qaic.options.table import CompileOptions
 
 #: options with samples to run, and with files of measured values
@@ -171,8 +171,3 @@ def _inputs_of(model: ModelSource, wanted: Mapping[str, object]) -> Iterator[Pre
     read = resolve(options, options_path=None, model_is_container=False).compile
     with silenced(), prepared(model, read, "reading") as source:
         yield source
-
-
-def title_of(model: object) -> str:
-    """Return a name of a model for people."""
-    return Path(model).name if isinstance(model, str | os.PathLike) else "model"

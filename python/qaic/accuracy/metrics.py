@@ -71,7 +71,6 @@ class Histograms:
 
 
 def _bins(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the bin of each value."""
     _, exponents = np.frexp(values)
     octaves = np.clip(exponents - 1, LEAST_EXPONENT, MOST_EXPONENT) - LEAST_EXPONENT + 1
     found: NDArray[np.int64] = np.where(values == 0, 0, octaves).astype(np.int64)

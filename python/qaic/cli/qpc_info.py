@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qaic.cli.stored_weights import stored_weights
 from qaic.errors import QaicError
-from qaic.qpc import Qpc
+from qaic.qpc import DataType, Qpc
 from qaic.qpc.initializers import check_records
 from qaic.support.program_names import STATS_OUTPUT
 from qaic.support.text import counted
@@ -123,18 +123,7 @@ def _granularity(options: Mapping[str, Any]) -> str:
 _Json = dict[str, Any]
 
 #: element type codes; quantized types are shown by scale and offset, so they have no name
-_TYPES: Final = {
-    0: "float32",
-    1: "float16",
-    2: "int8",
-    3: "uint8",
-    4: "int16",
-    5: "int32",
-    6: "int32",
-    7: "int64",
-    8: "int8",
-    11: "bfloat16",
-}
+_TYPES: Final = {kind: kind.name.removesuffix("_Q").lower() for kind in DataType if kind is not DataType.NONE}
 _WIDTHS: Final = {
     "float32": 4,
     "float16": 2,
@@ -203,7 +192,7 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "dma_buffers": [
             {
                 "index": index,
-                "direction": _direction(buffer),
+                "direction": "out" if buffer.get("dir", 0) else "in",
                 "bytes": buffer.get("size", 0),
                 "holds": _held(index, network, plan),
             }
@@ -332,10 +321,6 @@ def _held(index: int, network: _Json, plan: _Json) -> str:
         return "control"
     stats = network.get("stats")
     return "statistics" if stats is not None and index == stats.get("buff_num", 0) else "tensors"
-
-
-def _direction(buffer: _Json) -> str:
-    return "out" if buffer.get("dir", 0) else "in"
 
 
 def _constants(qpc: Qpc) -> _Json:

@@ -71,7 +71,7 @@ def compile_model(
             return path
         target = folder / QPC_FILE_NAME
         # A link would let an edit of the copy change the cache.
-        write_replacing(target, lambda temporary: _copy(path, temporary))
+        write_replacing(target, lambda temporary: shutil.copyfile(path, temporary))
     return target
 
 
@@ -90,13 +90,14 @@ def write_side_files(model: ModelSource, options: CompileOptions) -> list[Path]:
     from qaic.compiler.pipeline import lower
 
     extra_artifacts.check_targets(model, options)
-    with opened(model) as source, Progress(f"reading {_title(model)}") as progress:
+    with opened(model) as source, Progress(f"reading {title_of(model)}") as progress:
         _, context = lower(source, options, progress, cache.open_cache().work_folder)
         extra_artifacts.write_all(context.side_files)
     return [file.path for file in context.side_files]
 
 
-def _title(model: ModelSource) -> str:
+def title_of(model: object) -> str:
+    """Return a name of a model for people."""
     return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
@@ -130,7 +131,7 @@ def _compiled(
             return found
     with (
         emit_report.watched(options, output_dir) as passes,
-        Progress(f"compiling {_title(model)}", passes) as progress,
+        Progress(f"compiling {title_of(model)}", passes) as progress,
         opened(model) as source,
     ):
         progress.stage("read")
@@ -284,7 +285,3 @@ def opened(model: ModelSource) -> OnnxFile:
             expected="at most 2 GiB",
             fix="save it with external data and pass the path",
         ) from error
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)

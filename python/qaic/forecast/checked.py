@@ -15,8 +15,8 @@ from qaic.forecast.calibration import Measurements, correct
 from qaic.forecast.configurations import Correction, Fixed, Ranking, candidates
 from qaic.forecast.memory import Memory
 from qaic.forecast.speed import Card, Fitted, reasons_outside
+from qaic.options import resolve
 from qaic.options.argv import to_argv
-from qaic.options.resolution import resolve
 
 #: options that a line does not repeat: samples have no form there, and lines set the others themselves
 _NOT_REPEATED: Final = frozenset(

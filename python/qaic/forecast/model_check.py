@@ -19,7 +19,7 @@ from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
 from qaic.forecast.report import CheckReport
 from qaic.forecast.speed import CARDS
-from qaic.options.resolution import resolve
+from qaic.options import resolve
 from qaic.support.lazy_module import LazyModule
 from qaic.support.text import format_value, nearest_name
 

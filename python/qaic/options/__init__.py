@@ -12,19 +12,13 @@ The table takes longer to build than the rest of ``import qaic``, so it is loade
 with the import.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from qaic.support.lazy_module import lazy_door
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
-
     from qaic.options.codecs.structures import ModelInput
-    from qaic.options.raw_option import RawOption
-    from qaic.options.resolution import ResolvedOptions
+    from qaic.options.resolution import ResolvedOptions, resolve
     from qaic.options.table import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 
 __all__ = [
@@ -42,24 +36,6 @@ __getattr__ = lazy_door(
     {
         ".table": "CompileOptions RunStepOptions RuntimeOptions SessionOptions",
         ".codecs.structures": "ModelInput",
-        ".resolution": "ResolvedOptions",
+        ".resolution": "ResolvedOptions resolve",
     },
 )
-
-
-def resolve(
-    kwargs: Mapping[str, object],
-    *,
-    options_path: str | os.PathLike[str] | None,
-    model_is_container: bool,
-    flags: Sequence[RawOption] = (),
-) -> ResolvedOptions:
-    """Resolve options: keyword arguments and flags win over the options file, the file over the defaults.
-
-    See `qaic.options.resolution.resolve` for the parameters and errors.
-    """
-    from qaic.options import resolution
-
-    return resolution.resolve(
-        kwargs, options_path=options_path, model_is_container=model_is_container, flags=flags
-    )

@@ -15,7 +15,7 @@ from typing import Any, Final
 import onnx
 
 from qaic.accuracy.capture import Totals, loaded
-from qaic.accuracy.comparison import check_tokens, compile_options_of, title_of
+from qaic.accuracy.comparison import check_tokens, compile_options_of
 from qaic.accuracy.decisions import Decide, decision_function
 from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.precision_search.plan import PrecisionPlan
@@ -26,6 +26,7 @@ from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced
+from qaic.compiler.driver import title_of
 from qaic.errors import OptionError, StateError
 
 #: one of this many samples is held out
@@ -117,8 +118,6 @@ def search(
 
 
 class _Search:
-    """One search."""
-
     def __init__(
         self, source: PreparedModel, samples: Samples, tokens: int | None, keep: str, target: Target
     ) -> None:

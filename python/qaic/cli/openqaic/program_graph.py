@@ -18,6 +18,7 @@ from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_edits import set_values
 from qaic.compiler.ir.macs import macs_of
+from qaic.compiler.ir.value_info import collect_shapes
 from qaic.errors import QpcError, StateError
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
@@ -75,7 +76,7 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
 
     `model` is the result of `with_shapes`.
     """
-    types, shapes = value_types(model), _shapes(model)
+    types, shapes = value_types(model), collect_shapes(model)
     rounded = rounded_nodes(
         model.graph, {name for name, (elem_type, _) in types.items() if elem_type == "float32"}
     )
@@ -161,14 +162,3 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
             set_values(tensor, qpc.initializers[tensor.name])
     content = model.SerializeToString()
     write_replacing(path, lambda aside: aside.write_bytes(content))
-
-
-def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of values whose sizes are all known."""
-    graph = model.graph
-    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
-            found[value.name] = tuple(dim.dim_value for dim in dims)
-    return found

@@ -50,7 +50,8 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
             fix="cast it inside the model",
             context=context,
         )
-    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+    dims = known_dims(value)
+    if dims is None:
         origin = None if graph is None else _first_open(graph, value.name)
         name = "" if origin is None else f"node {node_label(origin)!r} ({origin.op_type})"
         if origin is not None:
@@ -64,7 +65,6 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
             f"or end the model before {name or _OPEN}, or pad its output to a fixed size",
             context=context,
         )
-    dims = tuple(dim.dim_value for dim in tensor.shape.dim)
     if len(dims) > MAX_DIMS:
         raise refuse(
             what,

@@ -36,7 +36,7 @@ class SideFile:
     #: its path; an existing file is replaced
     path: Path
     #: writes the content to its argument, a path that does not exist
-    write: Callable[[Path], None]
+    write: Callable[[Path], object]
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ from typing import Final
 
 import onnx
 
+from qaic.compiler.ir.precision_ops import integer_attribute
+
 #: the weights of StoredMatMul are not an operand
 _MATMULS: Final = frozenset(
     {
@@ -45,8 +47,7 @@ def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
     if not (first and second) or result is None:
         return None
     if kind == "Gemm":
-        is_transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
-        return math.prod(result) * first[0 if is_transposed else -1]
+        return math.prod(result) * first[0 if integer_attribute(node, "transA", 0) else -1]
     # A convolution applies the kernel once per output element; a transposed one, once per input element.
     return math.prod(first if kind == "ConvTranspose" else result) * math.prod(second[1:])
 

@@ -87,6 +87,11 @@ def standard(node: onnx.NodeProto, *op_types: str) -> bool:
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
 
 
+def integer_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    """Return an attribute that is an integer; the default if the node does not have it."""
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
+
+
 def behind(name: str, makers: Mapping[str, onnx.NodeProto], *op_types: str) -> str:
     """Follow a value through operators of some kinds, each to its first operand."""
     while (node := makers.get(name)) is not None and standard(node, *op_types):

@@ -22,7 +22,8 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, producers, usages, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import cast_target, standard
+from qaic.compiler.ir.precision_ops import cast_target, integer_attribute, standard
+from qaic.compiler.ir.value_info import known_dims
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
@@ -139,7 +140,7 @@ class _Rewriter:
         if standard(node, "Gather"):
             return (
                 position == 0
-                and _integer(node, "axis", 0) == 0
+                and integer_attribute(node, "axis", 0) == 0
                 and not use.swapped
                 and (weight.blocks is None or weight.blocks.axis == 1)
                 and self.model.facts.types.get(node.input[1]) in {INT32, INT64}
@@ -148,7 +149,7 @@ class _Rewriter:
             return False
         if node.op_type == "Gemm":
             factors = [a.f for a in node.attribute if a.name in {"alpha", "beta"}]
-            if any(factor != 1 for factor in factors) or _integer(node, "transA", 0):
+            if any(factor != 1 for factor in factors) or integer_attribute(node, "transA", 0):
                 return False
             if len(node.input) > 2 and node.input[2] and not self._is_bias(node.input[2], self._columns(use)):
                 return False
@@ -159,7 +160,7 @@ class _Rewriter:
         """Return True if the reader of a weight sums along its rows, or selects rows."""
         if use.node.op_type == "Gather":
             return True
-        return use.swapped != (use.node.op_type == "Gemm" and _integer(use.node, "transB", 0) == 1)
+        return use.swapped != (use.node.op_type == "Gemm" and integer_attribute(use.node, "transB", 0) == 1)
 
     def _columns(self, use: _Use) -> int:
         return use.weight.dims[0 if self._is_by_rows(use) else 1]
@@ -257,12 +258,8 @@ class _Rewriter:
 
 def _known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """Collect the sizes of values that are known as numbers."""
-    found = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if dims and all(dim.HasField("dim_value") for dim in dims):
-            found[value.name] = tuple(dim.dim_value for dim in dims)
-    return found
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name: dims for value in values if (dims := known_dims(value))}
 
 
 def _stored(weight: Weight, *, moved: bool) -> Weight:
@@ -285,13 +282,9 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
 
 def _widens(node: onnx.NodeProto) -> bool:
     """Return whether a node is a cast to float32."""
-    return standard(node, "Cast") and _integer(node, "to", 0) == FLOAT
+    return standard(node, "Cast") and integer_attribute(node, "to", 0) == FLOAT
 
 
 def _swaps(node: onnx.NodeProto) -> bool:
     order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [1, 0])
     return order == [1, 0]
-
-
-def _integer(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)

@@ -18,7 +18,7 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import integer_attribute, standard
 from qaic.compiler.ir.quantization import Group, PlannedTable, PlannedWeight, QuantizedBias, TensorProfile
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.options.table import CompileOptions
@@ -259,7 +259,7 @@ def has_constant_kernel(node: onnx.NodeProto, constants: ConstantReader) -> bool
         return False
     if node.op_type in _CONVOLUTIONS:
         return True
-    channels = weight.dims[0] if _attributes(node).get("transB", 0) else weight.dims[1]
+    channels = weight.dims[0] if integer_attribute(node, "transB", 0) else weight.dims[1]
     return all(size == 1 for size in bias.dims[:-1]) and (bias.dims or (1,))[-1] in {1, channels}
 
 
@@ -276,7 +276,7 @@ def is_rowwise(
         and weight.elem_type == FLOAT
         and len(weight.dims) > 1
         and min(weight.dims) > 0
-        and all(attribute.i == 0 for attribute in node.attribute if attribute.name == "axis")
+        and integer_attribute(node, "axis", 0) == 0
     )
 
 

@@ -18,7 +18,7 @@ from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, subgraphs
 from qaic.compiler.ir.interface import Interface
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import SHAPE_READERS
+from qaic.compiler.ir.precision_ops import SHAPE_READERS, integer_attribute
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.operator_list import OperatorList
 from qaic.options.table import CompileOptions
@@ -184,9 +184,7 @@ def _complaint(kind: tuple[str, str], opsets: Mapping[str, int], operators: Oper
 
 
 def _about_training(node: onnx.NodeProto) -> str | None:
-    if node.op_type != "BatchNormalization":
-        return None
-    is_training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+    is_training = node.op_type == "BatchNormalization" and integer_attribute(node, "training_mode", 0)
     return "training" if is_training else None
 
 

@@ -12,8 +12,8 @@ from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.cli.openqaic.program import check_output_file, check_page, wrote
 from qaic.errors import OptionError
+from qaic.options import resolve
 from qaic.options.argv import to_argv
-from qaic.options.resolution import resolve
 
 _EXAMPLES: Final = (
     "openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html",

@@ -12,7 +12,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, TABLE, tensor_
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.value_info import collect_shapes, may_follow_values
+from qaic.compiler.ir.value_info import collect_shapes, known_dims, may_follow_values
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.errors import QaicError
@@ -126,8 +126,8 @@ class ValueTable:
             return
         if tensor.elem_type:
             self._types.setdefault(value.name, tensor.elem_type)
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            shapes.setdefault(value.name, tuple(dim.dim_value for dim in tensor.shape.dim))
+        if (dims := known_dims(value)) is not None:
+            shapes.setdefault(value.name, dims)
 
     def _note_constants(
         self, shapes: dict[str, tuple[int, ...]], tensors: Iterable[onnx.TensorProto]

@@ -183,11 +183,7 @@ _HEAD: Final = """\
 def template_of(interface: Interface, path: Path) -> SideFile:
     """Describe the template that a compilation writes."""
     text = "".join([_HEAD, *_side("inputs", interface.inputs), *_side("outputs", interface.outputs)])
-    return SideFile(path, lambda temporary: _write(temporary, text))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    return SideFile(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def _side(what: str, specs: Iterable[TensorSpec]) -> Iterable[str]:

@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
-from qaic.compiler.ir.precision_ops import behind, standard
+from qaic.compiler.ir.precision_ops import behind, integer_attribute, standard
 from qaic.compiler.passes.decoding.attention import (
     GATHERS,
     OF_ROWS,
@@ -228,10 +228,9 @@ class _Proof:
             raise refused
         if kind in _ARITHMETIC:
             return self._computed(dependent, refused)
-        if kind == "Softmax" and first is Role.MASKED:
-            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
-            if axis in {-1, RANK - 1}:
-                return Role.SHARES
+        is_along_rows = kind == "Softmax" and integer_attribute(node, "axis", -1) in {-1, RANK - 1}
+        if is_along_rows and first is Role.MASKED:
+            return Role.SHARES
         raise refused
 
     def _other_sizes(self, node: onnx.NodeProto) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import integer_attribute, standard
 
 #: the operator set with types of four bits and scales of blocks
 _HAS_BLOCKS: Final = 21
@@ -84,13 +84,13 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
 
 def _is_ahead(node: onnx.NodeProto, version: int) -> bool:
     """Return True if the operator set lacks the node's blocks, or some engine the kernel of its cast."""
-    return (
-        version < _HAS_BLOCKS and standard(node, "DequantizeLinear") and _integer(node, "block_size", 0) != 0
-    ) or _is_narrow_cast(node)
+    if version < _HAS_BLOCKS and standard(node, "DequantizeLinear"):
+        return integer_attribute(node, "block_size", 0) != 0
+    return _is_narrow_cast(node)
 
 
 def _is_narrow_cast(node: onnx.NodeProto) -> bool:
-    return standard(node, "Cast") and _integer(node, "to", 0) in _KEPT_IN
+    return standard(node, "Cast") and integer_attribute(node, "to", 0) in _KEPT_IN
 
 
 def _is_rewritten(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
@@ -189,7 +189,7 @@ class _Rewriter:
     def _cast(self, node: onnx.NodeProto) -> None:
         """Keep the lower four bits, as a cast to a four-bit type does."""
         source, result = node.input[0], node.output[0]
-        if _integer(node, "to", 0) == _UINT4:
+        if integer_attribute(node, "to", 0) == _UINT4:
             number = self._add("Cast", source, base=result, to=UINT8)
             sixteen = self._constant(16, UINT8, result)
             self._add("Mod", number, sixteen, base=result, output=result)
@@ -204,7 +204,7 @@ class _Rewriter:
     def _dequantize(self, node: onnx.NodeProto) -> None:
         """Write ``(x - zero_point) * scale`` with the scales and zero points of blocks repeated."""
         result = node.output[0]
-        axis, size = _integer(node, "axis", 1), _integer(node, "block_size", 0)
+        axis, size = integer_attribute(node, "axis", 1), integer_attribute(node, "block_size", 0)
         if size < 0:
             raise refuse(
                 f"node {node.name or result!r} (DequantizeLinear)",
@@ -241,19 +241,15 @@ class _Rewriter:
         self.exact += [name for made in self.made[first:] for name in made.output]
 
 
-def _integer(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
-
-
 def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: onnx.GraphProto) -> None:
     """Give MatMulNBits with the order of its groups (GPTQ with act_order) its zero points as floats."""
     if len(node.input) < 5 or not node.input[3] or not node.input[4]:
         return
     packed, scales = constants.describe(node.input[3]), constants.describe(node.input[2])
-    bits, size = _integer(node, "bits", 4), _integer(node, "block_size", 0)
+    bits, size = integer_attribute(node, "bits", 4), integer_attribute(node, "block_size", 0)
     if packed is None or packed.elem_type != UINT8 or scales is None or bits not in {2, 4, 8} or size <= 0:
         return
-    columns, blocks = _integer(node, "N", 0), -(-_integer(node, "K", 0) // size)
+    columns, blocks = integer_attribute(node, "N", 0), -(-integer_attribute(node, "K", 0) // size)
     row = -(-blocks * bits // 8)
     held = read_array(packed)
     if columns <= 0 or held.size != columns * row:

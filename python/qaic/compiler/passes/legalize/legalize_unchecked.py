@@ -42,7 +42,7 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import integer_attribute, standard
 from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets, dims_in, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
 
@@ -245,7 +245,7 @@ def _dft_axis(node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | Non
     if len(node.input) > _AXIS and node.input[_AXIS]:
         value = read(node.input[_AXIS])
         return None if value is None or value.size != 1 else int(value.reshape(-1)[0])
-    return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    return integer_attribute(node, "axis", 0)
 
 
 def _dft_fault(axis: int | None, rank: int) -> str:
@@ -380,7 +380,7 @@ def _divided_axis(node: onnx.NodeProto, dims: DimsInSets) -> tuple[int, int] | N
     ranks = {len(sizes) + (node.op_type == "OneHot") for sizes in known}
     if len(ranks) != 1 or not (rank := ranks.pop()):
         return None
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1) % rank
+    axis = integer_attribute(node, "axis", -1) % rank
     return None if all(all(sizes[:axis]) for sizes in known) else (axis, rank)
 
 

@@ -89,10 +89,9 @@ def complete(
             tensor.elem_type = code
         elif not tensor.elem_type:
             tensor.elem_type = types[found.name] = _before_widening(makers[found.name], types, code)
-        known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
         # The engine reports a value of unknown rank as a scalar.
         is_scalar = name in ranks and results[ranks[name]].shape == [0]
-        if known or found.shape is None or not (found.shape or is_scalar):
+        if known_dims(value) is not None or found.shape is None or not (found.shape or is_scalar):
             continue
         set_shape(value, [size if isinstance(size, int) and size >= 0 else None for size in found.shape])
     return ""

@@ -30,7 +30,7 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, subgraphs, values_read_by
 from qaic.compiler.ir.macs import macs_of
-from qaic.compiler.ir.precision_ops import RANDOM, standard
+from qaic.compiler.ir.precision_ops import RANDOM, integer_attribute, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_unchecked import fault, is_over_nothing
@@ -326,7 +326,7 @@ def _reshape_reason(
     if len(node.input) < 2 or node.input[1] not in values:
         return ""
     data, wanted = shapes[node.input[0]], values[node.input[1]].tolist()
-    keeps_zeros = any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute)
+    keeps_zeros = integer_attribute(node, "allowzero", 0) != 0
     sizes = [
         data[at] if size == 0 and not keeps_zeros and at < len(data) else size
         for at, size in enumerate(wanted)
