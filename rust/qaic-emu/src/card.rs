@@ -549,7 +549,7 @@ impl CardState {
         due.min_by_key(|(_, (time, _))| *time).map(|(at, _)| at)
     }
 
-    /// Returns whether the user's file is still usable, which it is not if the card was lost after it was opened.
+    /// Returns true if the user's file is still usable, which it is not if the card was lost after it was opened.
     pub(crate) fn can_use(&self, user: u32) -> bool {
         self.users.get(&user).is_some_and(|user| !user.is_dead)
     }

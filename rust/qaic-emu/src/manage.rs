@@ -429,7 +429,7 @@ fn wire_bytes(replies: &[TransactionReply]) -> usize {
     MESSAGE_HEADER_BYTES + replies.iter().map(bytes).sum::<usize>()
 }
 
-/// Returns whether a control call fails with this error after the driver has begun. Channels are then released, and
+/// Returns true if a control call fails with this error after the driver has begun. Channels are then released, and
 /// the message may have been sent.
 fn comes_late(error: Errno) -> bool {
     matches!(error, Errno::INTR | Errno::AGAIN)

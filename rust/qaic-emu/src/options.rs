@@ -46,7 +46,7 @@ settings! {
         faults: FaultPlan = FaultPlan::default(),
         /// Facts that the cards report.
         firmware: FirmwareConfig = FirmwareConfig::default(),
-        /// Returns whether a signal waits for the calling thread; blocking calls then return `EINTR`. Called
+        /// Returns true if a signal waits for the calling thread; blocking calls then return `EINTR`. Called
         /// every 50 ms.
         signaled: Option<fn() -> bool> = None,
         /// Name of the nodes' driver.

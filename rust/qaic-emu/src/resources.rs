@@ -110,7 +110,7 @@ pub struct ResourceUsage {
 }
 
 impl ResourceUsage {
-    /// Returns whether the usage is that of an unused card.
+    /// Returns true if the usage is that of an unused card.
     pub fn is_untouched(&self) -> bool {
         self.free == self.totals
             && [self.elves, self.constants, self.activations] == [0; 3]

@@ -69,7 +69,7 @@ pub struct Images {
 
 /// The running cores of one activation.
 pub trait Running: Debug + Send {
-    /// Returns whether the data path uses the semaphores. If not, elements run in the order of the ring.
+    /// Returns true if the data path uses the semaphores. If not, elements run in the order of the ring.
     /// [`Self::advance`] is then called once, before the first element from the device that follows elements to the
     /// device, because all inputs of the inference have arrived.
     fn honors_semaphores(&self) -> bool {

@@ -66,7 +66,7 @@ pub struct Listener<'a> {
 }
 
 impl Listener<'_> {
-    /// Returns whether there was an event since the subscription began or was renewed.
+    /// Returns true if there was an event since the subscription began or was renewed.
     pub(crate) fn has_event(&self) -> bool {
         *self.counter.lock() != self.seen
     }

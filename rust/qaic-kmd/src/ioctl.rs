@@ -266,7 +266,7 @@ impl Ioctl<'_, '_> {
     }
 }
 
-/// Returns whether a control message was answered.
+/// Returns true if a control message was answered.
 fn is_replied(result: Result<(), Errno>) -> bool {
     matches!(result, Ok(()) | Err(Errno::CANCELED))
 }

@@ -77,7 +77,7 @@ impl<'data> ManageBuffer<'data> {
         &self.data
     }
 
-    /// Returns whether the message was answered. A reply cannot be sent.
+    /// Returns true if the message was answered. A reply cannot be sent.
     pub fn is_reply(&self) -> bool {
         self.is_reply
     }

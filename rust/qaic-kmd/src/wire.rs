@@ -154,7 +154,7 @@ impl<const BYTES: usize> Text<BYTES> {
         Self(bytes)
     }
 
-    /// Returns whether a 0 ends the text.
+    /// Returns true if a 0 ends the text.
     pub fn has_end(&self) -> bool {
         self.0.contains(&0)
     }

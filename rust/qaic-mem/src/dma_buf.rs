@@ -31,7 +31,7 @@ impl DmaBuf {
         self.len
     }
 
-    /// Returns whether the part has no bytes.
+    /// Returns true if the part has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -89,7 +89,7 @@ impl Mapping {
         self.len
     }
 
-    /// Returns whether the mapping has no bytes.
+    /// Returns true if the mapping has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -90,12 +90,12 @@ impl SharedMemory {
         described.unwrap_or(self.len)
     }
 
-    /// Returns whether the memory has no bytes.
+    /// Returns true if the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether the memory must not be written.
+    /// Returns true if the memory must not be written.
     pub fn is_readonly(&self) -> bool {
         self.is_readonly
     }

@@ -73,7 +73,7 @@ impl<'a> HostSlice<'a> {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -83,7 +83,7 @@ impl<'a> HostSlice<'a> {
         self.ptr
     }
 
-    /// Returns whether the two slices have a byte in common.
+    /// Returns true if the two slices have a byte in common.
     pub fn overlaps(self, other: HostSlice<'_>) -> bool {
         let (start, other_start) = (self.ptr.addr(), other.ptr.addr());
         let is_before = |end: usize, start: usize| end <= start;
@@ -144,7 +144,7 @@ impl<'a> HostSliceMut<'a> {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

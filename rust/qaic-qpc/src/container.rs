@@ -173,7 +173,7 @@ impl Container {
         names::REQUIRED.iter().try_for_each(|name| self.required(name).map(drop))
     }
 
-    /// Returns whether the container holds one inner container per device instead of a program.
+    /// Returns true if the container holds one inner container per device instead of a program.
     pub fn is_multi_device(&self) -> bool {
         self.segment(names::MULTI_DEVICE).is_some()
     }

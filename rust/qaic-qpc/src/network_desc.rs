@@ -56,7 +56,7 @@ messages! {
 /// Name of the output with statistics; a suffix may follow.
 const STATS_OUTPUT: &str = "aiccyclecounts";
 
-/// Returns whether the name identifies an output with statistics. Programs for several devices add a suffix for each
+/// Returns true if the name identifies an output with statistics. Programs for several devices add a suffix for each
 /// device.
 pub fn is_stats_output(name: &str) -> bool {
     name.strip_prefix(STATS_OUTPUT).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('_'))

@@ -37,7 +37,7 @@ impl Schema {
         Self::ALL.into_iter().find(|schema| schema.name() == name)
     }
 
-    /// Returns whether the range `minimum` to `maximum` (zero included) is made symmetric.
+    /// Returns true if the range `minimum` to `maximum` (zero included) is made symmetric.
     pub(crate) fn is_symmetric_for(self, minimum: f64) -> bool {
         match self {
             Self::Asymmetric => false,

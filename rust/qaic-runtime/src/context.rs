@@ -93,7 +93,7 @@ impl Context {
         find(&self.devices, id)
     }
 
-    /// Returns whether there is a device with this id that the context does not show.
+    /// Returns true if there is a device with this id that the context does not show.
     pub(crate) fn hides(&self, id: DeviceId) -> bool {
         self.device(id).is_err() && self.registry.device(id).is_ok()
     }

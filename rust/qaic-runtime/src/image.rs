@@ -101,7 +101,7 @@ impl Image {
         Ok(self)
     }
 
-    /// Returns whether the image can be loaded; otherwise it can only be opened to reach the containers
+    /// Returns true if the image can be loaded; otherwise it can only be opened to reach the containers
     /// inside.
     pub fn is_program(&self) -> bool {
         self.container.require_program().is_ok()

@@ -257,12 +257,12 @@ impl Program {
         self.completed.total()
     }
 
-    /// Returns whether the program is loaded or activated. Blocks while another thread loads it.
+    /// Returns true if the program is loaded or activated. Blocks while another thread loads it.
     pub fn is_loaded(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().loaded.is_some()
     }
 
-    /// Returns whether the program holds cores. Blocks while another thread loads it.
+    /// Returns true if the program holds cores. Blocks while another thread loads it.
     pub fn is_activated(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().activated.strong_count() > 0
     }
@@ -468,7 +468,7 @@ impl Activated {
         (&self.scheduler, self.queue)
     }
 
-    /// Returns whether inferences run one after the other.
+    /// Returns true if inferences run one after the other.
     pub(crate) fn is_ordered(&self) -> bool {
         self.retained.is_some()
     }

@@ -20,7 +20,7 @@ impl Durations {
         self.0.get(variant).map_or(u64::MAX, |typical| typical.load(Ordering::Relaxed))
     }
 
-    /// Returns whether no inference with these shapes was timed.
+    /// Returns true if no inference with these shapes was timed.
     pub(crate) fn is_unknown(&self, variant: usize) -> bool {
         self.of(variant) == u64::MAX
     }

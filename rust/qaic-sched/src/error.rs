@@ -56,7 +56,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the time limit of the call passed.
+    /// Returns true if the time limit of the call passed.
     pub fn is_timeout(self) -> bool {
         matches!(self, Self::Timeout { .. })
     }

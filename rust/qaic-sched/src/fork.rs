@@ -52,7 +52,7 @@ impl ForkGuard {
         self.0
     }
 
-    /// Returns whether this process created the object itself, rather than inheriting it in a fork.
+    /// Returns true if this process created the object itself, rather than inheriting it in a fork.
     pub fn is_current(self) -> bool {
         self == Self::new()
     }

@@ -15,16 +15,16 @@ const TIMED_EVERY: u32 = 16;
 
 /// Properties of a device that decide which thread runs an inference.
 pub trait Executor: Debug + Send + Sync {
-    /// Returns whether an execution occupies a CPU of the host from start to end.
+    /// Returns true if an execution occupies a CPU of the host from start to end.
     fn executes_on_host(&self) -> bool;
 
-    /// Returns whether an execution ends within microseconds for all inputs. Such an execution runs on the thread
+    /// Returns true if an execution ends within microseconds for all inputs. Such an execution runs on the thread
     /// that submits it.
     fn is_bounded(&self) -> bool {
         false
     }
 
-    /// Returns whether the device is asynchronous, which means that it works through its submissions without a host
+    /// Returns true if the device is asynchronous, which means that it works through its submissions without a host
     /// thread. The scheduler then submits several inferences before it waits for the oldest.
     fn queues_on_device(&self) -> bool {
         false
@@ -58,7 +58,7 @@ pub trait Job: Debug + Send + Sized + 'static {
     /// Records that the inference begins immediately, on the thread of its caller.
     fn begin_at_once(&mut self);
 
-    /// Returns whether a completion must be called when the inference has ended.
+    /// Returns true if a completion must be called when the inference has ended.
     fn has_completion(&self) -> bool;
 
     /// Takes the completion of the inference that has ended.
@@ -67,7 +67,7 @@ pub trait Job: Debug + Send + Sized + 'static {
     /// Calls a completion. `number` is the number of the request in its set.
     fn completed(completion: Self::Completion, number: u32);
 
-    /// Returns whether an inference failed because it was cancelled or timed out.
+    /// Returns true if an inference failed because it was cancelled or timed out.
     fn is_interrupted(error: &Self::Error) -> bool;
 
     /// Runs the whole inference on the calling thread, unless it was asked to end. If `check` returns true, the

@@ -38,12 +38,12 @@ impl OnDevice {
         Self { order: ring(), returned: ring(), permits: Arc::new(AtomicU32::new(0)) }
     }
 
-    /// Returns whether the list is empty. A request that another thread waits for is not in the list.
+    /// Returns true if the list is empty. A request that another thread waits for is not in the list.
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty() && self.returned.is_empty()
     }
 
-    /// Returns whether fewer than `most` inferences are on the device, for a thread that is about to sleep.
+    /// Returns true if fewer than `most` inferences are on the device, for a thread that is about to sleep.
     pub(crate) fn has_room(&self, most: u32) -> bool {
         // RMW: either this thread sees that a permit was dropped, or the thread that drops it sees the queue as the
         // caller saw it.

@@ -229,7 +229,7 @@ impl<J: Job> Request<J> {
         self.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Returns whether the inference was asked to end.
+    /// Returns true if the inference was asked to end.
     pub fn is_asked_to_end(&self) -> bool {
         self.state.reason().is_some()
     }
@@ -278,7 +278,7 @@ impl<J: Job> Request<J> {
         is_called_away
     }
 
-    /// Returns whether the calling thread, which runs the inference for its caller, must continue with other
+    /// Returns true if the calling thread, which runs the inference for its caller, must continue with other
     /// work.
     pub fn is_called_away(&self) -> bool {
         self.guard_ns.load(Ordering::Acquire) == CALLED_AWAY

@@ -97,7 +97,7 @@ impl SchedulerOptions {
         useful.min(self.capacity).max(1)
     }
 
-    /// Returns whether inferences are submitted to the device before earlier ones have ended. If state is retained,
+    /// Returns true if inferences are submitted to the device before earlier ones have ended. If state is retained,
     /// each inference completes before the next begins.
     pub(crate) fn is_pipelined(&self) -> bool {
         self.device.queues_on_device() && !self.is_ordered
@@ -248,7 +248,7 @@ impl<J: Job> Scheduler<J> {
         shared.enqueue(request, generation)
     }
 
-    /// Returns whether an inference may run on the calling thread, which cannot answer signals until the inference
+    /// Returns true if an inference may run on the calling thread, which cannot answer signals until the inference
     /// ends.
     pub fn may_run_here(&self, task: &Task<J>) -> bool {
         self.shared.on_device.is_some() || self.shared.suits_caller(task.variant(), CALLER_LIMIT_NS)
@@ -431,7 +431,7 @@ impl<J: Job> Shared<J> {
         self.requests.get(entry & ((1 << NUMBER_BITS) - 1))
     }
 
-    /// Returns whether an inference of these shapes runs on the thread of its caller because it usually takes
+    /// Returns true if an inference of these shapes runs on the thread of its caller because it usually takes
     /// less than `limit_ns`.
     pub(crate) fn suits_caller(&self, variant: usize, limit_ns: u64) -> bool {
         let device = &self.options.device;
@@ -499,7 +499,6 @@ impl<J: Job> Shared<J> {
         self.workers.call(self);
     }
 
-    /// Returns whether there is work for a worker now.
     pub(crate) fn has_work(&self) -> bool {
         match &self.on_device {
             None => !self.queues.is_empty(),

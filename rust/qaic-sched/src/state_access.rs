@@ -53,7 +53,7 @@ impl StateAccess {
         &self.tickets[ticket as usize].granted
     }
 
-    /// Returns whether the ticket's thread has the turn.
+    /// Returns true if the ticket's thread has the turn.
     pub(crate) fn is_granted(&self, ticket: u32) -> bool {
         self.state(ticket).load(Ordering::Acquire) == GRANTED
     }

@@ -56,7 +56,7 @@ impl Deadline {
         self.at
     }
 
-    /// Returns whether the deadline has passed.
+    /// Returns true if the deadline has passed.
     pub fn has_passed(self) -> bool {
         Instant::now() >= self.at
     }

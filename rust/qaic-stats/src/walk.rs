@@ -114,7 +114,7 @@ impl Execution {
         self.out_bytes = self.out_bytes.max(other.out_bytes);
     }
 
-    /// Returns whether this is the transfer that an operation started, not the work of the thread.
+    /// Returns true if this is the transfer that an operation started, not the work of the thread.
     pub(crate) fn is_transfer(&self) -> bool {
         self.op.kflags & op_kind_flags::ASYNC_TRANSFER != 0
     }

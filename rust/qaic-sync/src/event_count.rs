@@ -68,7 +68,7 @@ impl EventCount {
         }
     }
 
-    /// Returns whether a thread listens. A listening thread does not fall asleep without calling `try_take` again.
+    /// Returns true if a thread listens. A listening thread does not fall asleep without calling `try_take` again.
     fn advance(&self) -> bool {
         // The exchange does not change the value, but it is ordered with the registrations. A thread that registers
         // later acquires the earlier additions from it and needs no notification; an earlier registration makes the

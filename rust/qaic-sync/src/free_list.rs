@@ -118,7 +118,6 @@ impl FreeList {
         self.top.fetch_update(Ordering::Release, Ordering::Relaxed, awaited).is_ok()
     }
 
-    /// Returns whether the stack is empty.
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: the answer may be stale as soon as it is returned.
         number_of(self.top.load(Ordering::Relaxed)) == 0

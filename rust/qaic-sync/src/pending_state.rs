@@ -279,24 +279,24 @@ impl PendingState {
         })
     }
 
-    /// Returns whether the inference has ended and the device has released it.
+    /// Returns true if the inference has ended and the device has released it.
     pub fn has_ended(&self) -> bool {
         self.word() & PHASE == ENDED
     }
 
-    /// Returns whether the inference ended before the call that started it returned. Such an end is not
+    /// Returns true if the inference ended before the call that started it returned. Such an end is not
     /// reported.
     pub fn has_ended_in_start(&self) -> bool {
         self.word() & ENDED_IN_START != 0
     }
 
-    /// Returns whether the inference was asked to end and has not.
+    /// Returns true if the inference was asked to end and has not.
     pub fn is_asked_to_end(&self) -> bool {
         let word = self.word();
         word & ASKED != 0 && word & PHASE != ENDED
     }
 
-    /// Returns whether a queue counts the inference.
+    /// Returns true if a queue counts the inference.
     pub fn is_counted(&self) -> bool {
         self.word() & COUNTED != 0
     }
@@ -328,7 +328,7 @@ impl Event for PendingState {
     }
 }
 
-/// Returns whether a step changes a condition that threads wait for.
+/// Returns true if a step changes a condition that threads wait for.
 fn is_news(before: u32, after: u32) -> bool {
     let is_settled_now = before & SETTLED != after & SETTLED;
     is_settled_now || before & PHASE != ENDED && after & PHASE == ENDED

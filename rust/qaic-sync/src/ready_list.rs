@@ -18,7 +18,7 @@ pub trait Numbers {
     /// has a number. Earlier writes of the caller are visible to the thread of that `put`.
     fn await_next(&self) -> bool;
 
-    /// Returns whether the list is empty.
+    /// Returns true if the list is empty.
     fn is_empty(&self) -> bool;
 }
 
@@ -144,7 +144,7 @@ impl<L: Numbers> ReadyList<L> {
         Some(taken)
     }
 
-    /// Returns whether a thread waits, including the calling thread. A thread that begins to wait later, and is
+    /// Returns true if a thread waits, including the calling thread. A thread that begins to wait later, and is
     /// missed here, checks the list before it sleeps.
     fn is_awaited(&self) -> bool {
         self.waiters.waiting() > 0
@@ -163,7 +163,7 @@ impl<L: Numbers> ReadyList<L> {
         self.waiters.wait(limit, || self.take(&mut claim))
     }
 
-    /// Returns whether the list has no entries, including stale ones; an estimate while other threads change the
+    /// Returns true if the list has no entries, including stale ones; an estimate while other threads change the
     /// list.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()

@@ -227,12 +227,12 @@ impl RequestState {
         Generation(self.word() & GENERATION)
     }
 
-    /// Returns whether an inference has begun and not ended.
+    /// Returns true if an inference has begun and not ended.
     pub fn is_in_flight(&self) -> bool {
         is_in_flight(self.word())
     }
 
-    /// Returns whether an inference has begun and was not collected.
+    /// Returns true if an inference has begun and was not collected.
     pub fn is_outstanding(&self) -> bool {
         is_outstanding(self.word())
     }
@@ -245,7 +245,7 @@ impl RequestState {
         self.step(|word| is_outstanding(word).then_some(word | COLLECTION_AWAITED)).is_ok()
     }
 
-    /// Returns whether the last inference ended, and failed.
+    /// Returns true if the last inference ended, and failed.
     pub fn has_failed(&self) -> bool {
         self.word() & FAILED != 0
     }

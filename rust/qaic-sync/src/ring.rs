@@ -147,7 +147,7 @@ impl Ring {
         matches!(self.look(word, head), Look::Holds).then_some(word as u32)
     }
 
-    /// Returns whether the ring is empty.
+    /// Returns true if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.peek().is_none()
     }

@@ -60,12 +60,12 @@ impl RunQueues {
         Self { all: (0..count).map(queue).collect(), ready, is_ordered }
     }
 
-    /// Returns whether the entries of a queue are processed one at a time.
+    /// Returns true if the entries of a queue are processed one at a time.
     pub fn is_ordered(&self) -> bool {
         self.is_ordered
     }
 
-    /// Returns whether all queues are empty or have their turn taken.
+    /// Returns true if all queues are empty or have their turn taken.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }

@@ -23,7 +23,7 @@ impl Thread {
         thread::Builder::new().name(name).spawn(life).map(Self)
     }
 
-    /// Returns whether the calling thread is this one.
+    /// Returns true if the calling thread is this one.
     pub fn is_current(&self) -> bool {
         self.0.thread().id() == thread::current().id()
     }

@@ -245,7 +245,7 @@ impl EmuFile {
     }
 }
 
-/// Returns whether the kernel has memory for a copy of all entries of a call.
+/// Returns true if the kernel has memory for a copy of all entries of a call.
 pub(crate) fn fits_one_copy<T>(entries: &[T]) -> bool {
     size_of_val(entries) <= MAX_ENTRIES_BYTES
 }

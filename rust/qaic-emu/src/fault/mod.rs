@@ -100,7 +100,7 @@ impl FaultPlan {
         self.rules.iter().find(fits).map(|rule| rule.action)
     }
 
-    /// Returns whether the plan has a fault for calls of this kind.
+    /// Returns true if the plan has a fault for calls of this kind.
     pub fn mentions(&self, trigger: Trigger) -> bool {
         self.rules.iter().any(|rule| rule.trigger == trigger)
     }

@@ -307,7 +307,7 @@ fn fits_card(action: Action, trigger: Trigger) -> bool {
     }
 }
 
-/// Returns whether the action is permitted: only calls that can be cancelled may take long.
+/// Returns true if the action is permitted: only calls that can be cancelled may take long.
 fn fits_noop(action: Action, trigger: Trigger) -> bool {
     match action {
         Action::Slow(_) | Action::Stuck => matches!(trigger, Trigger::Load | Trigger::Execute),

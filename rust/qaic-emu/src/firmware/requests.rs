@@ -112,7 +112,7 @@ fn check_length(number: u32, bytes: &[u8], is_strict: bool) -> Result<(), NncSta
     if is_short { Err(NncStatus::PARAMETER) } else { Ok(()) }
 }
 
-/// Returns whether names are terminated and tags are known. Real firmware may accept other values.
+/// Returns true if names are terminated and tags are known. Real firmware may accept other values.
 fn has_known_fields(request: &Request) -> bool {
     match request {
         Request::LoadElf(command) => command.name.has_end() && command.tag == ELF_TAG,

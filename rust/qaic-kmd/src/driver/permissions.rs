@@ -186,7 +186,7 @@ impl Identity {
         Self { uid: geteuid().as_raw(), gids }
     }
 
-    /// Returns whether the permission bits let the user read and write.
+    /// Returns true if the permission bits let the user read and write.
     fn may_use(&self, file: Ownership) -> bool {
         let shift = match () {
             () if self.uid == 0 => return true,

@@ -11,7 +11,7 @@ use crate::wire::{Reserved, Text, wire};
 pub const EMULATED_IMAGE: &str = "OPENQAIC.EMU";
 
 impl CardStatus {
-    /// Returns whether the card reports that it is emulated.
+    /// Returns true if the card reports that it is emulated.
     pub fn is_emulated(&self) -> bool {
         self.qc_image_version.to_string() == EMULATED_IMAGE
     }

@@ -114,7 +114,7 @@ statuses! {
 }
 
 impl NncStatus {
-    /// Returns whether the command was carried out.
+    /// Returns true if the command was carried out.
     pub fn is_success(self) -> bool {
         self == Self::SUCCESS
     }

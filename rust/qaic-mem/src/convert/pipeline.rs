@@ -127,7 +127,7 @@ impl Pipeline {
         self.elements * self.result_size
     }
 
-    /// Returns whether the result equals the source, byte for byte.
+    /// Returns true if the result equals the source, byte for byte.
     pub fn is_copy(&self) -> bool {
         self.ops.is_empty() && self.permutation.is_none()
     }

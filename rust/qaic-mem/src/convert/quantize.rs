@@ -52,7 +52,7 @@ impl QuantParams {
         self.offset
     }
 
-    /// Returns whether scale and offset are in the range where the vector kernels are proven exact: no
+    /// Returns true if scale and offset are in the range where the vector kernels are proven exact: no
     /// intermediate value overflows or underflows, and the shifted value fits 32 bits.
     pub(super) fn moderate(self) -> bool {
         let limit = 1.152_921_5e18_f32; // 2^60

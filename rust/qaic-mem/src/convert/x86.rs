@@ -45,7 +45,7 @@ impl Features {
         has_all.then_some(Self { is_wide })
     }
 
-    /// Returns whether there are 512-bit vectors with masks.
+    /// Returns true if there are 512-bit vectors with masks.
     pub(super) fn is_wide(self) -> bool {
         self.is_wide
     }

@@ -27,7 +27,7 @@ const NESTED_FIELDS: [(&str, &[&str]); 13] = [
     ("L2TCMInitStateNonZeroRegions", NonZeroRegion::FIELDS),
 ];
 
-/// Returns whether a path of `requiredFields` names a known field. The comparison is exact.
+/// Returns true if a path of `requiredFields` names a known field. The comparison is exact.
 pub(crate) fn is_known_field(path: &str) -> bool {
     let Some(path) = path.strip_prefix(ROOT).and_then(|rest| rest.strip_prefix("->")) else { return false };
     match path.rsplit_once("->") {

@@ -122,7 +122,7 @@ impl Initializer {
         }
     }
 
-    /// Returns whether kernels use the bytes directly as elements of a tensor. Blocks are decoded into separate
+    /// Returns true if kernels use the bytes directly as elements of a tensor. Blocks are decoded into separate
     /// memory, and kernels for a layout do their own checks.
     fn is_used_as_elements(&self) -> bool {
         self.encoding.is_none() && self.layout.is_none()

@@ -117,7 +117,7 @@ impl Plan {
     }
 }
 
-/// Returns whether rows of these dims can be written at tuples of these dims, in a tensor of dims `state`.
+/// Returns true if rows of these dims can be written at tuples of these dims, in a tensor of dims `state`.
 fn is_scattered(state: &[i64], rows: &[i64], indices: &[i64]) -> bool {
     let Some((&depth, tuples)) = indices.split_last() else { return false };
     let Some(row) =

@@ -111,7 +111,7 @@ pub struct TransferPlan {
     pub dma_sizes: Vec<u32>,
 }
 
-/// Returns whether the open reference runtime could execute the program: every sequence is empty or a single
+/// Returns true if the open reference runtime could execute the program: every sequence is empty or a single
 /// DMA copy.
 pub fn is_copy_only(network: &NetworkDesc) -> bool {
     network.inputs.iter().chain(&network.outputs).all(|binding| match binding.transformseq.as_slice() {
@@ -328,7 +328,7 @@ impl Planner<'_> {
     }
 }
 
-/// Returns whether two types have the same representation: bytes do not determine the meaning of an integer.
+/// Returns true if two types have the same representation: bytes do not determine the meaning of an integer.
 fn same_bits(a: ElementType, b: ElementType) -> bool {
     let class = |dtype| match dtype {
         ElementType::Int8Q => ElementType::Int8,

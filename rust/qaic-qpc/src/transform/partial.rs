@@ -47,7 +47,7 @@ pub struct PartialLayout {
 }
 
 impl TransferPlan {
-    /// Returns whether any input may be partial.
+    /// Returns true if any input may be partial.
     pub fn has_partial_inputs(&self) -> bool {
         self.inputs.iter().any(|input| input.partial_align.is_some())
     }

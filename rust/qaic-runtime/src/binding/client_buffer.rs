@@ -41,7 +41,7 @@ impl ClientBuffer {
         self.kind.store(kind, Ordering::Relaxed);
     }
 
-    /// Returns whether the declared type is the type of the memory.
+    /// Returns true if the declared type is the type of the memory.
     pub fn is_declared_right(&self) -> bool {
         self.kind() == kind_of(&self.memory)
     }

@@ -185,7 +185,7 @@ fn staging<'a>(
     Ok(storage.memory_mut().first(bytes))
 }
 
-/// Returns whether the device can write this output directly to the caller's memory. The output must be unconverted,
+/// Returns true if the device can write this output directly to the caller's memory. The output must be unconverted,
 /// the memory must have room for all of it, and must not overlap an input, which the device may read after the write.
 fn is_written_in_place(
     transfer: &BindingTransfer,
@@ -198,7 +198,7 @@ fn is_written_in_place(
         && !inputs.iter().flatten().any(|input| input.overlaps(memory))
 }
 
-/// Returns whether the memory is aligned for its elements, because kernels load whole elements.
+/// Returns true if the memory is aligned for its elements, because kernels load whole elements.
 fn has_whole_elements(transfer: &BindingTransfer, memory: HostSlice<'_>) -> bool {
     let address = memory.as_ptr().addr();
     // Elements have at most eight bytes.

@@ -132,7 +132,7 @@ impl IoBinding {
         self.complete(bindings, retained, watch, check)
     }
 
-    /// Returns whether [`Self::submit`] must wait for the device first, because the last inference failed.
+    /// Returns true if [`Self::submit`] must wait for the device first, because the last inference failed.
     pub(crate) fn needs_reclaim(&self) -> bool {
         self.needs_reclaim
     }

@@ -148,7 +148,7 @@ impl<'a> RetainedValues<'a> {
         self.values.get(position).map(Storage::memory)
     }
 
-    /// Returns whether output `index` is written over the value of its input.
+    /// Returns true if output `index` is written over the value of its input.
     pub(crate) fn is_updated(self, index: usize) -> bool {
         let position = self.by_output.get(index).copied().flatten();
         position.and_then(|position| self.is_updated.get(position)).copied().unwrap_or(false)

@@ -102,7 +102,7 @@ impl TransferPlan {
         (place.offset == 0 && here.count() == 1 && !transfer.is_partial).then_some(place.buffer)
     }
 
-    /// Returns whether any input may be partial. The offsets of inputs then depend on the input lengths of each
+    /// Returns true if any input may be partial. The offsets of inputs then depend on the input lengths of each
     /// inference.
     pub(crate) fn has_partial_inputs(&self) -> bool {
         self.checked.has_partial_inputs()

@@ -256,7 +256,7 @@ pub trait Activation: Debug + Send + Sync {
     /// Creates an exec for one inference at a time.
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
 
-    /// Returns whether an output is the value of an input with only some rows changed. [`Exec::write_state`] then
+    /// Returns true if an output is the value of an input with only some rows changed. [`Exec::write_state`] then
     /// writes these rows, and the pair needs only one buffer. There is no default implementation: a wrapper without
     /// this method would copy each state whole, with the same results.
     fn updates_state(&self, output: usize) -> bool;
@@ -297,7 +297,7 @@ pub trait Exec: Debug + Send {
     /// place has no DMA buffers.
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;
 
-    /// Returns whether the device works in place, on tensors in the host's memory. In that case,
+    /// Returns true if the device works in place, on tensors in the host's memory. In that case,
     /// [`Exec::execute_in_place`] replaces [`Exec::submit`] and [`Exec::execute`].
     fn works_in_place(&self) -> bool {
         false

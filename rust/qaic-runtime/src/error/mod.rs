@@ -159,12 +159,12 @@ impl RuntimeError {
             .map(Self::from)
     }
 
-    /// Returns whether the time limit of the call passed.
+    /// Returns true if the time limit of the call passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self.detail(), ErrorDetail::Timeout { .. })
     }
 
-    /// Returns whether the caller interrupted the call.
+    /// Returns true if the caller interrupted the call.
     pub fn is_interrupted(&self) -> bool {
         matches!(self.detail(), ErrorDetail::Interrupted)
     }

@@ -310,7 +310,7 @@ impl InferenceSet {
         HandleId(number)
     }
 
-    /// Returns whether there is no inference to wait for. If this returns false while the calling thread listens for
+    /// Returns true if there is no inference to wait for. If this returns false while the calling thread listens for
     /// completions, the thread is notified once there is none.
     fn is_settled(&self) -> bool {
         let is_outstanding = |number| self.request(number).state().is_outstanding();

@@ -252,7 +252,7 @@ impl PendingInference {
         }
     }
 
-    /// Returns whether the inference has ended and the device has released it.
+    /// Returns true if the inference has ended and the device has released it.
     pub(super) fn has_left(&self) -> bool {
         self.state.has_ended()
     }
@@ -303,7 +303,7 @@ impl PendingInference {
         }
     }
 
-    /// Returns whether the inference ended before the call that started it returned. Such an end is not
+    /// Returns true if the inference ended before the call that started it returned. Such an end is not
     /// reported.
     pub fn has_ended_in_start(&self) -> bool {
         self.state.has_ended_in_start()
@@ -319,7 +319,7 @@ impl PendingInference {
         })
     }
 
-    /// Returns whether the inference has ended, with or without an error.
+    /// Returns true if the inference has ended, with or without an error.
     pub fn has_ended(&self) -> bool {
         // A call of the exec object would make a thread wait for an asynchronous device.
         if self.state.settled().is_none()
@@ -330,7 +330,7 @@ impl PendingInference {
         self.state.settled().is_some()
     }
 
-    /// Returns whether the device is executing the inference.
+    /// Returns true if the device is executing the inference.
     pub fn is_running(&self) -> bool {
         self.state.settled().is_none()
             && self

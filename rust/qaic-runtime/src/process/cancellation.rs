@@ -55,7 +55,7 @@ impl CancellationToken {
         self.0.hooks.lock().by_number.values().for_each(|hook| hook());
     }
 
-    /// Returns whether the work was asked to end.
+    /// Returns true if the work was asked to end.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
@@ -98,7 +98,6 @@ impl CancellationToken {
         CURRENT.with_borrow(Clone::clone).unwrap_or_default()
     }
 
-    /// Returns whether [`Self::current`] is cancelled.
     pub(crate) fn is_current_cancelled() -> bool {
         CURRENT.with_borrow(|token| token.as_ref().is_some_and(Self::is_cancelled))
     }

@@ -107,7 +107,6 @@ impl Logger {
         self.level.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Returns whether lines of `level` are logged.
     pub(crate) fn is_enabled(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }

@@ -84,7 +84,7 @@ impl Teardown {
         let _ = self.wait(&mut WaitScope::until(Deadline::after(limit)));
     }
 
-    /// Returns whether no teardown is in progress, after one wait of at most `limit`.
+    /// Returns true if no teardown is in progress, after one wait of at most `limit`.
     fn is_settled_within(&self, limit: Duration) -> bool {
         let phase = self.phase.lock();
         if *phase != Phase::UnderWay {
@@ -163,7 +163,6 @@ pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Res
     }
 }
 
-/// Returns whether no teardown is in progress.
 pub(crate) fn is_idle() -> bool {
     reaper().is_idle()
 }

@@ -61,7 +61,7 @@ impl ProfiledProgram {
         })
     }
 
-    /// Returns whether the program can still produce samples.
+    /// Returns true if the program can still produce samples.
     pub fn is_profiled(&self) -> bool {
         self.registry.strong_count() > 0
     }
@@ -117,7 +117,7 @@ impl Collector {
         self.profiler.stop()
     }
 
-    /// Returns whether the profiler runs: see [`Profiler::is_running`].
+    /// Returns true if the profiler runs: see [`Profiler::is_running`].
     pub fn is_running(&self) -> bool {
         self.profiler.is_running()
     }

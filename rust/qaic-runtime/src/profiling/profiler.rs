@@ -99,7 +99,6 @@ impl Profiler {
         true
     }
 
-    /// Returns whether the profiler runs.
     pub(crate) fn is_running(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().is_running
     }

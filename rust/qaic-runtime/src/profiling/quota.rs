@@ -79,7 +79,7 @@ impl SampleQuota {
         }
     }
 
-    /// Returns whether every activation has as many samples as the rule requires.
+    /// Returns true if every activation has as many samples as the rule requires.
     pub(crate) fn is_complete(&self) -> bool {
         let count = self.rule.count;
         count.is_some_and(|count| {

@@ -163,7 +163,7 @@ impl Recorder {
         mem::take(&mut state.collected)
     }
 
-    /// Returns whether all samples of the rule are recorded; never true for a rule without a count.
+    /// Returns true if all samples of the rule are recorded; never true for a rule without a count.
     pub(crate) fn is_complete(&self) -> bool {
         self.state.lock().is_complete()
     }
@@ -175,7 +175,7 @@ impl Recorder {
 }
 
 impl Subscription {
-    /// Returns whether this recorder owns the sample.
+    /// Returns true if this recorder owns the sample.
     pub(crate) fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
         Arc::ptr_eq(&self.recorder, recorder)
     }
@@ -197,7 +197,7 @@ impl Subscription {
 }
 
 impl SampleSlot {
-    /// Returns whether the sample keeps the device's stats buffer.
+    /// Returns true if the sample keeps the device's stats buffer.
     pub(crate) fn wants_device(&self) -> bool {
         self.subscription.wants_device
     }

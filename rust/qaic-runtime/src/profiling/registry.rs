@@ -85,7 +85,6 @@ impl SubscriptionRegistry {
         &self.image.network().network_name
     }
 
-    /// Returns whether the program has device statistics.
     pub(crate) fn has_stats(&self) -> bool {
         self.image.network().stats.is_some()
     }
@@ -99,7 +98,7 @@ impl SubscriptionRegistry {
         u32::try_from(self.completed.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether there is a subscription.
+    /// Returns true if there is a subscription.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }

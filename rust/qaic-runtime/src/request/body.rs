@@ -293,7 +293,7 @@ impl Job for Body {
     }
 }
 
-/// Returns whether a user binds the stats buffer to memory of their own.
+/// Returns true if a user binds the stats buffer to memory of their own.
 pub(crate) fn is_stats_bound(bindings: &Bindings, output: Option<usize>) -> bool {
     output.is_some_and(|output| {
         matches!(bindings.outputs.get(output), Some(OutputBinding::Memory(memory)) if !memory.as_slice().is_empty())

@@ -49,7 +49,7 @@ struct BoundState {
 }
 
 impl BoundState {
-    /// Returns whether exactly these `count` buffers are bound, in the shapes that follow from their sizes.
+    /// Returns true if exactly these `count` buffers are bound, in the shapes that follow from their sizes.
     fn is_bound_to(&self, count: usize, mut is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool) -> bool {
         let mut bound = self.buffers.iter().enumerate();
         self.by_size
@@ -69,7 +69,7 @@ struct Announced {
 }
 
 impl Announced {
-    /// Returns whether any dims are announced.
+    /// Returns true if any dims are announced.
     fn is_something(&self) -> bool {
         self.dims.is_some() || self.left_out.iter().any(Option::is_some)
     }

@@ -71,7 +71,7 @@ impl ExecObj {
         self.id.store(id, Ordering::Relaxed);
     }
 
-    /// Returns whether the object's inference is queued or running. On an asynchronous device, an inference ends soon
+    /// Returns true if the object's inference is queued or running. On an asynchronous device, an inference ends soon
     /// after this call, even if no thread waits for it.
     pub fn is_in_flight(&self) -> bool {
         match self.request.state().phase() {
@@ -84,7 +84,7 @@ impl ExecObj {
         }
     }
 
-    /// Returns whether a device is executing the object's inference.
+    /// Returns true if a device is executing the object's inference.
     pub fn is_running(&self) -> bool {
         self.is_in_flight() && matches!(self.request.state().phase(), Phase::Running | Phase::OnDevice)
     }

@@ -450,7 +450,7 @@ impl<'a, R: Record> Records<'a, R> {
         self.bytes.len().checked_div(self.stride).unwrap_or(0)
     }
 
-    /// Returns whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -33,7 +33,7 @@ impl Argument<'_> {
         self.elements()?.checked_mul(self.item_bytes)
     }
 
-    /// Returns whether the elements follow each other in C order.
+    /// Returns true if the elements follow each other in C order.
     pub fn is_contiguous(&self) -> bool {
         let mut step = isize::try_from(self.item_bytes).unwrap_or(isize::MAX);
         for (&dim, &stride) in self.shape.iter().zip(self.strides).rev() {
@@ -62,7 +62,7 @@ impl Argument<'_> {
         usize::try_from(span).ok()
     }
 
-    /// Returns whether the elements have type `dtype`, including their alignment, because kernels need aligned
+    /// Returns true if the elements have type `dtype`, including their alignment, because kernels need aligned
     /// elements.
     pub(crate) fn has_elements_of(&self, dtype: ArrayType) -> bool {
         let (format, _, item_bytes) = dtype.numpy();
@@ -72,14 +72,13 @@ impl Argument<'_> {
             && (self.format == wanted || is_same_integer(self.format, wanted))
     }
 
-    /// Returns whether the array has these dims.
     pub(crate) fn has_dims(&self, dims: &[usize]) -> bool {
         self.shape.len() == dims.len()
             && self.shape.iter().zip(dims).all(|(&found, &dim)| usize::try_from(found) == Ok(dim))
     }
 }
 
-/// Returns whether two formats are the same integer type. C has several names for integers of one size; the caller
+/// Returns true if two formats are the same integer type. C has several names for integers of one size; the caller
 /// has compared the sizes.
 fn is_same_integer(format: &[u8], wanted: &[u8]) -> bool {
     matches!((format, wanted), (b"l" | b"q" | b"i" | b"n", b"q" | b"i") | (b"c", b"b"))

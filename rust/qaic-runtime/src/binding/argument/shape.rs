@@ -50,7 +50,7 @@ impl ShapeError {
 }
 
 impl GivenShape {
-    /// Returns whether the shape omits the tensor.
+    /// Returns true if the shape omits the tensor.
     pub(crate) fn is_left_out(&self) -> bool {
         self.dims.contains(&0)
     }
@@ -181,7 +181,7 @@ impl BindingSpecs {
     }
 }
 
-/// Returns whether the given array has at least the bytes of the tensor.
+/// Returns true if the given array has at least the bytes of the tensor.
 fn has_room(shape: &TensorShape, given: &GivenShape) -> bool {
     given.has_elements_of(shape) && given.bytes().is_some_and(|bytes| shape.bytes <= bytes)
 }

@@ -81,7 +81,7 @@ impl SlicingSpec {
         specs.filter(|(_, cut)| cut.is_some()).map(|(spec, _)| spec.name.as_str())
     }
 
-    /// Returns whether a binding has a window; other bindings are bound whole.
+    /// Returns true if a binding has a window; other bindings are bound whole.
     pub fn cuts(&self, index: usize) -> bool {
         self.cuts.get(index).is_some_and(Option::is_some)
     }

@@ -192,7 +192,7 @@ impl BindingSpecs {
         refused(format!("binding {index} does not exist; the program has {count}, numbered from 0"))
     }
 
-    /// Returns whether the device retains values between inferences.
+    /// Returns true if the device retains values between inferences.
     pub(crate) fn has_state(&self) -> bool {
         self.inputs().iter().any(|spec| spec.retained.is_some())
     }
@@ -275,7 +275,7 @@ impl BindingSpec {
         self.variants.get(variant).unwrap_or(&self.largest)
     }
 
-    /// Returns whether an array fits this input in a combination of shapes without conversion.
+    /// Returns true if an array fits this input in a combination of shapes without conversion.
     pub fn takes(&self, variant: usize, argument: &Argument<'_>) -> bool {
         let shape = self.shape(variant);
         let is_short = || {
@@ -285,7 +285,7 @@ impl BindingSpec {
         self.has_elements(argument) && (argument.has_dims(&shape.dims) || is_short())
     }
 
-    /// Returns whether an array can receive this output in a combination of shapes. The array must have the output's
+    /// Returns true if an array can receive this output in a combination of shapes. The array must have the output's
     /// shape, or the shape of a larger combination; in the latter case the output fills the start of the array.
     pub fn fits_into(&self, variant: usize, argument: &Argument<'_>) -> bool {
         let shape = self.shape(variant);
@@ -297,7 +297,7 @@ impl BindingSpec {
         !argument.is_readonly && self.has_elements(argument) && (argument.has_dims(&shape.dims) || has_room())
     }
 
-    /// Returns whether this output is copied to the host if no array was given for it. `asked` contains the requested
+    /// Returns true if this output is copied to the host if no array was given for it. `asked` contains the requested
     /// names. `is_left_out` returns whether the device provides an input: the next value of such an input is copied
     /// only if its name is requested, so that a cache is not copied in every step.
     pub fn is_delivered(&self, asked: Option<&[String]>, is_left_out: impl Fn(usize) -> bool) -> bool {

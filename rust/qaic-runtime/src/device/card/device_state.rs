@@ -61,7 +61,7 @@ impl DeviceState {
         self.inner.lock().down.clone()
     }
 
-    /// Returns whether the open file must be replaced before any new use.
+    /// Returns true if the open file must be replaced before any new use.
     pub(super) fn needs_reopen(&self) -> bool {
         self.inner.lock().needs_reopen
     }

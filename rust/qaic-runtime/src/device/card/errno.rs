@@ -115,7 +115,7 @@ pub(super) fn not_reset(device: u32, errno: Errno) -> RuntimeError {
     }
 }
 
-/// Returns whether an error of the source of events means only that some events were lost.
+/// Returns true if an error of the source of events means only that some events were lost.
 pub(super) fn are_events_lost(errno: Errno) -> bool {
     errno == Errno::NOBUFS
 }

@@ -416,7 +416,7 @@ impl CardSession {
     }
 }
 
-/// Returns whether the firmware may have carried out the command despite the error.
+/// Returns true if the firmware may have carried out the command despite the error.
 fn is_outcome_unknown(error: &RuntimeError) -> bool {
     !matches!(
         error.detail(),

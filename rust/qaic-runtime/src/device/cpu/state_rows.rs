@@ -95,7 +95,7 @@ impl StateRows {
         self.tensor_bytes.get(number).and_then(|bytes| bytes.get(variant)).copied().unwrap_or(0)
     }
 
-    /// Returns whether the graph computes rows instead of output `output`.
+    /// Returns true if the graph computes rows instead of output `output`.
     pub(super) fn updates(&self, output: usize) -> bool {
         self.is_computed.get(output) == Some(&false)
     }

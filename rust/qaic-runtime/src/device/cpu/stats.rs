@@ -70,7 +70,6 @@ impl Description {
         Some(Self { levels: Levels::of(stats), source: Source::Container(Arc::clone(image)) })
     }
 
-    /// Returns whether operations are measured.
     pub(super) fn measures_ops(&self) -> bool {
         self.levels.op_level >= OPS_LEVEL
     }
@@ -132,12 +131,11 @@ impl ProgramStats {
         })
     }
 
-    /// Returns whether operations are measured.
     pub(super) fn measures_ops(&self) -> bool {
         self.description.measures_ops()
     }
 
-    /// Returns whether this inference must first be repeated without a profile.
+    /// Returns true if this inference must first be repeated without a profile.
     pub(super) fn claim_repeats(&self, variant: usize) -> bool {
         let may_repeat = self.is_repeatable && self.measures_ops() && !self.facts().is_random;
         may_repeat && self.calibration.claim_repeats(variant)

@@ -161,7 +161,7 @@ impl Handshake {
         }
     }
 
-    /// Returns whether all inputs of an inference have arrived, and resets the semaphores that indicate this.
+    /// Returns true if all inputs of an inference have arrived, and resets the semaphores that indicate this.
     pub(super) fn take_arrival(&self, semaphores: &mut Semaphores) -> bool {
         let is_there = self.arrivals.iter().all(|&(number, count)| semaphores.get(number) >= count);
         if is_there {

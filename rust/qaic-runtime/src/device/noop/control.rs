@@ -262,7 +262,7 @@ impl Control {
         if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
     }
 
-    /// Returns whether a fault may affect an execution.
+    /// Returns true if a fault may affect an execution.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }

@@ -31,7 +31,7 @@ impl Control {
         self.queues.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether executions are submitted before they are waited for.
+    /// Returns true if executions are submitted before they are waited for.
     pub(super) fn is_queueing(&self) -> bool {
         self.queues.load(Ordering::Relaxed)
     }

@@ -177,7 +177,7 @@ impl BoundArrays {
         Ok(())
     }
 
-    /// Returns whether the device uses its retained value of an input.
+    /// Returns true if the device uses its retained value of an input.
     pub fn is_left_out(&self, input: usize) -> bool {
         matches!(self.inputs.get(input), Some(Source::Retained))
     }

@@ -131,7 +131,7 @@ impl ArrayTensor {
         }
     }
 
-    /// Returns whether the device stores the tensor in another form than its arrays.
+    /// Returns true if the device stores the tensor in another form than its arrays.
     pub(super) fn has_blocks(&self) -> bool {
         self.columns.is_some()
     }

@@ -182,7 +182,7 @@ impl Bindings {
         let _ = check(self.graph.engine.api(), status);
     }
 
-    /// Returns whether the start and end of executions are recorded, which costs two clock reads.
+    /// Returns true if the start and end of executions are recorded, which costs two clock reads.
     pub(in crate::device::cpu) fn is_timed(&self) -> bool {
         self.is_timed
     }

@@ -294,7 +294,7 @@ impl Drop for Graph {
     }
 }
 
-/// Returns whether this processor adds products of u8 and s8 in 16 bits, which saturates. The engine then uses slower
+/// Returns true if this processor adds products of u8 and s8 in 16 bits, which saturates. The engine then uses slower
 /// kernels that do not saturate. On processors with VNNI, these kernels would only be slower.
 fn int8_products_saturate() -> bool {
     #[cfg(target_arch = "x86_64")]

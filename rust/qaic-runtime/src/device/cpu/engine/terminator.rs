@@ -66,7 +66,7 @@ impl Terminator {
         self.is_final.load(Ordering::Acquire)
     }
 
-    /// Returns whether a stop was requested since the last clear. Clears the request unless it was final.
+    /// Returns true if a stop was requested since the last clear. Clears the request unless it was final.
     pub(super) fn take(&self) -> bool {
         let _change = self.change.lock();
         if self.is_final.load(Ordering::Acquire) {
