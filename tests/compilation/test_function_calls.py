@@ -191,3 +191,39 @@ def test_results_that_calls_leave_out_are_counted_before_they_are_written():
     )
     with pytest.raises(CompileError, match="more than 1000000 nodes or results"):
         check_functions(model)
+
+
+def of_sets(model_set, function_set, body, main="y = Tanh (z)"):
+    own = "" if function_set is None else f'"" : {function_set}'
+    return parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : {model_set}, "local" : 1]>\n'
+        f"g (float[2, 3] x) => (float[2, 3] y) {{ z = local.f (x) {main} }}\n"
+        f'<domain: "local", opset_import: [{own}]>\nf (x) => (y) {{ {body} }}'
+    )
+
+
+@pytest.mark.parametrize("precision", OPTIONS)
+@pytest.mark.parametrize("sets", [(17, 13), (14, 17), (17, 18), (17, None)])
+def test_functions_of_another_operator_set_mean_the_same(sets, precision):
+    options, tolerance = OPTIONS[precision]
+    body = "y = Mish (x)" if sets == (17, 18) else "y = Sigmoid (x)"
+    x = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
+    expected = np.tanh(x * np.tanh(np.log1p(np.exp(x))) if sets == (17, 18) else 1 / (1 + np.exp(-x)))
+    with qaic.Session(of_sets(*sets, body).SerializeToString(), **options) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("sets", "body", "main", "found"),
+    [
+        ((17, 11), "y = Softmax <axis = 0> (x)", "y = Tanh (z)", "Softmax of version 11 (function 'f')"),
+        ((17, 18), "y = Mish (x)", "y = ReduceMax <axes = [1]> (z)", "Mish of version 18 (function 'f')"),
+    ],
+)
+@pytest.mark.parametrize("precision", OPTIONS)
+def test_operators_that_change_between_the_sets_are_named(sets, body, main, found, precision):
+    with pytest.raises(CompileError) as refused:
+        qaic.Session(of_sets(*sets, body, main).SerializeToString(), **OPTIONS[precision][0])
+    assert found in str(refused.value)
+    assert f"functions in version {sets[0]}" in str(refused.value)
+    assert "one opset_version" in str(refused.value)

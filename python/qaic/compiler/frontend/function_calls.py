@@ -12,10 +12,11 @@ from typing import Final
 import onnx
 from onnx import defs
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.graph_edits import clone, import_opset
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import standard
 
 #: domains of operators that the engine has and onnx does not describe
@@ -35,11 +36,13 @@ def normalize_functions(model: onnx.ModelProto) -> None:
 
     A call gets all results, and attributes with a default that it omits. A call that omits an attribute
     without a default calls a copy of the function without that attribute. Functions leave the domains of the
-    engine. The model imports the operator sets of its functions, except the standard one. Functions must not
-    call themselves. Raises CompileError if a call omits an attribute that the function cannot do without.
+    engine. The model imports the operator sets of its functions, and all use one version of the standard set.
+    Functions must not call themselves. Raises CompileError if a call omits an attribute that the function
+    cannot do without, or if operators mean something else in another version.
     """
     if not model.functions:
         return
+    _share_standard_set(model)
     _leave_domains_of_the_engine(model)
     for function in model.functions:
         for entry in function.opset_import:
@@ -52,6 +55,52 @@ def _bodies(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]
     yield model.graph.node
     for function in model.functions:
         yield function.node
+
+
+def _share_standard_set(model: onnx.ModelProto) -> None:
+    """Write model and functions in one version of the standard set in which their operators stay the same."""
+    own = {function_key(f.domain, f.name, f.overload) for f in model.functions}
+    given = standard_version(model)
+    owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
+    used: dict[tuple[str, int], str] = {}
+    for owner in owners:
+        name = "the model" if isinstance(owner, onnx.ModelProto) else f"function {owner.name!r}"
+        nodes = owner.graph.node if isinstance(owner, onnx.ModelProto) else owner.node
+        if all(entry.domain not in STANDARD_DOMAINS for entry in owner.opset_import):
+            import_opset(owner, "", given)
+        for node in all_nodes(nodes):
+            if standard(node, node.op_type) and function_key("", node.op_type, node.overload) not in own:
+                used.setdefault((node.op_type, standard_version(owner)), name)
+    versions = {given, *map(standard_version, model.functions)}
+    changed = {
+        shared: [
+            f"{op_type} of version {version} ({name})"
+            for (op_type, version), name in used.items()
+            if version != shared and _since(op_type, version) != _since(op_type, shared)
+        ]
+        for shared in sorted(versions, key=lambda version: (version != given, version))
+    }
+    shared = next((version for version, others in changed.items() if not others), given)
+    if changed[shared]:
+        raise refuse(
+            "functions of the model",
+            code="unsupported_opset",
+            found=f"operators that version {given} of ai.onnx changes: {listing(changed[shared])}",
+            expected=f"functions in version {given}, as the model",
+            fix="export model and functions with one opset_version, or export the model without functions",
+        )
+    for owner in owners:
+        for entry in owner.opset_import:
+            if entry.domain in STANDARD_DOMAINS:
+                entry.version = shared
+
+
+def _since(op_type: str, version: int) -> int:
+    """Return the version in which an operator got the form that it has in a version; 0 if it has none."""
+    try:
+        return int(defs.get_schema(op_type, version, "").since_version)
+    except defs.SchemaError:
+        return 0
 
 
 def _leave_domains_of_the_engine(model: onnx.ModelProto) -> None:

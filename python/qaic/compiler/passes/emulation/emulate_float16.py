@@ -27,7 +27,7 @@ from qaic.compiler.ir.constants.propagation import (
 )
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
+from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, FLOAT16, FLOATS, type_name
 from qaic.compiler.ir.graph_edits import (
     clone_unnamed,
     register_initializer,
@@ -61,16 +61,13 @@ from qaic.compiler.passes.emulation.computed_constants import (
     may_exceed,
     note_computed,
 )
-from qaic.compiler.passes.emulation.integer_sums import IntegerSums
+from qaic.compiler.passes.emulation.integer_sums import ROUNDED, IntegerSums
 from qaic.options.table import CompileOptions
 
 _FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 
 #: the first operator set with Where, which clipping needs
 _WHERE: Final = 9
-
-#: element types whose values are rounded; float64 is treated as float32
-ROUNDED: Final = frozenset({FLOAT, DOUBLE})
 
 
 @dataclass(slots=True)
@@ -126,7 +123,7 @@ class Float16Emulator:
         self.fresh = FreshNames(model.graph)
         self.uses = uses(model.graph)
         self.preserved = value_preserving_inputs(self.types)
-        self.sums = IntegerSums(model.graph, self.types, decided, self.weights.keys())
+        self.sums = IntegerSums(model, self.types, self.shapes, decided, self.weights)
         self.constants = ConstantClasses()
         #: computed constants that may exceed float16, if these are clipped
         self.beyond: set[str] = set()
@@ -144,7 +141,7 @@ class Float16Emulator:
                 self.model.graph, self.constants.folded, lambda node: self.preserved(node, FLOAT16)
             )
         self._graph(self.model.graph, None, None)
-        self.sums.report()
+        self.sums.report(self.overflows.readers.keys())
 
     def _classify(self, graph: onnx.GraphProto, constants: Collection[str]) -> None:
         """Find the constant values of a graph and of nested graphs, given those of outer graphs."""

@@ -1,130 +1,248 @@
-"""Sums of integer products on their way to float16: they stay float32 until they are scaled.
+"""Integers on their way to float16: they stay float32 until they are scaled.
 
 A dynamically quantized product casts its int32 sums to float and multiplies them by the scales of its
 operands. The sums are far beyond float16, whose largest number is 65504, and the scales are below its normal
-numbers. Only the product fits.
+numbers. Only the product fits. The same holds for other integers that are scaled: counts, positions, sizes.
 """
 
+import math
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import all_graphs, usages
+from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX
+from qaic.compiler.ir.constants.propagation import node_key, node_label, split_constants
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.elem_types import BOOL, DOUBLE, FLOAT, FLOAT16, INT8, INT16, INT32, INT64, UINT8, UINT16
+from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs, usages
 from qaic.compiler.ir.precision import Classification, PrecisionClass
-from qaic.compiler.ir.precision_ops import parameter_outputs, standard
-
-#: operators that sum integers
-_SUMMING: Final = ("ConvInteger", "MatMulInteger", "ReduceSum", "MatMul")
-#: operators that keep a sum of integers
-_PASSING: Final = (
-    *(
-        *("Add", "Concat", "Expand", "Flatten", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Sub"),
-        *("Transpose",),
-    ),
-    "Unsqueeze",
+from qaic.compiler.ir.precision_ops import (
+    SHAPE_READERS,
+    parameter_inputs,
+    parameter_outputs,
+    selected_inputs,
+    standard,
 )
-#: operators that apply a scale
+from qaic.compiler.passes.legalize.guard_nodes import constant_reader
+
+#: operators that make larger integers by a factor that their operands do not show
+_GROWING: Final = (
+    *("BitShift", "ConvInteger", "CumProd", "Einsum", "Gemm", "MatMul", "MatMulInteger", "Pow"),
+    *("ReduceProd", "ReduceSumSquare"),
+)
+#: operators whose results are positions in an operand
+_INDEXING: Final = ("ArgMax", "ArgMin", "NonZero", "TopK", "Unique")
+_CASTING: Final = ("Cast", "CastLike")
 _SCALING: Final = ("Div", "Mul")
-#: operators that keep a scale or a sum
-_MOVING: Final = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-#: ONNX numbers of int32, int64 and uint32
-_SUM_TYPES: Final = frozenset({6, 7, 12})
+_ADDING: Final = ("Add", "Sub")
+
+#: integer type -> its largest magnitude
+_LARGEST: Final = {
+    BOOL: 1,
+    INT8: 128,
+    UINT8: 255,
+    INT16: 1 << 15,
+    UINT16: (1 << 16) - 1,
+    **dict.fromkeys((INT32, INT64, 12, 13), math.inf),
+}
+#: element types whose values are rounded; float64 is treated as float32
+ROUNDED: Final = frozenset({FLOAT, DOUBLE})
+#: limit of an integer that comes from outside: it may be larger, so it stays float32, but nobody is warned
+_GIVEN: Final = FLOAT16_MAX
+#: limit of a float that is a scale
+_SCALE: Final = 0.0
 
 
 class IntegerSums:
-    """Finds the nodes between integer products and their scaled results.
+    """Finds the nodes between large integers and their scaled values.
 
-    Nested graphs are looked into. `constants` are weights next to the graph.
+    Nested graphs are looked into. `weights` are next to the graph; a dim of `shapes` is -1 where it differs.
     """
 
     def __init__(
         self,
-        graph: onnx.GraphProto,
+        model: onnx.ModelProto,
         types: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
         decided: Classification,
-        constants: Collection[str],
+        weights: Mapping[str, Weight],
     ) -> None:
-        self._types = types
-        self._decided = decided
+        self._types, self._shapes, self._decided = types, shapes, decided
+        self._constant = constant_reader(model, weights)
+        #: largest magnitude of integers
+        self._integers: dict[str, float] = {}
+        #: largest magnitude of integers that were cast to float, and of what is made of them
+        self._floats: dict[str, float] = {}
         #: nodes that read their floats unrounded
         self.scaling: set[str] = set()
         #: nodes whose results are not rounded
         self.unrounded: set[str] = set()
-        #: casts of sums that no scale follows
-        self.rounded: list[str] = []
-        if any(standard(node, *_SUMMING) for current in all_graphs(graph) for node in current.node):
-            for current in all_graphs(graph):
-                self._search(current, {*constants, *(tensor.name for tensor in graph.initializer)})
+        #: sums that become float16 without a scale -> what reads them
+        self.rounded: dict[str, str] = {}
+        nodes = list(all_nodes(model.graph.node))
+        if any(self._is_cast(node) or parameter_outputs(node) for node in nodes):
+            self._readers = usages(nodes)
+            self._outputs = {value.name for graph in all_graphs(model.graph) for value in graph.output}
+            self._search(model.graph, weights.keys())
+            self._find_rounded(nodes)
 
-    def _search(self, graph: onnx.GraphProto, outer: set[str]) -> None:
-        constants = outer | {tensor.name for tensor in graph.initializer}
-        readers = usages(graph.node)
-        outputs = {value.name for value in graph.output}
-        sums: set[str] = set()
-        wide: set[str] = set()
-        steps: set[str] = set()
+    def _is_cast(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node makes floats of integers that float16 may not have."""
+        return (
+            standard(node, *_CASTING)
+            and _LARGEST.get(self._types.get(node.input[0], 0), 0) > _GIVEN
+            and self._types.get(node.output[0]) in ROUNDED
+        )
+
+    def _is_float16(self, node: onnx.NodeProto) -> bool:
+        key = node_key(node)
+        return self._decided.classes.get(key) is PrecisionClass.FP16 and key in self._decided.requested
+
+    def _search(self, graph: onnx.GraphProto, outer: Collection[str]) -> None:
+        constants, folded = split_constants(graph, outer)
+        keys = {node_key(node) for node in folded}
         for node in graph.node:
-            result = node.output[0] if node.output else ""
-            is_integer = self._types.get(result, 0) in _SUM_TYPES
-            if is_integer and (
-                standard(node, *_SUMMING) or (standard(node, *_PASSING) and sums.intersection(node.input))
-            ):
-                sums.add(result)
-                continue
-            steps.update(
-                node.output[position] for position in parameter_outputs(node) if position < len(node.output)
+            for inner in subgraphs(node):
+                self._search(inner, constants)
+            # The values of a Constant are read when they are asked for.
+            for name in node.output if node.input else ():
+                if self._types.get(name, 0) in _LARGEST:
+                    self._integers[name] = min(self._integer_limit(node), _LARGEST[self._types[name]])
+            self._floats.update(
+                (node.output[position], _SCALE)
+                for position in parameter_outputs(node)
+                if position < len(node.output)
             )
-            chosen = self._decided.classes.get(node_key(node))
-            if chosen is not PrecisionClass.FP16 or node_key(node) not in self._decided.requested:
+            limit = self._float_limit(node, constants)
+            # The limit of a constant is exact.
+            if limit is None or (node_key(node) in keys and limit <= _GIVEN):
                 continue
-            made = self._kind_of_result(node, sums, wide, steps, constants)
-            if made is None:
+            self._floats.update((name, limit) for name in node.output if self._types.get(name) in ROUNDED)
+            if not self._is_float16(node):
                 continue
-            following = readers.get(result, [])
-            is_scaled_later = (
-                result not in outputs
-                and bool(following)
-                and all(standard(reader, *_SCALING, *_MOVING) for reader, _ in following)
-            )
-            if node.op_type != "Cast":
+            if not self._is_cast(node):
                 self.scaling.add(node_key(node))
-            if is_scaled_later:
+            following = [reader for name in node.output for reader, _ in self._readers.get(name, ())]
+            if self._outputs.isdisjoint(node.output) and any(
+                # The scales of sums may be computed later.
+                (limit > _GIVEN and self._may_scale(reader))
+                or self._float_limit(reader, constants) is not None
+                or not self._is_float16(reader)
+                for reader in following
+            ):
                 self.unrounded.add(node_key(node))
-                made.add(result)
-            elif standard(node, *_MOVING) and made is wide:
-                self.rounded.append(result)
 
-    def _kind_of_result(
-        self, node: onnx.NodeProto, sums: set[str], wide: set[str], steps: set[str], constants: set[str]
-    ) -> set[str] | None:
-        """Return the set for the result of a node; None if it is neither a sum nor a scale."""
-        read = set(filter(None, node.input))
-        if standard(node, *_MOVING):
-            if node.op_type == "Cast" and (
-                node.input[0] not in sums or self._types.get(node.output[0]) != FLOAT
+    @staticmethod
+    def _may_scale(node: onnx.NodeProto) -> bool:
+        """Return whether a node of this kind can read unrounded values."""
+        return standard(node, *_SCALING, *_ADDING, *_CASTING) or selected_inputs(node, FLOAT16) is not None
+
+    def _integer_limit(self, node: onnx.NodeProto) -> float:
+        """Return the largest magnitude of the integers that a node makes."""
+        limits = [self._limit_of(name) for name in node.input]
+        limits += [self._limit_of(value.name) for graph in subgraphs(node) for value in graph.output]
+        sizes = self._shapes.get(node.input[0] if node.input else "", (-1,))
+        known = _GIVEN if -1 in sizes else 0.0
+        if standard(node, "Shape", *_INDEXING):
+            return max(known, *sizes, 0)
+        if standard(node, "Size"):
+            return known or math.prod(sizes)
+        if standard(node, *_ADDING, "Sum"):
+            return sum(limits)
+        if standard(node, "Mul"):
+            return math.prod(limits)
+        if standard(node, "CumSum"):
+            return math.inf if known else limits[0] * max(sizes, default=1)
+        if standard(node, "ReduceL1", "ReduceSum"):
+            kept = math.prod(self._shapes.get(node.output[0], ()))
+            return math.inf if known else limits[0] * math.prod(sizes) / max(kept, 1)
+        if standard(node, *_GROWING):
+            return math.inf
+        picked = selected_inputs(node, FLOAT16)
+        positions = range(len(limits)) if picked is None else (at for at in picked if at < len(limits))
+        return max((limits[at] for at in positions), default=_GIVEN)
+
+    def _limit_of(self, name: str) -> float:
+        if name in self._floats:
+            return max(self._floats[name], _GIVEN)
+        if name not in self._integers:
+            values = self._constant(name) if self._types.get(name, 0) in _LARGEST else None
+            given = min(_GIVEN, _LARGEST.get(self._types.get(name, 0), _GIVEN))
+            self._integers[name] = given if values is None else _magnitude(values)
+        return self._integers[name]
+
+    def _float_limit(self, node: onnx.NodeProto, constants: Collection[str]) -> float | None:
+        """Return the limit of the result of a node that may read unrounded values; None for other nodes."""
+        if self._is_cast(node):
+            limit = self._limit_of(node.input[0])
+            return limit if limit >= _GIVEN else None
+        limits = [self._floats[name] for name in node.input if name in self._floats]
+        if not limits:
+            return None
+        if standard(node, *_SCALING):
+            others = [at for at, name in enumerate(node.input) if name not in self._floats]
+            if not all(self._is_scale(node, at, constants) for at in others):
+                return None
+            if not any(limits):
+                return _SCALE
+            return _GIVEN if others or _SCALE in limits or node.op_type == "Div" else math.inf
+        picked = (0, 1) if standard(node, *_ADDING) else selected_inputs(node, FLOAT16)
+        if standard(node, *_CASTING):
+            picked = (0,)
+        names = [node.input[at] for at in picked or () if at < len(node.input) and node.input[at]]
+        if self._floats.keys().isdisjoint(names):
+            return None
+        for name in names:
+            if name not in self._floats and (
+                name not in constants or _magnitude(self._constant(name)) > FLOAT16_MAX
             ):
                 return None
-            if node.input[0] in sums or node.input[0] in wide:
-                return wide
-            return steps if node.input[0] in steps else None
-        if not standard(node, *_SCALING) or not read <= wide | steps | constants:
-            return None
-        if read & wide:
-            return wide
-        return steps if read & steps else None
+        return max(self._floats[name] for name in names if name in self._floats)
 
-    def report(self) -> None:
-        """Warn about sums that become float16 before a scale is applied."""
-        if self.rounded:
+    def _is_scale(self, node: onnx.NodeProto, at: int, constants: Collection[str]) -> bool:
+        """Return whether a factor or divisor is a constant that makes smaller, or one for many elements."""
+        name = node.input[at]
+        values = self._constant(name)
+        if node.op_type == "Div" and at == 0:
+            return _magnitude(values) <= FLOAT16_MAX
+        if values is not None:
+            sizes = np.abs(values)
+            return bool((sizes >= 1).all() if node.op_type == "Div" else (sizes <= 1).all())
+        shape, result = self._shapes.get(name, (-1,)), self._shapes.get(node.output[0], (-1,))
+        is_shared = -1 not in (*shape, *result) and shape != result
+        return name in constants or is_shared or {*shape} <= {1}
+
+    def _find_rounded(self, nodes: list[onnx.NodeProto]) -> None:
+        large = {name for name, limit in self._floats.items() if limit > _GIVEN}
+        self.rounded.update((name, "an output") for name in sorted(large & self._outputs))
+        for node in nodes:
+            if not large or node_key(node) in self.scaling or not self._is_float16(node):
+                continue
+            for at, name in enumerate(node.input):
+                if name in large and at not in parameter_inputs(node) and not standard(node, *SHAPE_READERS):
+                    self.rounded.setdefault(name, node_label(node))
+
+    def report(self, known: Collection[str]) -> None:
+        """Warn about integers that become float16 before a scale is applied; other warnings name `known`."""
+        rounded = {name: reader for name, reader in self.rounded.items() if name not in known}
+        if rounded:
+            readers = listing(list(dict.fromkeys(rounded.values())))
             warn(
                 "float16.integer_sums",
-                "float16: sums of integer products become float16 without a scale, and those beyond 65504 "
-                f"become infinite: {listing(sorted(self.rounded))}; node_precision_info_file keeps them in "
-                "float32",
-                nodes=sorted(self.rounded),
+                "float16: computed integers become float16 without a scale, and those beyond 65504 become "
+                f"infinite: {listing(list(rounded))}, read by {readers}; node_precision_info_file keeps "
+                "these values and the nodes that read them in float32",
+                nodes=list(rounded),
             )
+
+
+def _magnitude(values: npt.NDArray[Any] | None) -> float:
+    """Return the largest magnitude of a constant; 0 if it is not known or empty."""
+    return (
+        float(np.abs(np.asarray(values, np.float64)).max()) if values is not None and np.size(values) else 0.0
+    )
