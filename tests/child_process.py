@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -65,16 +66,19 @@ def run_script(source, *arguments, device=None):
     return done
 
 
-def interrupted(call):
+def interrupted(call, *, when=lambda: True):
     """Call on the main thread while a second thread sends SIGINT; returns how the call ended.
 
     The second thread gets the GIL only when the main thread waits inside the call, because nothing takes the
-    GIL away; so the signal always meets the call. The call must be one that does not end without the signal.
+    GIL away; so the signal always meets the call, but perhaps before the device does. In that case, `when`
+    returns true once the device has the call. The call must be one that does not end without the signal.
     """
     go = threading.Event()
 
     def interrupt():
         go.wait()
+        while not when():
+            time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
 
     sys.setswitchinterval(1000)
