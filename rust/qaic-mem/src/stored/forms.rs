@@ -1,8 +1,11 @@
 //! The storage formats of weights and caches, and a reader for each.
 
+// Inlined functions are compiled for the same instructions as their caller.
+#![allow(clippy::inline_always)]
+
 use std::ops::Range;
 
-use super::simd::{LANES, MX_BYTES, MX_FACTORS, MXINT8_BYTES, Simd, Task, run};
+use super::simd::{LANES, MX_BYTES, MX_FACTORS, MXINT8_BYTES, Simd, Task, ZEROS, run};
 use super::{StoredError, TILE_ROWS, UNIT};
 use crate::convert::Isa;
 
@@ -135,7 +138,7 @@ impl Layout {
 #[derive(Clone, Copy, Debug)]
 pub struct StoredRows<'a> {
     form: Form,
-    together: usize,
+    layout: Layout,
     rows: usize,
     len: usize,
     codes: &'a [u8],
@@ -170,12 +173,11 @@ impl<'a> StoredRows<'a> {
             });
         }
         let units = len.div_ceil(UNIT);
-        let together = layout.together();
-        let held = rows.next_multiple_of(together);
+        let held = rows.next_multiple_of(layout.together());
         let (codes, rest) = bytes.split_at(units * form.unit_bytes() * held);
         let (scales, zeros) = rest.split_at(4 * form.groups(units).unwrap_or(0) * held);
         let (scales, _) = scales.as_chunks::<4>();
-        Ok(Self { form, together, rows, len, codes, scales, zeros })
+        Ok(Self { form, layout, rows, len, codes, scales, zeros })
     }
 
     /// Number of rows, which are the columns of a product.
@@ -208,182 +210,177 @@ impl<'a> StoredRows<'a> {
     }
 }
 
-/// One stored row, unit by unit.
-pub(super) trait Row: Copy {
+/// The interleaved rows of a tile, unit by unit. A row is named by its index in the tile.
+pub(super) trait Tile: Copy {
     /// Values that the units of a group share.
     type Factors<S: Simd>: Copy;
-    /// Returns a range of the row's units.
+    /// Returns a range of the units.
     fn part(self, units: Range<usize>) -> Self;
     /// Number of units of a group, a power of two.
-    fn group_units(self) -> usize;
+    #[inline(always)]
+    fn group_units(self) -> usize {
+        usize::MAX / 2 + 1
+    }
     /// Reads the shared values of a unit's group.
-    fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
+    fn factors<S: Simd>(self, simd: S, index: usize, row: usize) -> Self::Factors<S>;
     /// Prefetches the memory [`AHEAD`] bytes after a unit. Does nothing for forms that become slower with prefetches.
-    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn prefetch<S: Simd>(self, _: S, _: usize) {}
     /// Decodes a unit, without the factor of [`Self::scaled`].
-    fn unit<S: Simd>(self, simd: S, index: usize, factors: Self::Factors<S>) -> [S::V; 2];
+    fn unit<S: Simd>(self, simd: S, index: usize, row: usize, factors: Self::Factors<S>) -> [S::V; 2];
     /// Multiplies the numbers of a unit by their common power of two.
-    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn scaled<S: Simd>(_: S, numbers: S::V, _: Self::Factors<S>) -> S::V {
         numbers
     }
     /// Adds a sum of products with the unit's numbers to `total`, multiplied by the common factor.
-    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn add_scaled<S: Simd>(simd: S, sum: S::V, _: Self::Factors<S>, total: S::V) -> S::V {
         simd.add(total, sum)
     }
 }
 
-/// A task that is compiled separately for each storage format.
-pub(super) trait RowsTask {
-    /// Runs the task; `row` returns a row of the matrix.
-    fn run<S: Simd, R: Row>(self, simd: S, row: impl Fn(usize) -> R);
+/// A task that is compiled separately for each storage format and layout.
+pub(super) trait TilesTask {
+    /// Runs the task; `tile` returns a tile of `TOGETHER` rows.
+    fn run<S: Simd, T: Tile, const TOGETHER: usize>(self, simd: S, tile: impl Fn(usize) -> T);
 }
 
 impl StoredRows<'_> {
-    /// Runs a task with the reader of this format.
-    #[allow(clippy::inline_always)] // inlined into functions with target features
+    /// Runs a task with the reader of this format and layout.
     #[inline(always)]
-    pub(super) fn with<S: Simd>(&self, simd: S, task: impl RowsTask) {
-        match self.form {
-            Form::Float32 => task.run(simd, |row| Float32Row(self.units_of(row))),
-            Form::Float16 => task.run(simd, |row| Float16Row(self.units_of(row))),
-            Form::Bfloat16 => task.run(simd, |row| Bfloat16Row(self.units_of(row))),
-            Form::Mxfp6 => task.run(simd, |row| Mxfp6Row(self.units_of(row))),
-            Form::Mxint8 => task.run(simd, |row| Mxint8Row(self.units_of(row))),
-            Form::Int8 { .. } => task.run(simd, |row| Int8Row(self.units_of(row), self.groups_of(row))),
-            Form::Uint4 { .. } => task.run(simd, |row| Uint4Row(self.units_of(row), self.groups_of(row))),
+    pub(super) fn with<S: Simd>(&self, simd: S, task: impl TilesTask) {
+        match self.layout {
+            Layout::Rows => self.with_tiles::<S, 1>(simd, task),
+            Layout::Tiles => self.with_tiles::<S, TILE_ROWS>(simd, task),
         }
     }
 
-    fn units_of<const N: usize>(&self, row: usize) -> Units<'_, N> {
-        let (units, _) = self.codes.as_chunks::<N>();
-        Units { units: units.get(self.first(row, self.units())..).unwrap_or_default(), step: self.together }
+    #[inline(always)]
+    fn with_tiles<S: Simd, const TOGETHER: usize>(&self, simd: S, task: impl TilesTask) {
+        macro_rules! run {
+            ($tile:ident $(, $groups:ident)?) => {
+                task.run::<S, $tile<'_, TOGETHER>, TOGETHER>(simd, |tile| {
+                    $tile(self.units_of(tile) $(, self.$groups(tile))?)
+                })
+            };
+        }
+        match self.form {
+            Form::Float32 => run!(Float32Tile),
+            Form::Float16 => run!(Float16Tile),
+            Form::Bfloat16 => run!(Bfloat16Tile),
+            Form::Mxfp6 => run!(Mxfp6Tile),
+            Form::Mxint8 => run!(Mxint8Tile),
+            Form::Int8 { .. } => run!(Int8Tile, groups_of),
+            Form::Uint4 { .. } => run!(Uint4Tile, groups_of),
+        }
     }
 
-    fn groups_of(&self, row: usize) -> Groups<'_> {
-        let first = self.first(row, self.form.groups(self.units()).unwrap_or(0));
+    fn units_of<const N: usize, const TOGETHER: usize>(&self, tile: usize) -> Units<'_, N, TOGETHER> {
+        let (units, _) = self.codes.as_chunks::<N>();
+        Units(part_of(units, tile, self.units()))
+    }
+
+    fn groups_of<const TOGETHER: usize>(&self, tile: usize) -> Groups<'_, TOGETHER> {
+        let count = self.form.groups(self.units()).unwrap_or(0);
         let shift = match self.form {
             Form::Int8 { group } | Form::Uint4 { group } if group != 0 => (group / UNIT).trailing_zeros(),
             // One group, regardless of the length of the row.
             _ => usize::BITS - 1,
         };
-        Groups {
-            scales: self.scales.get(first..).unwrap_or_default(),
-            zeros: self.zeros.get(first..).unwrap_or_default(),
-            step: self.together,
-            first: 0,
-            shift,
-        }
+        let (scales, zeros) = (part_of(self.scales, tile, count), part_of(self.zeros, tile, count));
+        Groups { scales, zeros, first: 0, shift }
     }
+}
 
-    /// Index of a row's first element, if each row has `count` elements.
-    const fn first(&self, row: usize, count: usize) -> usize {
-        let (tile, at) = (row / self.together, row % self.together);
-        tile * self.together * count + at
-    }
+/// Returns the part of a tile if each of its rows has `count` elements.
+fn part_of<T, const TOGETHER: usize>(elements: &[T], tile: usize, count: usize) -> &[[T; TOGETHER]] {
+    let (elements, _) = elements.as_chunks::<TOGETHER>();
+    elements.get(tile * count..(tile + 1) * count).unwrap_or_default()
 }
 
 #[derive(Clone, Copy)]
-struct Units<'a, const N: usize> {
-    // Starts at the first unit.
-    units: &'a [[u8; N]],
-    // Distance to the next unit.
-    step: usize,
-}
+struct Units<'a, const N: usize, const TOGETHER: usize>(&'a [[[u8; N]; TOGETHER]]);
 
-#[allow(clippy::inline_always)] // inlined into functions with target features
-impl<'a, const N: usize> Units<'a, N> {
+impl<'a, const N: usize, const TOGETHER: usize> Units<'a, N, TOGETHER> {
     #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {
-        let behind = units.end.saturating_sub(1) * self.step + 1;
-        Self { units: self.units.get(units.start * self.step..behind).unwrap_or_default(), ..self }
+        Self(self.0.get(units).unwrap_or_default())
     }
 
     #[inline(always)]
-    fn at(self, index: usize) -> &'a [u8; N] {
-        &self.units[index * self.step]
+    fn at(self, index: usize, row: usize) -> &'a [u8; N] {
+        &self.0[index][row]
     }
 
     #[inline(always)]
     fn prefetch<S: Simd>(self, simd: S, index: usize) {
-        let ahead = self.at(index).as_ptr().wrapping_add(AHEAD);
-        for line in 0..(TILE_ROWS * N).div_ceil(LINE) {
+        let ahead = self.0[index].as_ptr().cast::<u8>().wrapping_add(AHEAD);
+        for line in 0..(TOGETHER * N).div_ceil(LINE) {
             simd.prefetch(ahead.wrapping_add(line * LINE));
         }
     }
 }
 
 #[derive(Clone, Copy)]
-struct Float32Row<'a>(Units<'a, { 4 * UNIT }>);
+struct Float32Tile<'a, const TOGETHER: usize>(Units<'a, { 4 * UNIT }, TOGETHER>);
 #[derive(Clone, Copy)]
-struct Float16Row<'a>(Units<'a, { 2 * UNIT }>);
+struct Float16Tile<'a, const TOGETHER: usize>(Units<'a, { 2 * UNIT }, TOGETHER>);
 #[derive(Clone, Copy)]
-struct Bfloat16Row<'a>(Units<'a, { 2 * UNIT }>);
+struct Bfloat16Tile<'a, const TOGETHER: usize>(Units<'a, { 2 * UNIT }, TOGETHER>);
 #[derive(Clone, Copy)]
-struct Mxfp6Row<'a>(Units<'a, MX_BYTES>);
+struct Mxfp6Tile<'a, const TOGETHER: usize>(Units<'a, MX_BYTES, TOGETHER>);
 #[derive(Clone, Copy)]
-struct Mxint8Row<'a>(Units<'a, MXINT8_BYTES>);
+struct Mxint8Tile<'a, const TOGETHER: usize>(Units<'a, MXINT8_BYTES, TOGETHER>);
 #[derive(Clone, Copy)]
-struct Int8Row<'a>(Units<'a, UNIT>, Groups<'a>);
+struct Int8Tile<'a, const TOGETHER: usize>(Units<'a, UNIT, TOGETHER>, Groups<'a, TOGETHER>);
 #[derive(Clone, Copy)]
-struct Uint4Row<'a>(Units<'a, { UNIT / 2 }>, Groups<'a>);
-/// A row of float32 numbers, which need no decoding.
+struct Uint4Tile<'a, const TOGETHER: usize>(Units<'a, { UNIT / 2 }, TOGETHER>, Groups<'a, TOGETHER>);
+/// Rows of float32 numbers, which need no decoding.
 #[derive(Clone, Copy)]
-pub(super) struct PlainRow<'a>(pub(super) &'a [[f32; UNIT]]);
+pub(super) struct PlainTile<'a, const ROWS: usize>(pub(super) [&'a [[f32; UNIT]]; ROWS]);
 
-/// Scales and zero points of a row.
+/// Scales and zero points of a tile.
 #[derive(Clone, Copy)]
-struct Groups<'a> {
-    // Starts at the scales of the first group.
-    scales: &'a [[u8; 4]],
-    zeros: &'a [u8],
-    // Distance to the next group.
-    step: usize,
+struct Groups<'a, const TOGETHER: usize> {
+    scales: &'a [[[u8; 4]; TOGETHER]],
+    zeros: &'a [[u8; TOGETHER]],
     // Index of the first unit.
     first: usize,
     // Binary logarithm of the number of units in a group.
     shift: u32,
 }
 
-impl Groups<'_> {
+impl<const TOGETHER: usize> Groups<'_, TOGETHER> {
     fn from(self, first: usize) -> Self {
         Self { first: self.first + first, ..self }
     }
 
     /// Number of units of a group, or the maximum number of units in a row.
-    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn units(self) -> usize {
         1 << self.shift
     }
 
-    /// Zero point and scale of a unit.
-    #[allow(clippy::inline_always)] // inlined into functions with target features
+    /// Zero point, as one of [`ZEROS`], and scale of a unit.
     #[inline(always)]
-    fn factors<S: Simd>(self, simd: S, index: usize) -> [S::V; 2] {
-        let group = ((self.first + index) >> self.shift) * self.step;
-        let zero = f32::from(self.zeros[group].cast_signed());
-        [simd.splat(zero), simd.splat(f32::from_le_bytes(self.scales[group]))]
+    fn factors<S: Simd>(self, simd: S, index: usize, row: usize) -> [S::V; 2] {
+        let group = (self.first + index) >> self.shift;
+        let zero = ZEROS[usize::from(self.zeros[group][row])];
+        [simd.splat(zero), simd.splat(f32::from_le_bytes(self.scales[group][row]))]
     }
 }
 
-#[allow(clippy::inline_always)] // inlined into functions with target features
 #[inline(always)]
 fn halves<const N: usize, const HALF: usize>(unit: &[u8; N]) -> [&[u8; HALF]; 2] {
     let (halves, _) = unit.as_chunks::<HALF>();
     [&halves[0], &halves[1]]
 }
 
-/// Defines a row whose units `$unit` reads.
-macro_rules! row {
+/// Defines a tile whose units `$unit` reads.
+macro_rules! tile {
     ($name:ident, |$simd:ident, $bytes:ident| $unit:expr) => {
-        #[allow(clippy::inline_always)] // inlined into functions with target features
-        impl Row for $name<'_> {
+        impl<const TOGETHER: usize> Tile for $name<'_, TOGETHER> {
             type Factors<S: Simd> = ();
 
             #[inline(always)]
@@ -392,41 +389,35 @@ macro_rules! row {
             }
 
             #[inline(always)]
-            fn group_units(self) -> usize {
-                usize::MAX / 2 + 1
-            }
+            fn factors<S: Simd>(self, _: S, _: usize, _: usize) {}
 
             #[inline(always)]
-            fn factors<S: Simd>(self, _: S, _: usize) {}
-
-            #[inline(always)]
-            fn unit<S: Simd>(self, $simd: S, index: usize, (): ()) -> [S::V; 2] {
-                let $bytes = self.0.at(index);
+            fn unit<S: Simd>(self, $simd: S, index: usize, row: usize, (): ()) -> [S::V; 2] {
+                let $bytes = self.0.at(index, row);
                 $unit
             }
         }
     };
 }
 
-row!(Float32Row, |simd, unit| {
+tile!(Float32Tile, |simd, unit| {
     let [first, second] = halves(unit);
     [simd.float32(first), simd.float32(second)]
 });
-row!(Float16Row, |simd, unit| {
+tile!(Float16Tile, |simd, unit| {
     let [first, second] = halves(unit);
     [simd.float16(first), simd.float16(second)]
 });
-row!(Bfloat16Row, |simd, unit| {
+tile!(Bfloat16Tile, |simd, unit| {
     let [first, second] = halves(unit);
     [simd.bfloat16(first), simd.bfloat16(second)]
 });
 
-/// Defines a row of blocks whose units `$unit` reads without their exponents. A group is one unit, and its factor is
+/// Defines a tile of blocks whose units `$unit` reads without their exponents. A group is one unit, and its factor is
 /// applied to a sum.
-macro_rules! mx_row {
+macro_rules! mx_tile {
     ($name:ident, |$simd:ident, $block:ident| $unit:expr) => {
-        #[allow(clippy::inline_always)] // inlined into functions with target features
-        impl Row for $name<'_> {
+        impl<const TOGETHER: usize> Tile for $name<'_, TOGETHER> {
             type Factors<S: Simd> = S::V;
 
             #[inline(always)]
@@ -440,8 +431,8 @@ macro_rules! mx_row {
             }
 
             #[inline(always)]
-            fn factors<S: Simd>(self, simd: S, index: usize) -> S::V {
-                simd.splat(MX_FACTORS[usize::from(self.0.at(index)[0])])
+            fn factors<S: Simd>(self, simd: S, index: usize, row: usize) -> S::V {
+                simd.splat(MX_FACTORS[usize::from(self.0.at(index, row)[0])])
             }
 
             #[inline(always)]
@@ -450,8 +441,8 @@ macro_rules! mx_row {
             }
 
             #[inline(always)]
-            fn unit<S: Simd>(self, $simd: S, index: usize, _: S::V) -> [S::V; 2] {
-                let $block = self.0.at(index);
+            fn unit<S: Simd>(self, $simd: S, index: usize, row: usize, _: S::V) -> [S::V; 2] {
+                let $block = self.0.at(index, row);
                 $unit
             }
 
@@ -468,41 +459,34 @@ macro_rules! mx_row {
     };
 }
 
-mx_row!(Mxfp6Row, |simd, block| simd.mxfp6(block));
-mx_row!(Mxint8Row, |simd, block| {
+mx_tile!(Mxfp6Tile, |simd, block| simd.mxfp6(block));
+mx_tile!(Mxint8Tile, |simd, block| {
     let [_, elements @ ..] = block;
-    let step = simd.splat(1.0 / 64.0);
-    halves(elements).map(|half| simd.mul(simd.int8(half), step))
+    simd.int8(elements, simd.splat(ZEROS[0]), simd.splat(1.0 / 64.0))
 });
 
-#[allow(clippy::inline_always)] // inlined into functions with target features
-impl Row for PlainRow<'_> {
+impl<const ROWS: usize> Tile for PlainTile<'_, ROWS> {
     type Factors<S: Simd> = ();
 
     #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {
-        Self(&self.0[units])
-    }
-
-    fn group_units(self) -> usize {
-        usize::MAX / 2 + 1
+        Self(self.0.map(|row| &row[units.clone()]))
     }
 
     #[inline(always)]
-    fn factors<S: Simd>(self, _: S, _: usize) {}
+    fn factors<S: Simd>(self, _: S, _: usize, _: usize) {}
 
     #[inline(always)]
-    fn unit<S: Simd>(self, simd: S, index: usize, (): ()) -> [S::V; 2] {
-        let (halves, _) = self.0[index].as_chunks::<LANES>();
+    fn unit<S: Simd>(self, simd: S, index: usize, row: usize, (): ()) -> [S::V; 2] {
+        let (halves, _) = self.0[row][index].as_chunks::<LANES>();
         [simd.load(&halves[0]), simd.load(&halves[1])]
     }
 }
 
-/// Defines a quantized row whose units `$numbers` reads with a zero point and a scale.
-macro_rules! quantized_row {
+/// Defines a quantized tile whose units `$numbers` reads with a zero point and a scale.
+macro_rules! quantized_tile {
     ($name:ident, $factors:ty, |$simd:ident, $zero:ident, $scale:ident| $made:expr, |$unit:ident, $used:ident| $numbers:expr) => {
-        #[allow(clippy::inline_always)] // inlined into functions with target features
-        impl Row for $name<'_> {
+        impl<const TOGETHER: usize> Tile for $name<'_, TOGETHER> {
             type Factors<S: Simd> = $factors;
 
             #[inline(always)]
@@ -517,8 +501,8 @@ macro_rules! quantized_row {
             }
 
             #[inline(always)]
-            fn factors<S: Simd>(self, $simd: S, index: usize) -> Self::Factors<S> {
-                let [$zero, $scale] = self.1.factors($simd, index);
+            fn factors<S: Simd>(self, $simd: S, index: usize, row: usize) -> Self::Factors<S> {
+                let [$zero, $scale] = self.1.factors($simd, index, row);
                 $made
             }
 
@@ -528,19 +512,19 @@ macro_rules! quantized_row {
             }
 
             #[inline(always)]
-            fn unit<S: Simd>(self, $simd: S, index: usize, $used: Self::Factors<S>) -> [S::V; 2] {
-                let $unit = self.0.at(index);
+            fn unit<S: Simd>(self, $simd: S, index: usize, row: usize, $used: Self::Factors<S>) -> [S::V; 2] {
+                let $unit = self.0.at(index, row);
                 $numbers
             }
         }
     };
 }
 
-quantized_row!(Int8Row, [S::V; 2], |simd, zero, scale| [zero, scale], |unit, factors| {
-    let ([first, second], [zero, scale]) = (halves(unit), factors);
-    [simd.sub_mul(simd.int8(first), zero, scale), simd.sub_mul(simd.int8(second), zero, scale)]
+quantized_tile!(Int8Tile, [S::V; 2], |simd, zero, scale| [zero, scale], |unit, factors| {
+    let [zero, scale] = factors;
+    simd.int8(unit, zero, scale)
 });
-quantized_row!(Uint4Row, S::Numbers4, |simd, zero, scale| simd.numbers4(zero, scale), |unit, numbers| {
+quantized_tile!(Uint4Tile, S::Numbers4, |simd, zero, scale| simd.numbers4(zero, scale), |unit, numbers| {
     simd.uint4(unit, numbers)
 });
 
@@ -552,7 +536,6 @@ struct Gather<'a> {
 }
 
 impl Task for Gather<'_> {
-    #[allow(clippy::inline_always)] // inlined into functions with target features
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let rows = *self.rows;
@@ -560,16 +543,15 @@ impl Task for Gather<'_> {
     }
 }
 
-impl RowsTask for Gather<'_> {
-    #[allow(clippy::inline_always)] // inlined into functions with target features
+impl TilesTask for Gather<'_> {
     #[inline(always)]
-    fn run<S: Simd, R: Row>(self, simd: S, row: impl Fn(usize) -> R) {
+    fn run<S: Simd, T: Tile, const TOGETHER: usize>(self, simd: S, tile: impl Fn(usize) -> T) {
         let mut number = [0.0; UNIT];
         let rows = self.numbers.chunks_mut(self.rows.len.max(1));
         for (numbers, at) in rows.zip(self.first..self.rows.rows) {
-            let row = row(at);
+            let (tile, row) = (tile(at / TOGETHER), at % TOGETHER);
             for (index, numbers) in numbers.chunks_mut(UNIT).enumerate().take(self.rows.units()) {
-                widen(simd, row, index, &mut number);
+                widen(simd, tile, index, row, &mut number);
                 numbers.copy_from_slice(&number[..numbers.len()]);
             }
         }
@@ -577,12 +559,11 @@ impl RowsTask for Gather<'_> {
 }
 
 /// Writes the numbers of a unit.
-#[allow(clippy::inline_always)] // inlined into functions with target features
 #[inline(always)]
-pub(super) fn widen<S: Simd, R: Row>(simd: S, row: R, index: usize, numbers: &mut [f32; UNIT]) {
-    let factors = row.factors(simd, index);
-    let [first, second] = row.unit(simd, index, factors);
+pub(super) fn widen<S: Simd, T: Tile>(simd: S, tile: T, index: usize, row: usize, numbers: &mut [f32; UNIT]) {
+    let factors = tile.factors(simd, index, row);
+    let [first, second] = tile.unit(simd, index, row, factors);
     let (halves, _) = numbers.as_chunks_mut::<LANES>();
-    simd.store(R::scaled(simd, first, factors), &mut halves[0]);
-    simd.store(R::scaled(simd, second, factors), &mut halves[1]);
+    simd.store(T::scaled(simd, first, factors), &mut halves[0]);
+    simd.store(T::scaled(simd, second, factors), &mut halves[1]);
 }

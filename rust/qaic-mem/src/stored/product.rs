@@ -13,7 +13,7 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::forms::{PlainRow, Row, RowsTask, StoredRows, widen};
+use super::forms::{PlainTile, StoredRows, Tile, TilesTask, widen};
 use super::simd::{LANES, Simd, Task, run};
 use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
@@ -188,15 +188,15 @@ impl Task for Block<'_> {
     }
 }
 
-impl RowsTask for Block<'_> {
+impl TilesTask for Block<'_> {
     #[inline(always)]
-    fn run<S: Simd, R: Row>(mut self, simd: S, row: impl Fn(usize) -> R) {
+    fn run<S: Simd, T: Tile, const TOGETHER: usize>(mut self, simd: S, tile: impl Fn(usize) -> T) {
         match self.product.rows {
-            1 => self.streamed::<S, R, 1>(simd, row),
-            0..=FEW_ROWS => self.streamed::<S, R, 2>(simd, row),
+            1 => self.streamed::<S, T, 1, TOGETHER>(simd, tile),
+            0..=FEW_ROWS => self.streamed::<S, T, 2, TOGETHER>(simd, tile),
             _ => {
                 for chunk in self.chunks() {
-                    self.widened_tiles(simd, &chunk, &row);
+                    self.widened_tiles::<S, T, TOGETHER>(simd, &chunk, &tile);
                 }
             }
         }
@@ -212,26 +212,35 @@ impl Block<'_> {
 
     /// Multiplies a few rows and decodes weights in registers. Weights are read in the order of their tiles.
     #[inline(always)]
-    fn streamed<S: Simd, R: Row, const ROWS: usize>(&mut self, simd: S, row: impl Fn(usize) -> R) {
-        let columns = self.columns.clone();
-        for first in (0..columns.len()).step_by(COLUMNS) {
+    fn streamed<S: Simd, T: Tile, const ROWS: usize, const TOGETHER: usize>(
+        &mut self,
+        simd: S,
+        tile: impl Fn(usize) -> T,
+    ) {
+        for first in (0..self.columns.len()).step_by(TOGETHER) {
+            let tile = tile((self.columns.start + first) / TOGETHER);
             for chunk in self.chunks() {
-                let part = |column: usize| row(columns.start + column).part(chunk.clone());
-                self.tile_at::<S, R, ROWS, COLUMNS>(simd, &chunk, 0, first, &part);
+                let weights = tile.part(chunk.clone());
+                self.tile_at::<S, T, ROWS, TOGETHER>(simd, &chunk, 0, first, weights);
             }
         }
     }
 
     /// Decodes a part of the weights, and multiplies with the result.
     #[inline(always)]
-    fn widened_tiles<S: Simd, R: Row>(&mut self, simd: S, chunk: &Range<usize>, row: &impl Fn(usize) -> R) {
+    fn widened_tiles<S: Simd, T: Tile, const TOGETHER: usize>(
+        &mut self,
+        simd: S,
+        chunk: &Range<usize>,
+        tile: impl Fn(usize) -> T,
+    ) {
         let len = chunk.len();
         let mut widened = std::mem::take(self.widened);
         widened.resize(self.columns.len() * len, [0.0; UNIT]);
-        for (column, numbers) in widened.chunks_exact_mut(len).enumerate() {
-            let row = row(self.columns.start + column).part(chunk.clone());
+        for (column, numbers) in self.columns.clone().zip(widened.chunks_exact_mut(len)) {
+            let tile = tile(column / TOGETHER).part(chunk.clone());
             for (index, numbers) in numbers.iter_mut().enumerate() {
-                widen(simd, row, index, numbers);
+                widen(simd, tile, index, column % TOGETHER, numbers);
             }
         }
         simd.run(WidenedTiles { block: self, chunk, widened: &widened });
@@ -240,38 +249,39 @@ impl Block<'_> {
 
     /// Adds a chunk's products to every sum, `ROWS` rows at a time.
     #[inline(always)]
-    fn tiles<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
+    fn tiles<S: Simd, const ROWS: usize, const COLUMNS: usize>(
         &mut self,
         simd: S,
         chunk: &Range<usize>,
-        part: impl Fn(usize) -> R,
+        widened: &[[f32; UNIT]],
     ) {
+        let (len, last) = (chunk.len(), self.columns.len() - 1);
         for first_row in (0..self.product.rows).step_by(ROWS) {
             for first_column in (0..self.columns.len()).step_by(COLUMNS) {
-                self.tile_at::<S, R, ROWS, COLUMNS>(simd, chunk, first_row, first_column, &part);
+                let column = |at: usize| &widened[at * len..(at + 1) * len];
+                let weights: PlainTile<'_, COLUMNS> =
+                    PlainTile(std::array::from_fn(|at| column((first_column + at).min(last))));
+                self.tile_at::<S, _, ROWS, COLUMNS>(simd, chunk, first_row, first_column, weights);
             }
         }
     }
 
-    /// Adds a chunk's products to the sums of some rows and columns. Indices beyond the last row and column compute
-    /// the last one again.
+    /// Adds a chunk's products to the sums of some rows and columns. Sums beyond the last row and column are dropped.
     #[inline(always)]
-    fn tile_at<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
+    fn tile_at<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
         &mut self,
         simd: S,
         chunk: &Range<usize>,
         first_row: usize,
         first_column: usize,
-        part: &impl Fn(usize) -> R,
+        weights: T,
     ) {
         let (rows, columns) = (self.product.rows, self.columns.len());
         let activations: [_; ROWS] = std::array::from_fn(|row| {
             &self.product.activations((first_row + row).min(rows - 1))[chunk.clone()]
         });
-        let weights: [R; COLUMNS] =
-            std::array::from_fn(|column| part((first_column + column).min(columns - 1)));
         let is_long = self.product.weights.units() > LONG_ROW;
-        let sums = tile(simd, activations, weights, chunk.end - chunk.start, is_long);
+        let sums = tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.end - chunk.start, is_long);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             let start = (first_row + row) * columns + first_column;
             // One addition adds four numbers of a whole tile.
@@ -299,15 +309,13 @@ impl Task for WidenedTiles<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { block, chunk, widened } = self;
-        let len = chunk.len();
-        let part = |column: usize| PlainRow(&widened[column * len..(column + 1) * len]);
         let rows = block.product.rows;
         // Tiles of equal size, so that few rows are computed twice.
         match (S::IS_WIDE, rows.div_ceil(rows.div_ceil(5))) {
-            (false, _) => block.tiles::<S, PlainRow<'_>, 3, 2>(simd, chunk, part),
-            (true, ..=3) => block.tiles::<S, PlainRow<'_>, 3, COLUMNS>(simd, chunk, part),
-            (true, 4) => block.tiles::<S, PlainRow<'_>, 4, COLUMNS>(simd, chunk, part),
-            (true, _) => block.tiles::<S, PlainRow<'_>, 5, COLUMNS>(simd, chunk, part),
+            (false, _) => block.tiles::<S, 3, 2>(simd, chunk, widened),
+            (true, ..=3) => block.tiles::<S, 3, COLUMNS>(simd, chunk, widened),
+            (true, 4) => block.tiles::<S, 4, COLUMNS>(simd, chunk, widened),
+            (true, _) => block.tiles::<S, 5, COLUMNS>(simd, chunk, widened),
         }
     }
 }
@@ -315,30 +323,30 @@ impl Task for WidenedTiles<'_, '_> {
 /// The sums of `ROWS` rows with at most four columns over `units` units.
 #[allow(clippy::needless_range_loop)] // see below
 #[inline(always)]
-fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
+fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
     simd: S,
     activations: [&[[f32; UNIT]]; ROWS],
-    weights: [R; COLUMNS],
+    weights: T,
     units: usize,
     is_long: bool,
 ) -> [[f32; COLUMNS]; ROWS] {
     // Index loops: `array::map` and iterators over arrays of vectors may not be inlined into the code for these
     // instructions.
     let mut sums = [[simd.splat(0.0); COLUMNS]; ROWS];
-    let group = weights[0].group_units();
-    let mut factors = [weights[0].factors(simd, 0); COLUMNS];
+    let group = weights.group_units();
+    let mut factors = [weights.factors(simd, 0, 0); COLUMNS];
     for index in 0..units {
         if index % group == 0 {
             for column in 0..COLUMNS {
-                factors[column] = weights[column].factors(simd, index);
+                factors[column] = weights.factors(simd, index, column);
             }
         }
         if is_long {
-            weights[0].prefetch(simd, index);
+            weights.prefetch(simd, index);
         }
         let mut numbers = [[simd.splat(0.0); 2]; COLUMNS];
         for column in 0..COLUMNS {
-            numbers[column] = weights[column].unit(simd, index, factors[column]);
+            numbers[column] = weights.unit(simd, index, column, factors[column]);
         }
         for row in 0..ROWS {
             let (halves, _) = activations[row][index].as_chunks::<LANES>();
@@ -346,7 +354,7 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
             for column in 0..COLUMNS {
                 let [low, high] = numbers[column];
                 let sum = simd.mul_add(second, high, simd.mul(first, low));
-                sums[row][column] = R::add_scaled(simd, sum, factors[column], sums[row][column]);
+                sums[row][column] = T::add_scaled(simd, sum, factors[column], sums[row][column]);
             }
         }
     }

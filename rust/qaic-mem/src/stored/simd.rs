@@ -34,17 +34,15 @@ pub(super) trait Simd: Copy {
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, rounded once.
     fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// `(a - b) * c`, each rounded.
-    fn sub_mul(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Little-endian float32.
     fn float32(self, bytes: &[u8; 64]) -> Self::V;
     /// Little-endian float16, widened.
     fn float16(self, bytes: &[u8; 32]) -> Self::V;
     /// Little-endian bfloat16, widened.
     fn bfloat16(self, bytes: &[u8; 32]) -> Self::V;
-    /// Signed bytes.
-    fn int8(self, bytes: &[u8; 16]) -> Self::V;
-    /// Prepares `(code - zero) * scale` for the codes of four bits of a group.
+    /// Decodes signed bytes to `(byte - zero) * scale`, each rounded; `zero` is one of [`ZEROS`].
+    fn int8(self, bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2];
+    /// Prepares `(code - zero) * scale` for the codes of four bits of a group; `zero` is one of [`ZEROS`].
     fn numbers4(self, zero: Self::V, scale: Self::V) -> Self::Numbers4;
     /// Decodes unsigned codes of four bits, the lower four bits of a byte first.
     fn uint4(self, bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2];
@@ -102,6 +100,18 @@ pub(super) const MX_FACTORS: [f32; 256] = {
     factors[255] = f32::NAN;
     factors
 };
+/// Bits of the float32 number 2^23 + 128. Exclusive-or with a signed byte adds the byte to the number, exactly.
+pub(super) const BYTE_BASE: u32 = 0x4b00_0080;
+/// Zero points plus the number of [`BYTE_BASE`], indexed by the byte of the zero point.
+pub(super) const ZEROS: [f32; 256] = {
+    let mut zeros = [0.0; 256];
+    let mut byte = 0_u32;
+    while byte < 256 {
+        zeros[byte as usize] = f32::from_bits(BYTE_BASE ^ byte);
+        byte += 1;
+    }
+    zeros
+};
 /// The exponent of the power one.
 const MX_ONE: u8 = 127;
 
@@ -134,10 +144,6 @@ impl Simd for Portable {
         std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
     }
 
-    fn sub_mul(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        std::array::from_fn(|lane| (a[lane] - b[lane]) * c[lane])
-    }
-
     fn float32(self, bytes: &[u8; 64]) -> Self::V {
         let (numbers, _) = bytes.as_chunks::<4>();
         std::array::from_fn(|lane| f32::from_le_bytes(numbers[lane]))
@@ -151,8 +157,9 @@ impl Simd for Portable {
         widened(bytes, |pair| bf16::from_le_bytes(pair).to_f32())
     }
 
-    fn int8(self, bytes: &[u8; 16]) -> Self::V {
-        bytes.map(|byte| f32::from(byte.cast_signed()))
+    fn int8(self, bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2] {
+        let number = |at: usize| f32::from_bits(BYTE_BASE ^ u32::from(bytes[at]));
+        [0, LANES].map(|start| std::array::from_fn(|lane| (number(start + lane) - zero[lane]) * scale[lane]))
     }
 
     fn numbers4(self, zero: Self::V, scale: Self::V) -> [Self::V; 2] {
@@ -161,8 +168,7 @@ impl Simd for Portable {
 
     fn uint4(self, bytes: &[u8; 16], [zero, scale]: [Self::V; 2]) -> [Self::V; 2] {
         let code = |at: usize| bytes[at / 2] >> (at % 2 * 4) & 15;
-        let codes = |start| std::array::from_fn(|lane| f32::from(code(start + lane)));
-        [0, LANES].map(|start| self.sub_mul(codes(start), zero, scale))
+        self.int8(&std::array::from_fn(code), zero, scale)
     }
 
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {

@@ -12,7 +12,8 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{LANES, MX_BYTES, Simd, Task};
+use super::UNIT;
+use super::simd::{BYTE_BASE, LANES, MX_BYTES, Simd, Task};
 use crate::convert::Isa;
 
 /// 256-bit vectors, two for sixteen numbers.
@@ -147,7 +148,7 @@ mod avx2 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(super) fn sub_mul(a: Pair, b: Pair, c: Pair) -> Pair {
+    fn sub_mul(a: Pair, b: Pair, c: Pair) -> Pair {
         let first = _mm256_mul_ps(_mm256_sub_ps(a.0, b.0), c.0);
         Pair(first, _mm256_mul_ps(_mm256_sub_ps(a.1, b.1), c.1))
     }
@@ -175,26 +176,29 @@ mod avx2 {
         Pair(wide(_mm256_castsi256_si128(halves)), wide(_mm256_extracti128_si256::<1>(halves)))
     }
 
-    /// Signed bytes as numbers.
+    /// Decodes sixteen signed bytes.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(super) fn bytes(bytes: __m128i) -> Pair {
-        let wide = |eight| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
-        Pair(wide(bytes), wide(_mm_srli_si128::<8>(bytes)))
+    fn bytes(bytes: __m128i, zero: Pair, scale: Pair) -> Pair {
+        let base = _mm256_set1_epi32(BYTE_BASE.cast_signed());
+        let wide = |eight| _mm256_castsi256_ps(_mm256_xor_si256(_mm256_cvtepu8_epi32(eight), base));
+        sub_mul(Pair(wide(bytes), wide(_mm_srli_si128::<8>(bytes))), zero, scale)
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(super) fn int8(numbers: &[u8; 16]) -> Pair {
-        // SAFETY: sixteen bytes are read.
-        bytes(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) })
+    pub(super) fn int8(numbers: &[u8; UNIT], zero: Pair, scale: Pair) -> [Pair; 2] {
+        // SAFETY: 32 bytes are read.
+        let read = unsafe { _mm256_loadu_si256(numbers.as_ptr().cast()) };
+        let halves = [_mm256_castsi256_si128(read), _mm256_extracti128_si256::<1>(read)];
+        [bytes(halves[0], zero, scale), bytes(halves[1], zero, scale)]
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     pub(super) fn uint4(numbers: &[u8; 16], [zero, scale]: [Pair; 2]) -> [Pair; 2] {
         let (first, second) = uint4_bytes(numbers);
-        [sub_mul(bytes(first), zero, scale), sub_mul(bytes(second), zero, scale)]
+        [bytes(first, zero, scale), bytes(second, zero, scale)]
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -283,7 +287,7 @@ mod avx512 {
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
-    pub(super) fn sub_mul(a: __m512, b: __m512, c: __m512) -> __m512 {
+    fn sub_mul(a: __m512, b: __m512, c: __m512) -> __m512 {
         _mm512_mul_ps(_mm512_sub_ps(a, b), c)
     }
 
@@ -304,37 +308,37 @@ mod avx512 {
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
-    pub(super) fn bytes(bytes: __m128i) -> __m512 {
-        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
-    #[inline]
-    pub(super) fn int8(numbers: &[u8; 16]) -> __m512 {
-        // SAFETY: sixteen bytes are read.
-        bytes(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) })
+    pub(super) fn int8(numbers: &[u8; UNIT], zero: __m512, scale: __m512) -> [__m512; 2] {
+        // SAFETY: 32 bytes are read.
+        let read = unsafe { _mm256_loadu_si256(numbers.as_ptr().cast()) };
+        // One permutation puts each byte into the lowest place of a lane, and the bytes of the base into the others.
+        let base = _mm512_set1_epi32(BYTE_BASE.cast_signed());
+        let bytes = _mm512_castsi256_si512(_mm256_xor_si256(read, _mm256_set1_epi8(-128)));
+        let half =
+            |places| sub_mul(_mm512_castsi512_ps(_mm512_permutex2var_epi8(bytes, places, base)), zero, scale);
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let places = _mm512_or_si512(lanes, _mm512_set1_epi32(0x4342_4100));
+        [half(places), half(_mm512_add_epi32(places, _mm512_set1_epi32(16)))]
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
     pub(super) fn numbers4(zero: __m512, scale: __m512) -> __m512 {
-        let codes = _mm512_setr_ps(
-            0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
-        );
-        sub_mul(codes, zero, scale)
+        let codes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let codes = _mm512_xor_si512(codes, _mm512_set1_epi32(BYTE_BASE.cast_signed()));
+        sub_mul(_mm512_castsi512_ps(codes), zero, scale)
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
     pub(super) fn uint4(numbers: &[u8; 16], table: __m512) -> [__m512; 2] {
         // SAFETY: sixteen bytes are read.
-        let read = _mm512_castsi128_si512(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) });
-        // Moves each byte to the lower ends of two lanes. A permutation reads the lower four bits of a lane.
-        let half = |places| {
-            let bytes = _mm512_permutexvar_epi8(places, read);
-            _mm512_permutexvar_ps(_mm512_srlv_epi32(bytes, _mm512_set1_epi64(4 << 32)), table)
-        };
-        let places = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        let read = _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) });
+        // The upper four bits of each byte become the lower ones of a second copy. A permutation of numbers reads the
+        // lower four bits of a lane.
+        let copies = _mm512_castsi256_si512(_mm256_srlv_epi64(read, _mm256_setr_epi64x(0, 0, 4, 4)));
+        let half = |places| _mm512_permutexvar_ps(_mm512_permutexvar_epi8(places, copies), table);
+        let places = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
         [half(places), half(_mm512_add_epi32(places, _mm512_set1_epi32(8)))]
     }
 
@@ -393,11 +397,10 @@ impl Simd for Avx2 {
         add(a: Self::V, b: Self::V) -> Self::V = avx2::add(a, b);
         mul(a: Self::V, b: Self::V) -> Self::V = avx2::mul(a, b);
         mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx2::mul_add(a, b, c);
-        sub_mul(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx2::sub_mul(a, b, c);
         float32(bytes: &[u8; 64]) -> Self::V = avx2::load(bytes.as_ptr().cast());
         float16(bytes: &[u8; 32]) -> Self::V = avx2::float16(bytes);
         bfloat16(bytes: &[u8; 32]) -> Self::V = avx2::bfloat16(bytes);
-        int8(bytes: &[u8; 16]) -> Self::V = avx2::int8(bytes);
+        int8(bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2] = avx2::int8(bytes, zero, scale);
         mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx2::mxfp6(block);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx2::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx2::pair_sums(vectors);
@@ -427,11 +430,10 @@ impl Simd for Avx512 {
         add(a: Self::V, b: Self::V) -> Self::V = _mm512_add_ps(a, b);
         mul(a: Self::V, b: Self::V) -> Self::V = _mm512_mul_ps(a, b);
         mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V = _mm512_fmadd_ps(a, b, c);
-        sub_mul(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx512::sub_mul(a, b, c);
         float32(bytes: &[u8; 64]) -> Self::V = _mm512_loadu_ps(bytes.as_ptr().cast());
         float16(bytes: &[u8; 32]) -> Self::V = avx512::float16(bytes);
         bfloat16(bytes: &[u8; 32]) -> Self::V = avx512::bfloat16(bytes);
-        int8(bytes: &[u8; 16]) -> Self::V = avx512::int8(bytes);
+        int8(bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2] = avx512::int8(bytes, zero, scale);
         mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx512::mxfp6(block);
         numbers4(zero: Self::V, scale: Self::V) -> Self::Numbers4 = avx512::numbers4(zero, scale);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx512::uint4(bytes, numbers);
