@@ -26,6 +26,7 @@ _SHOWN: Final = (
     "convert_to_fp16",
     "convert_to_quantize",
     "batchsize",
+    "model_inputs",
     "onnx_define_symbol",
     "input_list_file",
     "load_profile",
