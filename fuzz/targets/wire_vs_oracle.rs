@@ -2,7 +2,7 @@
 //! write. The first byte chooses the message.
 #![no_main]
 
-#[path = "../../rust/qaic-qpc/tests/oracle/messages.rs"]
+#[path = "../../rust/qaic-qpc/src/tests/oracle/messages.rs"]
 mod messages;
 
 use libfuzzer_sys::fuzz_target;

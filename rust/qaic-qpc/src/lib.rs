@@ -32,6 +32,10 @@
     )
 )]
 
+// The tests use the crate by its name.
+#[cfg(test)]
+extern crate self as qaic_qpc;
+
 mod bytes;
 mod constants;
 mod container;
@@ -49,6 +53,8 @@ pub mod network_desc;
 pub mod plan;
 mod program_info;
 mod shape;
+#[cfg(test)]
+mod tests;
 pub mod transform;
 mod validate;
 pub mod wire;

@@ -83,7 +83,7 @@ impl NetworkDesc {
     }
 
     /// Outputs that the graph computes.
-    pub fn computed_outputs(&self) -> &[IoBinding] {
+    pub(crate) fn computed_outputs(&self) -> &[IoBinding] {
         self.stats_output().and_then(|count| self.outputs.get(..count)).unwrap_or(&self.outputs)
     }
 }

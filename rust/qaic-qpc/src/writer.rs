@@ -58,7 +58,7 @@ impl Layout {
     }
 
     /// Creates the layout without gaps (variant B). Like the reference, this requires `network.elf`.
-    pub fn file(segments: &[SegmentSpec]) -> Result<Self, QpcError> {
+    pub(crate) fn file(segments: &[SegmentSpec]) -> Result<Self, QpcError> {
         if segments.is_empty() {
             return Err(QpcError::EmptyContainer);
         }

@@ -21,6 +21,10 @@
     )
 )]
 
+// The tests use the crate by its name.
+#[cfg(test)]
+extern crate self as qaic_stats;
+
 mod buffer;
 pub mod decode;
 mod error;
@@ -28,6 +32,8 @@ mod model;
 mod number;
 pub mod report;
 mod sample;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod walk;
 mod whole_file;

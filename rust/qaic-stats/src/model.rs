@@ -118,7 +118,7 @@ impl<'a> StatsModel<'a> {
     }
 
     /// The records of a kind.
-    pub fn records<R: Record>(&self) -> Records<'_, R> {
+    pub(crate) fn records<R: Record>(&self) -> Records<'_, R> {
         let (bytes, stride) = self.section(R::KIND).unwrap_or((&[], R::SIZE));
         Records::new(bytes, stride)
     }
@@ -160,7 +160,7 @@ impl<'a> StatsModel<'a> {
     }
 
     /// PMU values of operations.
-    pub fn op_pmu(&self) -> Records<'_, OpPmu> {
+    pub(crate) fn op_pmu(&self) -> Records<'_, OpPmu> {
         self.records()
     }
 

@@ -73,7 +73,7 @@ pub enum PlanError {
 
 impl PlanError {
     /// Stable name for programs, as in validation reports.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::Qpc(error) => error.code(),
             Self::Json { .. } => "qpc.cpu_plan",

@@ -113,7 +113,7 @@ pub struct TransferPlan {
 
 /// Returns true if the open reference runtime could execute the program: every sequence is empty or a single
 /// DMA copy.
-pub fn is_copy_only(network: &NetworkDesc) -> bool {
+pub(crate) fn is_copy_only(network: &NetworkDesc) -> bool {
     network.inputs.iter().chain(&network.outputs).all(|binding| match binding.transformseq.as_slice() {
         [] => true,
         [only] => only.kind == TransformKind::CopyDmaBuffer,

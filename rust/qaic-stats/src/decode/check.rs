@@ -81,7 +81,7 @@ fn ranges(model: &StatsModel<'_>) -> Result<(), StatsError> {
 ///
 /// The first defect. `descriptor` is that of the program which wrote the records; operations are not compared with one
 /// where there is none.
-pub fn records(
+pub(crate) fn records(
     model: &StatsModel<'_>,
     descriptor: Option<&OpsDescriptor>,
 ) -> Result<Vec<String>, StatsError> {

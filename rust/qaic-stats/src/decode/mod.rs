@@ -1,6 +1,6 @@
 //! Stats buffers: their possible layouts, the rules for their records, and their records as columns.
 
-pub mod check;
+pub(crate) mod check;
 pub(crate) mod columns;
 pub mod descriptor;
 pub(crate) mod layout;

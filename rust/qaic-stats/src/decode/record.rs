@@ -23,7 +23,7 @@ macro_rules! kinds {
             pub const ALL: [Self; 9] = [$(Self::$kind),*];
 
             /// Name of the kind in the specification.
-            pub const fn name(self) -> &'static str {
+            pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
                 }
@@ -67,7 +67,7 @@ impl Kind {
 
     /// Number of the kind.
     #[allow(clippy::as_conversions)] // of a fieldless enum
-    pub const fn code(self) -> u32 {
+    pub(crate) const fn code(self) -> u32 {
         self as u32
     }
 
@@ -170,7 +170,7 @@ macro_rules! record {
 
         impl $name {
             /// Bytes of a record.
-            pub const SIZE: usize = $size;
+            pub(crate) const SIZE: usize = $size;
             /// Fields in order.
             pub const FIELDS: &'static [FieldType] = &[$(FieldType {
                 name: record!(@name $field $($shown)?),
@@ -375,7 +375,7 @@ pub mod op_flags {
     /// The wait before exceeded its field.
     pub(crate) const SYNC_SATURATED: u16 = 2;
     /// The wait after exceeded its field.
-    pub const BARRIER_SATURATED: u16 = 4;
+    pub(crate) const BARRIER_SATURATED: u16 = 4;
     /// `PCycles` are valid.
     pub const PCYCLES: u16 = 8;
     /// The wait before is valid.
@@ -440,7 +440,7 @@ pub struct Records<'a, R> {
 impl<'a, R: Record> Records<'a, R> {
     /// Creates a view with as many records as `bytes` has whole strides. A stride below the record's size results in
     /// no records.
-    pub fn new(bytes: &'a [u8], stride: usize) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], stride: usize) -> Self {
         let bytes = if stride < R::SIZE { &[] } else { bytes };
         Self { bytes, stride: stride.max(1), record: PhantomData }
     }
@@ -456,7 +456,7 @@ impl<'a, R: Record> Records<'a, R> {
     }
 
     /// Returns record `index`.
-    pub fn get(&self, index: usize) -> Option<R> {
+    pub(crate) fn get(&self, index: usize) -> Option<R> {
         let start = index.checked_mul(self.stride)?;
         let end = start.checked_add(self.stride)?;
         self.bytes.get(start..end).map(R::read)

@@ -8,7 +8,7 @@ use crate::model::{DeviceKind, Run};
 /// The first bytes of every buffer.
 pub const MAGIC: [u8; 8] = *b"OQSTATS1";
 /// Bytes of the header of version 1.
-pub const HEADER_BYTES: usize = 128;
+pub(crate) const HEADER_BYTES: usize = 128;
 /// Bytes of an entry of the section directory of version 1.
 pub(crate) const ENTRY_BYTES: usize = 32;
 const LAYOUT_ID: u32 = 1;
@@ -43,7 +43,7 @@ pub struct Header {
 
 impl Header {
     /// Creates a header of version 1, which the directory follows.
-    pub fn new(
+    pub(crate) fn new(
         run: Run,
         fingerprint: Fingerprint,
         sections: u32,
@@ -128,7 +128,7 @@ impl Header {
     }
 
     /// Encodes the header.
-    pub fn write(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn write(&self) -> [u8; HEADER_BYTES] {
         let mut fields = [0; HEADER_BYTES];
         u64::from_le_bytes(MAGIC).put(&mut fields, 0);
         MAJOR.put(&mut fields, 8);

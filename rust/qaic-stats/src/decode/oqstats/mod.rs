@@ -11,7 +11,7 @@ use crate::error::StatsError;
 use crate::model::StatsModel;
 
 pub use encode::{capacity_bytes, encode, encode_to_vec};
-pub use header::{HEADER_BYTES, Header, MAGIC};
+pub use header::{Header, MAGIC};
 
 /// Name of the layout.
 pub(crate) const NAME: &str = "oqstats";

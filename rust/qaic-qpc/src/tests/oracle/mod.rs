@@ -1,9 +1,6 @@
 //! Compares the wire codec with prost in both directions: decoded messages are equal, and prost reads encoded
 //! messages.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
 
-#[path = "../generate/mod.rs"]
-mod generate;
 mod messages;
 
 use messages::canonical;
@@ -11,6 +8,8 @@ use proptest::prelude::*;
 use prost::Message;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::{IoDesc, Limits};
+
+use super::generate;
 
 fn limits() -> Limits {
     Limits::default()

@@ -1,8 +1,4 @@
 //! Round trips over random values, and robustness over random and damaged bytes.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
-
-mod fixture;
-mod generate;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +9,8 @@ use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::transform::TransferPlan;
 use qaic_qpc::writer::{self, SegmentData};
 use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, QpcInfo, elf, validate};
+
+use super::{fixture, generate};
 
 fn payloads() -> impl Strategy<Value = BTreeMap<String, Vec<u8>>> {
     btree_map("[a-z.]{1,20}|\\PC{1,8}", vec(any::<u8>(), 0..200), 1..8)

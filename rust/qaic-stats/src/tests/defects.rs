@@ -1,5 +1,4 @@
 //! Every rule of the layout, broken one at a time: its code, and that the earlier rule wins.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use std::sync::Arc;
 
@@ -316,4 +315,19 @@ fn unknown_layout_name_is_refused_with_the_known_one() {
     assert_eq!(error.to_string(), "unknown layout \"card\"; known: oqstats");
     let other = decode(&[1; 200], None, Some("oqstats"), DecodeOptions::default()).unwrap_err();
     assert_eq!(other.code(), "stats.bad_magic");
+}
+
+/// The files of `tests/data/hostile/stats`: each is refused with its code in the list of the folder.
+#[test]
+fn hostile_files_are_refused_for_their_reason() {
+    let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/hostile/stats");
+    let list = std::fs::read_to_string(folder.join("expected.txt")).unwrap();
+    for (file, code) in list.lines().map(|line| line.split_once(' ').unwrap()) {
+        let bytes = std::fs::read(folder.join(file)).unwrap();
+        let read = decode(&bytes, None, None, DecodeOptions::default());
+        assert_eq!(read.map_err(|error| error.code()).err(), Some(code), "{file}");
+    }
+    let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let buffers = files.filter(|path| path.extension().is_some_and(|extension| extension == "bin")).count();
+    assert_eq!(buffers, list.lines().count(), "a file is not listed, or listed twice");
 }

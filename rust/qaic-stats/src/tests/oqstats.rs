@@ -1,5 +1,4 @@
 //! The open layout: the published header, the directory, writing and reading back.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use qaic_stats::decode::descriptor::fingerprint;
 use qaic_stats::decode::oqstats::{self, Header};

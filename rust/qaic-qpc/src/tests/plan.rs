@@ -1,9 +1,4 @@
 //! Plans of CPU programs: what is read of them, and what they may not say about the rest of their container.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
-
-#[path = "defects/sample.rs"]
-#[allow(dead_code)] // each test binary uses a part
-mod sample;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,8 +9,9 @@ use qaic_qpc::plan::{
 };
 use qaic_qpc::writer::{self, SegmentData};
 use qaic_qpc::{ConstantsDesc, ElementType, elf, validate};
-use sample::network;
 use serde_json::{Value, json};
+
+use super::defects::sample::network;
 
 const DTYPES: [(&str, Dtype, u64); 13] = [
     ("float32", Dtype::Float32, 4),

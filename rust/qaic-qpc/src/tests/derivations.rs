@@ -1,13 +1,12 @@
 //! Values derived from a descriptor and a program beyond those in the recorded containers.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
-
-mod fixture;
 
 use qaic_qpc::metadata::Metadata;
 use qaic_qpc::network_desc::{IoBinding, NetworkDesc, Transform, TransformKind};
 use qaic_qpc::transform::{Operation, TransferPlan};
 use qaic_qpc::writer::{self, SegmentData};
 use qaic_qpc::{Container, CrcSegment, IoDesc, Limits, QpcError, QpcInfo, crc32, elf, mappings};
+
+use super::fixture;
 
 fn network(name: &str) -> NetworkDesc {
     fixture::good().iter().find(|case| case.name == name).unwrap().network()

@@ -1,6 +1,5 @@
 //! Random descriptors and metadata for property tests. Any value of every field: most of them make no sense to a
 //! program, all of them must survive the wire.
-#![allow(dead_code)] // Each test binary uses its part.
 
 use proptest::collection::vec;
 use proptest::option;

@@ -1,9 +1,5 @@
 //! The metadata `FlatBuffer` we write, and the ones the reference wrote, under the verifier of the `flatbuffers` crate:
 //! alignment, bounds and field types as an independent implementation checks them.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
-
-mod fixture;
-mod generate;
 
 use flatbuffers::{
     ForwardsUOffset, InvalidFlatbuffer, Vector, Verifiable, Verifier, VerifierOptions,
@@ -12,6 +8,8 @@ use flatbuffers::{
 use proptest::prelude::*;
 use qaic_qpc::metadata::Metadata;
 use qaic_qpc::{Limits, elf};
+
+use super::{fixture, generate};
 
 type Tables<T> = ForwardsUOffset<Vector<'static, ForwardsUOffset<T>>>;
 type List<T> = ForwardsUOffset<Vector<'static, T>>;

@@ -1,16 +1,14 @@
 //! The library reads the same from the recorded containers as the open reference code (see
 //! `tests/data/qpc/README.md`).
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
 
-mod fixture;
-
-use fixture::{bad, buffers, good, hex, sha256};
 use qaic_qpc::metadata::{Encoding, LocatedMetadata, Metadata};
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::transform::{TransferPlan, is_copy_only};
 use qaic_qpc::writer::{self, SegmentData};
 use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, QpcInfo, Severity, mappings, validate};
 use serde_json::{Value, json};
+
+use super::fixture::{bad, buffers, good, hex, sha256};
 
 #[test]
 fn container_has_the_recorded_header_and_segments() {
