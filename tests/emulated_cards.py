@@ -11,6 +11,7 @@ import gc
 import os
 import time
 
+from child_process import WATCHDOG_S
 from qaic import _core, errors
 
 
@@ -61,7 +62,7 @@ def left_for_good():
         if left():
             gc.collect()
             # What a card is slow to give back.
-            _core.await_teardown(30)
+            _core.await_teardown(WATCHDOG_S)
         found = left()
         if not any("blocked" in line for line in found):
             break

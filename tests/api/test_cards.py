@@ -9,6 +9,7 @@ import pytest
 
 import qaic
 import session_models
+from child_process import WATCHDOG_S
 from qaic import _core
 from qaic.errors import (
     DeviceBusyError,
@@ -154,7 +155,7 @@ def test_faults_reach_the_caller_as_what_they_are(noop):
     session = qaic.Session(noop, set_size=1)
     for error in (DeviceMemoryError, DeviceBusyError, DeviceMemoryError, DeviceMemoryError):
         # A call that finds the device busy is made again where something was torn down meanwhile.
-        assert _core.await_teardown(30)
+        assert _core.await_teardown(WATCHDOG_S)
         with pytest.raises(error):
             session.setup()
         assert _core.Context().resources(0)["nsp_free"] == 16

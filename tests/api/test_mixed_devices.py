@@ -176,6 +176,7 @@ FORK = """
 import os, sys
 import numpy as np
 import qaic
+from child_process import WATCHDOG_S
 from qaic import _core
 
 X = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}
@@ -188,12 +189,13 @@ if child == 0:
     ok = np.array_equal(session.run(X)["y"], expected)
     ok = ok and _core.EmuControl(0).calls("execute") == 1
     session.reset()
-    ok = ok and _core.EmuControl(0).ledger()["elves"] == 0
+    ok = ok and _core.await_teardown(WATCHDOG_S) and _core.EmuControl(0).ledger()["elves"] == 0
     os._exit(0 if ok else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert control.calls("execute") == calls
 assert np.array_equal(session.run(X)["y"], expected)
 session.reset()
+assert _core.await_teardown(WATCHDOG_S)
 assert control.ledger()["elves"] == 0
 """
 

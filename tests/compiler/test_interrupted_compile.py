@@ -42,7 +42,7 @@ spied(onnx.shape_inference, "infer_shapes")
 spied(onnx.checker, "check_model")
 spied(_core, "save_optimized_graph")
 code = main(sys.argv[2:])
-_core.await_teardown(10)
+_core.await_teardown(600)
 others = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
 states = {Path(task, "stat").read_text().rpartition(")")[2].split()[0] for task in others}
 print(json.dumps({"calls": calls, "strangers": strangers, "states": sorted(states)}))

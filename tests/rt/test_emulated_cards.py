@@ -5,6 +5,7 @@ import pytest
 
 import qaicrt
 import rt_programs
+from child_process import WATCHDOG_S
 from qaic import _core
 from qaic.errors import DeviceNotFoundError, OptionError
 from qaicrt import QDevStatus, QStatus, Util
@@ -137,6 +138,8 @@ class TestControl:
         assert control.invariants() != []
         del exec_obj
         assert client.program.unload() == S.QS_SUCCESS
+        # A drop waits only briefly for what it tears down.
+        assert _core.await_teardown(WATCHDOG_S)
         assert control.ledger() == fresh
 
     def test_a_reset_loses_what_was_loaded(self, client):

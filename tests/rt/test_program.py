@@ -9,6 +9,7 @@ import pytest
 
 import qaicrt
 import rt_programs
+from child_process import WATCHDOG_S
 from qaic import _core
 from rt_programs import Client, S
 
@@ -37,7 +38,7 @@ def cards(monkeypatch):
 def noop(monkeypatch):
     # A call that finds the device busy is made again where something was torn down meanwhile.
     gc.collect()
-    assert _core.await_teardown(30)
+    assert _core.await_teardown(WATCHDOG_S)
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = _core.NoopControl()
     control.recover()

@@ -270,7 +270,7 @@ def blocked_while(control, faults, tear_down):
     control.set_faults("")
     control.reset()
     control.hurry()
-    assert _core.await_teardown(30)
+    assert _core.await_teardown(WATCHDOG_S)
     assert emulated_cards.left_for_good() == []
     return is_blocked
 
@@ -349,7 +349,7 @@ import json, sys
 import numpy as np
 import qaic
 from qaic import _core
-from child_process import interrupted
+from child_process import WATCHDOG_S, interrupted
 from rt_programs import Client, S
 
 scene, model, path = sys.argv[1:]
@@ -368,7 +368,7 @@ blocked = control.waiters()
 control.set_faults("")
 control.reset()
 control.hurry()
-assert _core.await_teardown(30)
+assert _core.await_teardown(WATCHDOG_S)
 print(json.dumps({"result": outcome, "blocked": blocked}))
 """
 
