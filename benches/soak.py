@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
 S = qaicrt.QStatus
 ROWS, WIDTH = 2, 64
-#: seconds without the end of a call on one thread, after which the soak reports a hang
-STALL_S = 180
-FORK_S = 120
+#: turns of the watching thread without the end of a call on one thread, after which the soak reports a hang.
+#: A turn takes a second, or longer if the process gets little time, so a busy machine is not a hang
+STALL_TURNS = 180
+FORK_TURNS = 2400
 #: seconds between two resets, forks and faults
 RESET_S, FORK_PERIOD_S, FAULT_PERIOD_S, FAULT_S = 1.0, 10.0, 3.0, 1.0
 
@@ -144,7 +145,8 @@ class Soak:
         self.ends_at = 0.0
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
-        self.last_end = [time.monotonic()] * threads
+        self.turns = 0
+        self.last_end = [0] * threads
         self.control = _core.EmuControl(0) if has_faults else None
         self.ways: tuple[Callable[[random.Random], None], ...] = (
             *(self.run, self.submit, self.run_async, self.map, self.enqueue, self.collect, self.deadline),
@@ -258,7 +260,7 @@ class Soak:
         while time.monotonic() < self.ends_at:
             way = rng.choice(self.ways)
             self.attempt(way.__name__, lambda way=way: way(rng))
-            self.last_end[number] = time.monotonic()
+            self.last_end[number] = self.turns
 
     def reset(self) -> None:
         """Reset the sessions in turn."""
@@ -312,8 +314,7 @@ class Soak:
             self._reap(child)
 
     def _reap(self, child: int) -> None:
-        end = time.monotonic() + FORK_S
-        while time.monotonic() < end:
+        for _ in range(FORK_TURNS):
             reaped, status = os.waitpid(child, os.WNOHANG)
             if reaped:
                 self.counts["forks"] += 1
@@ -337,14 +338,14 @@ class Soak:
         said = 0.0
         while any(thread.is_alive() for thread in threads):
             time.sleep(1)
-            now = time.monotonic()
+            self.turns += 1
             calling = any(thread.is_alive() for thread in threads[: self.threads])
-            if calling and now - min(self.last_end) > STALL_S:
+            if calling and self.turns - min(self.last_end) > STALL_TURNS:
                 faulthandler.dump_traceback(all_threads=True)
-                self.problem(f"a call did not end in {STALL_S} s")
+                self.problem(f"a call did not end in {STALL_TURNS} turns")
                 return
-            if now - said > 60:
-                said = now
+            if time.monotonic() - said > 60:
+                said = time.monotonic()
                 print(f"{resident() / 1e6:.0f} MB, {sum(self.counts.values())} calls", flush=True)
 
     def finish(self) -> None:
