@@ -33,7 +33,7 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 	-o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-# Without bytecode on disk, each process of the tests would compile all of them.
+# Without bytecode on disk, each test process would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Commands that check or write sources keep the editable installation, if there is one, and bring its module up to date.

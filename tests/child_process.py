@@ -70,8 +70,8 @@ def interrupted(call, *, when=lambda: True):
     """Call on the main thread while a second thread sends SIGINT; returns how the call ended.
 
     The second thread gets the GIL only when the main thread waits inside the call, because nothing takes the
-    GIL away; so the signal always meets the call, but perhaps before the device does. In that case, `when`
-    returns true once the device has the call. The call must be one that does not end without the signal.
+    GIL away; so the signal always meets the call, but perhaps before the device does. If the device must have
+    the call first, pass `when`, which returns true from then on. The call must not end without the signal.
     """
     go = threading.Event()
 

@@ -91,6 +91,27 @@ SOURCES = {
         False,
     ),
     "small size": ([node("Shape", ["i"], ["a"]), node("Add", ["a", "a"], ["s"])], False),
+    "top": ([node("Add", ["i", "i"], ["a"]), node("TopK", ["a", "one"], ["s", "at"], axis=1)], True),
+    "unique": (
+        [
+            node("Add", ["i", "i"], ["a"]),
+            node("Unique", ["a"], ["b"]),
+            node("Gather", ["b", "places"], ["s"]),
+        ],
+        True,
+    ),
+    "counted": (
+        [
+            node("ConstantOfShape", ["two_sizes"], ["a"], value=numpy_helper.from_array(np.array([0]))),
+            node("Mul", ["i", "zero"], ["b"]),
+            node("ScatterElements", ["a", "b", "t"], ["s"], axis=1, reduction="add"),
+        ],
+        True,
+    ),
+    "small filling": (
+        [node("ConstantOfShape", ["two_sizes"], ["s"], value=numpy_helper.from_array(np.array([7])))],
+        False,
+    ),
     "small position": ([node("ArgMax", ["i"], ["s"], axis=1)], False),
 }
 #: nodes that scale the float "f" to the output "y"
@@ -129,6 +150,8 @@ def model_of(source, ends):
         "one0": np.array(1),
         "two0": np.array(2),
         "zero": np.array([0]),
+        "places": np.arange(6).reshape(2, 3),
+        "two_sizes": np.array([2, 3]),
         "small": np.float32(1e-7),
         "half": np.float32(0.5),
         "large": np.float32(1e7),
@@ -191,7 +214,7 @@ ENDS = {
     "added": ([node("Add", ["f", "x"], ["y"], name="reader")], "reader"),
     "enlarged": ([node("Mul", ["f", "large"], ["y"], name="reader")], "reader"),
     "root": ([node("Abs", ["f"], ["m"]), node("Sqrt", ["m"], ["y"], name="reader")], "reader"),
-    "output": ([node("Identity", ["f"], ["y"])], "an output"),
+    "output": ([node("Identity", ["f"], ["y"])], "outputs of the model"),
     "beside a scale": (
         [
             node("Mul", ["f", "small"], ["m"]),
@@ -214,17 +237,23 @@ def test_integers_without_a_scale_are_named(source, end, caplog):
         qaic.Session(model.SerializeToString(), convert_to_fp16=True).close()
     assert len(told(caplog)) == bool(is_large)
     if is_large:
-        assert repr(reader) in told(caplog)[0]
+        assert (f"'{reader}'" if reader == "reader" else reader) in told(caplog)[0]
 
 
-def test_the_fix_of_the_warning_keeps_the_numbers(caplog, tmp_path):
-    nodes = [node("Sqrt", ["f"], ["r"]), node("Mul", ["r", "half"], ["y"])]
+@pytest.mark.parametrize(
+    ("nodes", "readers", "kept"),
+    [
+        ([node("Sqrt", ["f"], ["r"]), node("Mul", ["r", "half"], ["y"])], "'r'", "f, r"),
+        ([node("Identity", ["f"], ["y"])], "outputs of the model", "f, y"),
+    ],
+)
+def test_the_fix_of_the_warning_keeps_the_numbers(nodes, readers, kept, caplog, tmp_path):
     model = model_of([node("Mul", ["i", "i"], ["s"])], nodes)
     assert not compared(model, feeds_of(100)) < 1e-3
-    assert "'f', read by 'r'" in told(caplog)[0]
+    assert f", read by {readers}" in told(caplog)[0]
     caplog.clear()
     lists = tmp_path / "lists.yaml"
-    lists.write_text("FP32NodeInstanceNames: [f, r]\n")
+    lists.write_text(f"FP32NodeInstanceNames: [{kept}]\n")
     assert compared(model, feeds_of(100), node_precision_info_file=lists) < 1e-3
     assert not told(caplog)
 

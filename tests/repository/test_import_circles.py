@@ -24,8 +24,8 @@ def imports(root: Path) -> dict[str, set[str]]:
                     found.update(alias.name for alias in aliases)
                 case ast.ImportFrom(module=source, names=aliases, level=0):
                     # `from package import module` runs the package first: it cannot miss a circle through it.
-                    submodules = {f"{source}.{alias.name}" for alias in aliases} & paths.keys()
-                    found.update(submodules or {source})
+                    names = [f"{source}.{alias.name}" for alias in aliases]
+                    found.update(name if name in paths else source for name in names)
                 case ast.ImportFrom():
                     pytest.fail(f"{path}:{statement.lineno}: relative imports are not followed here")
         found &= paths.keys() - {module}
@@ -59,6 +59,7 @@ def test_no_module_imports_itself_through_others():
     [
         "from made import first",
         "import made.first",
+        "from made import name, first",
         "from made.first import name",
         "def function():\n    from made.first import name",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from made.first import name",

@@ -8,8 +8,8 @@
 >>> options.set_compile
 {'aic_num_cores': 4}
 
-The table takes longer to build than the rest of ``import qaic``, so it is loaded with the first use, not
-with the import.
+The table takes longer to build than the rest of ``import qaic``, so it is loaded when a name of this package
+is first imported or used, not by ``import qaic``.
 """
 
 from typing import TYPE_CHECKING

@@ -16,7 +16,7 @@ from qaic.support.text import counted
 
 #: percentiles that are shown, with their names
 PERCENTILES: Final = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P99.9": 99.9}
-# If the maximum exceeds the 99th percentile this many times, the tail is one bar.
+# The end of a chart excludes a maximum beyond this many times the usual latency, or the range up to it.
 _LONG_TAIL = 4.0
 
 

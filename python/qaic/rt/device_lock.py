@@ -17,7 +17,7 @@ def acquire(device: int, *, block: bool) -> bool:
     """Take the lock of a device. Blocks with ``block``; Ctrl-C ends the wait.
 
     Returns true if the lock was taken; false only without ``block``. Raises OSError if the file cannot be
-    used, and QaicError if other users can write to the directory.
+    used, and QaicError if the directory belongs to another user or others can access it.
     """
     path = _core.open_user_directory() / f"device-{device}.lock"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

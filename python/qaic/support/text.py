@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Final
 
 _LONGEST_VALUE: Final = 60
-#: largest number of compared characters (the time is quadratic in them) and names (models have up to a
-#: million)
+#: largest number of compared characters of a name, and of compared names: the time is quadratic in the
+#: characters, and models have up to a million names
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 5000
 #: microseconds of each unit of time
@@ -94,7 +94,7 @@ def escape_lines(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Escape the strings of a JSON text; its value stays the same."""
+    """Escape the unprintable characters in the strings of a JSON text; its value stays the same."""
     import json
 
     return (

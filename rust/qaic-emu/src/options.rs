@@ -46,8 +46,8 @@ settings! {
         faults: FaultPlan = FaultPlan::default(),
         /// Facts that the cards report.
         firmware: FirmwareConfig = FirmwareConfig::default(),
-        /// Returns true if a signal waits for the calling thread; blocking calls then return `EINTR`. Called
-        /// every 50 ms.
+        /// Function that returns true if a signal waits for the calling thread; blocking calls then return
+        /// `EINTR`. Called every 50 ms.
         signaled: Option<fn() -> bool> = None,
         /// Name of the nodes' driver.
         driver_name: String = "qaic".into(),

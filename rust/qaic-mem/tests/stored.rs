@@ -9,13 +9,14 @@ use qaic_mem::convert::Isa;
 use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredError, StoredRows, TILE_ROWS, UNIT};
 use qaic_quant::mx::{self, MxFormat};
 
-const FORMS: [Form; 10] = [
+const FORMS: [Form; 11] = [
     Form::Float32,
     Form::Float16,
     Form::Bfloat16,
     Form::Mxfp6,
     Form::Mxint8,
     Form::Int8 { group: 0 },
+    Form::Int8 { group: 32 },
     Form::Int8 { group: 64 },
     Form::Uint4 { group: 0 },
     Form::Uint4 { group: 32 },

@@ -54,7 +54,7 @@ fn find_section<H: FileHeader<Endian = Endianness>>(
 const MAX_LOAD_SEGMENTS: usize = 256;
 
 /// CRC of all loadable segments as they are in memory, in the order of the program headers.
-pub(crate) fn load_image_crc(file: &[u8]) -> Result<u32, QpcError> {
+pub fn load_image_crc(file: &[u8]) -> Result<u32, QpcError> {
     match FileKind::parse(file) {
         Ok(FileKind::Elf32) => load_crc::<FileHeader32<Endianness>>(file),
         Ok(FileKind::Elf64) => load_crc::<FileHeader64<Endianness>>(file),

@@ -1,5 +1,6 @@
 //! Models of the structures and of the scheduler: small programs of two to four threads, of which
 //! loom runs every interleaving and every stale read that the memory model allows, up to `LOOM_MAX_PREEMPTIONS`.
+//! One model of the ring has no limit.
 //!
 //! `make loom` runs them. The crates under test are those that ship; here they are built with loom's synchronization
 //! (`qaic_sync::atomic` chooses). A lost notification is a deadlock, which loom reports.
@@ -48,8 +49,8 @@ mod scheduler_models;
 /// A limit that never ends a wait: under loom none does.
 const FOREVER: std::time::Duration = std::time::Duration::MAX;
 
-/// Checks a model with at most `count` preemptions, or `LOOM_MAX_PREEMPTIONS` if that is lower: its threads have so much to
-/// do that more would take minutes.
+/// Checks a model with at most `count` preemptions, or `LOOM_MAX_PREEMPTIONS` if that is lower. Models with many
+/// steps would take minutes with more.
 fn with_preemptions(count: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.map_or(count, |limit| limit.min(count)));

@@ -68,7 +68,8 @@ impl EventCount {
         }
     }
 
-    /// Returns true if a thread listens. A listening thread does not fall asleep without calling `try_take` again.
+    /// Counts a notification if a thread listens, and returns true in that case. A listening thread does not fall
+    /// asleep without calling `try_take` again.
     fn advance(&self) -> bool {
         // The exchange does not change the value, but it is ordered with the registrations. A thread that registers
         // later acquires the earlier additions from it and needs no notification; an earlier registration makes the

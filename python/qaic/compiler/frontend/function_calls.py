@@ -38,7 +38,7 @@ def normalize_functions(model: onnx.ModelProto) -> None:
     without a default calls a copy of the function without that attribute. Functions leave the domains of the
     engine. The model imports the operator sets of its functions, and all use one version of the standard set.
     Functions must not call themselves. Raises CompileError if a call omits an attribute that the function
-    cannot do without, or if operators mean something else in another version.
+    cannot do without, or if no version gives all operators the same meaning.
     """
     if not model.functions:
         return
@@ -58,7 +58,7 @@ def _bodies(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]
 
 
 def _share_standard_set(model: onnx.ModelProto) -> None:
-    """Write model and functions in one version of the standard set in which their operators stay the same."""
+    """Set a version of the standard set for model and functions in which all operators keep their meaning."""
     own = {function_key(f.domain, f.name, f.overload) for f in model.functions}
     given = standard_version(model)
     owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
@@ -85,7 +85,8 @@ def _share_standard_set(model: onnx.ModelProto) -> None:
         raise refuse(
             "functions of the model",
             code="unsupported_opset",
-            found=f"operators that version {given} of ai.onnx changes: {listing(changed[shared])}",
+            found=f"operators that version {given} of ai.onnx does not have in this form: "
+            f"{listing(changed[shared])}",
             expected=f"functions in version {given}, as the model",
             fix="export model and functions with one opset_version, or export the model without functions",
         )

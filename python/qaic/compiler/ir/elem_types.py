@@ -23,6 +23,8 @@ STRING: Final = 8
 BOOL: Final = 9
 FLOAT16: Final = 10
 DOUBLE: Final = 11
+UINT32: Final = 12
+UINT64: Final = 13
 BFLOAT16: Final = 16
 
 #: code -> (name, bits per element); strings have no width
@@ -38,8 +40,8 @@ TABLE: Final[dict[int, tuple[str, int]]] = {
     BOOL: ("bool", 8),
     FLOAT16: ("float16", 16),
     DOUBLE: ("float64", 64),
-    12: ("uint32", 32),
-    13: ("uint64", 64),
+    UINT32: ("uint32", 32),
+    UINT64: ("uint64", 64),
     14: ("complex64", 64),
     15: ("complex128", 128),
     BFLOAT16: ("bfloat16", 16),

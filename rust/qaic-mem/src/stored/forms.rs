@@ -362,7 +362,7 @@ impl<const TOGETHER: usize> Groups<'_, TOGETHER> {
         1 << self.shift
     }
 
-    /// Zero point, as one of [`ZEROS`], and scale of a unit.
+    /// Returns the entry of [`ZEROS`] for the zero point, and the scale, of a unit.
     #[inline(always)]
     fn factors<S: Simd>(self, simd: S, index: usize, row: usize) -> [S::V; 2] {
         let group = (self.first + index) >> self.shift;

@@ -96,7 +96,7 @@ impl Plan {
 impl Initializer {
     /// Returns the range of the tensor in `len` bytes of constants, which begin at `start` of a mapping or
     /// file. The engine uses the bytes in place, so an element must be aligned for its type.
-    pub(crate) fn range(&self, len: usize, start: u64) -> Result<Range<usize>, PlanError> {
+    pub fn range(&self, len: usize, start: u64) -> Result<Range<usize>, PlanError> {
         let is_dense = || self.dtype.dense_bytes(&self.dims) == Some(self.size);
         let range = range_within(len, self.offset, self.size)
             .filter(|_| !self.is_used_as_elements() || is_dense())

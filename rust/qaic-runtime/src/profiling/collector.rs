@@ -117,7 +117,7 @@ impl Collector {
         self.profiler.stop()
     }
 
-    /// Returns true if the profiler runs: see [`Profiler::is_running`].
+    /// Returns true if the profiler runs.
     pub fn is_running(&self) -> bool {
         self.profiler.is_running()
     }

@@ -82,7 +82,7 @@ impl DmaChannel {
         }
     }
 
-    /// Returns whether the thread has work.
+    /// Returns true if the thread has work.
     pub(super) fn is_moving(&self) -> bool {
         !self.is_hung
     }

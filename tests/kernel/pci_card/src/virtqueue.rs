@@ -33,7 +33,7 @@ pub(super) struct Chain {
 }
 
 impl Virtqueue {
-    /// Returns whether there is a buffer that was not taken.
+    /// Returns true if there is a buffer that was not taken.
     pub(super) fn has_next(&self, memory: &GuestMemory) -> bool {
         let index = self.available.checked_add(2).and_then(|at| memory.u16(at));
         self.size > 0 && index.is_some_and(|index| index != self.next_available)

@@ -111,7 +111,8 @@ class Origins:
     def _named_result(self, node: onnx.NodeProto) -> str | None:
         """Return the result of the node that an engine node is named after; None if there is none.
 
-        If the engine changes the layout of a chain of nodes, it renames their results. Integer nodes round.
+        The engine renames the results of nodes whose layout it changes. For an integer node, the result is
+        the rounded one.
         """
         source = self._by_name.get(self._named(node, ()) or "")
         if source is None:

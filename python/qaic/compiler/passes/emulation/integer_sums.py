@@ -18,7 +18,20 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX
 from qaic.compiler.ir.constants.propagation import node_key, node_label, split_constants
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.elem_types import BOOL, DOUBLE, FLOAT, FLOAT16, INT8, INT16, INT32, INT64, UINT8, UINT16
+from qaic.compiler.ir.elem_types import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+)
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs, usages
 from qaic.compiler.ir.precision import Classification, PrecisionClass
 from qaic.compiler.ir.precision_ops import (
@@ -28,15 +41,18 @@ from qaic.compiler.ir.precision_ops import (
     selected_inputs,
     standard,
 )
+from qaic.compiler.passes.emulation.computed_constants import filling
 from qaic.compiler.passes.legalize.guard_nodes import constant_reader
 
 #: operators that make larger integers by a factor that their operands do not show
 _GROWING: Final = (
-    *("BitShift", "ConvInteger", "CumProd", "Einsum", "Gemm", "MatMul", "MatMulInteger", "Pow"),
-    *("ReduceProd", "ReduceSumSquare"),
+    *("BitShift", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "CumProd", "Einsum", "Gemm"),
+    *("MatMul", "MatMulInteger", "Pow", "ReduceL2", "ReduceProd", "ReduceSumSquare"),
 )
+#: operators that may add up or multiply what they write to one place
+_SCATTERING: Final = ("ScatterElements", "ScatterND")
 #: operators whose results are positions in an operand
-_INDEXING: Final = ("ArgMax", "ArgMin", "NonZero", "TopK", "Unique")
+_INDEXING: Final = ("ArgMax", "ArgMin", "NonZero")
 _CASTING: Final = ("Cast", "CastLike")
 _SCALING: Final = ("Div", "Mul")
 _ADDING: Final = ("Add", "Sub")
@@ -48,11 +64,11 @@ _LARGEST: Final = {
     UINT8: 255,
     INT16: 1 << 15,
     UINT16: (1 << 16) - 1,
-    **dict.fromkeys((INT32, INT64, 12, 13), math.inf),
+    **dict.fromkeys((INT32, INT64, UINT32, UINT64), math.inf),
 }
 #: element types whose values are rounded; float64 is treated as float32
 ROUNDED: Final = frozenset({FLOAT, DOUBLE})
-#: limit of an integer that comes from outside: it may be larger, so it stays float32, but nobody is warned
+#: limit of an input integer, which may be larger: it stays float32, without a warning
 _GIVEN: Final = FLOAT16_MAX
 #: limit of a float that is a scale
 _SCALE: Final = 0.0
@@ -61,7 +77,8 @@ _SCALE: Final = 0.0
 class IntegerSums:
     """Finds the nodes between large integers and their scaled values.
 
-    Nested graphs are looked into. `weights` are next to the graph; a dim of `shapes` is -1 where it differs.
+    Includes nested graphs. `weights` are stored next to the graph. A dim of `shapes` is -1 if it differs
+    between sets of shapes.
     """
 
     def __init__(
@@ -82,7 +99,7 @@ class IntegerSums:
         self.scaling: set[str] = set()
         #: nodes whose results are not rounded
         self.unrounded: set[str] = set()
-        #: sums that become float16 without a scale -> what reads them
+        #: values that become float16 without a scale -> the node that reads them, "" for an output
         self.rounded: dict[str, str] = {}
         nodes = list(all_nodes(model.graph.node))
         if any(self._is_cast(node) or parameter_outputs(node) for node in nodes):
@@ -92,7 +109,7 @@ class IntegerSums:
             self._find_rounded(nodes)
 
     def _is_cast(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node makes floats of integers that float16 may not have."""
+        """Return true if a node casts integers to float that may exceed float16."""
         return (
             standard(node, *_CASTING)
             and _LARGEST.get(self._types.get(node.input[0], 0), 0) > _GIVEN
@@ -139,17 +156,25 @@ class IntegerSums:
 
     @staticmethod
     def _may_scale(node: onnx.NodeProto) -> bool:
-        """Return whether a node of this kind can read unrounded values."""
+        """Return true if a node of this kind can read unrounded values."""
         return standard(node, *_SCALING, *_ADDING, *_CASTING) or selected_inputs(node, FLOAT16) is not None
 
     def _integer_limit(self, node: onnx.NodeProto) -> float:
         """Return the largest magnitude of the integers that a node makes."""
-        limits = [self._limit_of(name) for name in node.input]
+        if standard(node, *_GROWING):
+            return math.inf
+        limits = [self._limit_of(name) if name else 0.0 for name in node.input]
         limits += [self._limit_of(value.name) for graph in subgraphs(node) for value in graph.output]
         sizes = self._shapes.get(node.input[0] if node.input else "", (-1,))
         known = _GIVEN if -1 in sizes else 0.0
         if standard(node, "Shape", *_INDEXING):
             return max(known, *sizes, 0)
+        if standard(node, "TopK", "Unique"):
+            # Some results are positions and counts, others are values of the operand.
+            is_integer = self._types.get(node.input[0], 0) in _LARGEST
+            return max(known, math.prod(sizes), limits[0] if is_integer else 0)
+        if standard(node, "ConstantOfShape"):
+            return _magnitude(filling(node))
         if standard(node, "Size"):
             return known or math.prod(sizes)
         if standard(node, *_ADDING, "Sum"):
@@ -161,9 +186,9 @@ class IntegerSums:
         if standard(node, "ReduceL1", "ReduceSum"):
             kept = math.prod(self._shapes.get(node.output[0], ()))
             return math.inf if known else limits[0] * math.prod(sizes) / max(kept, 1)
-        if standard(node, *_GROWING):
-            return math.inf
         picked = selected_inputs(node, FLOAT16)
+        if picked is None and standard(node, *_SCATTERING):
+            return math.inf
         positions = range(len(limits)) if picked is None else (at for at in picked if at < len(limits))
         return max((limits[at] for at in positions), default=_GIVEN)
 
@@ -171,9 +196,9 @@ class IntegerSums:
         if name in self._floats:
             return max(self._floats[name], _GIVEN)
         if name not in self._integers:
-            values = self._constant(name) if self._types.get(name, 0) in _LARGEST else None
-            given = min(_GIVEN, _LARGEST.get(self._types.get(name, 0), _GIVEN))
-            self._integers[name] = given if values is None else _magnitude(values)
+            limit = _LARGEST.get(self._types.get(name, 0), 0)
+            values = self._constant(name) if limit > _GIVEN else None
+            self._integers[name] = min(_GIVEN, limit or _GIVEN) if values is None else _magnitude(values)
         return self._integers[name]
 
     def _float_limit(self, node: onnx.NodeProto, constants: Collection[str]) -> float | None:
@@ -205,7 +230,7 @@ class IntegerSums:
         return max(self._floats[name] for name in names if name in self._floats)
 
     def _is_scale(self, node: onnx.NodeProto, at: int, constants: Collection[str]) -> bool:
-        """Return whether a factor or divisor is a constant that makes smaller, or one for many elements."""
+        """Return true if a factor is at most 1, a divisor at least 1, or either applies to many elements."""
         name = node.input[at]
         values = self._constant(name)
         if node.op_type == "Div" and at == 0:
@@ -219,7 +244,8 @@ class IntegerSums:
 
     def _find_rounded(self, nodes: list[onnx.NodeProto]) -> None:
         large = {name for name, limit in self._floats.items() if limit > _GIVEN}
-        self.rounded.update((name, "an output") for name in sorted(large & self._outputs))
+        made = {name for node in nodes if self._is_float16(node) for name in node.output}
+        self.rounded.update((name, "") for name in sorted(large & made & self._outputs))
         for node in nodes:
             if not large or node_key(node) in self.scaling or not self._is_float16(node):
                 continue
@@ -231,18 +257,20 @@ class IntegerSums:
         """Warn about integers that become float16 before a scale is applied; other warnings name `known`."""
         rounded = {name: reader for name, reader in self.rounded.items() if name not in known}
         if rounded:
-            readers = listing(list(dict.fromkeys(rounded.values())))
+            nodes = [reader for reader in dict.fromkeys(rounded.values()) if reader]
+            readers = [listing(nodes)] if nodes else []
+            readers += ["outputs of the model"] if "" in rounded.values() else []
             warn(
                 "float16.integer_sums",
                 "float16: computed integers become float16 without a scale, and those beyond 65504 become "
-                f"infinite: {listing(list(rounded))}, read by {readers}; node_precision_info_file keeps "
-                "these values and the nodes that read them in float32",
+                f"infinite: {listing(list(rounded))}, read by {' and '.join(readers)}; "
+                "node_precision_info_file keeps these values and the nodes that read them in float32",
                 nodes=list(rounded),
             )
 
 
 def _magnitude(values: npt.NDArray[Any] | None) -> float:
     """Return the largest magnitude of a constant; 0 if it is not known or empty."""
-    return (
-        float(np.abs(np.asarray(values, np.float64)).max()) if values is not None and np.size(values) else 0.0
-    )
+    if values is None or not np.size(values):
+        return 0.0
+    return max(abs(float(values.max())), abs(float(values.min())))
