@@ -1,12 +1,13 @@
-"""Run mixed calls on many threads, with resets, forks and faults, and report hangs, leaks and wrong results.
+"""Run mixed calls on many threads, with resets, forks and faults; report hangs and wrong results.
 
 python benches/soak.py                               30 minutes on virtual cards, 64 threads
 python benches/soak.py --device emu                  the same on emulated cards, with random faults
-python benches/soak.py --minutes 1 --threads 8       a look
+python benches/soak.py --minutes 1 --threads 8       a short run
 
 The exit code is 0 if every call ended, every result was right, every error was one that the calls or the
-faults may cause, and the emulated cards were empty at the end. The script prints the resident memory once a
-minute; a reader judges its growth. Calls: run, submit, run_async, map, exec objects with a queue, and sets.
+faults may cause, and the emulated cards were empty at the end, after QUIET_S without faults. The script
+prints the resident memory once a minute; a reader judges its growth. Calls: run, submit, run_async, map, exec
+objects with a queue, and sets.
 """
 
 from __future__ import annotations
@@ -45,20 +46,29 @@ if TYPE_CHECKING:
 
 S = qaicrt.QStatus
 ROWS, WIDTH = 2, 64
-#: turns of the watching thread without the end of a call on one thread, after which the soak reports a hang.
-#: A turn takes a second, or longer if the process gets little time, so a busy machine is not a hang
-STALL_TURNS = 180
-FORK_TURNS = 2400
+#: seconds without the end of a call on one thread, and of a child, after which the soak looks again
+STALL_S, FORK_S = 180, 120
+#: processor seconds of the second look
+LOOK_S = 10.0
+#: seconds at the end without faults and resets of the card, so that a leak is still there when it is checked
+QUIET_S = 20.0
+#: largest duration of an explicit teardown, in seconds
+TEARDOWN_S = 3600
 #: seconds between two resets, forks and faults
 RESET_S, FORK_PERIOD_S, FAULT_PERIOD_S, FAULT_S = 1.0, 10.0, 3.0, 1.0
 
-#: what a deadline that passes may cause
+#: codes of errors that a passed deadline may cause
 DEADLINE = {"device.timeout"}
-#: what faults of a card may cause
+#: codes of errors that faults of a card may cause
 FAULTS = {
     *("device.lost", "device.channel_lost", "device.unavailable", "device.permission", "device.firmware"),
     *("device.firmware_protocol", "device.firmware_version", "device.driver", "device.ring_full"),
     *("device.memory", "device.timeout"),
+}
+#: statuses of these errors in the low-level interface
+STATUSES = {
+    *("QS_DEV_ERROR", "QS_PERM", "QS_NOMEM", "QS_BUSY", "QS_NODEV", "QS_INVAL", "QS_NOSPC", "QS_BADFD"),
+    *("QS_TIMEDOUT", "QS_PROTOCOL", "QS_UNSUPPORTED", "QS_DATA_CRC_ERROR", "QS_AGAIN", "QS_ERROR"),
 }
 CALLS = ("manage", "create_bo", "mmap_bo", "mmap", "attach", "execute", "wait", "perf_stats", "detach")
 CALL_ERRORS = ("EINTR", "EIO", "ENOMEM", "EAGAIN", "ENODEV", "EINVAL", "reset", "dead", "ssr(0)")
@@ -134,8 +144,20 @@ class LowLevel:
             self.set.putCompleted(handle)
 
 
+def persists(is_so: Callable[[], bool]) -> bool:
+    """Return true if something stays so while this thread computes for ``LOOK_S`` of its processor time.
+
+    A thread or child that only waits for a processor gets a similar share meanwhile, also on a busy machine.
+    """
+    end = time.thread_time() + LOOK_S
+    while time.thread_time() < end:
+        if not is_so():
+            return False
+    return True
+
+
 class Soak:
-    """The calls, what they came to, and the objects that they share."""
+    """The calls, their outcomes, and the objects that they share."""
 
     def __init__(self, path: str, *, has_faults: bool, threads: int, seed: int) -> None:
         self.path, self.has_faults, self.threads, self.seed = path, has_faults, threads, seed
@@ -145,8 +167,8 @@ class Soak:
         self.ends_at = 0.0
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
-        self.turns = 0
-        self.last_end = [0] * threads
+        # Of each calling thread, and of the threads of resets, forks and faults.
+        self.last_end = [time.monotonic()] * (threads + 3)
         self.control = _core.EmuControl(0) if has_faults else None
         self.ways: tuple[Callable[[random.Random], None], ...] = (
             *(self.run, self.submit, self.run_async, self.map, self.enqueue, self.collect, self.deadline),
@@ -235,7 +257,7 @@ class Soak:
     # --- threads --------------------------------------------------------------------------------------------
 
     def problem(self, text: str) -> None:
-        """Record and print what must not happen."""
+        """Record and print a problem."""
         self.problems.append(text)
         print(f"PROBLEM {text}", flush=True)
 
@@ -249,7 +271,8 @@ class Soak:
         except (QaicError, RefusedError) as error:
             code = error.code if isinstance(error, QaicError) else f"status {error}"
             self.counts[f"{name}: {code}"] += 1
-            if not self.has_faults or (isinstance(error, QaicError) and error.code not in FAULTS):
+            is_known = error.code in FAULTS if isinstance(error, QaicError) else str(error) in STATUSES
+            if not (self.has_faults and is_known):
                 self.problem(f"{name}: {error!r}")
         except Exception as error:  # noqa: BLE001 - a soak reports everything
             self.problem(f"{name}: {error!r}")
@@ -260,21 +283,26 @@ class Soak:
         while time.monotonic() < self.ends_at:
             way = rng.choice(self.ways)
             self.attempt(way.__name__, lambda way=way: way(rng))
-            self.last_end[number] = self.turns
+            self.last_end[number] = time.monotonic()
+
+    def turns(self, number: int, period: float, until: float) -> Iterator[None]:
+        """Yield once per period until a point in time; ``number`` is that of the thread."""
+        while time.monotonic() < until:
+            self.last_end[number] = time.monotonic()
+            time.sleep(period)
+            yield
 
     def reset(self) -> None:
         """Reset the sessions in turn."""
-        while time.monotonic() < self.ends_at:
+        for _ in self.turns(self.threads, RESET_S, self.ends_at):
             for session in self.sessions:
-                time.sleep(RESET_S)
-                self.attempt("reset", session.reset)
+                self.attempt("reset", lambda session=session: session.reset(timeout=TEARDOWN_S))
 
     def fail(self) -> None:
         """Plan random faults of the card for a second, then recover it."""
         rng = random.Random(self.seed)
         assert self.control is not None
-        while time.monotonic() < self.ends_at:
-            time.sleep(FAULT_PERIOD_S)
+        for _ in self.turns(self.threads + 1, FAULT_PERIOD_S, self.ends_at - QUIET_S):
             which = rng.randint(1, 40)
             plan = rng.choice(
                 (
@@ -296,17 +324,15 @@ class Soak:
         self.control.hurry()
 
     def fork(self) -> None:
-        """Run an inference in children of this process, with a session of the parent."""
+        """Run an inference in children of this process, each with a new session."""
         rng = random.Random(self.seed)
-        while time.monotonic() < self.ends_at:
-            time.sleep(FORK_PERIOD_S)
+        for _ in self.turns(self.threads + 2, FORK_PERIOD_S, self.ends_at):
+            x = self.x(rng)
             child = os.fork()
             if child == 0:
                 try:
-                    session = qaic.Session(self.path)
-                    x = self.x(rng)
-                    check(x, session.run({"x": x})["y"])
-                    session.close()
+                    with qaic.Session(self.path) as session:
+                        check(x, session.run({"x": x})["y"])
                     os._exit(0)
                 except BaseException as error:  # noqa: BLE001 - the child must not return
                     print(f"child: {error!r}", flush=True)
@@ -314,62 +340,75 @@ class Soak:
             self._reap(child)
 
     def _reap(self, child: int) -> None:
-        for _ in range(FORK_TURNS):
-            reaped, status = os.waitpid(child, os.WNOHANG)
-            if reaped:
-                self.counts["forks"] += 1
-                if status:
-                    self.problem(f"child: status {status}")
-                return
-            time.sleep(0.05)
-        self.problem("child: did not end")
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        def runs() -> bool:
+            return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    def soak(self, minutes: float) -> None:
-        """Run all threads for some time, and report stalls and memory meanwhile."""
+        end = time.monotonic() + FORK_S
+        while time.monotonic() < end and runs():
+            time.sleep(0.05)
+        if runs() and persists(runs):
+            self.problem("child: did not end")
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        elif os.waitpid(child, 0)[1]:
+            self.problem("child: failed")
+        self.counts["forks"] += 1
+
+    def soak(self, minutes: float) -> bool:
+        """Run all threads for some time and print the memory every minute; return true if all calls ended."""
         self.ends_at = time.monotonic() + 60 * minutes
-        work: list[Callable[[], None]] = [self.reset, self.fork, *([self.fail] if self.has_faults else [])]
+        work = [self.reset, *([self.fail] if self.has_faults else [lambda: None]), self.fork]
         threads = [threading.Thread(target=self.call, args=(number,)) for number in range(self.threads)]
-        threads += [threading.Thread(target=one) for one in work]
+        threads += [threading.Thread(target=self.attempt, args=("thread", one)) for one in work]
         for thread in threads:
             thread.daemon = True  # a hang must not keep the process
             thread.start()
         said = 0.0
         while any(thread.is_alive() for thread in threads):
             time.sleep(1)
-            self.turns += 1
-            calling = any(thread.is_alive() for thread in threads[: self.threads])
-            if calling and self.turns - min(self.last_end) > STALL_TURNS:
-                faulthandler.dump_traceback(all_threads=True)
-                self.problem(f"a call did not end in {STALL_TURNS} turns")
-                return
+            for number, thread in enumerate(threads):
+                seen = self.last_end[number]
+
+                def stays(
+                    number: int = number, seen: float = seen, thread: threading.Thread = thread
+                ) -> bool:
+                    return thread.is_alive() and self.last_end[number] == seen
+
+                if time.monotonic() - seen > STALL_S and stays() and persists(stays):
+                    faulthandler.dump_traceback(all_threads=True)
+                    self.problem(f"{thread.name}: a call did not end")
+                    return False
             if time.monotonic() - said > 60:
                 said = time.monotonic()
                 print(f"{resident() / 1e6:.0f} MB, {sum(self.counts.values())} calls", flush=True)
+        return True
 
     def finish(self) -> None:
         """Release everything and check that the emulated cards are empty."""
-        if self.control is not None:
-            self.recover()
+        faulthandler.dump_traceback_later(TEARDOWN_S, exit=True)
         for session in self.sessions:
-            self.attempt("close", session.close)
+            self.attempt("close", lambda session=session: session.reset(timeout=TEARDOWN_S))
+            session.close()
         del self.low
         for line in remains() if self.control is not None else ():
             self.problem(f"left: {line}")
+        faulthandler.cancel_dump_traceback_later()
 
 
 def remains() -> list[str]:
-    """Return what is on the emulated cards beyond the file that the process keeps open."""
-    for _ in range(50):
-        gc.collect()
-        _core.await_teardown(30)
-        found = [line for card in _core.EmuControl.every() for line in card.invariants()]
-        found = [line for line in found if not line.endswith(": 1 open files")]
-        if not found:
-            break
-        time.sleep(0.2)
+    """Return what stays on the emulated cards."""
+    found = left()
+    while found and not persists(lambda before=found: left() == before):
+        found = left()
     return found
+
+
+def left() -> list[str]:
+    """Return what is on the emulated cards now, beyond the file that the process keeps open."""
+    gc.collect()
+    _core.await_teardown(1)
+    found = [line for card in _core.EmuControl.every() for line in card.invariants()]
+    return [line for line in found if not line.endswith(": 1 open files")]
 
 
 def resident() -> int:
@@ -400,12 +439,11 @@ def main() -> int:
         onnx.save(model(), source)
         compile_model(source, CompileOptions(), {}, output_dir=target)
         soak = Soak(str(target), has_faults=given.device == "emu", threads=given.threads, seed=given.seed)
-        soak.soak(given.minutes)
-        if not any("did not end" in problem for problem in soak.problems):
+        if soak.soak(given.minutes):
             soak.finish()
-        print(*lines(soak), f"{resident() / 1e6:.0f} MB, {len(soak.problems)} problems", sep="\n", flush=True)
-        if soak.problems:
-            os._exit(1)  # threads that hang do not keep the process
+    print(*lines(soak), f"{resident() / 1e6:.0f} MB, {len(soak.problems)} problems", sep="\n", flush=True)
+    if soak.problems:
+        os._exit(1)  # threads that hang do not keep the process
     return 0
 
 
