@@ -59,8 +59,11 @@ def test_the_overview_comes_first(report, stats):
 
 
 def test_named_reports_and_files(report, stats):
-    code, out, err = report("gaps", stats / name_of(1), "engines", "--qpc", "x")
+    file = stats / name_of(1)
+    code, out, err = report("gaps", file, "engines", "--qpc", "x")
     assert (code, err) == (0, "")
+    # Options may stand between the names and the files.
+    assert report("gaps", "engines", "--qpc", "x", file) == (0, out, "")
     assert [line for line in out.splitlines() if line.startswith("==")] == [
         "== Idle windows ==",
         "== Engines ==",
