@@ -174,7 +174,7 @@ def from_keywords(options):
 def from_file(options):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "options.yaml")
-        path.write_text(yaml.safe_dump(options, allow_unicode=True))
+        path.write_text(yaml.safe_dump(options, allow_unicode=True, sort_keys=False))
         return resolve({}, options_path=path, model_is_container=False)
 
 

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qaic.page.graph.groups import MOST_CHILDREN, grouped
@@ -44,6 +44,8 @@ def test_an_open_group_shows_few_boxes(names, times, has_kinds):
     st.lists(st.sampled_from(["Conv", "Add", "Mul", "Relu"]), min_size=2, max_size=12),
     st.integers(4, 30),
 )
+@example(["Conv", "Conv", "Conv"], 28)
+@example(["Conv"] * 12, 30)
 def test_names_without_parts_are_grouped_by_repeated_operators(block, times):
     kinds = ["Resize", *block * times, "Softmax"]
     names = [f"{kind}.{place}" for place, kind in enumerate(kinds)]

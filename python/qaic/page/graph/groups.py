@@ -73,9 +73,10 @@ def _with_blocks(paths: list[tuple[str, ...]], kinds: Sequence[str]) -> list[tup
     ]
 
 
-def _covered(found: tuple[int, set[int]]) -> int:
-    length, begins = found
-    return length * len(begins) if len(begins) >= _FEWEST_BLOCKS else 0
+def _covered(found: tuple[int, set[int]]) -> tuple[int, bool]:
+    length, count = found[0], len(found[1])
+    # Of sequences that cover equally many nodes, one with few blocks fits into a group.
+    return (length * count if count >= _FEWEST_BLOCKS else 0, count < MOST_CHILDREN)
 
 
 def _occurrences(kinds: Sequence[str], length: int) -> tuple[int, set[int]]:
