@@ -28,7 +28,7 @@ from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
-from qaic.compiler.passes.legalize.legalize_unchecked import UNCHECKED
+from qaic.compiler.passes.legalize.legalize_unchecked import UNCHECKED, is_unchecked
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -163,7 +163,8 @@ def inline_for_nodes_pass(model: Model, context: Context) -> bool:
             or mentions_half(proto, model.weights)
             or _divides(model)
             or any(
-                resizes_from_the_end(function.node) or any(find_nodes(function.node, UNCHECKED))
+                resizes_from_the_end(function.node)
+                or any(map(is_unchecked, find_nodes(function.node, UNCHECKED)))
                 for function in proto.functions
             )
             or inside_functions(proto.graph, options.extra_output_tensors)

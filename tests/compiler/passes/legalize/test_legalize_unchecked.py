@@ -239,6 +239,16 @@ EMPTY_RESULTS = [
             (("LRN", ["x"], ["y"], {"size": 3}), (1, 0, 4, 4)),
         )
     ),
+    *(
+        model_of(
+            [node("QuantizeLinear", ["x", "s"], ["y"], axis=0, block_size=2)],
+            [info("x", shape)],
+            [info("y", shape, TensorProto.UINT8)],
+            [("s", np.ones((shape[0] // 2, shape[1]), np.float32))],
+            opset=21,
+        )
+        for shape in ((0, 4), (4, 0))
+    ),
 ]
 
 

@@ -3,14 +3,14 @@
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
 they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
 rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
-A node over no elements becomes zeros if those are its results, and is refused otherwise. TopK and OneHot
-divide by the number of rows in front of their axis; if only the run counts these, the axis becomes the first.
-If only the run knows the number of axes, they fail over no elements. Nodes of a graph that read one operand
-with one limit share its check, so the layers of a decoder together add as many nodes as one layer.
+TopK and OneHot divide by the number of rows in front of their axis; if only the run counts these, the axis
+becomes the first. If only the run knows the number of axes, they fail over no elements. `empty_operands`
+describes other operands without elements. Nodes of a graph that read one operand with one limit share its
+check, so the layers of a decoder together add as many nodes as one layer.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Self
@@ -37,13 +37,22 @@ from qaic.compiler.ir.graph_walk import (
     FreshNames,
     all_graphs,
     all_nodes,
-    op_types,
     producers,
 )
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import integer_attribute, standard
 from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets, dims_in, shapes_in
+from qaic.compiler.passes.legalize.empty_operands import (
+    OVER_NOTHING,
+    checked_operands,
+    is_over_nothing,
+    is_zero,
+    nothing_fault,
+    results_in,
+    with_elements,
+    zeros,
+)
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
@@ -56,34 +65,21 @@ _SELECTING: Final = {
     (_ENGINE_DOMAIN, "MatMulNBits"): (4, 2, "groups"),
     (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
 }
-#: operator -> position of an operand, and its dims that must not be 0; all dims if none are listed
-_NEEDING_ELEMENTS: Final[Mapping[tuple[str, str], tuple[int, tuple[int, ...]]]] = {
-    ("", "DFT"): (0, ()),
-    ("", "GRU"): (0, (0, 1, 2)),
-    ("", "LRN"): (0, (1,)),
-    ("", "LSTM"): (0, (1,)),
-    ("", "LpNormalization"): (0, ()),
-    ("", "OneHot"): (0, ()),
-    ("", "STFT"): (2, (0,)),
-    ("", "TopK"): (0, ()),
-    (_ENGINE_DOMAIN, "BiasGelu"): (0, (-1,)),
-    (_ENGINE_DOMAIN, "GroupQueryAttention"): (0, (2,)),
-    (_ENGINE_DOMAIN, "MultiHeadAttention"): (0, ()),
-    (_ENGINE_DOMAIN, "SkipLayerNormalization"): (0, (-1,)),
-    (_ENGINE_DOMAIN, "SkipSimplifiedLayerNormalization"): (0, (-1,)),
-}
-#: operators whose results are zeros if they have no operands to sum
-_SUMS: Final = ("DFT", "Einsum")
 #: operators that this pass guards, rewrites or refuses; it skips functions
-UNCHECKED: Final = frozenset({"Col2Im", "Einsum", "MaxUnpool", "Trilu", "Unique"}).union(
-    name for _, name in _SELECTING.keys() | _NEEDING_ELEMENTS.keys()
-)
+UNCHECKED: Final = OVER_NOTHING.union(("Col2Im", "MaxUnpool", "Trilu"), (name for _, name in _SELECTING))
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
+_DFT_AXIS_AS_INPUT: Final = 20
 #: positions of operands of GroupQueryAttention
 _QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
 #: offset of a diagonal beyond all elements of a tensor
 _FARTHEST: Final = 2**40
+
+
+def is_unchecked(node: onnx.NodeProto) -> bool:
+    """Return whether the pass guards a node, judged by its operator; that of QuantizeLinear needs blocks."""
+    is_blocked = node.op_type != "QuantizeLinear" or integer_attribute(node, "block_size", 0)
+    return node.op_type in UNCHECKED and bool(is_blocked)
 
 
 def fault(
@@ -103,10 +99,10 @@ def fault(
     def known(name: str) -> tuple[tuple[int, ...], ...]:
         return (shapes[name],) if name in shapes else ()
 
-    if is_over_nothing(node, known) and not _is_zero(
+    if is_over_nothing(node, known) and not is_zero(
         node, [shapes[name] for name in node.output if name in shapes]
     ):
-        return _nothing_fault(node, known)
+        return nothing_fault(node, known)
     if (selection := _Selection.of(node, known)) is not None and selection.indices in values:
         return selection.fault(selection.counts(known), values[selection.indices])
     if standard(node, "STFT"):
@@ -206,46 +202,18 @@ def _col2im_fault(
     return ""
 
 
-def is_over_nothing(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
-    """Return whether the kernel of a node may end the process, in some set of sizes, for want of elements."""
-    if standard(node, "Einsum"):
-        return any(0 in shape for name in node.input for shape in shapes(name))
-    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-    at, needed = _NEEDING_ELEMENTS.get((domain, node.op_type), (0, ()))
-    if standard(node, "Unique"):
-        # The slices along an axis are compared, whose elements are those of the other axes.
-        axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
-        known = [shape for shape in shapes(node.input[0]) if 0 in shape]
-        return any(-len(shape) <= axis < len(shape) and shape[axis] for axis in axes for shape in known)
-    if (domain, node.op_type) not in _NEEDING_ELEMENTS or at >= len(node.input):
-        return False
-    return any(
-        size == 0 and (not needed or dim in needed or dim - len(shape) in needed)
-        for shape in shapes(node.input[at])
-        for dim, size in enumerate(shape)
-    )
-
-
-def _nothing_fault(node: onnx.NodeProto, shapes: ShapesInSets) -> str:
-    sizes = [list(shape) for name in node.input if name for shape in shapes(name) if 0 in shape]
-    return f"an operand of {sizes[0]}, without elements"
-
-
-def _is_zero(node: onnx.NodeProto, results: Iterable[tuple[int, ...]]) -> bool:
-    """Return whether a node over no elements makes nothing but zeros."""
-    return standard(node, *_SUMS) or not any(map(math.prod, results))
-
-
 def _frame_length(node: onnx.NodeProto) -> str:
     return node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
 
 
-def _dft_axis(node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | None]) -> int | None:
+def _dft_axis(
+    node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | None], default: int = 1
+) -> int | None:
     """Return the axis of a DFT, an attribute in old sets; None where it is not constant."""
     if len(node.input) > _AXIS and node.input[_AXIS]:
         value = read(node.input[_AXIS])
         return None if value is None or value.size != 1 else int(value.reshape(-1)[0])
-    return integer_attribute(node, "axis", 0)
+    return integer_attribute(node, "axis", default)
 
 
 def _dft_fault(axis: int | None, rank: int) -> str:
@@ -266,7 +234,7 @@ def legalize_unchecked(
     an operand cannot be guarded.
     """
     added: dict[str, Added] = {}
-    if UNCHECKED.isdisjoint(op_types(model)):
+    if not any(map(is_unchecked, all_nodes(model.graph.node))):
         return added
     fresh, version = FreshNames(model.graph), standard_version(model)
     makers = producers(all_nodes(model.graph.node))
@@ -276,11 +244,11 @@ def legalize_unchecked(
         checked: dict[tuple[Any, ...], str] = {}
         for node in graph.node:
             guards = GuardNodes(fresh, added, version)
-            guarded = clone(node)
+            guarded, axis = clone(node), None
             is_ended = is_over_nothing(node, shapes)
-            results = _results(node, shapes) if is_ended else []
-            if is_ended and len(results) == 1 and _is_zero(node, results[0]):
-                nodes += _zeros(node, results[0], types, guards)
+            results = results_in(node, shapes) if is_ended else []
+            if is_ended and len(results) == 1 and is_zero(node, results[0]):
+                nodes += zeros(node, results[0], types, guards)
                 continue
             if (divided := _divided_axis(node, dims)) is not None:
                 nodes += _along_first_axis(node, *divided, types, guards)
@@ -288,7 +256,7 @@ def legalize_unchecked(
             # OneHot and TopK divide only by the number of rows in front of their axis.
             has_rows = standard(node, "OneHot", "TopK") and len({*map(len, dims(node.input[0]))}) == 1
             if is_ended and not has_rows:
-                empty = _nothing_fault(node, shapes)
+                empty = nothing_fault(node, shapes)
                 raise refused_operand(node, empty, "at least one element, in each set of sizes")
             if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:
                 diagonal = read(node.input[1])
@@ -317,14 +285,17 @@ def legalize_unchecked(
                 elif not length.all():
                     raise refused_operand(node, "a frame length of 0", "another length")
             elif standard(node, "OneHot", "TopK") and not dims(node.input[0]) and node.input[0] in types:
-                replace_input_with(guarded, 0, _with_elements(node, types, guards))
+                replace_input_with(guarded, 0, with_elements(node, types, guards))
             elif standard(node, "DFT"):
                 rank = next((len(shape) for shape in shapes(node.input[0])), 0)
-                axis = _dft_axis(node, read)
+                # Without an axis, set 20 counts from the end.
+                axis = _dft_axis(node, read, 1 if version < _DFT_AXIS_AS_INPUT else -2)
                 if reason := _dft_fault(axis, rank):
                     raise refused_operand(node, reason, "another axis")
                 if axis is None:
                     replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
+            for at, name in checked_operands(node, dims, types, guards, checked, dft_axis=axis):
+                replace_input_with(guarded, at, name)
             if (selection := _Selection.of(node, shapes)) is not None:
                 counts, held = selection.counts(shapes), read(selection.indices)
                 key: tuple[Any, ...] = (selection.indices, counts or (selection.table, selection.tokens))
@@ -346,29 +317,6 @@ def legalize_unchecked(
         if len(nodes) != len(graph.node):
             set_nodes(graph, nodes)
     return added
-
-
-def _results(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[int, ...], ...]]:
-    """List the different shapes that the results have in sets of sizes; [] if one is not known."""
-    known = [shapes(name) for name in node.output if name]
-    return list(dict.fromkeys(zip(*known, strict=True))) if all(known) else []
-
-
-def _zeros(
-    node: onnx.NodeProto,
-    results: tuple[tuple[int, ...], ...],
-    types: Mapping[str, int],
-    guards: GuardNodes,
-) -> list[onnx.NodeProto]:
-    """Make nodes of zeros that take the place of a node over no elements."""
-    for result, sizes in zip(filter(None, node.output), results, strict=True):
-        if result not in types:
-            raise refused_operand(node, "an operand without elements", "at least one element")
-        value = helper.make_tensor("", types[result], [1], [0])
-        shape = guards.constant(result, np.array(sizes, np.int64))
-        guards.add("ConstantOfShape", [shape], result, value=value)
-    guards.nodes[-1].name = node.name
-    return guards.nodes
 
 
 def _divided_axis(node: onnx.NodeProto, dims: DimsInSets) -> tuple[int, int] | None:
@@ -408,13 +356,6 @@ def _along_first_axis(
             rename_output(moved, position, guards.value(result, "along_first", None, types[result]))
             guards.add("Transpose", [moved.output[position]], result, perm=order)
     return guards.nodes
-
-
-def _with_elements(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
-    source = node.input[0]
-    is_empty = guards.compute(source, "Equal", guards.compute(source, "Size", source), 0, elem_type=BOOL)
-    title = f"{node_label(node)} (operand without elements)"
-    return guards.reject(source, types[source], title, is_empty)
 
 
 def _limited(diagonal: str, guards: GuardNodes) -> str:

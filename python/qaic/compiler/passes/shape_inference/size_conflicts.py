@@ -32,8 +32,9 @@ from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producer
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, integer_attribute, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
+from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
-from qaic.compiler.passes.legalize.legalize_unchecked import fault, is_over_nothing
+from qaic.compiler.passes.legalize.legalize_unchecked import fault
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values

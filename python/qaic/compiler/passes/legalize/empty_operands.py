@@ -1,0 +1,223 @@
+"""Operands without elements, for which kernels of some engines end the process.
+
+A node over no elements becomes zeros if those are its results, and is refused otherwise. If only the run
+knows a size, a Reshape in front of the node keeps all sizes, and fails if one that must not be 0 is 0. The
+Reshape neither reads nor copies elements.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from qaic.compiler.ir.constants.propagation import node_label
+from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.ir.precision_ops import integer_attribute, standard
+from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
+
+_ENGINE_DOMAIN: Final = "com.microsoft"
+#: position of the axis of DFT from set 20 on
+_AXIS: Final = 2
+#: position behind the last dim of every tensor
+_END: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """Dims of an operand, none of which may be 0: those from `first` on that are in front of `stop`."""
+
+    at: int = 0
+    #: a dim, or the name of a value that has it
+    first: int | str = 0
+    stop: int | None = None
+    #: true if the engine computes the node where a dim in front of `first` is 0 too
+    is_behind: bool = False
+    #: number of dims that the operand has; 0 for any
+    rank: int = 0
+    #: position of an operand with the same last dim
+    twin: int | None = None
+
+    @property
+    def is_single(self) -> bool:
+        return isinstance(self.first, str) or (self.first + 1 or None) == self.stop
+
+    def is_missing(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a dim of a shape is 0."""
+        if isinstance(self.first, str):
+            return 0 in shape
+        return 0 in shape[self.first : self.stop] and not (self.is_behind and 0 in shape[: self.first])
+
+    def kept(self, node: onnx.NodeProto, dims: DimsInSets) -> list[int] | None:
+        """Return a shape with which Reshape fails if a dim is 0; [] if none can be, None without a shape."""
+        known = dims(node.input[self.at]) or ((None,) * self.rank,)
+        if not known[0] or len({*map(len, known)}) != 1:
+            return None
+        filled = [all(sizes) for sizes in zip(*known, strict=True)]
+        twins = dims(node.input[self.twin]) if self.twin is not None else ()
+        filled[-1] |= bool(twins) and all(sizes and sizes[-1] for sizes in twins)
+        needed = range(len(filled))[0 if isinstance(self.first, str) else self.first : self.stop]
+        if all(filled[dim] for dim in needed):
+            return []
+        others = [dim for dim, is_filled in enumerate(filled) if not is_filled and dim not in needed]
+        # Reshape divides the number of elements by the sizes that it keeps, to find the one that it does not.
+        free = others or [dim for dim, is_filled in enumerate(filled) if is_filled][-1:]
+        if len(free) != 1 or self.is_behind or isinstance(self.first, str):
+            return None
+        return [-1 if dim in free else 0 for dim in range(len(filled))]
+
+    def missing(self, base: str, shape: str, guards: GuardNodes) -> str:
+        """Append nodes that compare the dims of a shape with 0; returns boolean values."""
+
+        def part(first: int, stop: int) -> str:
+            return guards.compute(base, "Slice", shape, np.array([first]), np.array([stop]))
+
+        if self.is_single:
+            sizes = guards.compute(base, "Gather", shape, self.first, axis=0)
+        elif isinstance(self.first, str) or (self.first == 0 and self.stop is None):
+            sizes = shape
+        else:
+            sizes = part(self.first, self.stop or _END)
+            if self.is_behind:
+                front = guards.compute(base, "ReduceProd", part(0, self.first), keepdims=0)
+                is_empty = guards.compute(base, "Equal", front, 0, elem_type=BOOL)
+                sizes = guards.compute(base, "Where", is_empty, 1, sizes)
+        return guards.compute(base, "Equal", sizes, 0, elem_type=BOOL)
+
+
+_RECURRENT: Final = _Needed(first=0, stop=2, rank=3, twin=1)
+#: operator -> dims that must not be 0; others follow from attributes
+_NEEDED: Final[Mapping[tuple[str, str], tuple[_Needed, ...]]] = {
+    ("", "DFT"): (_Needed(),),
+    ("", "GRU"): (_RECURRENT, _Needed(1, 2, rank=3)),
+    ("", "LRN"): (_Needed(first=1, stop=2),),
+    ("", "LSTM"): (replace(_RECURRENT, first=1),),
+    ("", "LpNormalization"): (),
+    ("", "OneHot"): (_Needed(),),
+    ("", "QuantizeLinear"): (),
+    ("", "STFT"): (_Needed(2, rank=1),),
+    ("", "TopK"): (_Needed(),),
+    ("", "Unique"): (),
+    (_ENGINE_DOMAIN, "BiasGelu"): (_Needed(1, rank=1),),
+    (_ENGINE_DOMAIN, "GroupQueryAttention"): (_Needed(first=2, stop=3),),
+    (_ENGINE_DOMAIN, "MultiHeadAttention"): (_Needed(), _Needed(2, 2, 3)),
+    (_ENGINE_DOMAIN, "SkipLayerNormalization"): (_Needed(2, rank=1),),
+    (_ENGINE_DOMAIN, "SkipSimplifiedLayerNormalization"): (_Needed(2, rank=1),),
+}
+#: operators that are rewritten where only the run knows their sizes, or whose sizes models declare
+_NOT_CHECKED: Final = frozenset({"GroupQueryAttention", "OneHot", "TopK"})
+#: operators whose results are zeros if they have no operands to sum
+_SUMS: Final = ("DFT", "Einsum")
+#: operators that may end the process over no elements
+OVER_NOTHING: Final = frozenset({"Einsum"}).union(name for _, name in _NEEDED)
+
+
+def _along(axis: int) -> _Needed:
+    return _Needed(first=axis, stop=axis + 1 or None)
+
+
+def _needed(node: onnx.NodeProto) -> tuple[_Needed, ...]:
+    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+    found = _NEEDED.get((domain, node.op_type), ())
+    if standard(node, "LpNormalization"):
+        found = (_along(integer_attribute(node, "axis", -1)),)
+    elif standard(node, "QuantizeLinear") and integer_attribute(node, "block_size", 0):
+        found = (_Needed(first=integer_attribute(node, "axis", 1)),)
+    elif standard(node, "Unique") and (first := integer_attribute(node, "axis", -1) + 1):
+        # The slices along an axis are compared, element by element behind that axis.
+        found = (_Needed(first=first, is_behind=True),)
+    return tuple(one for one in found if one.at < len(node.input) and node.input[one.at])
+
+
+def is_over_nothing(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
+    """Return whether the kernel of a node may end the process, in some set of sizes, for want of elements."""
+    if standard(node, "Einsum"):
+        return any(0 in shape for name in node.input for shape in shapes(name))
+    return any(one.is_missing(shape) for one in _needed(node) for shape in shapes(node.input[one.at]))
+
+
+def nothing_fault(node: onnx.NodeProto, shapes: ShapesInSets) -> str:
+    """Describe the first operand of a node that has no elements."""
+    sizes = [list(shape) for name in node.input if name for shape in shapes(name) if 0 in shape]
+    return f"an operand of {sizes[0]}, without elements"
+
+
+def is_zero(node: onnx.NodeProto, results: Iterable[tuple[int, ...]]) -> bool:
+    """Return whether a node over no elements makes nothing but zeros."""
+    return standard(node, *_SUMS) or not any(map(math.prod, results))
+
+
+def results_in(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[int, ...], ...]]:
+    """List the different shapes that the results have in sets of sizes; [] if one is not known."""
+    known = [shapes(name) for name in node.output if name]
+    return list(dict.fromkeys(zip(*known, strict=True))) if all(known) else []
+
+
+def zeros(
+    node: onnx.NodeProto,
+    results: tuple[tuple[int, ...], ...],
+    types: Mapping[str, int],
+    guards: GuardNodes,
+) -> list[onnx.NodeProto]:
+    """Make nodes of zeros that take the place of a node over no elements."""
+    for result, sizes in zip(filter(None, node.output), results, strict=True):
+        if result not in types:
+            raise refused_operand(node, "an operand without elements", "at least one element")
+        value = helper.make_tensor("", types[result], [1], [0])
+        shape = guards.constant(result, np.array(sizes, np.int64))
+        guards.add("ConstantOfShape", [shape], result, value=value)
+    guards.nodes[-1].name = node.name
+    return guards.nodes
+
+
+def with_elements(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
+    """Append nodes that pass the first operand on, and fail if it has no elements."""
+    source = node.input[0]
+    is_empty = guards.compute(source, "Equal", guards.compute(source, "Size", source), 0, elem_type=BOOL)
+    return guards.reject(source, types[source], _title(node, source), is_empty)
+
+
+def _title(node: onnx.NodeProto, operand: str) -> str:
+    what = f"operand without elements: {node.op_type} needs sizes of 1 or more in {operand!r}"
+    return f"{node_label(node)} ({what}; skip it for others with an If)"
+
+
+def checked_operands(
+    node: onnx.NodeProto,
+    dims: DimsInSets,
+    types: Mapping[str, int],
+    guards: GuardNodes,
+    checked: dict[tuple[Any, ...], str],
+    *,
+    dft_axis: int | None,
+) -> Iterator[tuple[int, str]]:
+    """Yield the operands that may have no elements when a program runs: position, and value with a check.
+
+    `checked` holds the values of checks that nodes of the graph share. `dft_axis` is the axis of a DFT; None
+    if it is not constant.
+    """
+    for one in () if node.op_type in _NOT_CHECKED else _needed(node):
+        needed, source = one, node.input[one.at]
+        if standard(node, "DFT"):
+            needed = replace(one, first=node.input[_AXIS]) if dft_axis is None else _along(dft_axis)
+        kept = needed.kept(node, dims)
+        if kept == [] or source not in types:
+            continue
+        key = (source, needed.first, needed.stop, needed.is_behind)
+        if key not in checked:
+            title = _title(node, source)
+            if kept is None:
+                shape = guards.compute(source, "Shape", source)
+                target = guards.reject(shape, INT64, title, needed.missing(source, shape, guards))
+            else:
+                target = guards.constant(source, np.array(kept))
+            result = guards.value(source, "filled", source, types[source])
+            checked[key] = guards.add("Reshape", [source, target], result)
+            if kept is not None:
+                guards.nodes[-1].name = title
+        yield one.at, checked[key]

@@ -1,0 +1,124 @@
+"""Operands whose sizes only the run knows; without their checks some of these tests end the process."""
+
+import math
+
+import numpy as np
+import pytest
+
+from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
+
+ENGINE = {"domain": "com.microsoft"}
+INT64 = 7
+
+
+def grid(*shape):
+    return np.linspace(-1, 2, math.prod(shape), dtype=np.float32).reshape(shape)
+
+
+CUBE, SQUARE, VECTOR = {"x": grid(4, 4, 4)}, {"x": grid(4, 4)}, {"b": grid(4)}
+GRU = node("GRU", ["x", "w", "u"], ["r"], hidden_size=2), CUBE | {"w": grid(1, 6, 4), "u": grid(1, 6, 2)}
+LSTM = node("LSTM", ["x", "w", "u"], ["r"], hidden_size=2), CUBE | {"w": grid(1, 8, 4), "u": grid(1, 8, 2)}
+LRN = node("LRN", ["x"], ["r"], size=3), {"x": grid(2, 4, 4, 4)}
+NORMS = [(node("LpNormalization", ["x"], ["r"], axis=axis), CUBE) for axis in (0, 1, -1)]
+UNIQUES = [(node("Unique", ["x"], ["r"], axis=axis), SQUARE) for axis in (0, 1)]
+DFTS = [(node("DFT", ["x"], ["r"], **given), {"x": grid(4, 4, 1)}) for given in ({}, {"axis": 1})]
+LATE_DFT = node("DFT", ["x", "", "a"], ["r"]), {"x": grid(4, 4, 1), "a": np.array(1)}
+STFT = node("STFT", ["x", "step", "b"], ["r"]), VECTOR | {"x": grid(1, 16, 1), "step": np.array(4)}
+MHA = node("MultiHeadAttention", ["x", "x", "v"], ["r"], num_heads=1, **ENGINE), CUBE | {"v": grid(4, 4, 4)}
+BIAS = node("BiasGelu", ["x", "b"], ["r"], **ENGINE), SQUARE | VECTOR
+SKIPS = [
+    (node(f"Skip{kind}LayerNormalization", ["x", "x", "b"], ["r"], **ENGINE), CUBE | VECTOR)
+    for kind in ("", "Simplified")
+]
+BLOCKS = [
+    (
+        node("QuantizeLinear", ["x", "s"], ["r"], axis=axis, block_size=2),
+        SQUARE | {"s": np.abs(grid(*shape)) + 1},
+    )
+    for axis, shape in enumerate(((2, 4), (4, 2)))
+]
+#: node and operands, the dims that the run cuts, whether no elements are an error, and the operator set
+CUT = [
+    *((GRU, cuts, True, 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
+    *((LSTM, cuts, "x1" in cuts, 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
+    *((LRN, cut, cut == "x1", 17) for cut in ("x0", "x1", "x2")),
+    *((norm, f"x{dim}", dim == at, 17) for at, norm in enumerate(NORMS) for dim in range(3)),
+    *((UNIQUES[0], cuts, cuts == "x1", 17) for cuts in ("x0", "x1", "x0 x1")),
+    *((UNIQUES[1], cuts, False, 17) for cuts in ("x0", "x1")),
+    *((made, f"x{dim}", dim == 1, 17) for made in DFTS for dim in (0, 1)),
+    *((made, f"x{dim}", dim == 1, 20) for made in (DFTS[0], LATE_DFT) for dim in (0, 1)),
+    (STFT, "b0", True, 17),
+    *((MHA, cuts, True, 17) for cuts in ("x0 v0", "x1 v1", "x2 v2", "v2")),
+    *((BIAS, cuts, "b0" in cuts, 17) for cuts in ("x0", "x1 b0")),
+    *((skip, cuts, "b0" in cuts, 17) for skip in SKIPS for cuts in ("x0", "x1", "x2 b0")),
+    *((BLOCKS[0], cuts, True, 21) for cuts in ("x0 s0", "x1 s1")),
+    *((BLOCKS[1], cuts, "x1" in cuts, 21) for cuts in ("x0 s0", "x1 s1")),
+]
+
+
+@pytest.mark.parametrize(
+    ("made", "cuts", "is_error", "opset"),
+    CUT,
+    ids=[f"{at}-{made[0].op_type}-{cuts}" for at, (made, cuts, *_) in enumerate(CUT)],
+)
+def test_no_elements_end_a_run_with_an_error_only_where_they_would_end_the_process(
+    made, cuts, is_error, opset
+):
+    model, feeds = cut_model(*made, cuts.split(), opset)
+    program = whole(lowered(model))
+    for share in (1, 2, 4, *([] if is_error else [0])):
+        expected = run(model, feeds(share))
+        for name, value in run(program, feeds(share)).items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-6)
+    if is_error:
+        with pytest.raises(Exception, match=f"r .operand without elements: {made[0].op_type} needs sizes"):
+            run(program, feeds(0))
+
+
+def cut_model(last, operands, cuts, opset):
+    """Make a model of one node, some of whose operands are cut to a size that the model reads.
+
+    A cut has the name of an operand and a dim, such as x1. Returns the model, and a function that makes its
+    inputs for a share of each dim, of which there are 4.
+    """
+    nodes, constants = [], {"first": np.array([0])}
+    names, ends = {name: name for name in operands}, {}
+    for cut in cuts:
+        operand, dim = cut[0], int(cut[1])
+        constants[f"dim{dim}"] = np.array([dim])
+        nodes.append(node("Slice", [names[operand], "first", f"end_{cut}", f"dim{dim}"], [cut]))
+        names[operand], ends[f"end_{cut}"] = cut, operands[operand].shape[dim]
+    made = node(last.op_type, [names.get(name, name) for name in last.input], ["r"], domain=last.domain)
+    # The shape of an output must be known.
+    made.attribute.extend(last.attribute)
+    nodes += [made, node("Cast", ["r"], ["f"], to=1), node("ReduceSum", ["f"], ["y"], keepdims=0)]
+    nodes.append(node("Size", ["r"], ["count"]))
+    inputs = [info("x", operands["x"].shape), *(info(name, [1], INT64) for name in ends)]
+    if "a" in operands:
+        inputs.append(info("a", [], INT64))
+    constants |= {name: value for name, value in operands.items() if name not in {"x", "a"}}
+
+    def feeds(share):
+        given = {name: np.array([-(-share * size // 4)]) for name, size in ends.items()}
+        return given | {name: operands[name] for name in ("x", "a") if name in operands}
+
+    outputs = [info("y", []), info("count", [], INT64)]
+    return model_of(nodes, inputs, outputs, constants.items(), opset), feeds
+
+
+@pytest.mark.parametrize("at", range(len(CUT)))
+def test_sizes_that_the_compiler_knows_are_not_checked(at):
+    made, _, _, opset = CUT[at]
+    model, _ = cut_model(*made, [], opset)
+    assert {"Reshape", "Shape"}.isdisjoint(kinds(lowered(model)))
+
+
+def test_nodes_that_read_one_operand_share_its_check():
+    model, feeds = cut_model(*GRU, ["x1"], 17)
+    twin = node("GRU", ["x1", "w", "u"], ["other"], hidden_size=2)
+    model.graph.node.insert(1, twin)
+    model.graph.node.extend([node("ReduceSum", ["other"], ["more"], keepdims=0)])
+    model.graph.output.append(info("more", []))
+    program = lowered(model)
+    assert kinds(program).count("Reshape") == 1
+    assert run(whole(program), feeds(2))["more"] == run(model, feeds(2))["more"]
