@@ -64,6 +64,8 @@ FAULTS = {
     *("device.lost", "device.channel_lost", "device.unavailable", "device.permission", "device.firmware"),
     *("device.firmware_protocol", "device.firmware_version", "device.driver", "device.ring_full"),
     *("device.memory", "device.timeout"),
+    # A program that a fault ended keeps its cores until the last thread has left it.
+    "device.busy",
 }
 #: statuses of these errors in the low-level interface
 STATUSES = {
