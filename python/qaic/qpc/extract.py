@@ -35,8 +35,7 @@ def write(
     """Write the files whose path matches; see :meth:`qaic.Qpc.extract`.
 
     ``contents`` has the path of each file, relative and with slashes, and a function that reads its content:
-    bytes as an array, or a value for JSON; ``None`` if there is none. A damaged file is left out, with a
-    warning.
+    bytes as an array, or a value for JSON; ``None`` without one. A damaged file is skipped with a warning.
     """
     chosen: list[tuple[str, bytes | memoryview]] = []
     for path, read in contents:

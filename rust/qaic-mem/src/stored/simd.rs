@@ -40,11 +40,9 @@ pub(super) trait Simd: Copy {
     fn float16(self, bytes: &[u8; 32]) -> Self::V;
     /// Little-endian bfloat16, widened.
     fn bfloat16(self, bytes: &[u8; 32]) -> Self::V;
-    /// Decodes signed bytes to `(byte - zero point) * scale`. The difference is exact. `zero` is the entry of
-    /// [`ZEROS`] for the zero point.
+    /// Decodes signed bytes to `(byte - zero point) * scale`; `zero` is the entry of [`ZEROS`] for the zero point.
     fn int8(self, bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2];
-    /// Prepares `(code - zero point) * scale` for the codes of four bits of a group; `zero` is as for
-    /// [`Self::int8`].
+    /// Prepares `(code - zero point) * scale` for the four-bit codes of a group; `zero` is as for [`Self::int8`].
     fn numbers4(self, zero: Self::V, scale: Self::V) -> Self::Numbers4;
     /// Decodes unsigned codes of four bits, the lower four bits of a byte first.
     fn uint4(self, bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2];
