@@ -122,3 +122,27 @@ def test_nodes_that_read_one_operand_share_its_check():
     program = lowered(model)
     assert kinds(program).count("Reshape") == 1
     assert run(whole(program), feeds(2))["more"] == run(model, feeds(2))["more"]
+
+
+@pytest.mark.parametrize(
+    ("equation", "cuts"),
+    [
+        *(("ij,jk->ik", cuts) for cuts in ("x0", "v1", "x1 v0", "x0 x1 v0 v1")),
+        *(("ij, kj", cuts) for cuts in ("x0", "v0", "x1 v1")),
+        *(("ij,ij->", cuts) for cuts in ("x0 v0", "x1 v1")),
+        *(("...j,kj", cuts) for cuts in ("x0", "v0", "x1 v1")),
+        *(("i...,j...->...ji", cuts) for cuts in ("x0", "v0", "x1 v1")),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}])
+def test_sums_over_a_size_that_only_the_run_knows(equation, cuts, options):
+    operands = SQUARE | {"v": grid(4, 4)[::-1] ** 2}
+    model, feeds = cut_model(node("Einsum", ["x", "v"], ["r"], equation=equation), operands, cuts.split(), 17)
+    program = whole(lowered(model, **options))
+    for share in (0, 1, 3, 4):
+        kept = {name: [share if f"{name}{dim}" in cuts else 4 for dim in (0, 1)] for name in operands}
+        parts = [operands[name][:rows, :columns] for name, (rows, columns) in kept.items()]
+        expected = np.einsum(equation.replace(" ", ""), *parts)
+        found = run(program, feeds(share))
+        assert found["count"] == expected.size
+        np.testing.assert_allclose(found["y"], expected.sum(), rtol=2e-2 if options else 1e-5, atol=1e-5)

@@ -2,12 +2,13 @@
 
 A node over no elements becomes zeros if those are its results, and is refused otherwise. If only the run
 knows a size, a Reshape in front of the node keeps all sizes, and fails if one that must not be 0 is 0. The
-Reshape neither reads nor copies elements.
+Reshape neither reads nor copies elements. Einsum pads such operands, because its results are valid.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.compiler.ir.precision_ops import integer_attribute, standard
 from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
@@ -221,3 +223,63 @@ def checked_operands(
             if kept is not None:
                 guards.nodes[-1].name = title
         yield one.at, checked[key]
+
+
+def padded_sum(
+    node: onnx.NodeProto, dims: DimsInSets, types: Mapping[str, int], guards: GuardNodes
+) -> list[onnx.NodeProto]:
+    """Make nodes that compute an Einsum of several operands, some of which may have no elements.
+
+    A dim of 0 is padded to 1 with zeros, which change no sum, and is cut from the result. Returns [] for
+    other nodes, and if ranks are not known.
+    """
+    terms = _labels(node, dims) if standard(node, "Einsum") else []
+    if len(terms) < 3 or any(name not in types for name in node.input):
+        return []
+    padded, base, ends = clone(node), node.output[0], dict[str, str]()
+    compute = partial(guards.compute, base)
+    for at, (name, term) in enumerate(zip(node.input, terms, strict=False)):
+        known = dims(name) or ((None,) * len(term),)
+        filled = [all(sizes) for sizes in zip(*known, strict=True)]
+        if all(filled) or len(filled) != len(term):
+            continue
+        # The size as a number that is 0 or 1.
+        counts = compute("Cast", compute("Cast", compute("Shape", name), elem_type=BOOL, to=BOOL), to=INT64)
+        pads = compute("Concat", np.zeros(len(term)), compute("Sub", 1, counts), axis=0)
+        result = guards.value(name, "padded", None, types[name])
+        replace_input_with(padded, at, guards.add("Pad", [name, pads], result))
+        for dim, label in enumerate(term):
+            if label in terms[-1] and not filled[dim]:
+                count = compute("Gather", counts, np.array([dim]), axis=0)
+                ends[label] = compute("Mul", ends[label], count) if label in ends else count
+    if not guards.nodes:
+        return []
+    guards.nodes.append(padded)
+    if ends:
+        rename_output(padded, 0, guards.value(base, "padded", None, types[node.input[0]]))
+        stop = compute("Mul", compute("Concat", *ends.values(), axis=0), _END)
+        axes = guards.constant(base, np.array([terms[-1].index(label) for label in ends]))
+        start = guards.constant(base, np.zeros(len(ends), np.int64))
+        guards.add("Slice", [padded.output[0], start, stop, axes], base)
+    return guards.nodes
+
+
+def _labels(node: onnx.NodeProto, dims: DimsInSets) -> list[list[str]]:
+    """List the labels of the dims of each operand of an Einsum, then of its result; [] if ranks are open."""
+    equation = b"".join(attribute.s for attribute in node.attribute if attribute.name == "equation").decode()
+    before, arrow, after = equation.replace(" ", "").partition("->")
+    letters = before.replace(",", "").replace(".", "")
+    if not arrow:
+        once = sorted(letter for letter in letters if letters.count(letter) == 1)
+        after = "".join(["..." if "." in before else "", *once])
+    terms, most = [], 0
+    for name, term in zip([*node.input, ""], [*before.split(","), after], strict=False):
+        front, dots, back = term.partition("...")
+        ranks = {len(sizes) for sizes in dims(name)} if dots and name else {0}
+        if len(ranks) != 1:
+            return []
+        more = ranks.pop() - len(front) - len(back) if dots and name else most if dots else 0
+        most = max(most, more)
+        # Dims without a letter are counted from the last.
+        terms.append([*front, *map(str, reversed(range(more))), *back])
+    return terms if len(terms) == len(node.input) + 1 else []

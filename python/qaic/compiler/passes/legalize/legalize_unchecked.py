@@ -49,6 +49,7 @@ from qaic.compiler.passes.legalize.empty_operands import (
     is_over_nothing,
     is_zero,
     nothing_fault,
+    padded_sum,
     results_in,
     with_elements,
     zeros,
@@ -252,6 +253,9 @@ def legalize_unchecked(
                 continue
             if (divided := _divided_axis(node, dims)) is not None:
                 nodes += _along_first_axis(node, *divided, types, guards)
+                continue
+            if summed := padded_sum(node, dims, types, guards):
+                nodes += summed
                 continue
             # OneHot and TopK divide only by the number of rows in front of their axis.
             has_rows = standard(node, "OneHot", "TopK") and len({*map(len, dims(node.input[0]))}) == 1
