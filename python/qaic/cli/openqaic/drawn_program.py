@@ -215,7 +215,7 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
         raise StateError(
             f"{qpc.path} is of a card: its container holds no graph whose nodes could have times",
             code="inspect.no_graph",
-            hints=("leave out --color time; `openqaic profile` reports the times that a card measured",),
+            hints=("leave out --color time; a profile of measured files reports the times of a card",),
         )
     return drawn_card(qpc)
 
