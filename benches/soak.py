@@ -169,7 +169,7 @@ class Soak:
         self.ends_at = 0.0
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
-        # Of each calling thread, and of the threads of resets, forks and faults.
+        # One entry for each calling thread, and for the threads of resets, faults and forks.
         self.last_end = [time.monotonic()] * (threads + 3)
         self.control = _core.EmuControl(0) if has_faults else None
         self.ways: tuple[Callable[[random.Random], None], ...] = (

@@ -98,7 +98,7 @@ class BufferDataTypeEnum(CodedEnum):
     BUFFER_DATA_TYPE_INT64I = 7
     BUFFER_DATA_TYPE_INT8 = 8
     BUFFER_DATA_TYPE_INVAL = 9
-    # Not in the documented list; containers may contain it, with the code of IoDesc.
+    # The documented list omits it; containers may contain it, with the code of IoDesc.
     BUFFER_DATA_TYPE_BFLOAT16 = 11
 
 

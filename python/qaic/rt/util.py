@@ -83,7 +83,7 @@ class Util:
         try:
             package = device_info.version_numbers(metadata.version(_DISTRIBUTION))
         except metadata.PackageNotFoundError:
-            # In a source tree there is no installed package to compare with.
+            # A source tree has no installed package to compare with.
             return QStatus.QS_SUCCESS
         if library[0] == package[0] and library[1] <= package[1]:
             return QStatus.QS_SUCCESS

@@ -49,7 +49,7 @@ def imap(
                     prepared = map(prepare, iterable)
                 while has_more and len(in_flight) < most_in_flight:
                     if waiting is None:
-                        # Not a `for` loop, because the next input is read only when there is room for it.
+                        # A `for` loop would read the next input before there is room for it.
                         waiting = next(prepared, None)
                         if waiting is None:
                             has_more = False

@@ -59,7 +59,7 @@ def open_program(
 
 
 def _compiled(model: object, resolved: ResolvedOptions) -> OpenedProgram:
-    # Not imported for containers: the import takes a thousand times as long as opening one.
+    # Containers do without this import, which takes a thousand times as long as opening one.
     from qaic.compilation import model_content
     from qaic.compiler import compile_resolved
     from qaic.compiler.diagnostics.record import recorded

@@ -93,7 +93,7 @@ def test_each_convolution_of_a_chain_of_integers_has_an_operation(tmp_path):
 
 
 def test_nodes_between_convolutions_are_in_no_other_operation(tmp_path):
-    # In the other layout the results of these nodes lose their names too.
+    # The other layout removes the names of the results of these nodes, too.
     nodes = [
         node("Conv", ["x", "w1"], ["c1"], name="/conv1", pads=[1] * 4),
         node("Sigmoid", ["c1"], ["g1"], name="/gate1"),

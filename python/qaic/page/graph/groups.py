@@ -75,7 +75,7 @@ def _with_blocks(paths: list[tuple[str, ...]], kinds: Sequence[str]) -> list[tup
 
 def _covered(found: tuple[int, set[int]]) -> tuple[int, bool]:
     length, count = found[0], len(found[1])
-    # Of sequences that cover equally many nodes, one with few blocks fits into a group.
+    # A sequence with few blocks fits into a group; it wins among those that cover equally many nodes.
     return (length * count if count >= _FEWEST_BLOCKS else 0, count < MOST_CHILDREN)
 
 

@@ -231,7 +231,7 @@ def _track(names: tuple[str, str, str], rows: list[_Row], first: float) -> Track
     duration = np.rint(np.concatenate([row.duration for row in rows])).astype(np.int64)
     before = np.rint(np.concatenate([row.before for row in rows])).astype(np.int64)
     label = np.concatenate([row.label for row in rows])
-    # Of events with the same start, the longest comes first, because it contains the others.
+    # The longest of the events with one start comes first, because it contains the others.
     order = np.lexsort((-duration, start))
     if role == "host":
         # Skipped stages.

@@ -56,7 +56,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
             in_class = rest[0] != "]"
         elif rest[0] == "[":
             in_class = True
-            # In ECMAScript a class may be empty; in Python a first bracket is a character.
+            # ECMAScript allows an empty class; in Python, a first bracket is a character.
             if rest.startswith(("[]", "[^]")):
                 raise ValueError("it has an empty class, which is not supported")
         elif rest.startswith("(?") and not rest.startswith(_GROUPS, 2):
