@@ -15,7 +15,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend.function_calls import ENGINE_DOMAINS, normalize_functions
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.graph_edits import rename_output
+from qaic.compiler.ir.graph_edits import rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import (
     ONNX_DOMAINS,
     STANDARD_DOMAINS,
@@ -59,6 +59,11 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
         del model.metadata_props[:]
         model.metadata_props.extend(entries)
     _name_left_out(model)
+    for body in (graph.node, *(function.node for function in model.functions)):
+        for node in find_nodes(body, {"DFT"}):
+            # The engine would read an axis that is listed without a name, through a null pointer.
+            if node.input[2:] == [""]:
+                set_inputs(node, node.input[:2])
     for current in all_graphs(graph):
         current.name = current.name or "unnamed"
         current.ClearField("doc_string")

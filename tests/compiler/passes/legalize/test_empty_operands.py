@@ -40,7 +40,7 @@ BLOCKS = [
 #: node and operands, the dims that the run cuts, whether no elements are an error, and the operator set
 CUT = [
     *((GRU, cuts, True, 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
-    *((LSTM, cuts, "x1" in cuts, 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
+    *((LSTM, cuts, cuts != "x0", 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
     *((LRN, cut, cut == "x1", 17) for cut in ("x0", "x1", "x2")),
     *((norm, f"x{dim}", dim == at, 17) for at, norm in enumerate(NORMS) for dim in range(3)),
     *((UNIQUES[0], cuts, cuts == "x1", 17) for cuts in ("x0", "x1", "x0 x1")),

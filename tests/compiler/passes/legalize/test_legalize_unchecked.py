@@ -394,6 +394,29 @@ def test_an_axis_of_dft_that_has_the_parts_of_numbers_is_an_error(how, axis):
     np.testing.assert_allclose(run(program, {"x": x, "a": np.array(1)})["y"][0, 0], [4, 0], atol=1e-6)
 
 
+def test_an_axis_of_dft_that_is_listed_and_missing_is_the_default():
+    inputs, x = [info("x", [1, 4, 1])], np.ones((1, 4, 1), np.float32)
+    model = model_of([node("DFT", ["x", "", ""], ["y"])], inputs, [info("y", [1, 4, 2])], (), opset=20)
+    np.testing.assert_allclose(run(whole(lowered(model)), {"x": x})["y"][0, 0], [4, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [8, "n"])
+# The default axis of set 17 is that of the parts.
+@pytest.mark.parametrize(("opset", "axis"), [(17, 0), (17, -2), (20, None), (20, 0), (20, -2)])
+def test_a_signal_without_a_batch_has_its_own_transform(opset, axis, size):
+    is_constant = axis is not None and opset == 20
+    made = node("DFT", ["x", "", "a"] if is_constant else ["x"], ["y"])
+    if axis is not None and not is_constant:
+        made.attribute.append(helper.make_attribute("axis", axis))
+    constants = [("a", np.array(axis))] if is_constant else []
+    model = model_of([made], [info("x", [size, 1])], [info("y", [size, 2])], constants, opset=opset)
+    x = np.arange(8, dtype=np.float32).reshape(8, 1) ** 2
+    symbols = {} if size == 8 else {"onnx_define_symbol": {"n": 8}}
+    expected = np.fft.fft(x[:, 0])
+    found = run(whole(lowered(model, **symbols)), {"x": x})["y"]
+    np.testing.assert_allclose(found, np.stack([expected.real, expected.imag], 1), rtol=1e-5, atol=1e-4)
+
+
 X2 = np.float32([1, 5]).reshape(2, 1, 1, 1) * np.ones((2, 1, 4, 4), np.float32)
 BOXES = np.float32([[0, 0, 1, 1]] * 2)
 ANGLES = np.linspace(0, 3, 32, dtype=np.float32).reshape(8, 4)

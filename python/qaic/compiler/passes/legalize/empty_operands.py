@@ -98,7 +98,8 @@ _NEEDED: Final[Mapping[tuple[str, str], tuple[_Needed, ...]]] = {
     ("", "DFT"): (_Needed(),),
     ("", "GRU"): (_RECURRENT, _Needed(1, 2, rank=3)),
     ("", "LRN"): (_Needed(first=1, stop=2),),
-    ("", "LSTM"): (replace(_RECURRENT, first=1),),
+    # The gates of an input without a width contain what was in memory before.
+    ("", "LSTM"): (replace(_RECURRENT, first=1), _Needed(1, 2, rank=3)),
     ("", "LpNormalization"): (),
     ("", "OneHot"): (_Needed(),),
     ("", "QuantizeLinear"): (),

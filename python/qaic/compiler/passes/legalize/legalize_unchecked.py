@@ -70,7 +70,10 @@ _SELECTING: Final = {
 UNCHECKED: Final = OVER_NOTHING.union(("Col2Im", "MaxUnpool", "Trilu"), (name for _, name in _SELECTING))
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
-_DFT_AXIS_AS_INPUT: Final = 20
+#: set from which on the axis of DFT is an input, and its default there; before, it is 1
+_DFT_AXIS_AS_INPUT, _DFT_AXIS = 20, -2
+#: dims of a signal of DFT without a batch: elements, and parts of numbers
+_SIGNAL_RANK: Final = 2
 #: positions of operands of GroupQueryAttention
 _QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
 #: offset of a diagonal beyond all elements of a tensor
@@ -110,7 +113,8 @@ def fault(
         length = values.get(_frame_length(node))
         return "a frame length of 0" if length is not None and not length.all() else ""
     if standard(node, "DFT"):
-        axis = _dft_axis(node, values.get)
+        # The default axis is valid in set 20; onnx checks that of older sets.
+        axis = _dft_axis(node, values.get, _DFT_AXIS)
         return _dft_fault(axis, len(shapes[node.input[0]]) if node.input[0] in shapes else 0)
     if standard(node, "Col2Im") and all(name in values for name in node.input[1:3]):
         return _col2im_fault(node, shapes.get(node.input[0]), *(values[name] for name in node.input[1:3]))
@@ -208,7 +212,7 @@ def _frame_length(node: onnx.NodeProto) -> str:
 
 
 def _dft_axis(
-    node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | None], default: int = 1
+    node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | None], default: int
 ) -> int | None:
     """Return the axis of a DFT, an attribute in old sets; None where it is not constant."""
     if len(node.input) > _AXIS and node.input[_AXIS]:
@@ -245,7 +249,7 @@ def legalize_unchecked(
         checked: dict[tuple[Any, ...], str] = {}
         for node in graph.node:
             guards = GuardNodes(fresh, added, version)
-            guarded, axis = clone(node), None
+            guarded, axis, rank = clone(node), None, 0
             is_ended = is_over_nothing(node, shapes)
             results = results_in(node, shapes) if is_ended else []
             if is_ended and len(results) == 1 and is_zero(node, results[0]):
@@ -292,14 +296,16 @@ def legalize_unchecked(
                 replace_input_with(guarded, 0, with_elements(node, types, guards))
             elif standard(node, "DFT"):
                 rank = next((len(shape) for shape in shapes(node.input[0])), 0)
-                # Without an axis, set 20 counts from the end.
-                axis = _dft_axis(node, read, 1 if version < _DFT_AXIS_AS_INPUT else -2)
+                axis = _dft_axis(node, read, 1 if version < _DFT_AXIS_AS_INPUT else _DFT_AXIS)
                 if reason := _dft_fault(axis, rank):
                     raise refused_operand(node, reason, "another axis")
                 if axis is None:
                     replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
             for at, name in checked_operands(node, dims, types, guards, checked, dft_axis=axis):
                 replace_input_with(guarded, at, name)
+            if axis is not None and rank == _SIGNAL_RANK and node.output[0] in types:
+                nodes += _in_a_batch(guarded, types, guards)
+                continue
             if (selection := _Selection.of(node, shapes)) is not None:
                 counts, held = selection.counts(shapes), read(selection.indices)
                 key: tuple[Any, ...] = (selection.indices, counts or (selection.table, selection.tokens))
@@ -336,15 +342,20 @@ def _divided_axis(node: onnx.NodeProto, dims: DimsInSets) -> tuple[int, int] | N
     return None if all(all(sizes[:axis]) for sizes in known) else (axis, rank)
 
 
+def _without_axis(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = clone(node)
+    clear_attributes(copy)
+    for attribute in node.attribute:
+        if attribute.name != "axis":
+            add_attribute(copy, attribute)
+    return copy
+
+
 def _along_first_axis(
     node: onnx.NodeProto, axis: int, rank: int, types: Mapping[str, int], guards: GuardNodes
 ) -> list[onnx.NodeProto]:
     """Make nodes that compute a TopK or OneHot along the first axis, which has one row in front of it."""
-    moved = clone(node)
-    clear_attributes(moved)
-    for attribute in node.attribute:
-        if attribute.name != "axis":
-            add_attribute(moved, attribute)
+    moved = _without_axis(node)
     add_attribute(moved, helper.make_attribute("axis", 0))
     order = list(range(rank))
     if node.op_type == "TopK":
@@ -359,6 +370,21 @@ def _along_first_axis(
         if result:
             rename_output(moved, position, guards.value(result, "along_first", None, types[result]))
             guards.add("Transpose", [moved.output[position]], result, perm=order)
+    return guards.nodes
+
+
+def _in_a_batch(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> list[onnx.NodeProto]:
+    """Make nodes that compute a DFT of one signal as a batch, because onnxruntime 1.22 needs one."""
+    result, first = node.output[0], np.array([0])
+    batch = guards.compute(result, "Unsqueeze", node.input[0], first, elem_type=types[result])
+    moved = _without_axis(node)
+    # The axis can only be that of the elements, which is the default of a batch in every set.
+    if len(moved.input) > _AXIS:
+        replace_input_with(moved, _AXIS, guards.constant(result, np.array(_DFT_AXIS)))
+    replace_input_with(moved, 0, batch)
+    rename_output(moved, 0, guards.value(result, "batch", None, types[result]))
+    guards.nodes.append(moved)
+    guards.add("Squeeze", [moved.output[0], guards.constant(result, first)], result)
     return guards.nodes
 
 
