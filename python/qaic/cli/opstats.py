@@ -37,14 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tool(argv: Sequence[str]) -> int:
     if argv and argv[0] == "report":
         return report(argv[1:])
-    parser = _parser()
+    parser = tool_parser()
     arguments = parser.parse_args(argv)
     if not (arguments.summary or arguments.trace):
         parser.error("nothing to do: give --summary, --trace or both")
     return _Run(arguments).run()
 
 
-def _parser() -> console.Parser:
+def tool_parser() -> console.Parser:
+    """Build the parser, without `report`."""
     parser = console.Parser(
         prog="qaic-opstats",
         description="Decode the stats buffers that devices wrote for inferences.",

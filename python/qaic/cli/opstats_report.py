@@ -27,7 +27,7 @@ def report(argv: Sequence[str]) -> int:
     """Run the sub-command with the arguments after its name; returns its exit code."""
     from qaic.stats.reports import REPORTS, diff
 
-    parser = _parser()
+    parser = tool_parser()
     arguments = parser.parse_args(argv)
     names, files = _split(parser, arguments)
     capture, failed = _capture(arguments, files, arguments.input_dir, arguments.qpc)
@@ -45,7 +45,8 @@ def report(argv: Sequence[str]) -> int:
     return FAILURE if failed else SUCCESS
 
 
-def _parser() -> console.Parser:
+def tool_parser() -> console.Parser:
+    """Build the parser."""
     from qaic.stats.reports import REPORTS
 
     parser = console.Parser(

@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return console.run(_tool, argv)
 
 
-def _parser() -> console.Parser:
+def tool_parser() -> console.Parser:
+    """Build the parser."""
     parser = console.Parser(prog="qaic-qpc", description="Inspect program containers of Cloud AI 100.")
     parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -58,7 +59,7 @@ def _parser() -> console.Parser:
 
 
 def _tool(argv: Sequence[str]) -> int:
-    arguments = _parser().parse_args(argv)
+    arguments = tool_parser().parse_args(argv)
     commands = {"info": _info, "list": _list, "extract": _extract, "validate": _validate, "diff": _diff}
     return commands[arguments.command](arguments)
 

@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return console.run(_tool, argv)
 
 
-def _parser() -> console.Parser:
+def tool_parser() -> console.Parser:
+    """Build the parser."""
     parser = console.Parser(prog="qaic-util", description="List and query Cloud AI 100 devices.")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-q", "--query", action="store_true", help="list devices (default action)")
@@ -57,7 +58,7 @@ def _seconds(text: str) -> float:
 
 
 def _tool(argv: Sequence[str]) -> int:
-    parser = _parser()
+    parser = tool_parser()
     arguments = parser.parse_args(argv)
     if arguments.json is not None and (arguments.table or arguments.soc_reset or arguments.enable_mdp):
         parser.error("-j goes with a query, not with -t, -s or -a")

@@ -1,21 +1,62 @@
-"""``openqaic completion SHELL``: prints the completion script of a shell."""
+"""``openqaic completion SHELL``: prints a script that completes all tools in a shell."""
 
 import argparse
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from qaic.cli import opstats, opstats_report, qpc, util
 from qaic.cli.console import SUCCESS, Parser, print_text
 from qaic.cli.openqaic import SUBCOMMANDS, parser
 from qaic.cli.openqaic.arguments import set_examples
+from qaic.cli.runner import command_line
 from qaic.errors import StateError
+from qaic.options.help_text import placeholder
+from qaic.options.spec import FlagForm
+from qaic.options.table import SPECS
+
+#: placeholders of values that are no files
+_NUMBERS: Final = frozenset({"N", "N,...", "X", "HEX,..."})
+
+# Bash splits `-option=value` into three words; the functions of shtab know two.
+_BASH_END: Final = """
+_openqaic_completed() {
+  local -a words=()
+  local place=$COMP_CWORD index tool=${1##*/}
+  for index in "${!COMP_WORDS[@]}"; do
+    if [[ ${COMP_WORDS[index]} != "=" || ${words[-1]} != -* ]]; then
+      words+=("${COMP_WORDS[index]}")
+    elif (( index == COMP_CWORD )); then
+      words+=("")
+    elif (( index < COMP_CWORD )); then
+      place=$(( place - 1 ))
+    fi
+  done
+  local -a COMP_WORDS=("${words[@]}")
+  local COMP_CWORD=$place
+  "_shtab_${tool//-/_}" "$@"
+}
+complete -o bashdefault -F _openqaic_completed TOOLS
+"""
+# A file in `fpath` is the body of a function; `eval` and `source` register the functions.
+_ZSH_END: Final = """
+typeset -A opt_args
+if [[ $zsh_eval_context[-1] == (eval|file*) ]]; then
+  for tool in TOOLS; do compdef _shtab_${tool//-/_} $tool; done
+else
+  _shtab_${service//-/_} "$@"
+fi
+"""
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    parser.add_argument("shell", choices=sorted(_JOINED))
     set_examples(
         parser,
         'eval "$(openqaic completion bash)"     (in ~/.bashrc)',
         "openqaic completion zsh > ~/.zfunc/_openqaic",
+        "openqaic completion fish > ~/.config/fish/conf.d/openqaic.fish",
     )
 
 
@@ -29,20 +70,122 @@ def run(arguments: argparse.Namespace) -> int:
             code="completion.shtab",
             hints=("pip install 'openqaic[completion]'",),
         ) from error
-    names = frozenset(subcommand.name for subcommand in SUBCOMMANDS)
-    completed = parser(names)
-    _complete_files(completed, shtab.FILE, shtab.DIRECTORY)
-    print_text(shtab.complete(completed, shell=arguments.shell))
+    parsers = _parsers()
+    for completed in parsers:
+        _complete_values(completed, shtab.FILE, shtab.DIRECTORY)
+        if arguments.shell == "zsh":
+            _take_assigned(completed)
+    scripts = {completed.prog: shtab.complete(completed, arguments.shell) for completed in parsers}
+    print_text(_JOINED[arguments.shell](scripts))
     return SUCCESS
 
 
-def _complete_files(of: argparse.ArgumentParser, file: object, folder: object) -> None:
-    """Complete files for free values, as shells do without a rule."""
+def _parsers() -> list[argparse.ArgumentParser]:
+    """Build the parsers of all tools, with every spelling of their options."""
+    runner = command_line.parser()
+    for action in runner._actions:  # noqa: SLF001 (argparse offers no other way)
+        # The vendor's spelling of long options has one dash.
+        action.option_strings = [
+            *action.option_strings,
+            *(name[1:] for name in action.option_strings if name[:2] == "--"),
+        ]
+    stats = opstats.tool_parser()
+    stats.add_subparsers(metavar="report").add_parser(
+        "report",
+        parents=[opstats_report.tool_parser()],
+        add_help=False,
+        help="report what limits the inferences",
+    )
+    return [
+        parser(frozenset(subcommand.name for subcommand in SUBCOMMANDS)),
+        _compiler("qaic-compile"),
+        _compiler("qaic-exec"),
+        runner,
+        stats,
+        qpc.tool_parser(),
+        util.tool_parser(),
+    ]
+
+
+def _compiler(tool: str) -> argparse.ArgumentParser:
+    """Build a parser with the options of the vendor's compiler, which `qaic.options.argv` reads otherwise."""
+    made = argparse.ArgumentParser(tool, description="Compile an ONNX model.", add_help=False)
+    for spec in SPECS:
+        if spec.flag is None:
+            continue
+        names = [f"-{text}" for text in spec.flag.texts]
+        about = spec.summary.replace("`", "").replace("%", "%%")
+        if spec.flag.form in {FlagForm.SWITCH, FlagForm.ACTION, FlagForm.COUNT}:
+            made.add_argument(*names, dest=spec.name, action="store_true", help=about)
+        else:
+            made.add_argument(*names, dest=spec.name, metavar=placeholder(spec.codec), help=about)
+    return made
+
+
+def _complete_values(of: argparse.ArgumentParser, file: object, folder: object) -> None:
+    """Complete the words of a list, and files for free values, as shells do without a rule."""
+    for action in of._actions:  # noqa: SLF001 (argparse offers no other way)
+        # shtab reads the attribute.
+        free: Any = action
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                _complete_values(command, file, folder)
+        elif action.nargs == 0 or action.choices is not None:
+            continue
+        elif isinstance(action.metavar, str) and "|" in action.metavar and action.option_strings:
+            action.choices = action.metavar.split("|")
+        elif action.metavar == "DIR":
+            free.complete = folder
+        elif action.metavar == "FILE" or (action.type in {None, Path} and action.metavar not in _NUMBERS):
+            free.complete = file
+
+
+def _take_assigned(of: argparse.ArgumentParser) -> None:
+    """Have zsh complete a value behind ``=`` also."""
     for action in of._actions:  # noqa: SLF001 (argparse offers no other way)
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():
-                _complete_files(command, file, folder)
-        elif action.nargs != 0 and action.choices is None and action.type in {None, Path}:
-            # shtab reads the attribute.
-            free: Any = action
-            free.complete = folder if action.metavar == "DIR" else file
+                _take_assigned(command)
+        elif action.nargs != 0:
+            action.option_strings = [f"{name}=" for name in action.option_strings]
+
+
+def _bash(scripts: dict[str, str]) -> str:
+    parts = [re.sub(r"\ncomplete .*$", "", script) for script in scripts.values()]
+    return "\n".join([*parts, _BASH_END.replace("TOOLS", " ".join(scripts))])
+
+
+def _zsh(scripts: dict[str, str]) -> str:
+    tools = " ".join(scripts)
+    bodies = []
+    for tool, script in scripts.items():
+        # Options of the tool itself come before the name of a subcommand.
+        own = f"$_shtab_{tool.replace('-', '_')}_options\n"
+        body = script.partition("\n")[2].partition("\ntypeset -A opt_args")[0]
+        bodies.append(body.replace(f"_arguments -C -s {own}", f"_arguments -C -s -A '-*' {own}"))
+    return "\n".join([f"#compdef {tools}", *bodies, _ZSH_END.replace("TOOLS", tools)])
+
+
+def _fish(scripts: dict[str, str]) -> str:
+    lines = "\n".join(scripts.values()).split("\n")
+    for place, line in enumerate(lines):
+        declared, about, text = line.partition(" -d ")
+        if re.search(r" -[sl] \S", declared):
+            # fish has letters, words with one dash and words with two; shtab knows no words with one.
+            declared = declared.replace(" -s ", " -o ")
+            # fish's own completion of files also works behind `=`.
+            declared = declared.replace('-xka "(__fish_complete_path (commandline -ct))"', "-rF")
+            lines[place] = declared + about + text
+    return "\n".join(lines).replace("case '--*=*'", "case '-*=*'")
+
+
+def _tcsh(scripts: dict[str, str]) -> str:
+    return "\n".join(scripts.values())
+
+
+_JOINED: Final[dict[str, Callable[[dict[str, str]], str]]] = {
+    "bash": _bash,
+    "zsh": _zsh,
+    "fish": _fish,
+    "tcsh": _tcsh,
+}
