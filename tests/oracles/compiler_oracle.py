@@ -28,7 +28,8 @@ def model_of(nodes, inputs, outputs, initializers=(), opset=17, **more):
         for t in initializers
     ]
     graph = helper.make_graph(nodes, "net", inputs, outputs, tensors)
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    others = [helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 3)]
+    imports = [helper.make_opsetid("", opset), *others]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8, **more)
     if "functions" in more:
         model.opset_import.append(helper.make_opsetid("local", 1))
@@ -93,3 +94,22 @@ def in_function(nodes, inputs, result, opset):
     imports = [helper.make_opsetid("", opset)]
     body = helper.make_function("local", "Whole", inputs, [result], nodes, imports)
     return [helper.make_node("Whole", inputs, [result], domain="local")], [body]
+
+
+def as_call(model):
+    """Move all nodes of a model into a function, which takes its inputs and its constants."""
+    graph = model.graph
+    operands = [*(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)]
+    results = [value.name for value in graph.output]
+    body = helper.make_function("local", "Whole", operands, results, graph.node, model.opset_import)
+    moved = onnx.ModelProto()
+    moved.CopyFrom(model)
+    del moved.graph.node[:]
+    moved.graph.node.append(helper.make_node("Whole", operands, results, domain="local"))
+    moved.functions.append(body)
+    moved.opset_import.append(helper.make_opsetid("local", 1))
+    return moved
+
+
+#: places of the nodes of a model
+PLACES = {"graph": lambda model: model, "function": as_call}

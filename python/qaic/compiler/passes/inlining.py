@@ -19,7 +19,7 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import rename_declared, rename_operands
-from qaic.compiler.ir.graph_walk import FreshNames, find_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, find_nodes, subgraphs
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import needs_inner_nodes
@@ -28,7 +28,7 @@ from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
-from qaic.compiler.passes.legalize.legalize_unchecked import UNCHECKED, is_unchecked
+from qaic.compiler.passes.legalize.legalize_unchecked import is_unchecked
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -163,8 +163,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> bool:
             or mentions_half(proto, model.weights)
             or _divides(model)
             or any(
-                resizes_from_the_end(function.node)
-                or any(map(is_unchecked, find_nodes(function.node, UNCHECKED)))
+                resizes_from_the_end(function.node) or any(map(is_unchecked, all_nodes(function.node)))
                 for function in proto.functions
             )
             or inside_functions(proto.graph, options.extra_output_tensors)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
+from compiler_oracle import PLACES, info, kinds, lowered, model_of, node, run, whole
 
 ENGINE = {"domain": "com.microsoft"}
 INT64 = 7
@@ -30,6 +30,7 @@ SKIPS = [
     (node(f"Skip{kind}LayerNormalization", ["x", "x", "b"], ["r"], **ENGINE), CUBE | VECTOR)
     for kind in ("", "Simplified")
 ]
+VECTORS = node("FeatureVectorizer", ["x", "x"], ["r"], inputdimensions=[4, 4], domain="ai.onnx.ml"), SQUARE
 BLOCKS = [
     (
         node("QuantizeLinear", ["x", "s"], ["r"], axis=axis, block_size=2),
@@ -51,21 +52,24 @@ CUT = [
     *((MHA, cuts, True, 17) for cuts in ("x0 v0", "x1 v1", "x2 v2", "v2")),
     *((BIAS, cuts, "b0" in cuts, 17) for cuts in ("x0", "x1 b0")),
     *((skip, cuts, "b0" in cuts, 17) for skip in SKIPS for cuts in ("x0", "x1", "x2 b0")),
+    *((VECTORS, cut, cut == "x0", 17) for cut in ("x0", "x1")),
+    ((VECTORS[0], {"x": grid(4)}), "x0", False, 17),
     *((BLOCKS[0], cuts, True, 21) for cuts in ("x0 s0", "x1 s1")),
     *((BLOCKS[1], cuts, "x1" in cuts, 21) for cuts in ("x0 s0", "x1 s1")),
 ]
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("made", "cuts", "is_error", "opset"),
     CUT,
     ids=[f"{at}-{made[0].op_type}-{cuts}" for at, (made, cuts, *_) in enumerate(CUT)],
 )
 def test_no_elements_end_a_run_with_an_error_only_where_they_would_end_the_process(
-    made, cuts, is_error, opset
+    made, cuts, is_error, opset, place
 ):
     model, feeds = cut_model(*made, cuts.split(), opset)
-    program = whole(lowered(model))
+    program = whole(lowered(PLACES[place](model)))
     for share in (1, 2, 4, *([] if is_error else [0])):
         expected = run(model, feeds(share))
         for name, value in run(program, feeds(share)).items():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler_oracle import in_function, info, kinds, lowered, model_of, node, run, whole
+from compiler_oracle import PLACES, info, kinds, lowered, model_of, node, run, whole
 from qaic.errors import CompileError
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -45,7 +45,7 @@ def unpooling(indices=None):
 
 
 X = np.arange(1, 9, dtype=np.float32).reshape(1, 2, 2, 2)
-PLACES = np.array([0, 3, 9, 14, 16, 19, 25, 31]).reshape(X.shape)
+INDICES = np.array([0, 3, 9, 14, 16, 19, 25, 31]).reshape(X.shape)
 
 
 @pytest.mark.parametrize("wrong", [-1, 32, 100, 2**62, SMALLEST, LARGEST])
@@ -53,9 +53,9 @@ PLACES = np.array([0, 3, 9, 14, 16, 19, 25, 31]).reshape(X.shape)
 def test_an_index_of_max_unpool_beyond_its_result_is_an_error(wrong, at):
     program = whole(lowered(unpooling()))
     expected = np.zeros(32, np.float32)
-    expected[PLACES.reshape(-1)] = X.reshape(-1)
-    np.testing.assert_array_equal(run(program, {"x": X, "i": PLACES})["y"].reshape(-1), expected)
-    indices = PLACES.copy()
+    expected[INDICES.reshape(-1)] = X.reshape(-1)
+    np.testing.assert_array_equal(run(program, {"x": X, "i": INDICES})["y"].reshape(-1), expected)
+    indices = INDICES.copy()
     indices.reshape(-1)[at] = wrong
     with pytest.raises(Exception, match=r"y .index beyond the result"):
         run(program, {"x": X, "i": indices})
@@ -241,6 +241,14 @@ EMPTY_RESULTS = [
     ),
     *(
         model_of(
+            [node("FeatureVectorizer", ["x"] * 2, ["y"], inputdimensions=[3, 3], domain="ai.onnx.ml")],
+            [info("x", shape)],
+            [info("y", [0, 6])],
+        )
+        for shape in ((0, 3), (0, 0))
+    ),
+    *(
+        model_of(
             [node("QuantizeLinear", ["x", "s"], ["y"], axis=0, block_size=2)],
             [info("x", shape)],
             [info("y", shape, TensorProto.UINT8)],
@@ -252,15 +260,16 @@ EMPTY_RESULTS = [
 ]
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("model", EMPTY_RESULTS)
-def test_results_without_elements_are_not_computed(model):
+def test_results_without_elements_are_not_computed(model, place):
     sizes = {
         value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         for value in (*model.graph.input, *model.graph.output)
     }
     code = model.graph.input[0].type.tensor_type.elem_type
     x = np.zeros(sizes["x"], helper.tensor_dtype_to_np_dtype(code))
-    results = run(whole(lowered(model)), {"x": x})
+    results = run(whole(lowered(PLACES[place](model))), {"x": x})
     assert {name: list(value.shape) for name, value in results.items()} == {
         name: sizes[name] for name in sizes if name != "x"
     }
@@ -338,7 +347,7 @@ def test_sets_of_sizes_of_which_one_has_no_rows():
         np.testing.assert_array_equal(found["places"], np.array([[1, 2], [0, 1]])[:rows])
 
 
-@pytest.mark.parametrize("place", ["graph", "function"])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 @pytest.mark.parametrize(
     ("equation", "shape"),
@@ -360,10 +369,7 @@ def test_a_sum_of_nothing_is_zero(equation, shape, dtype, place):
         node("Einsum", ["a", "a"], ["b"], equation=equation),
         node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
     ]
-    functions = []
-    if place == "function":
-        nodes, functions = in_function(nodes, ["x"], "y", 17)
-    model = model_of(nodes, [info("x", shape)], [info("y", expected.shape)], functions=functions)
+    model = PLACES[place](model_of(nodes, [info("x", shape)], [info("y", expected.shape)]))
     np.testing.assert_array_equal(run(whole(lowered(model)), {"x": x})["y"], expected)
 
 
@@ -489,21 +495,23 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", SELECTING)
 @pytest.mark.parametrize("is_constant", [False, True])
-def test_indices_of_what_is_not_there_are_an_error(name, is_constant):
+def test_indices_of_what_is_not_there_are_an_error(name, is_constant, place):
     made, operands, shape, (indices, count, word) = SELECTING[name]
     code = helper.np_dtype_to_tensor_dtype(indices.dtype)
     data = next(iter(operands)) if name != "MatMulNBits" else "product"
 
     def model(held):
         constants = [item for item in operands.items() if item[0] != data]
-        return model_of(
+        graph = model_of(
             [made],
             [info(data, operands[data].shape), *([] if is_constant else [info("i", held.shape, code)])],
             [info("y", shape)],
             [*constants, *([("i", held)] if is_constant else [])],
         )
+        return PLACES[place](graph)
 
     program = lowered(model(indices))
     assert ("Gather" in kinds(program)) is not is_constant
@@ -597,12 +605,13 @@ def test_lengths_of_attention_stay_in_the_cache(tokens, past, rotates, lengths, 
         np.testing.assert_array_equal(found[sample, :count], expected[sample, :count])
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("opset", [9, 11, 12, 13])
-def test_lengths_are_compared_in_every_operator_set(opset):
+def test_lengths_are_compared_in_every_operator_set(opset, place):
     model, feeds = attention(2, 1, 4, rotates=True)
     model.opset_import[0].version = opset
     feeds |= {"lengths": np.int32([4, 2]), "total": np.int32([5])}
-    program = whole(lowered(model))
+    program = whole(lowered(PLACES[place](model)))
     np.testing.assert_array_equal(run(program, feeds)["y"], run(model, feeds)["y"])
     with pytest.raises(Exception, match=r"y .length beyond the cache"):
         run(program, feeds | {"lengths": np.int32([4, 5])})

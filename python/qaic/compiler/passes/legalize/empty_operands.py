@@ -111,13 +111,20 @@ _NEEDED: Final[Mapping[tuple[str, str], tuple[_Needed, ...]]] = {
     (_ENGINE_DOMAIN, "MultiHeadAttention"): (_Needed(), _Needed(2, 2, 3)),
     (_ENGINE_DOMAIN, "SkipLayerNormalization"): (_Needed(2, rank=1),),
     (_ENGINE_DOMAIN, "SkipSimplifiedLayerNormalization"): (_Needed(2, rank=1),),
+    # A single dim is that of one row.
+    ("ai.onnx.ml", "FeatureVectorizer"): (_Needed(stop=-1),),
 }
 #: operators that are rewritten where only the run knows their sizes, or whose sizes models declare
 _NOT_CHECKED: Final = frozenset({"GroupQueryAttention", "OneHot", "TopK"})
 #: operators whose results are zeros if they have no operands to sum
 _SUMS: Final = ("DFT", "Einsum")
 #: operators that may end the process over no elements
-OVER_NOTHING: Final = frozenset({"Einsum"}).union(name for _, name in _NEEDED)
+OVER_NOTHING: Final = frozenset({("", "Einsum"), *_NEEDED})
+
+
+def operator_of(node: onnx.NodeProto) -> tuple[str, str]:
+    """Return domain and name of an operator, with the short name of the standard domain."""
+    return "" if node.domain in STANDARD_DOMAINS else node.domain, node.op_type
 
 
 def _along(axis: int) -> _Needed:
@@ -125,8 +132,7 @@ def _along(axis: int) -> _Needed:
 
 
 def _needed(node: onnx.NodeProto) -> tuple[_Needed, ...]:
-    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-    found = _NEEDED.get((domain, node.op_type), ())
+    found = _NEEDED.get(operator_of(node), ())
     if standard(node, "LpNormalization"):
         found = (_along(integer_attribute(node, "axis", -1)),)
     elif standard(node, "QuantizeLinear") and integer_attribute(node, "block_size", 0):

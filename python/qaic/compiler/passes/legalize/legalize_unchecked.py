@@ -32,13 +32,7 @@ from qaic.compiler.ir.graph_edits import (
     replace_input_with,
     set_nodes,
 )
-from qaic.compiler.ir.graph_walk import (
-    STANDARD_DOMAINS,
-    FreshNames,
-    all_graphs,
-    all_nodes,
-    producers,
-)
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import integer_attribute, standard
@@ -49,6 +43,7 @@ from qaic.compiler.passes.legalize.empty_operands import (
     is_over_nothing,
     is_zero,
     nothing_fault,
+    operator_of,
     padded_sum,
     results_in,
     with_elements,
@@ -67,7 +62,7 @@ _SELECTING: Final = {
     (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
 }
 #: operators that this pass guards, rewrites or refuses; it skips functions
-UNCHECKED: Final = OVER_NOTHING.union(("Col2Im", "MaxUnpool", "Trilu"), (name for _, name in _SELECTING))
+_UNCHECKED: Final = OVER_NOTHING.union(_SELECTING, [("", name) for name in ("Col2Im", "MaxUnpool", "Trilu")])
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
 #: set from which on the axis of DFT is an input, and its default there; before, it is 1
@@ -83,7 +78,7 @@ _FARTHEST: Final = 2**40
 def is_unchecked(node: onnx.NodeProto) -> bool:
     """Return whether the pass guards a node, judged by its operator; that of QuantizeLinear needs blocks."""
     is_blocked = node.op_type != "QuantizeLinear" or integer_attribute(node, "block_size", 0)
-    return node.op_type in UNCHECKED and bool(is_blocked)
+    return operator_of(node) in _UNCHECKED and bool(is_blocked)
 
 
 def fault(
@@ -136,8 +131,7 @@ class _Selection:
 
     @classmethod
     def of(cls, node: onnx.NodeProto, shapes: ShapesInSets) -> Self | None:
-        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-        at, table, word = _SELECTING.get((domain, node.op_type), (len(node.input), 0, ""))
+        at, table, word = _SELECTING.get(operator_of(node), (len(node.input), 0, ""))
         # The engine refuses a node with fewer operands.
         if max(at, table) >= len(node.input) or not node.input[at]:
             return None
