@@ -4,7 +4,7 @@
     python benches/language_models.py --model 8B --forms MXFP6 --threads 2
 
 PYTHON is an interpreter with llama-cpp-python, gguf, torch and transformers. A peer that is not installed
-is left out, with the reason. `--write` puts the table into docs/guide/large-language-models.md.
+is left out, with the reason. `--write` puts the table into docs/language-models.md.
 
 Weights are random. The limit is the rate at which the same threads read the mapped weights, measured between
 tokens in the same process; the share is the time of reading what a token reads, divided by the time of the
@@ -46,7 +46,7 @@ _HEADS = (
     "program", "weights", "threads", "file", "bytes a weight", "compile", "load", "private memory",
     "resident memory", "prompt, tokens/s", "tokens/s", "read, GB/s", "limit, GB/s", "share of the limit",
 )  # fmt: skip
-_GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "large-language-models.md"
+_PAGE = Path(__file__).parents[1] / "docs" / "language-models.md"
 _BEGIN, _END = "<!-- benches/language_models.py -->\n", "<!-- end of the table -->\n"
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=16, help="tokens of a repeat")
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has llama.cpp and PyTorch")
-    parser.add_argument("--write", action="store_true", help="put the table into the guide")
+    parser.add_argument("--write", action="store_true", help="put the table into the page")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -73,9 +73,9 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
-        before, _, rest = _GUIDE.read_text().partition(_BEGIN)
+        before, _, rest = _PAGE.read_text().partition(_BEGIN)
         text = "\n".join(lines)
-        _GUIDE.write_text(f"{before}{_BEGIN}{text}\n{_END}{rest.partition(_END)[2]}")
+        _PAGE.write_text(f"{before}{_BEGIN}{text}\n{_END}{rest.partition(_END)[2]}")
 
 
 def _lines(arguments: argparse.Namespace) -> Iterator[str]:

@@ -122,7 +122,7 @@ GROUPS = {
         "arrays; the ratio compares tokens per second. Logits are compared before the measurement. If "
         "PyTorch and transformers are installed, `generate` of a Llama with the same sizes is also "
         "measured. The last table counts the operations that the engine runs for a token; 32 of 1,024 "
-        "slots attended. The [guide](guide/large-language-models.md#memory-and-speed) has decoders of 1.1 "
+        "slots attended. [Speed of language models](language-models.md) has decoders of 1.1 "
         "billion parameters, with the bandwidth limit.",
     ),
     "queues": (
