@@ -1,6 +1,7 @@
 """From a path to a server, and to its end."""
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import printed_steps
 import qaic
 import serving_support as support
 import session_models
@@ -33,6 +35,14 @@ def test_an_onnx_file(onnx_file):
         lines = [json.loads(line) for line in server.log]
         assert any("ready" in line["message"] for line in lines)
         assert {"time", "level", "logger", "message"} <= lines[0].keys()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_printed_command_shows_a_model(onnx_file):
+    with support.serving(onnx_file) as server:
+        (command,) = printed_steps.commands_of(server.process.stdout.readline().removesuffix("\n"))
+        done = subprocess.run(shlex.split(command), check=True, capture_output=True, text=True)
+        assert json.loads(done.stdout)["name"] == "small"
 
 
 def test_containers_and_a_folder_of_them(onnx_file, tmp_path):

@@ -53,7 +53,7 @@ class Server:
     """Server of models. It does not listen before `run`.
 
     The parameters are those of :func:`qaic.serving.serve`. After the start, ``http_port`` and ``grpc_port``
-    are the open ports, or None.
+    are the open ports, or None, and ``models`` are the names of the models that were loaded.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Server:
         self._host = host
         self.http_port = http_port
         self.grpc_port = grpc_port
+        self.models: tuple[str, ...] = ()
         self._drain_s = drain_s
         self._limits = limits or Limits()
         self._access_log = access_log
@@ -94,6 +95,7 @@ class Server:
             )
             try:
                 repository.load_all()
+                self.models = tuple(sorted({model.name for model in repository.loaded()}))
                 # A collection that looks at every object of the models and libraries stops the loop for long.
                 gc.collect()
                 gc.freeze()

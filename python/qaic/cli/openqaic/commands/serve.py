@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import resource
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from qaic.cli.console import SUCCESS, Parser, print_line
 from qaic.cli.openqaic.arguments import count, positive, set_examples
@@ -118,6 +120,9 @@ def _announce(server: Server, host: str) -> None:
     if server.grpc_port is not None:
         addresses.append(f"grpc://{where}:{server.grpc_port}")
     print_line(f"serving on {' and '.join(addresses)}", flush=True)
+    if server.http_port is not None and server.models:
+        model = f"{addresses[0]}/v2/models/{quote(server.models[0], safe='')}"
+        print_line(f"next, for the inputs of a model: {shlex.join(['curl', model])}", flush=True)
 
 
 def _port(text: str) -> int | None:
