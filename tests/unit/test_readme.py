@@ -252,7 +252,7 @@ def test_code_of_the_low_level_guide_runs(folder):
 
 def test_the_decoder_of_the_examples_writes_what_onnxruntime_does(folder, monkeypatch, capsys):
     run_example("make_model.py", "--decoder", "decoder.onnx", monkeypatch=monkeypatch)
-    run_example("decode_loop.py", "decoder.onnx", "--tokens", "9", monkeypatch=monkeypatch)
+    run_example("decoder/decode_loop.py", "decoder.onnx", "--tokens", "9", monkeypatch=monkeypatch)
     prompt, written = (
         [int(token) for token in line.split(":")[1].split()] for line in capsys.readouterr().out.splitlines()
     )

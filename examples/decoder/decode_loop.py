@@ -3,7 +3,7 @@
 Written as clients of the vendor's binding are: nothing here is special to this package but the compilation.
 
 python examples/make_model.py --decoder decoder.onnx
-python examples/decode_loop.py decoder.onnx
+python examples/decoder/decode_loop.py decoder.onnx
 """
 
 import argparse
