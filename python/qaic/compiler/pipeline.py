@@ -231,7 +231,7 @@ def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
     """Run the passes that are needed, in order; each is timed, and with `enable_debug` checked and kept."""
     is_verified = context.options.enable_debug or VERIFY_VARIABLE in os.environ
-    is_changed = True
+    is_changed, facts = True, model.facts
     for step in passes:
         if not step.is_needed(context):
             continue
@@ -239,5 +239,6 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
         context.progress.stage(step.name, model.copy_for_tools if is_changed else None)
         with library_errors(partial(_of_library, step.name, is_checked=context.is_checked), among_ours=True):
             is_changed = step.run(model, context)
-        if is_verified and context.is_checked:
+        if is_verified and context.is_checked and (is_changed or model.facts is not facts):
             verify(model, step.name)
+            facts = model.facts

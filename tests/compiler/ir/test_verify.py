@@ -3,6 +3,7 @@
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qaic.compiler.ir.constants.weights import MemoryRange, Weight
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.verify import InvalidModelError, verify
 
@@ -35,7 +36,8 @@ def one():
 
 def checked(proto, weights=()):
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)])
-    verify(Model(model, dict.fromkeys(weights)), "a pass")
+    held = {name: Weight(name, TensorProto.FLOAT, (1,), MemoryRange(bytes(4))) for name in weights}
+    verify(Model(model, held), "a pass")
 
 
 def test_a_value_that_is_made_once_is_sound():

@@ -257,6 +257,11 @@ def permute_shape(value: onnx.ValueInfoProto, order: Sequence[int]) -> None:
     _assign(dims, [dims[position] for position in order])
 
 
+def clear_type(value: onnx.ValueInfoProto) -> None:
+    """Declare nothing about a value but its name."""
+    value.ClearField("type")
+
+
 def clear_shape(value: onnx.ValueInfoProto) -> None:
     """Declare nothing about the dims of a tensor, not even how many it has."""
     value.type.tensor_type.ClearField("shape")

@@ -19,8 +19,10 @@ _LONGEST_DIM: Final = 1 << 22
 
 
 ShapesInSets: TypeAlias = Callable[[str], tuple[tuple[int, ...], ...]]
-#: the same for values of nested graphs, and with None for a size that is not known
-DimsInSets: TypeAlias = Callable[[str], tuple[tuple[int | None, ...], ...]]
+#: dims of a tensor, with None for a size that is not known
+Dims: TypeAlias = tuple[int | None, ...]
+#: the same as `ShapesInSets` for values of nested graphs
+DimsInSets: TypeAlias = Callable[[str], tuple[Dims, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,14 @@ class ValueInfo:
         They are collected when a pass first asks for one; a model of float32 is compiled without them.
         """
         return common_shapes(self.specialized) if self.specialized else {}
+
+    def learn(self, value: onnx.ValueInfoProto) -> None:
+        """Take up the type and shape of a value as it is declared now."""
+        self.types[value.name] = value.type.tensor_type.elem_type
+        if value.name in self.shapes:
+            self.shapes[value.name] = tuple(
+                -1 if dim is None else dim for dim in dims_of(value.type.tensor_type) or ()
+            )
 
     def copy(self) -> ValueInfo:
         """Copy what is known so far."""
@@ -147,17 +157,30 @@ def _in_sets(
     return read
 
 
-def _declared_dims(inferred: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
-    dims: dict[str, tuple[int | None, ...]] = {}
+def _declared_dims(inferred: onnx.ModelProto) -> dict[str, Dims]:
+    dims: dict[str, Dims] = {}
     for graph in all_graphs(inferred.graph):
         dims |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.input, *graph.output, *graph.value_info):
-            tensor_type = value.type.tensor_type
-            if tensor_type.HasField("shape"):
-                dims[value.name] = tuple(
-                    dim.dim_value if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim
-                )
+            declared = dims_of(value.type.tensor_type)
+            if declared is not None:
+                dims[value.name] = declared
     return dims
+
+
+def dims_of(tensor: onnx.TypeProto.Tensor) -> Dims | None:
+    """Return the dims of a tensor, None for those without a size; None if the rank is not known."""
+    if not tensor.HasField("shape"):
+        return None
+    return tuple([dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim])
+
+
+def agree(dims: Dims | None, others: Dims | None) -> bool:
+    """Return False if two shapes cannot be those of one tensor; a size below 0 is not known."""
+    if dims is None or others is None or dims == others:
+        return True
+    pairs = [(a, b) for a, b in zip(dims, others, strict=False) if a is not None and b is not None]
+    return len(dims) == len(others) and all(a == b or min(a, b) < 0 for a, b in pairs)
 
 
 def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:

@@ -82,14 +82,14 @@ class GraphBuilder:
         target = self.fresh.make(name, "quantized")
         scale, zero = (like.scale, like.zero) if like else self.constants_of(name, params)
         self.linear("QuantizeLinear", [source, scale, zero], target)
-        self.note_like(target, params.elem_type, name)
+        self.note_like(target, params.elem_type, source)
         return QuantizedTensor(target, params, scale, zero)
 
     def dequantized(self, stored: QuantizedTensor, name: str) -> str:
         """Add a node that dequantizes integers under a new name."""
         target = self.fresh.make(name, "dequantized")
         self.linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], target)
-        self.note_like(target, FLOAT, name)
+        self.note_like(target, FLOAT, stored.name)
         return target
 
     def dequantized_weight(

@@ -296,7 +296,7 @@ class Inserter(GraphBuilder):
         name = self.fresh.make(output, "saturated")
         limit = self.number(name, "limit", np.array(largest, np.float32))
         self.add(helper.make_node("Min", [raw, limit], [name]))
-        self.note_like(name, FLOAT, output)
+        self.note_like(name, FLOAT, raw)
         return name
 
     def quantized_result(self, planned: QuantizedGroup, raw: str) -> QuantizedTensor:
@@ -329,7 +329,7 @@ class Inserter(GraphBuilder):
                     for side, value in (("minimum", low), ("maximum", high))
                 ]
                 self.add(helper.make_node("Clip", [raw, *bounds], [name]))
-            self.note_like(name, FLOAT, group.output)
+            self.note_like(name, FLOAT, raw)
             raw = name
         return raw
 
@@ -349,7 +349,7 @@ class Inserter(GraphBuilder):
             for side, value in (("minimum", low), ("maximum", high))
         ]
         self.add(helper.make_node("Clip", [result.name, *bounds], [name]))
-        self.note_like(name, result.params.elem_type, group.output)
+        self.note_like(name, result.params.elem_type, result.name)
         return QuantizedTensor(name, result.params, result.scale, result.zero)
 
     def integers(self, name: str, planned: QuantizedGroup) -> QuantizedTensor:
@@ -505,6 +505,7 @@ def _insert_product(
     data = inserter.dequantized(rows, node.input[0])
     raw = inserter.fresh.make(output, "float")
     inserter.add(helper.make_node("Gemm", [data, *operands], [raw]))
+    inserter.note(raw, FLOAT, (-1, shape[-1]))
     result = inserter.quantized_result(planned, raw)
     inserter.publish(output, inserter.reshaped(result, output, shape))
 

@@ -24,20 +24,18 @@ from qaic.options.table import CompileOptions
 _CHANNELS_LAST: Final = (0, 2, 3, 1)
 
 
-def change_edges(
-    model: onnx.ModelProto, weights: dict[str, Weight], interface: Interface, options: CompileOptions
-) -> Interface:
+def change_edges(model: Model, options: CompileOptions) -> Interface:
     """Convert at the border what the options want to be something else there.
 
     The interface of the graph is final. A weight that is an output gets another name. Returns what the caller
     sees. Raises OptionError if a request contradicts the model, and CompileError if a tensor would be too
     large for a buffer, or the operator set of the model is too old.
     """
+    interface = model.interface
     requests = requests_of(interface, options)
     if not requests:
         return interface
-    converter = Converter(model)
-    _change_graph(model, weights, interface, requests, converter)
+    _change_graph(model, requests, Converter(model.proto))
     return Interface(
         tuple(_changed(spec, requests.get(spec.name), "input") for spec in interface.inputs),
         tuple(_changed(spec, requests.get(spec.name), "output") for spec in interface.outputs),
@@ -52,19 +50,13 @@ def change_edges(
     )
 
 
-def _change_graph(
-    model: onnx.ModelProto,
-    weights: dict[str, Weight],
-    interface: Interface,
-    requests: Mapping[str, CustomIo],
-    converter: Converter,
-) -> None:
-    graph = model.graph
+def _change_graph(model: Model, requests: Mapping[str, CustomIo], converter: Converter) -> None:
+    graph, facts = model.proto.graph, model.facts
     renamed = {name: converter.fresh.make(name, "of_model") for name in requests}
-    _rename(model, weights, renamed)
+    _rename(model.proto, model.weights, renamed)
     before: list[onnx.NodeProto] = []
     after: list[onnx.NodeProto] = []
-    specs = {spec.name: spec for spec in (*interface.inputs, *interface.outputs)}
+    specs = {spec.name: spec for spec in (*model.inputs, *model.outputs)}
     for values, nodes, is_input in ((graph.input, before, True), (graph.output, after, False)):
         for value in values:
             entry = requests.get(value.name)
@@ -72,6 +64,10 @@ def _change_graph(
                 continue
             spec, inner = specs[value.name], renamed[value.name]
             _retype(value, spec, entry)
+            facts.types[inner] = facts.types[value.name]
+            if value.name in facts.shapes:
+                facts.shapes[inner] = facts.shapes[value.name]
+            facts.learn(value)
             if is_input:
                 nodes.extend(converter.into_model(spec, entry, value.name, inner))
             else:
@@ -151,7 +147,7 @@ def _sizes(
 @compiler_pass()
 def apply_custom_io_pass(model: Model, context: Context) -> bool:
     """Convert inputs and outputs to the requested types and layouts."""
-    changed = change_edges(model.proto, model.weights, model.interface, context.options)
+    changed = change_edges(model, context.options)
     check_hardware((*changed.inputs, *changed.outputs), context.options.aic_hw_version)
     is_changed = changed is not model.known
     model.known = changed

@@ -79,7 +79,7 @@ def _read_blocks(model: Model) -> None:
     if rows is None:
         return
     readers, fresh = consumers(graph.node), FreshNames(graph)
-    values = {value.name: value.type.tensor_type for value in graph.input}
+    values = {value.name: value for value in graph.input}
     updates, nodes = [], {id(node): [node] for node in graph.node}
     for update in rows.updates:
         spec = model.inputs[update.input]
@@ -91,8 +91,9 @@ def _read_blocks(model: Model) -> None:
             updates.append(update)
             continue
         updates.append(replace(update, reads_blocks=True))
-        values[spec.name].elem_type = UINT8
-        values[spec.name].shape.dim[-1].dim_value = spec.dims[-1]
+        tensor = values[spec.name].type.tensor_type
+        tensor.elem_type, tensor.shape.dim[-1].dim_value = UINT8, spec.dims[-1]
+        model.facts.learn(values[spec.name])
         for node in shapes:
             # The last size is that of a row in bytes.
             of_blocks, width, last = (

@@ -5,6 +5,7 @@ So such a tensor of the model becomes a float32 one that is put in the format of
 merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
 """
 
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import onnx
@@ -103,13 +104,18 @@ def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo)
             front += into
             back += out_of
         else:
-            for value in (*graph.input, *graph.output):
-                if value.name in halves:
-                    value.type.tensor_type.elem_type = FLOAT
+            _widen_values((*graph.input, *graph.output), halves)
+        _widen_values(graph.value_info, halves)
         set_nodes(graph, (*front, *graph.node, *back))
     for name in halves:
         types[name] = FLOAT
     facts.narrow.update(halves)
+
+
+def _widen_values(values: Iterable[onnx.ValueInfoProto], halves: Collection[str]) -> None:
+    for value in values:
+        if value.name in halves:
+            value.type.tensor_type.elem_type = FLOAT
 
 
 def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:

@@ -8,11 +8,11 @@ from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.specialization import copy_with
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_edits import clear_dim, clone
+from qaic.compiler.ir.graph_edits import clear_dim, clear_shape, clone
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.value_info import ValueInfo, collect_types
+from qaic.compiler.ir.value_info import ValueInfo, agree, collect_types, dims_of
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.shape_inference import engine_shapes
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
@@ -50,7 +50,11 @@ def _refuse_conflicts(model: Model, cause: CompileError | None = None) -> None:
 
 @compiler_pass()
 def infer_shapes_pass(model: Model, context: Context) -> bool:
-    """Infer types and shapes, unless the model already contains them."""
+    """Infer types and shapes, unless the model already contains them.
+
+    A shape that the file claims for an output is removed if inference contradicts it.
+    """
+    wrong: list[onnx.ValueInfoProto] = []
     if not model.specialized:
         try:
             model.specialized, model.known = infer_specializations(
@@ -66,7 +70,13 @@ def infer_shapes_pass(model: Model, context: Context) -> bool:
             symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
         # Types are the same in every set of shapes.
         model.facts = ValueInfo(collect_types(model.specialized[0]), model.specialized)
-    return False
+        for form in model.specialized:
+            for claim, found in zip(model.proto.graph.output, form.graph.output, strict=True):
+                if not agree(dims_of(claim.type.tensor_type), dims_of(found.type.tensor_type)):
+                    wrong.append(claim)
+        for claim in wrong:
+            clear_shape(claim)
+    return bool(wrong)
 
 
 @compiler_pass()
