@@ -151,7 +151,7 @@ def capture(
     with prepared(model, options, "comparing") as source, loaded(source) as program:
         total = Totals(program.twin, decide)
         for number, passage in enumerate(program.passages(samples, tokens, total), 1):
-            source.progress.count(number, None, "samples")
+            source.progress.count(number, None, "sample")
             if keep is not None:
                 keep(passage)
         return total.result()

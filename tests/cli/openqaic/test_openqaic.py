@@ -436,6 +436,16 @@ def test_bench_measures_each_number_of_streams_beside_onnxruntime(call, model, s
         assert latency["max_us"] == max(samples)
 
 
+@pytest.mark.parametrize(("options", "following"), [((), "inspect"), (("--stats-level", "70"), "profile")])
+def test_the_next_step_of_a_container_works_for_it(call, model, options, following):
+    assert call("compile", model, "-o", "program", *options)[0] == 0
+    code, out, _ = call("bench", "program", "-n", "2", "--warm-up", "0")
+    assert code == 0
+    words = shlex.split(out.splitlines()[-1].removeprefix("next: "))
+    assert words[:3] == ["openqaic", following, "program"]
+    assert call(*words[1:])[0] == 0
+
+
 def test_bench_of_a_container_has_no_model_to_measure_beside(call, program):
     code, _, err = call("bench", program, "--beside", "onnxruntime")
     assert code == 2

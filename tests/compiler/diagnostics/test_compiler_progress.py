@@ -50,13 +50,19 @@ def test_long_stages_are_shown_and_removed_at_the_end(clock, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("total", "shown_text"), [(20, "calibrate 3 of 20 samples (2 s)"), (None, "calibrate 3 samples (2 s)")]
+    ("done", "total", "shown_text"),
+    [
+        (3, 20, "calibrate 3 of 20 samples (2 s)"),
+        (1, 1, "calibrate 1 of 1 sample (2 s)"),
+        (1, None, "calibrate 1 sample (2 s)"),
+        (3, None, "calibrate 3 samples (2 s)"),
+    ],
 )
-def test_samples_are_counted_with_and_without_a_known_number(clock, monkeypatch, total, shown_text):
+def test_samples_are_counted_with_and_without_a_known_number(clock, monkeypatch, done, total, shown_text):
     terminal = plain_terminal(monkeypatch)
     with Progress("compiling net") as shown:
         shown.stage("calibrate")
-        shown.count(3, total, "samples")
+        shown.count(done, total, "sample")
         clock.advance(2)
         assert terminal.getvalue().endswith(f"\r\x1b[Kcompiling net: {shown_text}")
 

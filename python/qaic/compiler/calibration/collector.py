@@ -195,7 +195,7 @@ class _Run:
     def _samples(self) -> Iterator[tuple[int, Sample, dict[str, NDArray[Any]]]]:
         for number, sample in enumerate(self._source.samples()):
             yield number, sample, fitted(self._source.option, sample, self._inputs)
-            self._progress.count(number + 1, self._source.count, "samples")
+            self._progress.count(number + 1, self._source.count, "sample")
 
     def _one_by_one(self, programs: _core.InferenceSet) -> int:
         """Run on this thread, where a signal interrupts an inference at once."""

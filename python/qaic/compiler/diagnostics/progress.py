@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from qaic.compiler.output_folder import record
 from qaic.support.status_line import status_line
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import onnx
@@ -122,7 +123,7 @@ class Progress:
 
     def count(self, done: int, total: int | None, noun: str) -> None:
         """Report how many items of the stage are under way or done, out of the total if that is known."""
-        self._done = f" {done}{f' of {total}' if total else ''} {noun}"
+        self._done = f" {done} of {counted(total, noun)}" if total else f" {counted(done, noun)}"
 
     def __enter__(self) -> Self:
         self._line.__enter__()

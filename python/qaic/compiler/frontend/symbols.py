@@ -282,7 +282,7 @@ def _require_static(
                 code="unbound_dimension",
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
-                fix=f"it has no name, so give the shape of the input, e.g. model_inputs={[sized]}",
+                fix=f"it has no name, so give the input's shape (1 is a guess), e.g. model_inputs={[sized]}",
                 context={"tensor": value.name, "dim": position, "option": "model_inputs", "example": [sized]},
             )
     if tensor.elem_type in TABLE:

@@ -179,13 +179,9 @@ def _fish(scripts: dict[str, str]) -> str:
     return "\n".join(lines).replace("case '--*=*'", "case '-*=*'")
 
 
-def _tcsh(scripts: dict[str, str]) -> str:
-    return "\n".join(scripts.values())
-
-
 _JOINED: Final[dict[str, Callable[[dict[str, str]], str]]] = {
     "bash": _bash,
     "zsh": _zsh,
     "fish": _fish,
-    "tcsh": _tcsh,
+    "tcsh": lambda scripts: "\n".join(scripts.values()),
 }
