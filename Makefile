@@ -44,7 +44,7 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-in
 INSTALL_JAVA := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup develop demo test test-rust test-py test-kmd test-kmd-numbers adverse adverse-timing test-kernel test-pins test-scale explore browser java lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
+.PHONY: help setup environments develop demo test test-rust test-py test-kmd test-kmd-numbers adverse adverse-timing test-kernel test-pins test-scale explore browser java lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
 	node-tests real-models wheels licences site pictures docs clean
 
 help: ## Show this list
@@ -102,6 +102,8 @@ $(SCALE)/.installed: $(WHEEL)/.built
 	$(call install,$(SCALE),test$(comma)ray,--group scale)
 	@$(SCALE)/bin/python -m pip check
 	@touch $@
+
+environments: setup $(PINS)/.installed $(SCALE)/.installed ## Make the environments of all tests; with -j3 at the same time
 
 demo: setup ## Compile a real model, classify this repository's files, compare with onnxruntime
 	$(BIN)/python -m qaic demo
