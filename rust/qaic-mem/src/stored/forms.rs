@@ -214,6 +214,8 @@ impl<'a> StoredRows<'a> {
 pub(super) trait Tile: Copy {
     /// Values that the units of a group share.
     type Factors<S: Simd>: Copy;
+    /// True if decoding takes few instructions, so that the processor waits for memory unless it reads several tiles.
+    const IN_STREAMS: bool = false;
     /// Returns a range of the units.
     fn part(self, units: Range<usize>) -> Self;
     /// Number of units of a group, a power of two.
@@ -340,6 +342,10 @@ struct Uint4Tile<'a, const TOGETHER: usize>(Units<'a, { UNIT / 2 }, TOGETHER>, G
 #[derive(Clone, Copy)]
 pub(super) struct PlainTile<'a, const ROWS: usize>(pub(super) [&'a [[f32; UNIT]]; ROWS]);
 
+/// Tiles that are read together, each one a stream of memory. They have `COLUMNS` rows together.
+#[derive(Clone, Copy)]
+pub(super) struct Several<T, const TILES: usize, const COLUMNS: usize>(pub(super) [T; TILES]);
+
 /// Scales and zero points of a tile.
 #[derive(Clone, Copy)]
 struct Groups<'a, const TOGETHER: usize> {
@@ -382,6 +388,7 @@ macro_rules! tile {
     ($name:ident, |$simd:ident, $bytes:ident| $unit:expr) => {
         impl<const TOGETHER: usize> Tile for $name<'_, TOGETHER> {
             type Factors<S: Simd> = ();
+            const IN_STREAMS: bool = true;
 
             #[inline(always)]
             fn part(self, units: Range<usize>) -> Self {
@@ -480,6 +487,51 @@ impl<const ROWS: usize> Tile for PlainTile<'_, ROWS> {
     fn unit<S: Simd>(self, simd: S, index: usize, row: usize, (): ()) -> [S::V; 2] {
         let (halves, _) = self.0[row][index].as_chunks::<LANES>();
         [simd.load(&halves[0]), simd.load(&halves[1])]
+    }
+}
+
+impl<T: Tile, const TILES: usize, const COLUMNS: usize> Several<T, TILES, COLUMNS> {
+    const TOGETHER: usize = COLUMNS / TILES;
+}
+
+impl<T: Tile, const TILES: usize, const COLUMNS: usize> Tile for Several<T, TILES, COLUMNS> {
+    type Factors<S: Simd> = T::Factors<S>;
+
+    #[inline(always)]
+    fn part(self, units: Range<usize>) -> Self {
+        Self(self.0.map(|tile| tile.part(units.clone())))
+    }
+
+    #[inline(always)]
+    fn group_units(self) -> usize {
+        self.0[0].group_units()
+    }
+
+    #[inline(always)]
+    fn factors<S: Simd>(self, simd: S, index: usize, row: usize) -> Self::Factors<S> {
+        self.0[row / Self::TOGETHER].factors(simd, index, row % Self::TOGETHER)
+    }
+
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, simd: S, index: usize) {
+        for tile in self.0 {
+            tile.prefetch(simd, index);
+        }
+    }
+
+    #[inline(always)]
+    fn unit<S: Simd>(self, simd: S, index: usize, row: usize, factors: Self::Factors<S>) -> [S::V; 2] {
+        self.0[row / Self::TOGETHER].unit(simd, index, row % Self::TOGETHER, factors)
+    }
+
+    #[inline(always)]
+    fn scaled<S: Simd>(simd: S, numbers: S::V, factors: Self::Factors<S>) -> S::V {
+        T::scaled(simd, numbers, factors)
+    }
+
+    #[inline(always)]
+    fn add_scaled<S: Simd>(simd: S, sum: S::V, factors: Self::Factors<S>, total: S::V) -> S::V {
+        T::add_scaled(simd, sum, factors, total)
     }
 }
 

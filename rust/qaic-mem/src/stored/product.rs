@@ -13,7 +13,7 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::forms::{PlainTile, StoredRows, Tile, TilesTask, widen};
+use super::forms::{PlainTile, Several, StoredRows, Tile, TilesTask, widen};
 use super::simd::{LANES, Simd, Task, run};
 use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
@@ -21,7 +21,7 @@ use crate::convert::Isa;
 /// Number of units that are summed at a time.
 const CHUNK: usize = 32;
 /// Maximum number of units for which a row of activations stays in the first-level cache while weights are read. With
-/// longer rows, cache misses stop the machine's prefetching of weights.
+/// longer rows, cache misses stop the machine's prefetching of weights, so packed weights are prefetched on all machines.
 const LONG_ROW: usize = 96;
 /// Maximum number of activation rows for which weights are decoded in registers.
 const FEW_ROWS: usize = 2;
@@ -29,6 +29,8 @@ const FEW_ROWS: usize = 2;
 const BLOCK_BYTES: usize = 1 << 16;
 /// Number of columns of a block for more rows.
 const BLOCK_COLUMNS: usize = 32;
+/// Maximum number of tiles that are read together.
+const STREAMS: usize = 4;
 
 /// Format to which results are rounded; results are always stored as float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +86,7 @@ impl<'a> Product<'a> {
             Cow::Owned(padded)
         };
         let block_columns = if rows <= FEW_ROWS {
-            (BLOCK_BYTES / weights.row_bytes().max(1)).next_multiple_of(COLUMNS).max(COLUMNS)
+            (BLOCK_BYTES / weights.row_bytes().max(1)).max(1).next_multiple_of(STREAMS * COLUMNS)
         } else {
             BLOCK_COLUMNS
         };
@@ -191,9 +193,14 @@ impl Task for Block<'_> {
 impl TilesTask for Block<'_> {
     #[inline(always)]
     fn run<S: Simd, T: Tile, const TOGETHER: usize>(mut self, simd: S, tile: impl Fn(usize) -> T) {
-        match self.product.rows {
-            1 => self.streamed::<S, T, 1, TOGETHER>(simd, tile),
-            0..=FEW_ROWS => self.streamed::<S, T, 2, TOGETHER>(simd, tile),
+        let in_streams = T::IN_STREAMS && S::IS_WIDE && simd.prefers_streams();
+        match (self.product.rows, in_streams, TOGETHER) {
+            (1, true, COLUMNS) => self.streamed::<S, T, 1, STREAMS, { STREAMS * COLUMNS }>(simd, tile),
+            (0..=FEW_ROWS, true, COLUMNS) => self.streamed::<S, T, 2, 2, { 2 * COLUMNS }>(simd, tile),
+            (1, true, _) => self.streamed::<S, T, 1, STREAMS, STREAMS>(simd, tile),
+            (0..=FEW_ROWS, true, _) => self.streamed::<S, T, 2, STREAMS, STREAMS>(simd, tile),
+            (1, false, _) => self.streamed::<S, T, 1, 1, TOGETHER>(simd, tile),
+            (0..=FEW_ROWS, false, _) => self.streamed::<S, T, 2, 1, TOGETHER>(simd, tile),
             _ => {
                 for chunk in self.chunks() {
                     self.widened_tiles::<S, T, TOGETHER>(simd, &chunk, &tile);
@@ -210,18 +217,22 @@ impl Block<'_> {
         (0..units).step_by(CHUNK).map(move |start| start..units.min(start + CHUNK))
     }
 
-    /// Multiplies a few rows and decodes weights in registers. Weights are read in the order of their tiles.
+    /// Multiplies a few rows and decodes weights in registers. `TILES` tiles with `COLUMNS` columns are read together.
     #[inline(always)]
-    fn streamed<S: Simd, T: Tile, const ROWS: usize, const TOGETHER: usize>(
+    fn streamed<S: Simd, T: Tile, const ROWS: usize, const TILES: usize, const COLUMNS: usize>(
         &mut self,
         simd: S,
         tile: impl Fn(usize) -> T,
     ) {
-        for first in (0..self.columns.len()).step_by(TOGETHER) {
-            let tile = tile((self.columns.start + first) / TOGETHER);
+        let together = COLUMNS / TILES;
+        let last = (self.columns.end - 1) / together;
+        for first in (0..self.columns.len()).step_by(COLUMNS) {
+            let start = (self.columns.start + first) / together;
+            let tiles: Several<T, TILES, COLUMNS> =
+                Several(std::array::from_fn(|at| tile((start + at).min(last))));
             for chunk in self.chunks() {
-                let weights = tile.part(chunk.clone());
-                self.tile_at::<S, T, ROWS, TOGETHER>(simd, &chunk, 0, first, weights);
+                let weights = tiles.part(chunk.clone());
+                self.tile_at::<S, _, ROWS, COLUMNS>(simd, &chunk, 0, first, weights);
             }
         }
     }
@@ -280,8 +291,9 @@ impl Block<'_> {
         let activations: [_; ROWS] = std::array::from_fn(|row| {
             &self.product.activations((first_row + row).min(rows - 1))[chunk.clone()]
         });
-        let is_long = self.product.weights.units() > LONG_ROW;
-        let sums = tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.end - chunk.start, is_long);
+        let prefetches = self.product.weights.units() > LONG_ROW || simd.prefers_streams();
+        let sums =
+            tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.end - chunk.start, prefetches);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             let start = (first_row + row) * columns + first_column;
             // One addition adds four numbers of a whole tile.
@@ -328,7 +340,7 @@ fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
     activations: [&[[f32; UNIT]]; ROWS],
     weights: T,
     units: usize,
-    is_long: bool,
+    prefetches: bool,
 ) -> [[f32; COLUMNS]; ROWS] {
     // Index loops: `array::map` and iterators over arrays of vectors may not be inlined into the code for these
     // instructions.
@@ -341,28 +353,34 @@ fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
                 factors[column] = weights.factors(simd, index, column);
             }
         }
-        if is_long {
+        if prefetches {
             weights.prefetch(simd, index);
         }
-        let mut numbers = [[simd.splat(0.0); 2]; COLUMNS];
-        for column in 0..COLUMNS {
-            numbers[column] = weights.unit(simd, index, column, factors[column]);
-        }
-        for row in 0..ROWS {
-            let (halves, _) = activations[row][index].as_chunks::<LANES>();
-            let (first, second) = (simd.load(&halves[0]), simd.load(&halves[1]));
-            for column in 0..COLUMNS {
-                let [low, high] = numbers[column];
-                let sum = simd.mul_add(second, high, simd.mul(first, low));
-                sums[row][column] = T::add_scaled(simd, sum, factors[column], sums[row][column]);
+        // Registers hold the numbers of four columns at a time.
+        for first_column in (0..COLUMNS).step_by(4) {
+            let columns = first_column..(first_column + 4).min(COLUMNS);
+            let mut numbers = [[simd.splat(0.0); 2]; 4];
+            for column in columns.clone() {
+                numbers[column % 4] = weights.unit(simd, index, column, factors[column]);
+            }
+            for row in 0..ROWS {
+                let (halves, _) = activations[row][index].as_chunks::<LANES>();
+                let (first, second) = (simd.load(&halves[0]), simd.load(&halves[1]));
+                for column in columns.clone() {
+                    let [low, high] = numbers[column % 4];
+                    let sum = simd.mul_add(second, high, simd.mul(first, low));
+                    sums[row][column] = T::add_scaled(simd, sum, factors[column], sums[row][column]);
+                }
             }
         }
     }
     let mut totals = [[0.0; COLUMNS]; ROWS];
     for row in 0..ROWS {
-        let mut four = [simd.splat(0.0); 4];
-        four[..COLUMNS].copy_from_slice(&sums[row]);
-        totals[row].copy_from_slice(&simd.sums(four)[..COLUMNS]);
+        for (totals, sums) in totals[row].chunks_mut(4).zip(sums[row].chunks(4)) {
+            let mut four = [simd.splat(0.0); 4];
+            four[..sums.len()].copy_from_slice(sums);
+            totals.copy_from_slice(&simd.sums(four)[..totals.len()]);
+        }
     }
     totals
 }

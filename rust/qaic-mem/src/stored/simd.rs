@@ -51,6 +51,11 @@ pub(super) trait Simd: Copy {
     /// Sums the elements of each of four vectors. Halves are added until four numbers `x` remain, then `(x0 + x1) +
     /// (x2 + x3)`.
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
+    /// Returns true if the machine reads several streams of memory faster than one, and packed weights faster with
+    /// prefetches.
+    fn prefers_streams(self) -> bool {
+        false
+    }
     /// Prefetches the line of memory at an address, which need not be valid.
     fn prefetch(self, _: *const u8) {}
     /// Runs a task that is compiled for this machine.

@@ -49,6 +49,12 @@ impl Avx512 {
     }
 }
 
+/// Returns true for the processors of Intel, which prefetch a stream of memory only to the end of its page. The processors
+/// of AMD are the only ones with `sse4a`.
+fn is_intel() -> bool {
+    !is_x86_feature_detected!("sse4a")
+}
+
 /// Decodes the elements of half an MXFP6 block to float16, times 2^-14.
 ///
 /// `PLACE` is the index, in the sixteen bytes that are read, of the byte with the first element's six bits.
@@ -412,6 +418,10 @@ impl Simd for Avx2 {
         [zero, scale]
     }
 
+    fn prefers_streams(self) -> bool {
+        is_intel()
+    }
+
     fn run<T: Task>(self, task: T) {
         // SAFETY: as above.
         unsafe { avx2::run(self, task) }
@@ -439,6 +449,10 @@ impl Simd for Avx512 {
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx512::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx512::sums(vectors);
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
+
+    fn prefers_streams(self) -> bool {
+        is_intel()
     }
 
     fn run<T: Task>(self, task: T) {
