@@ -10,6 +10,7 @@ from compiler_oracle import info, model_of, node
 from qaic import _core
 from qaic.compiler.ir.constants.stored_rows import RowsSource, strips
 from qaic.compiler.ir.constants.weights import MemoryRange, read_all
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN
 from qaic.compiler.passes import store_weights
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
 from single_pass import applied, before, ops
@@ -127,7 +128,7 @@ def test_table_of_a_gather_and_a_product_is_stored_once():
     model, _ = rewritten(proto, **HALF)
     (found,) = stored_of(model)
     assert found.dims == (WIDE, HIGH)
-    made = [one for one in model.proto.graph.node if one.domain == store_weights.DOMAIN]
+    made = [one for one in model.proto.graph.node if one.domain == DEVICE_DOMAIN]
     assert {one.op_type for one in made} == {store_weights.PRODUCT, store_weights.GATHER}
     assert {attributes(one)["weight"] for one in made} == {found.name}
 

@@ -14,6 +14,7 @@ from qaic.compiler.ir.graph_walk import value_names
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import has_node_options
+from qaic.errors import CompileError
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions
 from qaic.support.text import nearest_name
@@ -120,3 +121,29 @@ def translate_names_pass(_: Model, context: Context) -> bool:
     """Translate names in options to values of the expanded graph."""
     context.options = in_expanded_graph(context.options, context.names, context.exact)
     return False
+
+
+def unknown_result(
+    option: str, graph: onnx.GraphProto, name: str, known: list[str], fix: str = ""
+) -> CompileError:
+    """Return the error that no node of the main graph computes a tensor of this name.
+
+    `known` are names that could have been meant, `fix` is what to do where the name is neither an input nor
+    the name of a node.
+    """
+    named = next((node for node in graph.node if node.name == name), None)
+    if any(value.name == name for value in graph.input):
+        fix = "that is an input of the model"
+    elif named is not None:
+        fix = f"that is the name of a node; its results are {listing(list(named.output))}"
+    elif not fix:
+        close = nearest_name(name, known)
+        fix = f"did you mean {close!r}?" if close else f"results of the model: {listing(known, 20)}"
+    return refuse(
+        f"{option}: {name!r}",
+        code="unknown_output",
+        found="no result of a node of the main graph with that name",
+        expected="the name of a tensor that the model computes",
+        fix=fix,
+        context={"tensor": name},
+    )

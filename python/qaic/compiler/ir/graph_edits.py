@@ -4,30 +4,26 @@ The operations have the names of onnx-ir (https://onnx.ai/ir-py) where that libr
 that is given to one of them is copied, so that what belongs to a graph can be given back to it.
 """
 
-from __future__ import annotations
+from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
+from typing import Any, TypeVar
 
-from typing import TYPE_CHECKING, Any
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
 
-from qaic.compiler.ir.graph_walk import subgraphs, uses
+from qaic.compiler.ir.graph_walk import subgraphs, uses, values_read_by
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
-    from typing import TypeVar
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    _Message = TypeVar(
-        "_Message",
-        onnx.ModelProto,
-        onnx.FunctionProto,
-        onnx.GraphProto,
-        onnx.NodeProto,
-        onnx.AttributeProto,
-        onnx.ValueInfoProto,
-        onnx.TensorProto,
-    )
+_Message = TypeVar(
+    "_Message",
+    onnx.ModelProto,
+    onnx.FunctionProto,
+    onnx.GraphProto,
+    onnx.NodeProto,
+    onnx.AttributeProto,
+    onnx.ValueInfoProto,
+    onnx.TensorProto,
+)
 
 
 def clone(message: _Message) -> _Message:
@@ -94,6 +90,20 @@ def remove_unused_nodes(
             count.subtract(node.input)
             dead.append(position)
     remove_nodes(graph, dead)
+
+
+def drop_unneeded_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Drop the nodes that no output of a graph needs; returns the names of the values that are needed."""
+    needed = {value.name for value in graph.output}
+    dead: list[int] = []
+    for index in reversed(range(len(graph.node))):
+        node = graph.node[index]
+        if any(name in needed for name in node.output if name):
+            needed |= values_read_by(node)
+        else:
+            dead.append(index)
+    remove_nodes(graph, dead)
+    return needed
 
 
 def replace_graph(model: onnx.ModelProto, other: onnx.ModelProto) -> None:
@@ -308,8 +318,6 @@ def remove_initializers(graph: onnx.GraphProto, positions: Collection[int]) -> N
 
 def set_values(tensor: onnx.TensorProto, values: npt.NDArray[np.generic]) -> None:
     """Give a tensor other numbers, with their type and shape; its name stays."""
-    from onnx import numpy_helper
-
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 

@@ -20,6 +20,9 @@ _LOOPS: Final = frozenset({"Loop", "Scan", "SequenceMap"})
 #: the two spellings of the standard operator set
 STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 
+#: domain of the device's operators
+DEVICE_DOMAIN: Final = "com.openqaic"
+
 #: domains whose schemas the onnx package holds, the standard one by its short name
 ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
 

@@ -11,13 +11,12 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend.interface import read_spec
-from qaic.compiler.frontend.value_options import as_outputs
+from qaic.compiler.frontend.value_options import as_outputs, unknown_result
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL
 from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
-from qaic.compiler.passes.prune_outputs import unknown_result
 from qaic.errors import CompileError
 
 _log = logging.getLogger("qaic.compiler")

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import note, warn
-from qaic.compiler.frontend.value_options import as_outputs, inside_functions
+from qaic.compiler.frontend.value_options import as_outputs, inside_functions, unknown_result
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_edits import remove_inputs, remove_nodes, set_outputs
+from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, remove_inputs, set_outputs
 from qaic.compiler.ir.graph_walk import values_read_by
 from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.inlining import expand
-from qaic.errors import CompileError
-from qaic.support.text import nearest_name
 
 
 def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
@@ -56,46 +54,6 @@ def _prune(graph: onnx.GraphProto) -> None:
             name,
         )
     remove_inputs(graph, unread)
-
-
-def drop_unneeded_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Drop the nodes that no output of a graph needs; returns the names of the values that are needed."""
-    needed = {value.name for value in graph.output}
-    dead: list[int] = []
-    for index in reversed(range(len(graph.node))):
-        node = graph.node[index]
-        if any(name in needed for name in node.output if name):
-            needed |= values_read_by(node)
-        else:
-            dead.append(index)
-    remove_nodes(graph, dead)
-    return needed
-
-
-def unknown_result(
-    option: str, graph: onnx.GraphProto, name: str, known: list[str], fix: str = ""
-) -> CompileError:
-    """Return the error that no node of the main graph computes a tensor of this name.
-
-    `known` are names that could have been meant, `fix` is what to do where the name is neither an input nor
-    the name of a node.
-    """
-    named = next((node for node in graph.node if node.name == name), None)
-    if any(value.name == name for value in graph.input):
-        fix = "that is an input of the model"
-    elif named is not None:
-        fix = f"that is the name of a node; its results are {listing(list(named.output))}"
-    elif not fix:
-        close = nearest_name(name, known)
-        fix = f"did you mean {close!r}?" if close else f"results of the model: {listing(known, 20)}"
-    return refuse(
-        f"{option}: {name!r}",
-        code="unknown_output",
-        found="no result of a node of the main graph with that name",
-        expected="the name of a tensor that the model computes",
-        fix=fix,
-        context={"tensor": name},
-    )
 
 
 @compiler_pass()

@@ -19,13 +19,11 @@ from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, Tiles
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight, read_all
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
-from qaic.compiler.ir.graph_edits import import_opset, set_nodes
-from qaic.compiler.ir.graph_walk import producers, uses
+from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import behind
 from qaic.compiler.passes import store_weights
-from qaic.compiler.passes.decoding.attended_rows import DOMAIN
-from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
 _PACKED_PRODUCT: Final = "MatMulNBits"
 _ENGINE_DOMAIN: Final = "com.microsoft"
@@ -98,7 +96,7 @@ def store_packed_weights_pass(model: Model, _: Context) -> bool:
         # Scales and zero points are now stored after the rows.
         if not counts[name]:
             model.weights.pop(name, None)
-    import_opset(model.proto, DOMAIN, 1)
+    import_opset(model.proto, DEVICE_DOMAIN, 1)
     model.own_operators = sorted({*model.own_operators, store_weights.PRODUCT})
     return True
 
@@ -160,7 +158,7 @@ def _product(node: onnx.NodeProto, weight: Weight) -> onnx.NodeProto:
         [node.input[0]],
         list(node.output),
         name=node.name,
-        domain=DOMAIN,
+        domain=DEVICE_DOMAIN,
         weight=weight.name,
         rounding=FLOAT,
     )

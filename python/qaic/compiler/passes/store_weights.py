@@ -19,14 +19,12 @@ from qaic.compiler.ir.constants.stored_rows import TILES, UNIT, RowsSource, Tile
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
-from qaic.compiler.ir.graph_edits import import_opset, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, producers, usages, uses
+from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, producers, usages, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import cast_target, integer_attribute, standard
 from qaic.compiler.ir.value_info import known_dims
-from qaic.compiler.passes.decoding.attended_rows import DOMAIN
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
-from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
@@ -102,7 +100,7 @@ class _Rewriter:
         nodes = (self.replaced.get(id(node), [node]) for node in graph.node)
         set_nodes(graph, [node for made in nodes for node in made])
         drop_unneeded_nodes(graph)
-        import_opset(self.model.proto, DOMAIN, 1)
+        import_opset(self.model.proto, DEVICE_DOMAIN, 1)
         self.model.own_operators = [*self.model.own_operators, *sorted(self.used)]
         return True
 
@@ -210,7 +208,12 @@ class _Rewriter:
         self.used.add(GATHER)
         made.append(
             helper.make_node(
-                GATHER, [indices], list(node.output), name=node.name, domain=DOMAIN, weight=use.weight.name
+                GATHER,
+                [indices],
+                list(node.output),
+                name=node.name,
+                domain=DEVICE_DOMAIN,
+                weight=use.weight.name,
             )
         )
         self.replaced[id(node)] = made
@@ -241,7 +244,7 @@ class _Rewriter:
                 [node.input[0], *([bias] if bias else [])],
                 [result],
                 name=node.name,
-                domain=DOMAIN,
+                domain=DEVICE_DOMAIN,
                 weight=use.weight.name,
                 rounding=rounding,
             )

@@ -10,8 +10,8 @@ import decoder_model
 import qaic
 from compiler_oracle import info, model_of, node
 from qaic.compiler import compile_model
-from qaic.compiler.ir.graph_walk import producers
-from qaic.compiler.passes.decoding.attended_rows import DOMAIN, OPERATOR
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers
+from qaic.compiler.passes.decoding.attended_rows import OPERATOR
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize, unguarded
 from qaic.options import resolve
 from session_models import save
@@ -33,7 +33,7 @@ def compiled(sizes, folder, *, slots=None, **options):
 
 
 def copies(graph):
-    return [node for node in graph.node if (node.domain, node.op_type) == (DOMAIN, OPERATOR)]
+    return [node for node in graph.node if (node.domain, node.op_type) == (DEVICE_DOMAIN, OPERATOR)]
 
 
 def half_border(sizes):

@@ -16,7 +16,8 @@ from onnx import helper, numpy_helper
 import decoder_model
 import qaic
 from qaic.compiler import compile_model
-from qaic.compiler.passes.decoding.attended_rows import DOMAIN, OPERATOR
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN
+from qaic.compiler.passes.decoding.attended_rows import OPERATOR
 from qaic.compiler.passes.decoding.attention import Role
 from qaic.compiler.passes.decoding.context_proof import find_attention
 from qaic.compiler.passes.decoding.narrow_context import GRANULE
@@ -152,7 +153,7 @@ def with_plain_copies(model):
         body.nodes[-1].output[0] = "attended"
         operands = ["state", "length", "indices", "rows", *blanked]
         model.functions.append(
-            helper.make_function(DOMAIN, name, operands, ["attended"], body.nodes, imports)
+            helper.make_function(DEVICE_DOMAIN, name, operands, ["attended"], body.nodes, imports)
         )
     for node in nodes(model, OPERATOR):
         if not node.input[-1]:

@@ -15,17 +15,14 @@ from onnx import helper
 
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
-from qaic.compiler.ir.graph_edits import import_opset, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, consumers
+from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, consumers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
 from qaic.compiler.passes.decoding.state_rows import narrowed
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
-from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
-#: domain of the device's operators
-DOMAIN: Final = "com.openqaic"
 OPERATOR: Final = "AttendedRows"
 
 
@@ -59,7 +56,7 @@ def copy_attended_rows_pass(model: Model, _: Context) -> bool:
             [copies.state, copies.length, copies.indices, copies.rows, copies.blanked],
             list(copies.last.output),
             name=copies.last.name,
-            domain=DOMAIN,
+            domain=DEVICE_DOMAIN,
             # Attributes with the value None are left out.
             rounding=FLOAT16 if copies.is_rounded else None,
         )
@@ -68,7 +65,7 @@ def copy_attended_rows_pass(model: Model, _: Context) -> bool:
     set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
     drop_unneeded_nodes(graph)
     _read_blocks(model)
-    import_opset(model.proto, DOMAIN, 1)
+    import_opset(model.proto, DEVICE_DOMAIN, 1)
     model.own_operators = [*model.own_operators, OPERATOR]
     return True
 
@@ -86,7 +83,7 @@ def _read_blocks(model: Model) -> None:
         found = readers.get(spec.name, [])
         shapes = [node for node in found if standard(node, "Shape")]
         if spec.mxint8 is None or not all(
-            node.domain == DOMAIN or (node in shapes and not node.attribute) for node in found
+            node.domain == DEVICE_DOMAIN or (node in shapes and not node.attribute) for node in found
         ):
             updates.append(update)
             continue

@@ -16,13 +16,18 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_edits import rename_operands, replace_all_uses_with, replace_input_with, set_nodes
+from qaic.compiler.ir.graph_edits import (
+    drop_unneeded_nodes,
+    rename_operands,
+    replace_all_uses_with,
+    replace_input_with,
+    set_nodes,
+)
 from qaic.compiler.ir.graph_walk import FreshNames, consumers, read_values, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.decoding.attention import AttentionGraph
-from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 from qaic.compiler.passes.shape_inference.engine_shapes import complete, inferred
 from qaic.errors import QaicError
 

@@ -26,6 +26,7 @@ from qaic.compiler.ir.graph_edits import (
     add_function,
     clear_descriptions,
     clone,
+    drop_unneeded_nodes,
     rename_output,
     replace_input_with,
     set_inputs,
@@ -46,7 +47,6 @@ from qaic.compiler.passes.decoding.attention import (
 from qaic.compiler.passes.decoding.context_proof import find_attention
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
-from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 from qaic.options.table import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")

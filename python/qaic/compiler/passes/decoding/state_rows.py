@@ -23,6 +23,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_edits import (
     add_output,
     clone_unnamed,
+    drop_unneeded_nodes,
     rename_output,
     replace_input_with,
     set_nodes,
@@ -33,7 +34,6 @@ from qaic.compiler.ir.model import Model, RowTensor, RowUpdate, StateRows
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
-from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 from qaic.compiler.passes.shape_inference.engine_shapes import complete, inferred
 from qaic.errors import QaicError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
