@@ -6,6 +6,7 @@ deployed program has it, fed by the float graph. Only sums and counts leave the 
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -104,7 +105,8 @@ class Observe:
         types, originals = model.facts.types, self._reference.facts.types
         for name in {name for node in model.proto.graph.node for name in node.output if name}:
             prefix = next((prefix for prefix in (REFERENCE, _OWN, _AGAIN) if name.startswith(prefix)), "")
-            original = name.removeprefix(prefix).rsplit("/copy", 1)[0]
+            # Values that are computed from a copy have other types.
+            original = re.sub(r"/copy(_\d+)?$", "", name.removeprefix(prefix))
             elem_type = originals.get(original, types.get(original))
             if prefix and elem_type is not None:
                 types.setdefault(name, elem_type)
