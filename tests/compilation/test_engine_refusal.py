@@ -6,6 +6,7 @@ from onnx import TensorProto, helper
 
 import qaic
 from compiler_oracle import info, model_of, node
+from qaic import accuracy
 from qaic.compiler.diagnostics.compile_error import engine_reason
 from qaic.errors import CompileError, InferenceError
 
@@ -49,25 +50,33 @@ def program(nodes):
         ("one", np.int32(1)),
         ("scales", np.float32([1, 2])),
     ]
-    model = model_of(
+    return model_of(
         [BEFORE, *nodes],
         [info("x", [2, 3]), info("i", [4], INT32)],
         [info(nodes[-1].output[0], None, INT32 if nodes[-1].op_type in {"Add", "Div", "Mod"} else 1)],
         constants,
         opset=17,
     )
-    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-    return model
 
 
+def compile_integers(model):
+    qaic.compile(model, convert_to_quantize=True)
+
+
+def judge_float16(model):
+    samples = [{"x": np.ones((2, 3), np.float32), "i": np.ones(4, np.int32)}]
+    accuracy.compare(model, to="fp16", samples=samples)
+
+
+@pytest.mark.parametrize("use", [qaic.Session, compile_integers, judge_float16])
 @pytest.mark.parametrize("what", REFUSED)
 @pytest.mark.parametrize("name", ["", "mine"])
-def test_a_refusal_of_the_engine_names_the_node(what, name):
+def test_a_refusal_of_the_engine_names_the_node(what, name, use):
     op_type, nodes, reason = REFUSED[what]
     nodes = [type(one).FromString(one.SerializeToString()) for one in nodes]
     nodes[0].name = name
     with pytest.raises(CompileError) as caught:
-        qaic.Session(program(nodes))
+        use(program(nodes))
     said = str(caught.value)
     assert caught.value.code == "compile.engine_refused"
     assert f"node '{name or 'y'}' ({op_type})" in said

@@ -18,12 +18,13 @@ from qaic.accuracy.metrics import Histograms, OutputAccuracy, OutputSums
 from qaic.accuracy.observed import ObservedNode, Twin
 from qaic.accuracy.prepared import ModelSource, PreparedModel, prepared
 from qaic.accuracy.samples import Samples
+from qaic.compiler.backend.cpu.engine_refusal import with_node
 from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.collector import load_program
 from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.ir.model import Model
-from qaic.errors import OptionError
+from qaic.errors import DeviceError, OptionError
 from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
@@ -58,7 +59,10 @@ class InstrumentedProgram:
         self.twin = twin
         self.inputs = inputs
         self.reference = reference
-        self._set = load_program(path)
+        try:
+            self._set = load_program(path)
+        except DeviceError as error:
+            raise with_node(error, reference) from error
         self._zero = {ZERO: np.zeros(1, np.float32)}
         self._has_zero = any(edge == ZERO for edge in twin.added_inputs)
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from qaic.compiler.backend.cpu.engine_refusal import with_node
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
 from qaic.compiler.backend.op_profiling.operations import describe_operations_pass
 from qaic.compiler.backend.op_profiling.provenance import record_provenance_pass
@@ -84,7 +85,7 @@ from qaic.compiler.quantization.plan_quantization import plan_quantization_pass
 from qaic.compiler.quantization.raise_opset import raise_opset_version_pass
 from qaic.compiler.reports import emit_report
 from qaic.compiler.reports.support_report import survey_operators_pass, survey_types_pass
-from qaic.errors import CompileError
+from qaic.errors import CompileError, DeviceError
 from qaic.options.table import CompileOptions
 from qaic.support.library_errors import library_errors
 
@@ -238,7 +239,11 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
         # A graph is saved only if it has changed.
         context.progress.stage(step.name, model.copy_for_tools if is_changed else None)
         with library_errors(partial(_of_library, step.name, is_checked=context.is_checked), among_ours=True):
-            is_changed = step.run(model, context)
+            try:
+                is_changed = step.run(model, context)
+            except DeviceError as error:
+                # Passes run the graph too, for example to calibrate it.
+                raise with_node(error, model) from error
         if is_verified and context.is_checked and (is_changed or model.facts is not facts):
             verify(model, step.name)
             facts = model.facts

@@ -25,6 +25,7 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     read_values,
 )
+from qaic.compiler.ir.precision_ops import integer_attribute, standard
 
 #: message of the checker for a declaration without a shape, which bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
@@ -95,8 +96,10 @@ def _name_left_out(model: onnx.ModelProto) -> None:
     for body in (model.graph.node, *(function.node for function in model.functions)):
         nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
         for node in all_nodes(body):
-            if (node.domain, node.op_type) == _EMBEDDING and len(node.output) == 1:
-                node.output.append("")
+            is_training = standard(node, "BatchNormalization") and integer_attribute(node, "training_mode", 0)
+            least = 3 if is_training else 2 if (node.domain, node.op_type) == _EMBEDDING else 0
+            if len(node.output) < least:
+                node.output.extend([""] * (least - len(node.output)))
                 nodes.append(node)
         if not nodes:
             continue

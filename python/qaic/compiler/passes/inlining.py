@@ -216,8 +216,23 @@ def _defined(graph: onnx.GraphProto) -> list[str]:
     return list(names)
 
 
+def _name_once(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Remove the names that other nodes of a graph have, because the engine refuses equal names."""
+    taken = set[str]()
+    for node in nodes:
+        if node.name in taken:
+            node.ClearField("name")
+        taken.add(node.name)
+        for inner in subgraphs(node):
+            _name_once(inner.node)
+
+
 @compiler_pass()
-def unique_names_pass(model: Model, _: Context) -> bool:
-    """Give every value of every graph a unique name."""
+def unique_names_pass(model: Model, context: Context) -> bool:
+    """Give every value of every graph a unique name, and no two nodes of a graph the same one."""
     make_names_unique(model.proto.graph, model.weights)
+    # Reports about operations show equal names, so `record_provenance_pass` keeps them and renames the nodes.
+    if not context.measures_operations:
+        for nodes in (model.proto.graph.node, *(function.node for function in model.proto.functions)):
+            _name_once(nodes)
     return True

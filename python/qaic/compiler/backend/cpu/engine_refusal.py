@@ -14,14 +14,23 @@ from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.elem_types import OF_NUMPY
 from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_outputs
 from qaic.compiler.ir.model import Model
-from qaic.errors import CompileError
+from qaic.errors import QaicError
 
 #: most bytes of a weight whose values a kernel may check
 _SMALL_WEIGHT: Final = 1 << 16
 
 
-def with_node(error: CompileError, model: Model) -> CompileError:
-    """Return a refusal of the engine that names the node; the same where the engine takes the nodes alone."""
+#: codes of the errors of an engine that does not load a graph
+_REFUSALS: Final = frozenset({"compile.engine_refused", "engine.graph"})
+
+
+def with_node(error: QaicError, model: Model) -> QaicError:
+    """Return a refusal of the engine that names the node.
+
+    Returns the same error if the engine accepts each beginning of the graph, and for other errors.
+    """
+    if error.code not in _REFUSALS:
+        return error
     small = {
         name: weight
         for name, weight in model.weights.items()

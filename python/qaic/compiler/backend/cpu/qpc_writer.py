@@ -133,8 +133,6 @@ def prove(path: Path, model: Model, light: Model | None, options: CompileOptions
     try:
         _core.check_program(str(path))
     except CompileError as error:
-        if error.code != "compile.engine_refused":
-            raise
         from qaic.compiler.backend.cpu.engine_refusal import with_node
 
         raise with_node(error, model) from error

@@ -1,0 +1,322 @@
+"""Forms in which exporters and editors write models, in every precision, compared with the user's model."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import qaic
+from compiler_oracle import PLACES, info, model_of, node, run
+
+BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
+PRECISIONS = {
+    "float32": ({}, 100),
+    "expanded": ({"always_expand_onnx_functions": True}, 100),
+    "float16": ({"convert_to_fp16": True}, 35),
+    "int8": ({"convert_to_quantize": True, "enable_channelwise": True}, 15),
+}
+
+
+def computed(model, feeds, precision):
+    options = PRECISIONS[precision][0]
+    if precision == "int8":
+        options = options | {"calibration_data": [feeds]}
+    with qaic.Session(model.SerializeToString(), **options) as session:
+        return session.run(feeds)
+
+
+def assert_close(found, expected, precision):
+    assert found.keys() == expected.keys()
+    for name, right in expected.items():
+        assert found[name].shape == right.shape
+        noise = float(((right - found[name]).astype(np.float64) ** 2).sum())
+        power = float((right.astype(np.float64) ** 2).sum())
+        assert noise <= power * 10 ** (-PRECISIONS[precision][1] / 10), name
+
+
+WIDTH = 16
+
+
+def in_scopes(levels, seed):
+    """Nest If, Loop and Scan; each level has a constant of its own and reads the values of all others."""
+    rng = np.random.default_rng(seed)
+    inputs, steps = [info("x", [4, WIDTH])], rng.standard_normal((2, WIDTH)).astype(np.float32)
+    weights = (rng.standard_normal((WIDTH, WIDTH)) / 4).astype(np.float32)
+    held = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(steps, "steps")]
+    held += [numpy_helper.from_array(np.array(2), "trips"), numpy_helper.from_array(np.array(True), "go")]
+
+    def level(at, given_value, outer):
+        kind, elements, is_node, _ = levels[at]
+        values = numpy_helper.from_array(rng.standard_normal(elements).astype(np.float32) + 0.5, f"c{at}")
+        nodes = [node("Constant", [], [f"c{at}"], value=values)] if is_node else []
+        nodes += [
+            node("ReduceMean", [f"c{at}"], [f"mean{at}"], keepdims=0),
+            node("MatMul", [given_value, "w"], [f"m{at}"]),
+            node("Sum", [f"m{at}", f"mean{at}", *outer], [f"s{at}"]),
+            node("Tanh", [f"s{at}"], [f"t{at}"]),
+        ]
+        result, own = f"t{at}", [] if is_node else [values]
+        if at + 1 < len(levels):
+            result = f"r{at}"
+            nodes.append(nested(kind, at, [*outer, f"t{at}"]))
+        return nodes, own, result
+
+    def nested(kind, at, outer):
+        value, result = outer[-1], f"r{at}"
+        if kind == "If":
+            inputs.append(info(f"if{at}", [], BOOL))
+            nodes, own, last = level(at + 1, value, outer)
+            then = helper.make_graph(nodes, "then", [], [info(last, [4, WIDTH])], own)
+            # The two branches may give one name to different values.
+            other = helper.make_graph(
+                [node("Neg", [value], [f"t{at + 1}"])], "else", [], [info(f"t{at + 1}", [4, WIDTH])]
+            )
+            return node("If", [f"if{at}"], [result], then_branch=then, else_branch=other)
+        carried = info(f"carried{at}", [4, WIDTH])
+        nodes, own, last = level(at + 1, carried.name, outer)
+        if kind == "Loop":
+            nodes.append(node("Identity", [f"on{at}"], [f"still{at}"]))
+            results = [info(f"still{at}", [], BOOL), info(last, [4, WIDTH])]
+            given_values = [info(f"i{at}", [], INT64), info(f"on{at}", [], BOOL), carried]
+            body = helper.make_graph(nodes, "body", given_values, results, own)
+            return node("Loop", ["trips", "go", value], [result], body=body)
+        nodes.append(node("Add", [last, f"row{at}"], [f"next{at}"]))
+        given_values, results = [carried, info(f"row{at}", [WIDTH])], [info(f"next{at}", [4, WIDTH])]
+        body = helper.make_graph(nodes, "body", given_values, results, own)
+        return node("Scan", [value, "steps"], [result], body=body, num_scan_inputs=1)
+
+    nodes, own, result = level(0, "x", [])
+    nodes.append(node("MatMul", [result, "w"], ["y"]))
+    feeds = {"x": rng.standard_normal((4, WIDTH)).astype(np.float32)}
+    feeds |= {value.name: np.array(levels[int(value.name[2:])][3]) for value in inputs[1:]}
+    return model_of(nodes, inputs, [info("y", [4, WIDTH])], [*held, *own]), feeds
+
+
+#: kind of the nested graph, elements of the constant (4 bytes to 1 MiB), its place, and the branch
+LEVEL = st.tuples(
+    st.sampled_from(["If", "Loop", "Scan"]),
+    st.sampled_from([1, 255, 256, 257, 2**14, 2**18]),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(deadline=None, max_examples=8)
+@example(levels=[("If", 2**18, False, True), ("If", 256, True, True), ("If", 1, False, True)] * 2, seed=1)
+@example(levels=[("Scan", 1, True, True), ("If", 256, False, True), ("Loop", 255, False, True)] * 2, seed=2)
+@given(levels=st.lists(LEVEL, min_size=2, max_size=4), seed=st.integers(0, 99))
+def test_nested_graphs_read_the_values_of_every_level(precision, levels, seed):
+    model, feeds = in_scopes(levels[:4], seed)
+    assert_close(computed(model, feeds, precision), run(model, feeds, optimize=False), precision)
+
+
+SEQUENCES = {
+    "of a loop": """
+      g (float[3,4] x) => (float[12,4] y)
+      <int64 trips = {3}, bool go = {1}, float half = {0.5}>
+      { s0 = SequenceConstruct (x)
+        s, last = Loop (trips, go, s0, x) <body = b (int64 i, bool on, seq(float[3,4]) s1, float[3,4] v)
+          => (bool still, seq(float[3,4]) s2, float[3,4] u)
+          { u = Mul (v, half) s2 = SequenceInsert (s1, u) still = Identity (on) }>
+        y = ConcatFromSequence <axis = 0> (s) }""",
+    "of a branch": """
+      g (float[4,4] x, bool c) => (float y)
+      <int64 at = {-1}, int64[2] parts = {1, 3}>
+      { s = If (c) <then_branch = t () => (seq(float[N,4]) a) { a = SequenceConstruct (x, x) },
+                    else_branch = e () => (seq(float[M,4]) b) { b = SplitToSequence <axis = 0> (x, parts) }>
+        part = SequenceAt (s, at) sum = ReduceSum <keepdims = 0> (part)
+        n = SequenceLength (s) count = CastLike (n, sum) y = Mul (sum, count) }""",
+    "mapped": """
+      g (float[4,4] x) => (float[4,4] y)
+      <float half = {0.5}>
+      { s = SplitToSequence <axis = 1, keepdims = 0> (x)
+        m = SequenceMap (s) <body = b (float[4] v) => (float[4] u) { t = Tanh (v) u = Mul (t, half) }>
+        y = ConcatFromSequence <axis = 0, new_axis = 1> (m) }""",
+    "an optional": """
+      g (float[4,4] x, bool c) => (float[4,4] y)
+      { o = If (c) <then_branch = t () => (optional(float[4,4]) a) { a = Optional (x) },
+                    else_branch = e () => (optional(float[4,4]) b) { n = Neg (x) b = Optional (n) }>
+        is_given = OptionalHasElement (o)
+        y = If (is_given) <then_branch = t2 () => (float[4,4] d) { d = OptionalGetElement (o) },
+                           else_branch = e2 () => (float[4,4] z) { z = Abs (x) }> }""",
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("c", [True, False])
+@pytest.mark.parametrize("what", SEQUENCES)
+def test_sequences_and_optionals_pass_control_flow(what, c, precision):
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>{SEQUENCES[what]}')
+    x = np.random.default_rng(3).standard_normal((3 if what == "of a loop" else 4, 4)).astype(np.float32)
+    feeds = {"x": x, "c": np.array(c)} if len(model.graph.input) > 1 else {"x": x}
+    options, _ = PRECISIONS[precision]
+    if what == "of a loop":
+        options = options | {"output_shapes": {"y": [12, 4]}}
+    if precision == "int8":
+        options = options | {"calibration_data": [feeds]}
+    with qaic.Session(model.SerializeToString(), **options) as session:
+        assert_close(session.run(feeds), run(model, feeds, optimize=False), precision)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=9)
+NAME = st.sampled_from(["", "a", "b", "a/b", "y", "a b", "..", "x__1"]) | TEXT
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("place", [*PLACES, "branch"])
+@settings(deadline=None, max_examples=6)
+@example(nodes=["a"] * 3, values=["x", "w", "v", "m", "n", "y"], outer="a")
+@given(
+    nodes=st.lists(NAME, min_size=3, max_size=3),
+    values=st.lists(TEXT, min_size=6, max_size=6, unique=True),
+    outer=NAME,
+)
+def test_names_change_no_number(place, precision, nodes, values, outer):
+    x, w, v, m, n, y = values
+    made = [node("MatMul", [x, w], [m]), node("Relu", [m], [n]), node("Add", [n, v], [y])]
+    for one, name in zip(made, nodes, strict=True):
+        one.name = name
+    rng = np.random.default_rng(7)
+    constants = [
+        (name, rng.standard_normal(shape).astype(np.float32)) for name, shape in ((w, (4, 4)), (v, 4))
+    ]
+    feeds = {x: rng.standard_normal((3, 4)).astype(np.float32)}
+    expected = np.maximum(feeds[x] @ constants[0][1], 0) + constants[1][1]
+    inputs, outputs = [info(x, [3, 4])], [info(y, [3, 4])]
+    if place == "branch":
+        assume("c" not in values and "r" not in values)
+        branches = [helper.make_graph(made, name, [], outputs) for name in ("one", "other")]
+        made = [node("If", ["c"], ["r"], then_branch=branches[0], else_branch=branches[1])]
+        inputs, outputs, feeds = (
+            [*inputs, info("c", [], BOOL)],
+            [info("r", [3, 4])],
+            feeds | {"c": np.array(True)},
+        )
+    model = model_of(
+        [*made, node("Identity", [outputs[0].name], ["\u2603 last"], name=outer)],
+        inputs,
+        [info("\u2603 last", [3, 4])],
+        constants,
+    )
+    assume("\u2603 last" not in values)
+    model = PLACES.get(place, PLACES["graph"])(model)
+    model.graph.node[0].name = outer
+    assert_close(computed(model, feeds, precision), {"\u2603 last": expected}, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("results", [["n"], ["n", "mean"], ["n", "", "var"], ["n", "mean", "var"]])
+def test_normalization_by_the_batch(results, place, precision):
+    rng = np.random.default_rng(5)
+    shapes = {"w": (4, 3, 1, 1), "scale": 4, "bias": 4, "old_mean": 4, "old_var": 4}
+    constants = {
+        name: np.abs(rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()
+    }
+    operands = ["c", "scale", "bias", "old_mean", "old_var"]
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("BatchNormalization", operands, results, training_mode=1, momentum=0.75),
+        node("Relu", ["n"], ["y"]),
+    ]
+    others = [name for name in results[1:] if name]
+    outputs = [info("y", [2, 4, 5, 5]), *(info(name, [4]) for name in others)]
+    model = PLACES[place](model_of(nodes, [info("x", [2, 3, 5, 5])], outputs, constants.items()))
+    x = rng.standard_normal((2, 3, 5, 5)).astype(np.float32)
+    c = np.einsum("nchw,kc->nkhw", x, constants["w"][:, :, 0, 0])
+    mean, var = c.mean((0, 2, 3)), c.var((0, 2, 3))
+    scale, bias = (constants[name].reshape(4, 1, 1) for name in ("scale", "bias"))
+    normal = (c - mean.reshape(4, 1, 1)) / np.sqrt(var.reshape(4, 1, 1) + 1e-5) * scale + bias
+    running = {
+        "mean": constants["old_mean"] * 0.75 + mean * 0.25,
+        "var": constants["old_var"] * 0.75 + var * 0.25,
+    }
+    expected = {"y": np.maximum(normal, 0)} | {name: running[name] for name in others}
+    assert_close(computed(model, {"x": x}, precision), expected, precision)
+
+
+REDUCTIONS = ["Sum", "Mean", "Max", "Min", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(deadline=None, max_examples=12)
+@given(
+    operator=st.sampled_from(REDUCTIONS),
+    opset=st.sampled_from([11, 13, 18]),
+    axes=st.none() | st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True),
+    is_negative=st.booleans(),
+    keeps=st.booleans(),
+    order=st.permutations(range(4)),
+)
+def test_reductions_between_transposes(precision, operator, opset, axes, is_negative, keeps, order):
+    rng = np.random.default_rng(11)
+    x = (rng.random((2, 5, 4, 16)) + 0.5).astype(np.float32)
+    factor = (rng.random(np.array(x.shape)[list(order)]) + 0.5).astype(np.float32)
+    given_axes = axes and [axis - 4 * is_negative for axis in axes]
+    attributes, operands, constants = {"keepdims": int(keeps)}, ["u"], [("k", factor)]
+    if given_axes and (opset >= 18 or (operator == "Sum" and opset >= 13)):
+        operands, constants = ["u", "axes"], [*constants, ("axes", np.array(given_axes))]
+    elif given_axes:
+        attributes["axes"] = given_axes
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=order),
+        node("Mul", ["t", "k"], ["u"]),
+        node(f"Reduce{operator}", operands, ["r"], **attributes),
+        node("Transpose", ["r"], ["y"]),
+    ]
+    u = (x.transpose(order) * factor).astype(np.float64)
+    along = {"axis": tuple(axes) if axes else None, "keepdims": keeps}
+    right = {
+        "Sum": lambda: u.sum(**along),
+        "Mean": lambda: u.mean(**along),
+        "Max": lambda: u.max(**along),
+        "Min": lambda: u.min(**along),
+        "L1": lambda: np.abs(u).sum(**along),
+        "L2": lambda: np.sqrt((u**2).sum(**along)),
+        "LogSum": lambda: np.log(u.sum(**along)),
+        "LogSumExp": lambda: np.log(np.exp(u).sum(**along)),
+        "SumSquare": lambda: (u**2).sum(**along),
+    }[operator]()
+    # The inference of onnx gives no shape to a transposed scalar of the old sets.
+    result = info("y", None if right.shape else [])
+    model = model_of(nodes, [info("x", x.shape)], [result], constants, opset=opset)
+    assert_close(computed(model, {"x": x}, precision), {"y": right.T.astype(np.float32)}, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(deadline=None, max_examples=8)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["given", "passed", "left out"]), st.sampled_from([0.125, 0.5, 2.0])),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_attributes_pass_through_functions_that_call_functions(precision, levels, is_nested):
+    """Each function calls the next with a slope of its own, with the one it was given, or with none."""
+    functions, slope = [], 0.25
+    for at, (how, number) in enumerate(levels):
+        slope = number if how == "given" else slope if how == "passed" else at + 2.0
+        said = {"given": f"<slope: float = {number}>", "passed": "<slope: float = @slope>"}.get(how, "")
+        call = f"local.f{at + 1} {said} (x, c)"
+        if is_nested:
+            call = (
+                f"If (c) <then_branch = t{at} () => (a) {{ a = {call} }},"
+                f" else_branch = e{at} () => (b) {{ b = {call} }}>"
+            )
+        functions.append(f"f{at} <slope: float = {at + 1.0}> (x, c) => (y) {{ y = {call} }}")
+    functions.append(
+        f"f{len(levels)} <slope: float = {len(levels) + 1.0}> (x, c) => (y)"
+        " { y = LeakyRelu <alpha: float = @slope> (x) }"
+    )
+    bodies = "\n".join(f'<domain: "local", opset_import: ["" : 17, "local" : 1]>\n{f}' for f in functions)
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17, "local" : 1]>\n'
+        "g (float[4,4] x, bool c) => (float[4,4] y) { y = local.f0 <slope: float = 0.25> (x, c) }\n" + bodies
+    )
+    x = np.random.default_rng(13).standard_normal((4, 4)).astype(np.float32)
+    expected = {"y": np.where(x < 0, x * np.float32(slope), x)}
+    assert_close(computed(model, {"x": x, "c": np.array(True)}, precision), expected, precision)
