@@ -8,7 +8,7 @@ import onnx
 
 from compiler_oracle import run
 from qaic.compiler import pipeline
-from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.diagnostics.progress import PassLog, Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.ir.verify import verify
@@ -52,6 +52,15 @@ def applied(name: str, model: Model, context: Context) -> bool:
     is_changed = step.run(model, context)
     verify(model, name)
     return is_changed
+
+
+def skipped(name: str, model: Model, context: Context) -> list[str]:
+    """Run a pass; returns what `time_passes` shows about nodes that it left."""
+    passes = PassLog()
+    context.progress = Progress("test", passes)
+    context.progress.stage(name)
+    applied(name, model, context)
+    return [line for line in passes.table().splitlines() if f"{name} left " in line]
 
 
 def content(model: Model) -> tuple[bytes, list[tuple[object, ...]]]:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
+from compiler_oracle import info, model_of
 from qaic import page
 from qaic.cli.graph_model import read_graph
-from qaic.cli.openqaic import program_graph
+from qaic.cli.openqaic import main, program_graph
 from qaic.stats.reports import REPORTS
 
 #: operators that compute new values, so that rounding shows
@@ -112,3 +113,16 @@ def test_reports_and_the_title_of_a_page_name_the_precision(tmp_path):
     written = page.write(capture, [REPORTS["overview"](capture)], tmp_path / "page.html").read_text()
     assert "<h1>chain in float16 on the CPU device</h1>" in written
     assert f"openqaic {qaic.__version__} \u00b7 onnxruntime " in written
+
+
+def test_inspect_shows_why_a_rule_left_a_node(tmp_path, capsys):
+    path = tmp_path / "narrow.onnx"
+    values = {"w": np.ones((64, 3), np.float32)}
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], name="narrow")
+    path.write_bytes(
+        model_of([product], [info("x", [2, 64])], [info("y", [2, 3])], values.items()).SerializeToString()
+    )
+    options = ["--convert-to-fp16", "--mxfp6-matmul", "--time-passes"]
+    assert main(["inspect", str(path), "nodes", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "compress-weights left 1 node (first 'narrow'): the matrix has a side below 32\n" in printed

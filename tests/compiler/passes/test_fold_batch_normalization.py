@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto
 
 from compiler_oracle import info, model_of, node
-from single_pass import applied, before, content, ops, outputs
+from single_pass import applied, before, content, ops, outputs, skipped
 
 INTEGERS = "fold-batch-normalization-for-integers"
 FLOAT16 = "fold-batch-normalization-for-float16"
@@ -84,6 +84,13 @@ def test_nodes_that_a_file_names_stay_apart(tmp_path):
     options = {"convert_to_quantize": True, "node_precision_info_file": str(file)}
     model, context = before(INTEGERS, normalized(), **options)
     assert not applied(INTEGERS, model, context)
+
+
+def test_reasons_for_normalizations_that_stay_are_reported():
+    model, context = before(INTEGERS, normalized(outputs=("y", "c")), convert_to_quantize=True)
+    assert skipped(INTEGERS, model, context) == [
+        f"{INTEGERS} left 1 node (first 'y'): the result of the convolution has other readers"
+    ]
 
 
 def test_float16_folds_what_is_rounded_as_one_unit():

@@ -5,7 +5,7 @@ import pytest
 
 from compiler_oracle import info, model_of, node
 from qaic.compiler.passes import store_weights
-from single_pass import applied, before, ops
+from single_pass import applied, before, ops, skipped
 
 NAME = "store-packed-weights"
 ROWS, LENGTH, GROUP = 264, 320, 32
@@ -42,3 +42,10 @@ def test_order_of_groups_and_small_groups_stay_with_the_engine(proto):
     model, context = before(NAME, proto)
     assert not applied(NAME, model, context)
     assert ops(model) == ["MatMulNBits"]
+
+
+def test_reasons_for_products_that_stay_are_reported():
+    model, context = before(NAME, product(("x", "w", "s", "", "order")))
+    assert skipped(NAME, model, context) == [
+        f"{NAME} left 1 node (first 'y'): the groups have an order, or a bias or other type is used"
+    ]

@@ -13,7 +13,7 @@ from qaic.compiler.ir.constants.weights import MemoryRange, read_all
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN
 from qaic.compiler.passes import store_weights
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
-from single_pass import applied, before, ops
+from single_pass import applied, before, ops, skipped
 
 NAME = "store-weights"
 #: not square, and no multiple of a unit
@@ -147,6 +147,18 @@ def test_weight_with_another_reader_stays_with_the_engine(nodes):
     model, is_changed = rewritten(product(nodes, more=more), **HALF)
     assert not is_changed
     assert not stored_of(model)
+
+
+def test_reasons_for_products_that_stay_are_reported(monkeypatch):
+    proto = product([node("Gemm", ["x", "w"], ["y"], name="scaled", alpha=0.5)])
+    assert skipped(NAME, *before(NAME, proto, **HALF)) == [
+        f"{NAME} left 1 node (first 'scaled'): a reader needs a large weight as a tensor"
+    ]
+    monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", HIGH * WIDE + 1)
+    both = product([node("MatMul", ["x", "w"], [name], name=name) for name in ("y", "z")])
+    assert skipped(NAME, *before(NAME, both, **HALF)) == [
+        f"{NAME} left 2 nodes (first 'y'): the weights of the program are small"
+    ]
 
 
 def test_small_weights_stay_with_the_engine():

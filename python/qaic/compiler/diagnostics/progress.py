@@ -35,6 +35,8 @@ class PassLog:
         self._pass = ""
         self._since = 0.0
         self._seconds: dict[str, float] = {}
+        #: pass and reason -> number of nodes that a rule did not change, and the first of them
+        self._skipped: dict[tuple[str, str], tuple[int, str]] = {}
         self._saved = 0
 
     @property
@@ -60,14 +62,21 @@ class PassLog:
         # No pass includes the time to save a graph.
         self._since = time.perf_counter()
 
+    def skip(self, reason: str, node: str) -> None:
+        """Count a node that a rule of the pass does not change."""
+        count, first = self._skipped.get((self._pass, reason), (0, node))
+        self._skipped[self._pass, reason] = count + 1, first
+
     def table(self) -> str:
-        """Write the passes with their times and shares, and the sum."""
+        """Write the passes with their times and shares, and the reasons for nodes that rules left."""
         total = sum(self._seconds.values())
         width = max(map(len, self._seconds), default=4)
         lines = [f"{'pass':<{max(width, 5)}}  {'time (ms)':>10}  {'share':>6}"]
         for name, seconds in [*self._seconds.items(), ("total", total)]:
             share = 100 * seconds / total if total else 0.0
             lines.append(f"{name:<{max(width, 5)}}  {1000 * seconds:>10.2f}  {share:>5.1f}%")
+        for (name, reason), (count, first) in self._skipped.items():
+            lines.append(f"{name} left {counted(count, 'node')} (first {first!r}): {reason}")
         return "\n".join(lines)
 
     def _stop(self) -> None:
@@ -115,6 +124,11 @@ class Progress:
         self._stage, self._done = name, ""
         if self._passes is not None:
             self._passes.enter(name, graph)
+
+    def skip(self, reason: str, node: str) -> None:
+        """Report a node that a rule does not change."""
+        if self._passes is not None:
+            self._passes.skip(reason, node)
 
     def advance(self, done: int, total: int) -> None:
         """Report how many of the bytes of the stage are done."""

@@ -17,12 +17,16 @@ from qaic.compiler.ir.precision import Classification
 from qaic.options.table import CompileOptions
 
 if TYPE_CHECKING:
+    import onnx
+
     from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.quantization import CalibrationProfile, QuantizationPlan
 
 #: lowest level of statistics that measures operations
 OPERATIONS_LEVEL: Final = 70
+#: reports why a rule does not change a node
+Skip = Callable[[str, "onnx.NodeProto"], None]
 #: makes a temporary folder
 WorkFolder = Callable[[], AbstractContextManager[Path]]
 #: writes a container that the caller loads immediately
@@ -74,6 +78,10 @@ class Context:
     #: quantized values, their parameters, and the reasons for the others; None if no option asks for them
     quantization: QuantizationPlan | None = None
     side_files: list[SideFile] = field(default_factory=list)
+
+    def skip(self, reason: str, node: onnx.NodeProto) -> None:
+        """Report why a rule does not change a node; `time_passes` shows it."""
+        self.progress.skip(reason, node.name or next(iter(node.output), ""))
 
     @property
     def measures_operations(self) -> bool:

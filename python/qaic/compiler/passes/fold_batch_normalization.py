@@ -13,7 +13,7 @@ import onnx
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import TensorSource, Weight, read_all
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
@@ -44,11 +44,12 @@ def fold_batch_normalization(
     model: onnx.ModelProto,
     weights: dict[str, Weight],
     are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool],
+    skip: Skip = lambda _reason, _node: None,
 ) -> int:
     """Fold what can be folded in the main graph; changes both arguments.
 
-    `are_one_unit` returns True if a convolution and the normalization behind it may become one node. Returns
-    the number of nodes folded.
+    `are_one_unit` returns True if a convolution and the normalization behind it may become one node. `skip`
+    takes the reasons for normalizations that stay. Returns the number of nodes folded.
     """
     graph = model.graph
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
@@ -59,15 +60,26 @@ def fold_batch_normalization(
     fresh = FreshNames(graph)
     folded: list[int] = []
     for index, norm in enumerate(graph.node):
-        conv = makers.get(norm.input[0]) if standard(norm, "BatchNormalization") else None
-        if conv is None or not standard(conv, "Conv") or not _is_inference(norm) or count[norm.input[0]] != 1:
+        if not standard(norm, "BatchNormalization"):
+            continue
+        conv = makers.get(norm.input[0])
+        if conv is None or not standard(conv, "Conv"):
+            skip("no convolution makes the operand", norm)
+            continue
+        if not _is_inference(norm):
+            skip("the statistics are those of the batch", norm)
+            continue
+        if count[norm.input[0]] != 1:
+            skip("the result of the convolution has other readers", norm)
             continue
         if not are_one_unit(conv, norm):
+            skip("options give the convolution and the normalization different precisions", norm)
             continue
         bias_name = conv.input[2] if len(conv.input) > 2 else ""
         names = [*norm.input[1:5], *([bias_name] if bias_name else [])]
         kernel = constants.describe(conv.input[1])
         if kernel is None or kernel.elem_type != FLOAT or not all(constants.is_float(name) for name in names):
+            skip("an operand is no float32 constant", norm)
             continue
         epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
         factors, bias = _folded_constants(
@@ -120,7 +132,7 @@ def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -
     def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
         return not named & {node_key(conv), node_key(norm)}
 
-    return _fold(model, are_one_unit)
+    return _fold(model, context, are_one_unit)
 
 
 @compiler_pass()
@@ -132,11 +144,13 @@ def fold_batch_normalization_for_float16_pass(model: Model, context: Context) ->
         same = classes.get(node_key(conv)) is classes.get(node_key(norm)) is PrecisionClass.FP16
         return same and {node_key(conv), node_key(norm)} <= requested
 
-    return bool(requested) and _fold(model, are_one_unit)
+    return bool(requested) and _fold(model, context, are_one_unit)
 
 
-def _fold(model: Model, are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool]) -> bool:
-    if not fold_batch_normalization(model.proto, model.weights, are_one_unit):
+def _fold(
+    model: Model, context: Context, are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool]
+) -> bool:
+    if not fold_batch_normalization(model.proto, model.weights, are_one_unit, context.skip):
         return False
     model.learn_constants()
     return True

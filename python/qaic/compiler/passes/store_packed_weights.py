@@ -17,7 +17,7 @@ from onnx import helper
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, TilesSource, tiles
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight, read_all
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers, uses
@@ -80,12 +80,15 @@ class PackedSource:
 
 
 @compiler_pass(lambda context: context.options.stored_weights)
-def store_packed_weights_pass(model: Model, _: Context) -> bool:
+def store_packed_weights_pass(model: Model, context: Context) -> bool:
     """Let products read packed weights in their stored form."""
-    finder = _Finder(model)
+    finder = _Finder(model, context.skip)
     graph = model.proto.graph
     found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}
     if sum(math.prod(weight.dims) for weight in found.values()) < store_weights.LEAST_IN_PROGRAM:
+        for node in graph.node:
+            if id(node) in found:
+                context.skip("the weights of the program are small", node)
         return False
     for weight in found.values():
         model.weights[weight.name] = weight
@@ -102,7 +105,8 @@ def store_packed_weights_pass(model: Model, _: Context) -> bool:
 
 
 class _Finder:
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, skip: Skip) -> None:
+        self.skip = skip
         self.constants = ConstantReader(model.proto.graph, model.weights)
         self.makers = producers(model.proto.graph.node)
         self.counts = uses(model.proto.graph)
@@ -119,15 +123,18 @@ class _Finder:
         bits, group = number.get("bits", 4), number.get("block_size", 0)
         is_known = bits in _FORMS and group >= UNIT and group & (group - 1) == 0
         if not is_known or length % group or rows * length < store_weights.LEAST_ELEMENTS:
+            self.skip("the matrix or its groups are small, or its bits have no stored form", node)
             return None
         given = [*node.input, "", "", ""]
         # The engine computes products with an order of groups or a computed bias.
         if given[4] or given[5] or self.types.get(node.input[0]) != FLOAT:
+            self.skip("the groups have an order, or a bias or other type is used", node)
             return None
         groups = length // group
         codes, scales = self._constant(given[1]), self._constant(given[2])
         zeros = self._constant(given[3]) if given[3] else None
         if codes is None or scales is None or (given[3] and zeros is None):
+            self.skip("the weight, its scales or its zero points are no constants", node)
             return None
         fits = (
             codes.elem_type == UINT8
@@ -140,6 +147,7 @@ class _Finder:
             zeros is not None
             and (zeros.elem_type != UINT8 or zeros.source.nbytes != rows * -(-groups * bits // 8))
         ):
+            self.skip("the weight has other readers, or its constants other types or sizes", node)
             return None
         self.copied |= {constant.name for constant in (scales, zeros) if constant is not None}
         tiled = TilesSource(codes.source, rows, UNIT * bits // 8)

@@ -10,6 +10,7 @@ would take gigabytes. Programs whose weights fit the caches of a processor stay 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 import onnx
@@ -17,7 +18,7 @@ from onnx import helper
 
 from qaic.compiler.ir.constants.stored_rows import TILES, UNIT, RowsSource, TilesSource
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
 from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, producers, usages, uses
@@ -54,15 +55,16 @@ class _Use:
 
 
 @compiler_pass(lambda context: context.options.stored_weights)
-def store_weights_pass(model: Model, _: Context) -> bool:
+def store_weights_pass(model: Model, context: Context) -> bool:
     """Let products and gathers read large weights in their stored form."""
-    return _Rewriter(model).run()
+    return _Rewriter(model, context.skip).run()
 
 
 class _Rewriter:
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, skip: Skip) -> None:
         graph = model.proto.graph
         self.model = model
+        self.skip = skip
         self.graph = graph
         self.makers = producers(graph.node)
         self.readers = usages(graph.node)
@@ -88,6 +90,8 @@ class _Rewriter:
         ]
         total = sum(math.prod(weight.dims) for weight, _ in candidates)
         if total < LEAST_IN_PROGRAM:
+            for use in chain.from_iterable(uses_of or () for _, uses_of in candidates):
+                self.skip("the weights of the program are small", use.node)
             return False
         for weight, uses_of in candidates:
             if weight.elem_type == FLOAT and weight.blocks is None and total < LEAST_FLOAT32:
@@ -129,6 +133,7 @@ class _Rewriter:
                 else:
                     use = _Use(node, weight, swapped)
                     if elem_type != FLOAT or not self._can_read(use, position):
+                        self.skip("a reader needs a large weight as a tensor", node)
                         return None
                     found.append(use)
         return found

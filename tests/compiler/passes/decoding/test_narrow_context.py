@@ -22,6 +22,7 @@ from qaic.compiler.passes.decoding.attention import Role
 from qaic.compiler.passes.decoding.context_proof import find_attention
 from qaic.compiler.passes.decoding.narrow_context import GRANULE
 from qaic.options import resolve
+from single_pass import before, skipped
 
 SIZES = decoder_model.Sizes(layers=2, heads=4, groups=2, width=4, context=1024)
 
@@ -235,3 +236,11 @@ def test_programs_that_measure_operations_are_narrowed_too(tmp_path, options):
     qpc = compiled(tmp_path / "measured", **options)
     assert qpc.plan["own_operators"] == [OPERATOR]
     assert len(qpc.plan["state_rows"]["updates"]) == len(SIZES.caches)
+
+
+def test_the_reason_for_caches_that_are_read_whole_is_reported():
+    proto = decoder_model.decoder(SIZES)
+    later_mask(proto)
+    (line,) = skipped("narrow-context", *before("narrow-context", proto, retained_state=True))
+    assert line.startswith("narrow-context left 4 nodes (first ")
+    assert "): caches are read whole: " in line

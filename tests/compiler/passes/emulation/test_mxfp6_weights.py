@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler_oracle import info, model_of, node
-from single_pass import applied, before, content, ops
+from single_pass import applied, before, content, ops, skipped
 
 NAME = "compress-weights"
 SIDE = 64
@@ -66,3 +66,9 @@ def test_product_in_float32_keeps_its_weight(tmp_path):
     model, context = before(NAME, product(), mxfp6_matmul=True, convert_to_fp16=True)
     context.plan.classes.clear()
     assert not applied(NAME, model, context)
+
+
+def test_reasons_for_products_that_stay_are_reported():
+    (line,) = skipped(NAME, *prepared(product(shape=(SIDE, 3))))
+    assert line.endswith(": the matrix has a side below 32")
+    assert line.startswith(f"{NAME} left 1 node (first ")

@@ -11,7 +11,6 @@ Lengths are multiples of `GRANULE`, because then the kernels add the numbers of 
 what is left out was zero: results are equal bit by bit.
 """
 
-import logging
 from typing import Any, Final
 
 import numpy as np
@@ -49,8 +48,6 @@ from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
 from qaic.options.table import CompileOptions
 
-_log = logging.getLogger("qaic.compiler")
-
 #: lengths are multiples of this
 GRANULE: Final = 64
 
@@ -86,7 +83,9 @@ def narrow_context_pass(model: Model, context: Context) -> bool:
     if not all(_scatters_once(f) for f in flat.functions if f.domain in DOMAINS and f.name in SCATTERS):
         found = "a function that writes caches has another body"
     if isinstance(found, str):
-        _log.debug("caches are read whole: %s", found)
+        for node in flat.graph.node:
+            if node.domain in DOMAINS and node.op_type in GATHERS:
+                context.skip(f"caches are read whole: {found}", node)
         return False
     options = context.options
     is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None

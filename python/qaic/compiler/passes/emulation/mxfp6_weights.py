@@ -6,7 +6,7 @@ weights, and nothing else changes. Blocks lie along the dimension that the produ
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ from qaic.compiler.ir.elem_types import DOUBLE, FLOAT, FLOATS, array_type
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
+from qaic.compiler.ir.precision import INTEGERS
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import InputError
 
@@ -139,7 +139,7 @@ def compress_weights(model: Model, context: Context) -> int:
         )
     lists = options.node_precision_info_file
     excluded |= set() if lists is None else set(lists.fp32)
-    compressor = _Compressor(model, context.plan.classes)
+    compressor = _Compressor(model, context)
     count = sum(
         compressor.compress(node)
         for node in all_nodes(model.proto.graph.node)
@@ -160,10 +160,11 @@ def compress_weights(model: Model, context: Context) -> int:
 class _Compressor:
     """Makes the blocks of each weight once for all readers."""
 
-    def __init__(self, model: Model, classes: Mapping[str, PrecisionClass]) -> None:
+    def __init__(self, model: Model, context: Context) -> None:
         graph = model.proto.graph
         self.model = model
-        self.classes = classes
+        self.classes = context.plan.classes
+        self.skip = context.skip
         self.fresh = FreshNames(graph)
         self.makers = producers(graph.node)
         self.small = {tensor.name: tensor for tensor in graph.initializer}
@@ -174,11 +175,14 @@ class _Compressor:
         """Replace the right operand of a product; states whether that was possible."""
         chosen = self.classes.get(node_key(node))
         if chosen is None or chosen in INTEGERS or len(node.input) < 2:
+            self.skip("the product has integers", node)
             return False
         weight, swapped = self._constant(node.input[1])
         if weight is None or weight.elem_type not in FLOATS or len(weight.dims) not in {2, 3}:
+            self.skip("the right operand is no constant matrix of floats", node)
             return False
         if min(weight.dims[-2:]) < _LEAST_SIDE or math.prod(weight.dims) == 0:
+            self.skip(f"the matrix has a side below {_LEAST_SIDE}", node)
             return False
         by_columns = node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute)
         # The product sums over the last but one dimension of its operand, or over the last.
