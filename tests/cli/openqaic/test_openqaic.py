@@ -499,6 +499,16 @@ def test_inspect_compiles_a_model(call, model, own_cache):
     assert " float16" in out.splitlines()[-1]
 
 
+def test_inspect_lists_the_nodes_of_the_model_without_the_casts_that_were_added(call, model):
+    nodes = json.loads(call("inspect", model, "nodes", "--convert-to-fp16", "--json")[1])
+    added = [node for node in nodes if node["node"] is None and node["operator"] == "Cast"]
+    lines = call("inspect", model, "nodes", "--convert-to-fp16")[1].splitlines()
+    assert added
+    assert len(lines) == 1 + len(nodes) - len(added) + 2
+    assert lines[-2].startswith(f"without {len(added)} conversions ")
+    assert lines[-1].startswith(f"{len(nodes)} nodes: ")
+
+
 def model_with_weights():
     """Build a product with a matrix that is large enough for the constants of a container."""
     value = helper.make_tensor_value_info
