@@ -12,6 +12,10 @@
 //! [`Ioctl`]: qaic_kmd::Ioctl
 #![forbid(unsafe_code)]
 
+// Unit tests and integration tests name the crate in one way.
+#[cfg(test)]
+extern crate self as qaic_emu;
+
 #[cfg(feature = "cards")]
 mod card;
 #[cfg(feature = "cards")]
@@ -33,6 +37,8 @@ mod manage;
 mod options;
 #[cfg(feature = "cards")]
 mod resources;
+#[cfg(all(test, feature = "cards"))]
+mod tests;
 #[cfg(feature = "cards")]
 pub mod workload;
 

@@ -111,7 +111,8 @@ pub struct ResourceUsage {
 
 impl ResourceUsage {
     /// Returns true if the usage is that of an unused card.
-    pub fn is_untouched(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_untouched(&self) -> bool {
         self.free == self.totals
             && [self.elves, self.constants, self.activations] == [0; 3]
             && self.channels.is_empty()

@@ -117,7 +117,6 @@ impl Deref for FileBytes {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::fs;
     use std::os::unix::fs::FileExt;

@@ -261,7 +261,7 @@ impl Context {
     /// verified.
     ///
     /// Blocking: reads and prepares the weights.
-    pub fn load(
+    pub(crate) fn load(
         &self,
         image: &Arc<Image>,
         placement: &Placement,

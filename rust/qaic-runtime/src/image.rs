@@ -200,7 +200,6 @@ fn holds_containers(container: &Container, bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
 

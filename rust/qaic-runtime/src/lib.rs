@@ -52,11 +52,17 @@ mod echo;
 mod error;
 mod image;
 pub mod inference_set;
+#[cfg(test)]
+#[allow(unsafe_code)] // the caller accesses arrays while they are bound
+#[path = "../../qaic-mem/tests/oracle/mod.rs"]
+mod oracle;
 pub mod process;
 pub mod profiling;
 mod program;
 mod queue;
 pub mod request;
+#[cfg(test)]
+mod tests;
 
 pub use context::Context;
 pub use device::{DeviceId, Placement};

@@ -50,7 +50,7 @@ impl Default for WaitLimits {
 impl WaitLimits {
     /// Returns the total length of all waits, if the runtime has to enforce it: a card's driver limits its waits
     /// itself.
-    pub fn total(self, kind: DeviceKind) -> Option<Duration> {
+    pub(crate) fn total(self, kind: DeviceKind) -> Option<Duration> {
         let one = match (self.try_ms, kind) {
             (0, DeviceKind::Cpu) | (_, DeviceKind::Card) => return None,
             (0, _) => DEVICE_TRY,

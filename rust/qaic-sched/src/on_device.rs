@@ -74,7 +74,6 @@ impl OnDevice {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
 

@@ -120,7 +120,6 @@ impl RequestLists {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::cell::Cell;
     use std::time::{Duration, Instant};

@@ -94,7 +94,6 @@ fn segment_len(segment: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
     use crate::tests::Counted;

@@ -93,7 +93,6 @@ impl StateAccess {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::iter;
     use std::ptr;

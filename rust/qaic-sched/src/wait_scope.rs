@@ -185,7 +185,6 @@ fn check_period() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::thread;
 

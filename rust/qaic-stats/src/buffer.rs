@@ -228,7 +228,6 @@ impl<B: FrozenBytes> StatsBuffer<B> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -7,7 +7,6 @@ mod permissions;
 mod signals;
 mod sysfs;
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // a failed assumption fails the test
 mod sysfs_fixture;
 mod telemetry;
 

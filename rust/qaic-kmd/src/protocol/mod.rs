@@ -16,6 +16,8 @@ pub mod reply;
 #[allow(unsafe_code)] // a plain-data cast of a number
 mod status;
 mod table;
+#[cfg(test)]
+mod tests;
 #[allow(unsafe_code)] // plain-data casts of the structures
 pub mod transaction;
 

@@ -1,5 +1,4 @@
 //! Containers and descriptors as a whole: recorded ones, generated ones and damaged ones.
-#![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 mod defects;
 mod derivations;

@@ -53,7 +53,6 @@ fn kind_of(memory: &SharedMemory) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use qaic_mem::DmaBuf;
 

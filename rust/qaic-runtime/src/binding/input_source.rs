@@ -196,7 +196,6 @@ impl BufferSlot {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::fs;
 

@@ -158,7 +158,6 @@ fn sections(memory: HostSlice<'_>, section_bytes: usize) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::iter;
 

@@ -51,7 +51,6 @@ fn position(index: isize, len: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
 

@@ -190,7 +190,6 @@ impl<'a> Rows<'a> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use proptest::prelude::*;
     use qaic_mem::Storage;

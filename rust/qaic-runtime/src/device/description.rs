@@ -42,7 +42,6 @@ impl DeviceDescription {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
     use crate::device::{DeviceId, Registry, RegistryOptions};

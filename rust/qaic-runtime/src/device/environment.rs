@@ -94,7 +94,6 @@ fn kernel(value: &Variables<'_>) -> KernelOptions {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::os::unix::ffi::OsStringExt;
 

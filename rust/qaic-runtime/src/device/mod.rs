@@ -274,7 +274,7 @@ pub struct HostTensors<'list, 'memory> {
 
 impl HostTensors<'_, '_> {
     /// Returns the empty tensors of a device with DMA buffers.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { inputs: &[], outputs: &mut [] }
     }
 }

@@ -81,7 +81,7 @@ impl Placement {
     }
 
     /// Parses ids separated by `:`, as in the property `devMapping`. The context checks that the devices exist.
-    pub fn parse(text: &str) -> Result<Self, RuntimeError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, RuntimeError> {
         Ok(Self { devices: parse_ids("device mapping", text, ':')? })
     }
 

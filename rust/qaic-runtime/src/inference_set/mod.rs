@@ -349,18 +349,21 @@ impl InferenceSet {
     }
 
     /// Id of the last submission of a handle.
-    pub fn id_of(&self, handle: HandleId) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn id_of(&self, handle: HandleId) -> u64 {
         self.lists.ids().id_of(handle.0).unwrap_or(0)
     }
 
     /// Asks the inference of a handle to end; see [`ExecObj::cancel`]. Never blocks.
-    pub fn cancel(&self, handle: HandleId) -> Result<(), RuntimeError> {
+    #[cfg(test)]
+    pub(crate) fn cancel(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.exec_obj(handle)?.cancel();
         Ok(())
     }
 
     /// Starts monitoring of an asynchronous device, so that its inferences end without a waiting caller.
-    pub fn watch_device(&self) {
+    #[cfg(test)]
+    pub(crate) fn watch_device(&self) {
         self.scheduler.watch_device();
     }
 
@@ -368,7 +371,7 @@ impl InferenceSet {
     /// makes `take` succeed must notify `event`. `what` is a description of the awaited value.
     ///
     /// Blocking: until `take` succeeds, or until `scope` ends the wait.
-    pub fn wait_for<T>(
+    pub(crate) fn wait_for<T>(
         &self,
         event: &impl Event,
         what: &'static str,

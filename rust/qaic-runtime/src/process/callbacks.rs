@@ -234,7 +234,6 @@ impl<C: Send + Sync, R: Send> Sink for CallbackSink<C, R> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::sync::mpsc;
     use std::thread;

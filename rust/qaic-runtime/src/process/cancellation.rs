@@ -50,7 +50,7 @@ impl CancellationToken {
     }
 
     /// Asks the work to end. The work ends with [`ErrorDetail::Interrupted`] at its next check, if there is one.
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
         self.0.hooks.lock().by_number.values().for_each(|hook| hook());
     }
@@ -172,7 +172,6 @@ impl Drop for Restored {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::sync::atomic::AtomicU32;
 

@@ -71,7 +71,6 @@ impl Logger {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::sync::{Arc, Mutex};
 

@@ -62,7 +62,7 @@ impl ProfiledProgram {
     }
 
     /// Returns true if the program can still produce samples.
-    pub fn is_profiled(&self) -> bool {
+    pub(crate) fn is_profiled(&self) -> bool {
         self.registry.strong_count() > 0
     }
 }

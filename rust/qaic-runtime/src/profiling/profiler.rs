@@ -50,7 +50,7 @@ impl Profiler {
     }
 
     /// Stops sampling a program and keeps its samples. Returns false for an unknown program.
-    pub fn remove(&self, registry: &Arc<SubscriptionRegistry>) -> Result<bool, RuntimeError> {
+    pub(crate) fn remove(&self, registry: &Arc<SubscriptionRegistry>) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
         let known =
@@ -113,7 +113,7 @@ impl Profiler {
     ///
     /// Blocking: until then, until [`Self::stop`], or until `scope` ends the wait. Returns false at the deadline of
     /// `scope`.
-    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
+    pub(crate) fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         loop {
             if self.recorder.is_complete() {

@@ -239,7 +239,6 @@ impl Drop for SampleSlot {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
 

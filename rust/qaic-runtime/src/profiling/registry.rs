@@ -81,7 +81,7 @@ impl SubscriptionRegistry {
     }
 
     /// Name of the network.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.image.network().network_name
     }
 

@@ -142,7 +142,6 @@ impl OutputTarget {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::fs;
 

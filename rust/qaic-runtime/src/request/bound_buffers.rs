@@ -147,7 +147,7 @@ impl BoundBuffers {
 
     /// Makes the next call bind everything again, because the runtime has released the bindings, as at the end of a
     /// lease.
-    pub fn bind_again(&self) -> Result<(), RuntimeError> {
+    pub(crate) fn bind_again(&self) -> Result<(), RuntimeError> {
         self.edit(|state| {
             state.by_size = false;
             Ok(())

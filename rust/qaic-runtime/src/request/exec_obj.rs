@@ -73,7 +73,7 @@ impl ExecObj {
 
     /// Returns true if the object's inference is queued or running. On an asynchronous device, an inference ends soon
     /// after this call, even if no thread waits for it.
-    pub fn is_in_flight(&self) -> bool {
+    pub(crate) fn is_in_flight(&self) -> bool {
         match self.request.state().phase() {
             Phase::OnDevice => {
                 self.activated.scheduler().0.watch_device();
@@ -85,13 +85,14 @@ impl ExecObj {
     }
 
     /// Returns true if a device is executing the object's inference.
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.is_in_flight() && matches!(self.request.state().phase(), Phase::Running | Phase::OnDevice)
     }
 
     /// Withdraws the inference if no thread has started it; the inference then ends with [`ErrorDetail::Cancelled`].
     /// Never blocks.
-    pub fn revoke(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn revoke(&self) -> bool {
         self.request.state().under_way().is_some_and(|generation| self.request.revoke(generation))
     }
 
@@ -106,7 +107,7 @@ impl ExecObj {
 
     /// Starts the bound inference and returns at once. An inference that is known to be short has already ended by
     /// then. Inferences of one activation that retain state run in the order in which they were enqueued.
-    pub fn enqueue(&self, detached: Detached) -> Result<(), RuntimeError> {
+    pub(crate) fn enqueue(&self, detached: Detached) -> Result<(), RuntimeError> {
         self.submit(None, None, detached)
     }
 
@@ -267,7 +268,7 @@ impl ExecObj {
 
     /// Cancels the inference in flight, which then ends with [`ErrorDetail::Cancelled`] unless it is already ending.
     /// An inference that has not started, or that only the device works on, ends at once. Never blocks.
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         if let Some(generation) = self.request.state().under_way() {
             self.cancel_inference(generation);
         }
@@ -283,7 +284,7 @@ impl ExecObj {
     }
 
     /// Outcome of the last inference.
-    pub fn outcome(&self) -> Result<(), RuntimeError> {
+    pub(crate) fn outcome(&self) -> Result<(), RuntimeError> {
         self.collected(self.request.outcome())
     }
 

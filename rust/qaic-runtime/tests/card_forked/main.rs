@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 #[allow(dead_code)] // other tests use the rest of it
-#[path = "../card/rig.rs"]
+#[path = "../../src/tests/card/rig.rs"]
 mod rig;
 
 use std::sync::{Arc, Barrier};

@@ -86,7 +86,6 @@ fn is_same_integer(format: &[u8], wanted: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use proptest::prelude::*;
 

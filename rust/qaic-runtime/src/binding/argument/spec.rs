@@ -162,7 +162,7 @@ impl BindingSpecs {
     }
 
     /// All bindings, inputs then outputs.
-    pub fn iter(&self) -> std::slice::Iter<'_, BindingSpec> {
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, BindingSpec> {
         self.list.iter()
     }
 

@@ -1,5 +1,3 @@
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
-
 use std::sync::Arc;
 
 use proptest::prelude::*;

@@ -1,11 +1,7 @@
 //! Calls of an `IoBinding` to its device, and the data that arrives in place.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod device;
 mod echo_model;
-#[allow(unsafe_code)] // the caller accesses arrays while they are bound
-#[path = "../../../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
 mod transfers;
 
 use std::fs::File;
@@ -13,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use device::{Asked, Device, Echoing};
 use echo_model::{Echo, Model, calls, programs};
-use oracle::Array;
 use proptest::prelude::*;
 use qaic_mem::DmaBuf;
 use qaic_qpc::ElementType::{Float16, Float32, UInt8Q};
@@ -26,6 +21,7 @@ use super::{Bindings, InputBinding, IoBinding, OutputBinding, Retained, Shapes, 
 use crate::binding::RetainedPair;
 use crate::device::Activation;
 use crate::error::{ErrorDetail, RuntimeError};
+use crate::oracle::Array;
 use crate::process::clock;
 use crate::profiling::{Identity, Stages, Watch};
 

@@ -76,7 +76,6 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};

@@ -112,7 +112,6 @@ impl PrivateMemory {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use serde_json::json;
 

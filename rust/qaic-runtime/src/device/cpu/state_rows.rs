@@ -285,7 +285,6 @@ impl RowBindings {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use proptest::prelude::*;
     use qaic_qpc::plan::{Dtype, StateRows as PlanRows};

@@ -37,14 +37,16 @@ impl Control {
     }
 
     /// Lets `count` more submissions through the closed barrier, the oldest first.
-    pub fn let_through(&self, count: u64) -> Result<(), RuntimeError> {
+    #[cfg(test)]
+    pub(crate) fn let_through(&self, count: u64) -> Result<(), RuntimeError> {
         self.state()?.first_held += count;
         self.changed.notify_all();
         Ok(())
     }
 
     /// Maximum number of executions that were inside the device at a time.
-    pub fn most_executing(&self) -> Result<u32, RuntimeError> {
+    #[cfg(test)]
+    pub(crate) fn most_executing(&self) -> Result<u32, RuntimeError> {
         Ok(self.state()?.most_inside)
     }
 

@@ -1,5 +1,4 @@
 //! Which memory an output is bound to.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 use super::*;
 use crate::echo;

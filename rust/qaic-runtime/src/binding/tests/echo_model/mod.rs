@@ -2,7 +2,6 @@
 //!
 //! A device that echoes copies the bytes that it reads to the bytes that it writes, repeatedly. With DMA buffers
 //! these are whole buffers including gaps; in place, they are the tensors.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 pub(crate) mod model;
 mod program;

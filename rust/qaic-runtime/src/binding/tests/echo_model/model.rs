@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use qaic_qpc::network_desc::Direction;
 use qaic_runtime::binding::{Bindings, InputBinding, OutputBinding, Shapes, Window, WindowArray};
 
-use super::super::oracle::Array;
 use super::program::{Program, Tensor, item_bytes};
+use crate::oracle::Array;
 
 /// Contents of outputs before an inference.
 const UNTOUCHED: u8 = 0xcc;

@@ -11,7 +11,7 @@ use qaic_qpc::network_desc::{
 use qaic_qpc::{ConstantsDesc, ElementType, elf, names, writer};
 use qaic_runtime::Image;
 
-use super::super::oracle::{elements, transpose};
+use crate::oracle::{elements, transpose};
 
 const SCALE: f32 = 0.05;
 const OFFSET: i32 = -3;

@@ -1,5 +1,4 @@
 //! Transfers of tensors to the buffers of a program and back.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 #[cfg(feature = "cpu")]
 mod cpu_plan;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::oracle::{elements, f32_bytes, view, view_mut};
 use super::dma::Dma;
+use crate::oracle::{elements, f32_bytes, view, view_mut};
 use ElementType::{Float16, Float32, Int8, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
 use qaic_mem::Storage;

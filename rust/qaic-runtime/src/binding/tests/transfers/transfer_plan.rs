@@ -1,7 +1,7 @@
 //! Plans from descriptors: conversions end to end, partial inputs, and all kinds of invalid descriptors and buffers.
 
-use super::super::oracle::{elements, f32_bytes, transpose, view, view_mut};
 use super::dma::Dma;
+use crate::oracle::{elements, f32_bytes, transpose, view, view_mut};
 use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
 use proptest::prelude::*;

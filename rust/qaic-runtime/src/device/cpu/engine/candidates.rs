@@ -17,7 +17,6 @@ pub fn libraries_of_package(package: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
 

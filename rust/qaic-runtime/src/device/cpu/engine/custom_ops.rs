@@ -75,7 +75,6 @@ fn measure(path: &Path) -> std::io::Result<(u64, u32)> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::fs;
 

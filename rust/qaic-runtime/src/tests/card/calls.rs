@@ -1,0 +1,161 @@
+//! Which calls are made.
+
+use qaic_emu::{EmuOptions, Profile};
+use qaic_kmd::abi::request;
+use qaic_qpc::ConstantsDesc;
+use qaic_qpc::metadata::DmaRequest;
+use qaic_qpc::network_desc::IoBinding;
+use qaic_runtime::device::DeviceStatus;
+
+use super::rig::{CardProgramSpec, Rig, run};
+
+#[test]
+fn inference_on_a_card_is_one_execute_and_one_wait() {
+    let rig = Rig::new();
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    let before = request::ALL.map(|request| rig.card.calls(request));
+    for value in 1..=10 {
+        run(&mut *exec, value).unwrap();
+    }
+    let after = request::ALL.map(|request| rig.card.calls(request));
+    for ((request, before), after) in request::ALL.into_iter().zip(before).zip(after) {
+        let is_of_run = matches!(request, request::EXECUTE_BO | request::WAIT_BO);
+        assert_eq!(after - before, if is_of_run { 10 } else { 0 }, "{request:#x}");
+    }
+    drop((exec, activation));
+    rig.finish();
+}
+
+#[test]
+fn requests_after_the_last_output_end_before_the_next_inference() {
+    let mut spec = CardProgramSpec::default();
+    spec.metadata.dma_requests.push(DmaRequest::default());
+    let rig = Rig::with(EmuOptions::default(), &spec);
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    for value in 1..=3 {
+        run(&mut *exec, value).unwrap();
+    }
+    // Waits for outputs, and for the requests after them if the card is not ready for the next inference.
+    assert_eq!([request::EXECUTE_BO, request::WAIT_BO].map(|request| rig.card.calls(request)), [5, 5]);
+    drop((exec, activation));
+    rig.finish();
+}
+
+#[test]
+fn program_loaded_run_and_dropped_makes_the_documented_calls() {
+    let rig = Rig::new();
+    assert_eq!(rig.card.calls(request::MANAGE), 0);
+    let program = rig.load().unwrap();
+    // Status and features; constants and their two parts; the ELF.
+    assert_eq!(rig.card.calls(request::MANAGE), 6);
+    let activation = program.activate().unwrap();
+    let exec = activation.create_exec().unwrap();
+    assert_eq!(rig.card.calls(request::CREATE_BO), 2);
+    drop(exec);
+    assert_eq!([request::DETACH_SLICE_BO, request::GEM_CLOSE].map(|request| rig.card.calls(request)), [2, 2]);
+    // Detached first: nothing is pinned by the channel, which is there still .
+    let kept = rig.card.invariants();
+    assert!(!kept.iter().any(|found| found.contains("buffer objects")), "{kept:?}");
+    // The same container again: its constants are there.
+    let second = rig.load().unwrap();
+    assert_eq!(rig.card.calls(request::MANAGE), 10);
+    drop((activation, program));
+    // The activation and its ELF.
+    assert_eq!(rig.card.calls(request::MANAGE), 12);
+    drop(second);
+    // The other ELF, and the constants, which are out of use now.
+    assert_eq!(rig.card.calls(request::MANAGE), 14);
+    rig.finish();
+}
+
+#[test]
+fn program_without_constants_loads_none() {
+    let spec = CardProgramSpec { desc: ConstantsDesc::default(), ..CardProgramSpec::default() };
+    let rig = Rig::with(EmuOptions::default(), &spec);
+    let program = rig.load().unwrap();
+    assert_eq!(rig.card.calls(request::MANAGE), 3);
+    drop(program);
+    rig.finish();
+}
+
+#[test]
+fn exec_objects_submitted_together_are_on_the_card_at_once() {
+    let rig = Rig::new();
+    let activation = rig.activation();
+    let mut execs: Vec<_> = (0..64).map(|_| activation.create_exec().unwrap()).collect();
+    for (exec, value) in execs.iter_mut().zip(1..) {
+        exec.dma_buffer(0).unwrap().fill(value);
+        exec.submit().unwrap();
+    }
+    for (exec, value) in execs.iter_mut().zip(1..) {
+        exec.execute().unwrap();
+        assert_eq!(exec.dma_buffer(1).unwrap().as_const().to_vec(), [value; 64]);
+    }
+    assert_eq!(rig.card.calls(request::EXECUTE_BO), 64);
+    assert_eq!(rig.card.calls(request::WAIT_BO), 64);
+    drop((execs, activation));
+    rig.finish();
+}
+
+#[test]
+fn partial_program_sends_all_sizes_every_time() {
+    for profile in [Profile::Old, Profile::New, Profile::Ssr] {
+        let mut spec = CardProgramSpec::default();
+        spec.network.inputs = vec![IoBinding { is_partial_allowed: true, ..IoBinding::default() }];
+        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &spec);
+        let activation = rig.activation();
+        let mut exec = activation.create_exec().unwrap();
+        run(&mut *exec, 1).unwrap();
+        exec.dma_buffer(0).unwrap().fill(2);
+        exec.set_transfer_bytes(&[16, 0]);
+        exec.execute().unwrap();
+        let found = exec.dma_buffer(1).unwrap().as_const().to_vec();
+        assert_eq!((&found[..16], &found[16..]), (&[2; 16][..], &[1; 48][..]), "{profile:?}");
+        // Nothing of it is left for the next.
+        run(&mut *exec, 3).unwrap();
+        assert_eq!(rig.card.calls(request::PARTIAL_EXECUTE_BO), 3);
+        drop((exec, activation));
+        rig.finish();
+    }
+}
+
+/// The bits are in the reply's buffer, where the open runtime does not look .
+#[test]
+fn features_of_a_card_are_those_of_the_firmware() {
+    let mut options = EmuOptions::default();
+    options.firmware.status_flags = 0x1_0000_0012;
+    let rig = Rig::with(options, &CardProgramSpec::default());
+    assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0x1_0000_0012);
+    // A card that does not report them works all the same.
+    rig.plan("features@1=EIO");
+    assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0);
+    rig.finish();
+}
+
+#[test]
+fn card_is_opened_by_its_first_query() {
+    let rig = Rig::new();
+    assert_eq!(rig.card.calls(request::VERSION), 0);
+    assert_eq!(rig.device.status(), DeviceStatus::Ready);
+    let asked = rig.card.calls(request::MANAGE);
+    assert_eq!(rig.device.status(), DeviceStatus::Ready);
+    assert_eq!(rig.card.calls(request::MANAGE), asked);
+    let facts = rig.device.facts().unwrap();
+    let firmware = facts.firmware.unwrap();
+    assert_eq!((firmware.status.metadata_version(), firmware.status.nnc_major), ((1, 0), 17));
+    assert_eq!(firmware.status.hw_version >> 16, 2);
+    assert!(firmware.status.resources.nsp_total > 0 && firmware.status.performance.nsp_hz > 0);
+    assert_eq!(rig.device.resources().nsp_total, u32::from(firmware.status.resources.nsp_total));
+    assert!(facts.telemetry.board_power_microwatts.is_some());
+    let program = rig.load().unwrap();
+    let activation = program.activate().unwrap();
+    let resources = rig.device.resources();
+    assert_eq!((resources.programs_loaded, resources.programs_active), (1, 1));
+    assert_eq!((resources.constants_loaded, resources.constants_in_use), (1, 1));
+    assert_eq!(resources.nsp_free + 1, resources.nsp_total);
+    assert_eq!(rig.card.calls(request::VERSION), 1);
+    drop((activation, program));
+    rig.finish();
+}

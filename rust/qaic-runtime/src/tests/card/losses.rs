@@ -1,0 +1,263 @@
+//! Cards that are reset and cores that restart while programs use them .
+
+use std::thread;
+use std::time::Duration;
+
+use qaic_emu::{EmuOptions, ExecutionMode, Profile};
+use qaic_kmd::Kmd;
+use qaic_kmd::abi::request;
+use qaic_runtime::device::{DeviceStatus, Exec};
+
+use super::rig::{CardProgramSpec, Rig, run};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_mins(1);
+
+fn pass(rig: &Rig, time: Duration) {
+    rig.kmd.clock().sleep(time);
+}
+
+#[test]
+fn reset_during_waits_ends_every_inference() {
+    for profile in [Profile::Old, Profile::New, Profile::Ssr] {
+        let options = EmuOptions {
+            profile,
+            execution_mode: ExecutionMode::Threads,
+            clock: qaic_emu::EmuClock::System(qaic_kmd::SystemClock::default()),
+            boot: Duration::from_millis(20),
+            ..EmuOptions::default()
+        };
+        let rig = Rig::with(options, &CardProgramSpec::stuck());
+        let program = rig.load().unwrap();
+        let activation = program.activate().unwrap();
+        let mut execs: Vec<_> = (0..4).map(|_| activation.create_exec().unwrap()).collect();
+        let codes: Vec<_> = thread::scope(|scope| {
+            let waiting: Vec<_> = execs
+                .iter_mut()
+                .map(|exec| scope.spawn(move || exec.execute().unwrap_err().code()))
+                .collect();
+            assert!(rig.card.await_waiters(4, LONG));
+            rig.card.reset();
+            waiting.into_iter().map(|waiting| waiting.join().unwrap()).collect()
+        });
+        assert_eq!(codes, ["device.lost"; 4], "{profile:?}");
+        // Whatever is asked of it from now on fails the same way.
+        assert_eq!(execs[0].execute().unwrap_err().code(), "device.lost");
+        assert_eq!(activation.create_exec().unwrap_err().code(), "device.lost");
+        assert_eq!(program.activate().unwrap_err().code(), "device.lost");
+        rig.card.hurry();
+        assert_eq!(execs[0].execute().unwrap_err().code(), "device.lost");
+        assert_eq!(program.activate().unwrap_err().code(), "device.lost");
+        drop((execs, activation, program));
+        assert_eq!(rig.device.status(), DeviceStatus::Ready);
+        let again = rig.activation();
+        drop(again.create_exec().unwrap());
+        drop(again);
+        rig.finish();
+    }
+}
+
+#[test]
+fn card_in_reset_is_not_ready() {
+    for profile in [Profile::Old, Profile::New, Profile::Ssr] {
+        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
+        let activation = rig.activation();
+        let mut exec = activation.create_exec().unwrap();
+        rig.card.reset();
+        let DeviceStatus::Error { reason } = rig.device.status() else { panic!("ready") };
+        assert!(!reason.is_empty());
+        assert_eq!(rig.load().unwrap_err().code(), "device.unavailable", "{profile:?}");
+        assert_eq!(run(&mut *exec, 1).unwrap_err().code(), "device.lost");
+        drop((exec, activation));
+        rig.card.hurry();
+        run(&mut *rig.activation().create_exec().unwrap(), 2).unwrap();
+        rig.finish();
+    }
+}
+
+#[test]
+fn program_of_before_a_reset_frees_nothing_of_a_new_one() {
+    for profile in [Profile::Old, Profile::New, Profile::Ssr] {
+        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
+        let old_program = rig.load().unwrap();
+        let old = old_program.activate().unwrap();
+        let mut old_exec = old.create_exec().unwrap();
+        run(&mut *old_exec, 1).unwrap();
+        rig.card.reset();
+        rig.card.hurry();
+        // The channel of the new one is that of the old.
+        let new = rig.activation();
+        let mut new_exec = new.create_exec().unwrap();
+        assert_eq!(run(&mut *old_exec, 2).unwrap_err().code(), "device.lost", "{profile:?}");
+        run(&mut *new_exec, 3).unwrap();
+        // The firmware may have given the ids of the old ones to others, so nothing is said of them.
+        let calls = rig.card.calls(request::MANAGE);
+        drop((old_exec, old, old_program));
+        assert_eq!(rig.card.calls(request::MANAGE), calls);
+        run(&mut *new_exec, 4).unwrap();
+        drop((new_exec, new));
+        rig.finish();
+    }
+}
+
+#[test]
+fn dead_descriptor_is_replaced() {
+    let rig = Rig::faulty("execute@2=dead");
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    run(&mut *exec, 1).unwrap();
+    assert_eq!(run(&mut *exec, 2).unwrap_err().code(), "device.lost");
+    drop((exec, activation));
+    run(&mut *rig.activation().create_exec().unwrap(), 3).unwrap();
+    rig.finish();
+}
+
+#[test]
+fn restart_of_cores_loses_one_channel() {
+    let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
+    let program = rig.load().unwrap();
+    let activation = program.activate().unwrap();
+    let other = program.activate().unwrap();
+    let mut exec = activation.create_exec().unwrap();
+    let mut other_exec = other.create_exec().unwrap();
+    rig.plan("time@1s=ssr(0)");
+    // In flight.
+    assert_eq!(exec.execute().unwrap_err().code(), "device.channel_lost");
+    assert_eq!(exec.execute().unwrap_err().code(), "device.channel_lost");
+    assert_eq!(activation.create_exec().unwrap_err().code(), "device.channel_lost");
+    // The other one has lost nothing: its program is just stuck.
+    assert_eq!(other_exec.execute().unwrap_err().code(), "device.timeout");
+    drop((exec, activation));
+    // The images are still there.
+    let again = program.activate().unwrap();
+    drop(again.create_exec().unwrap());
+    drop((again, other_exec, other, program));
+    rig.finish();
+}
+
+#[test]
+fn restart_between_inferences_is_reported_by_the_next() {
+    let rig = Rig::new();
+    let program = rig.load().unwrap();
+    let activation = program.activate().unwrap();
+    let mut exec = activation.create_exec().unwrap();
+    run(&mut *exec, 1).unwrap();
+    rig.card.restart_cores(0, true);
+    assert_eq!(run(&mut *exec, 2).unwrap_err().code(), "device.channel_lost");
+    drop((exec, activation));
+    // Refused until the cores are back, and asked for again.
+    let began = rig.now();
+    let again = program.activate().unwrap();
+    assert!(rig.now() > began);
+    run(&mut *again.create_exec().unwrap(), 3).unwrap();
+    drop((again, program));
+    rig.finish();
+}
+
+#[test]
+fn cores_that_never_come_back_lose_the_card() {
+    let rig = Rig::new();
+    let program = rig.load().unwrap();
+    let activation = program.activate().unwrap();
+    let other = program.activate().unwrap();
+    let mut exec = activation.create_exec().unwrap();
+    let mut other_exec = other.create_exec().unwrap();
+    rig.card.restart_cores(0, false);
+    assert_eq!(rig.device.status(), DeviceStatus::Ready);
+    assert_eq!(run(&mut *exec, 1).unwrap_err().code(), "device.channel_lost");
+    run(&mut *other_exec, 2).unwrap();
+    pass(&rig, Duration::from_secs(16));
+    // A look detects the loss.
+    let _ = rig.device.status();
+    assert_eq!(run(&mut *other_exec, 3).unwrap_err().code(), "device.lost");
+    assert_eq!(program.activate().unwrap_err().code(), "device.lost");
+    drop((exec, activation, other_exec, other, program));
+    rig.finish();
+}
+
+#[test]
+fn reset_at_any_call_loses_the_card_only() {
+    let calls = [
+        "create_bo@1",
+        "create_bo@2",
+        "attach@1",
+        "mmap_bo@1",
+        "mmap@1",
+        "execute@1",
+        "wait@1",
+        "detach@1",
+        "manage@1",
+        "manage@4",
+        "command(load_elf)@1",
+        "command(activate)@1",
+        "command(deactivate)@1",
+    ];
+    for profile in [Profile::Old, Profile::New, Profile::Ssr] {
+        for call in calls {
+            let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
+            rig.plan(&format!("{call}=reset"));
+            let outcome = rig.load().and_then(|program| {
+                let activation = program.activate()?;
+                let mut exec = activation.create_exec()?;
+                run(&mut *exec, 1)
+            });
+            if let Err(error) = outcome {
+                assert!(
+                    ["device.lost", "device.unavailable"].contains(&error.code()),
+                    "{profile:?} {call}: {error}"
+                );
+            }
+            rig.plan("");
+            rig.card.hurry();
+            run(&mut *rig.activation().create_exec().unwrap(), 2).unwrap();
+            rig.finish();
+        }
+    }
+}
+
+#[test]
+fn drop_of_everything_during_a_loss_does_not_hang() {
+    let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
+    let activation = rig.activation();
+    let mut execs: Vec<Box<dyn Exec>> = (0..3).map(|_| activation.create_exec().unwrap()).collect();
+    for exec in &mut execs {
+        exec.submit().unwrap();
+    }
+    rig.card.reset();
+    drop((execs, activation));
+    rig.card.hurry();
+    rig.finish();
+}
+
+/// No event confirms these losses, so the card may have kept what the activation had.
+#[test]
+fn loss_seen_by_an_error_alone_leaves_nothing() {
+    for plan in
+        ["wait@1=EPERM", "wait@1=EPIPE", "wait@1=ENODEV", "wait@1=EIO", "execute@1=EPERM", "execute@1=EPIPE"]
+    {
+        let rig = Rig::new();
+        let activation = rig.activation();
+        let mut exec = activation.create_exec().unwrap();
+        rig.plan(plan);
+        let code = run(&mut *exec, 1).unwrap_err().code();
+        assert!(["device.lost", "device.channel_lost"].contains(&code), "{plan}: {code}");
+        drop((exec, activation));
+        run(&mut *rig.activation().create_exec().unwrap(), 2).unwrap();
+        // The file that the device keeps open, and nothing on it.
+        let left = rig.card.invariants();
+        assert!(left.len() == 1 && left[0].contains("1 open file"), "{plan}: {left:?}");
+        rig.finish();
+    }
+}
+
+/// A signal may come when the message has gone out, and what the card took then has an id that is not known.
+#[test]
+fn control_message_interrupted_by_a_signal_closes_the_file() {
+    let rig = Rig::new();
+    rig.plan("command(load_elf)@1=EINTR");
+    let opened = rig.card.calls(request::VERSION);
+    drop(rig.activation());
+    drop(rig.activation());
+    assert_eq!(rig.card.calls(request::VERSION), opened + 2);
+    rig.finish();
+}

@@ -1,0 +1,18 @@
+//! Programs on emulated cards, in virtual time: what each fault looks like from above, and that nothing
+//! is left on the card afterwards.
+
+mod bad_input;
+mod calls;
+mod dma_buf;
+#[cfg(feature = "cpu")]
+mod emulated_cores;
+#[cfg(feature = "cpu")]
+mod graph;
+mod losses;
+#[cfg(feature = "kmd")]
+mod opening;
+mod refusals;
+mod rig;
+mod rollback;
+mod silicon;
+mod waits;

@@ -1,0 +1,75 @@
+//! Exec objects that cannot be made leave nothing behind.
+
+use qaic_emu::EmuOptions;
+use qaic_kmd::abi::request;
+use qaic_runtime::{CardError, ErrorDetail};
+
+use super::rig::{CardProgramSpec, Rig, run};
+
+/// The error of making an exec under a plan; afterwards one can be made.
+#[track_caller]
+fn refused(plan: &str) -> String {
+    let rig = Rig::new();
+    let activation = rig.activation();
+    let before = rig.card.resource_usage();
+    rig.plan(plan);
+    let error = activation.create_exec().unwrap_err();
+    rig.plan("");
+    assert_eq!(rig.card.resource_usage(), before);
+    let mut exec = activation.create_exec().unwrap();
+    run(&mut *exec, 1).unwrap();
+    drop((exec, activation));
+    rig.finish();
+    error.code().to_owned()
+}
+
+#[test]
+fn load_without_memory_at_any_step_frees_all() {
+    for call in ["create_bo", "attach", "mmap_bo", "mmap"] {
+        for number in [1, 2] {
+            assert_eq!(refused(&format!("{call}@{number}=ENOMEM")), "device.memory", "{call} {number}");
+        }
+    }
+}
+
+#[test]
+fn load_with_another_error_reports_it_unchanged() {
+    assert_eq!(refused("attach@2=ENOSPC"), "device.driver");
+    assert_eq!(refused("create_bo@2=EINVAL"), "device.driver");
+    assert_eq!(refused("mmap@1=EFAULT"), "device.driver");
+}
+
+#[test]
+fn slice_in_more_pieces_than_the_ring_is_refused() {
+    let mut spec = CardProgramSpec::default();
+    for (buffer, request) in spec.network.dma_buffers.iter_mut().zip(&mut spec.metadata.dma_requests) {
+        (buffer.size, request.size) = (600 * 4096, 600 * 4096);
+    }
+    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &spec);
+    let activation = rig.activation();
+    let error = activation.create_exec().unwrap_err();
+    assert_eq!(error.code(), "device.driver");
+    drop(activation);
+    rig.finish();
+}
+
+#[test]
+fn inference_larger_than_the_ring_fails() {
+    let mut spec = CardProgramSpec::default();
+    for (buffer, request) in spec.network.dma_buffers.iter_mut().zip(&mut spec.metadata.dma_requests) {
+        (buffer.size, request.size) = (300 * 4096, 300 * 4096);
+    }
+    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &spec);
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    // Two buffers of 300 pieces each attach, and together they are more than a ring: no pause finds room for them.
+    let began = rig.now();
+    let error = exec.execute().unwrap_err();
+    assert!(
+        matches!(error.detail(), ErrorDetail::Card(CardError::RingFull { attempts: 1, elements: 600, .. })),
+        "{error}"
+    );
+    assert_eq!((rig.now(), rig.card.calls(request::EXECUTE_BO)), (began, 1));
+    drop((exec, activation));
+    rig.finish();
+}

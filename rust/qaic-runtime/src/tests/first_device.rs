@@ -1,0 +1,54 @@
+//! Programs, sets and memory on the first device of a `noop` context.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use qaic_mem::{SharedMemory, Storage};
+use qaic_runtime::device::noop::Control;
+use qaic_runtime::device::{DeviceId, Placement};
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::process::{Deadline, WaitScope};
+use qaic_runtime::{Context, Image, ProgramOptions, RuntimeError};
+
+/// A recorded program with an input of 768 bytes.
+pub(super) fn recorded() -> Arc<Image> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
+    Image::open(&path, true).unwrap()
+}
+
+pub(super) fn control(context: &Context) -> Arc<Control> {
+    Arc::clone(context.noop_control(DeviceId(0)).unwrap())
+}
+
+/// Creates a set with the options that nearly all tests use.
+pub(super) fn set(
+    context: &Arc<Context>,
+    image: &Arc<Image>,
+    size: u32,
+    activations: u32,
+) -> Arc<InferenceSet> {
+    try_set(context, image, size, activations, ProgramOptions::default()).unwrap()
+}
+
+pub(super) fn try_set(
+    context: &Arc<Context>,
+    image: &Arc<Image>,
+    size: u32,
+    activations: u32,
+    options: ProgramOptions,
+) -> Result<Arc<InferenceSet>, RuntimeError> {
+    InferenceSet::new(context, image, &Placement::one(DeviceId(0)), size, activations, options)
+}
+
+/// Waits until the device executes `count` inferences.
+pub(super) fn await_executing(control: &Control, count: u32) {
+    let deadline = Deadline::after(Duration::from_mins(1));
+    assert!(control.wait_executing(count, &mut WaitScope::until(deadline)).unwrap());
+}
+
+/// Memory that the caller may access between inferences.
+pub(super) fn shared(storage: Storage) -> Arc<SharedMemory> {
+    // SAFETY: one thread at a time uses the memory.
+    unsafe { SharedMemory::of_storage(storage) }
+}

@@ -1,0 +1,668 @@
+//! Inferences that are on the device while the host prepares others: on the `noop` device, which queues them as a card does
+//! and fails an inference whose buffers were written to meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::echo::{ELEMENTS, image, noop, planned, retaining};
+use crate::oracle::{Array, f32_bytes};
+use crate::tests::first_device::{await_executing, control, try_set};
+use proptest::prelude::*;
+use qaic_qpc::ElementType;
+use qaic_runtime::binding::{InputBinding, OutputBinding};
+use qaic_runtime::device::RegistryOptions;
+use qaic_runtime::device::noop::Control;
+use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
+use qaic_runtime::process::{Deadline, WaitScope, clock};
+use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
+use qaic_runtime::request::ExecObj;
+use qaic_runtime::{Context, Detached, Image, ProgramOptions, WaitLimits};
+use qaic_sync::EventCount;
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_mins(1);
+
+/// A set on a device of its own, with memory for each of its exec objects.
+struct Bench {
+    context: Arc<Context>,
+    control: Arc<Control>,
+    // Dropped before the memory.
+    set: Option<Arc<InferenceSet>>,
+    inputs: Vec<Array>,
+    outputs: Vec<Array>,
+}
+
+impl Bench {
+    fn new(set_size: u32, threads: u32) -> Self {
+        Self::with(&image(ElementType::Float32), set_size, 1, threads, WaitLimits::default())
+    }
+
+    fn with(image: &Arc<Image>, set_size: u32, activations: u32, threads: u32, wait: WaitLimits) -> Self {
+        let context = noop(RegistryOptions::default());
+        let control = control(&context);
+        control.queue();
+        let options = ProgramOptions { threads_per_queue: threads, wait, ..ProgramOptions::default() };
+        let set = try_set(&context, image, set_size, activations, options).unwrap();
+        let count = set.handle_count();
+        let zeros = || (0..count).map(|_| Array::of(&[0; 4 * ELEMENTS as usize])).collect();
+        Self { context, control, set: Some(set), inputs: zeros(), outputs: zeros() }
+    }
+
+    fn set(&self) -> &Arc<InferenceSet> {
+        self.set.as_ref().unwrap()
+    }
+
+    fn exec(&self, handle: HandleId) -> &Arc<ExecObj> {
+        self.set().exec_obj(handle).unwrap()
+    }
+
+    /// Binds a handle to its own memory; the input says which inference it is.
+    fn bind(&mut self, handle: HandleId, value: u16) {
+        let number = handle.0 as usize;
+        self.inputs[number].write(&f32_bytes(&vec![f32::from(value); ELEMENTS as usize]));
+        self.outputs[number].write(&[0xcc; 4 * ELEMENTS as usize]);
+        let (input, output) = (self.inputs[number].memory(), self.outputs[number].memory_mut());
+        self.set
+            .as_ref()
+            .unwrap()
+            .exec_obj(handle)
+            .unwrap()
+            .bind(|bindings| {
+                bindings.inputs[0] = InputBinding::Memory(input);
+                bindings.outputs[0] = OutputBinding::Memory(output);
+            })
+            .unwrap();
+    }
+
+    fn holds(&self, handle: HandleId, value: u16) -> bool {
+        self.outputs[handle.0 as usize].bytes() == f32_bytes(&vec![f32::from(value); ELEMENTS as usize])
+    }
+
+    /// Takes all handles, and submits each under its own number.
+    fn submit_all(&mut self) -> Vec<HandleId> {
+        let handles = self.take_all();
+        for &handle in &handles {
+            self.set().submit(handle, handle.0.into(), Detached::assume()).unwrap();
+            self.set().watch_device();
+        }
+        handles
+    }
+
+    /// The same for inferences that a caller is going to wait for.
+    fn submit_all_lazily(&mut self) -> Vec<HandleId> {
+        let handles = self.take_all();
+        for &handle in &handles {
+            self.set().submit(handle, handle.0.into(), Detached::assume()).unwrap();
+        }
+        handles
+    }
+
+    /// Takes and binds all handles.
+    fn take_all(&mut self) -> Vec<HandleId> {
+        let handles: Vec<_> = std::iter::from_fn(|| self.set().try_acquire()).collect();
+        for &handle in &handles {
+            self.bind(handle, handle.0.try_into().unwrap());
+        }
+        handles
+    }
+
+    /// Waits until `count` inferences are on the device.
+    fn on_device(&self, count: u32) {
+        await_executing(&self.control, count);
+    }
+
+    /// Runs a few inferences, after which it is known that they are short.
+    fn warm_up(&mut self) {
+        let handle = self.set().try_acquire().unwrap();
+        self.bind(handle, 1);
+        for _ in 0..64 {
+            self.exec(handle).run(&mut WaitScope::default()).unwrap();
+        }
+        self.set().put_completed(handle).unwrap();
+    }
+
+    fn code(&self, handle: HandleId) -> &'static str {
+        self.exec(handle).outcome().map_or_else(|error| error.code(), |()| "")
+    }
+
+    fn free_cores(&self) -> u32 {
+        self.context.devices[0].resources().nsp_free
+    }
+}
+
+#[test]
+fn as_many_are_in_flight_as_there_are_exec_objects() {
+    for threads in 1..=4 {
+        let mut bench = Bench::new(64, threads);
+        bench.control.hold().unwrap();
+        let handles = bench.submit_all();
+        assert_eq!(handles.len(), 64);
+        bench.on_device(64);
+        assert!(
+            handles.iter().all(|&handle| bench.exec(handle).is_running() && !bench.exec(handle).revoke())
+        );
+        bench.control.release().unwrap();
+        bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+        for &handle in &handles {
+            assert_eq!(bench.code(handle), "");
+            assert!(bench.holds(handle, handle.0.try_into().unwrap()));
+        }
+        assert_eq!((bench.control.executing().unwrap(), bench.control.most_executing().unwrap()), (0, 64));
+    }
+}
+
+#[test]
+fn a_thread_leaves_no_more_to_the_device_than_it_can_watch() {
+    let mut bench = Bench::new(100, 1);
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(64);
+    for handle in &handles[..36] {
+        bench.control.let_through(1).unwrap();
+        let id = bench
+            .set()
+            .id_of(bench.set().get_completed(&mut WaitScope::until(Deadline::after(LONG))).unwrap());
+        assert_eq!(id, u64::from(handle.0));
+        bench.on_device(64);
+    }
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    assert_eq!(bench.control.most_executing().unwrap(), 64);
+    assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
+}
+
+#[test]
+fn inferences_end_in_the_order_in_which_they_were_submitted() {
+    let mut bench = Bench::new(8, 1);
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(8);
+    for handle in handles {
+        bench.control.let_through(1).unwrap();
+        assert_eq!(bench.set().get_completed(&mut WaitScope::until(Deadline::after(LONG))).unwrap(), handle);
+    }
+}
+
+#[test]
+fn activations_share_the_threads_and_the_device() {
+    let mut bench = Bench::with(&image(ElementType::Float32), 16, 4, 1, WaitLimits::default());
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(64);
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
+    assert_eq!(bench.set().programs.iter().map(|program| program.completed()).sum::<u64>(), 64);
+}
+
+#[test]
+fn one_that_fails_in_the_middle_fails_alone() {
+    let mut bench = Bench::new(16, 2);
+    bench.control.plan("execute@5=fail; execute@9=slow:5ms").unwrap();
+    let handles = bench.submit_all();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    let failed: Vec<_> = handles.iter().filter(|&&handle| bench.code(handle) == "inference.failed").collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(bench.set().check_completed().unwrap_err().code(), "inference.failed");
+    // One that was put back is not asked any more.
+    bench.set().put_completed(*failed[0]).unwrap();
+    bench.set().check_completed().unwrap();
+    let good = |&&handle: &&HandleId| bench.holds(handle, handle.0.try_into().unwrap());
+    assert_eq!(handles.iter().filter(good).count(), 15);
+}
+
+#[test]
+fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
+    for threads in [1, 3] {
+        for victim in [0, 7, 15] {
+            let mut bench = Bench::new(16, threads);
+            bench.control.hold().unwrap();
+            let handles = bench.submit_all();
+            bench.on_device(16);
+            let cancelled = handles[victim];
+            bench.set().cancel(cancelled).unwrap();
+            // The others are held, and a thread may wait for the oldest of them: none of that is in the way.
+            let id = cancelled.0.into();
+            assert_eq!(
+                bench.set().get_completed_id(id, &mut WaitScope::until(Deadline::after(LONG))).unwrap(),
+                cancelled
+            );
+            assert_eq!(bench.code(cancelled), "inference.cancelled");
+            assert!(handles.iter().all(|&handle| handle == cancelled || bench.exec(handle).is_in_flight()));
+            // The device still has its buffers, and would notice if they were written to.
+            bench.bind(cancelled, 100);
+            bench.set().submit(cancelled, 100, Detached::assume()).unwrap();
+            bench.set().watch_device();
+            bench.control.release().unwrap();
+            bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+            assert!(bench.holds(cancelled, 100));
+            for &handle in &handles {
+                assert_eq!(bench.code(handle), "");
+                assert!(handle == cancelled || bench.holds(handle, handle.0.try_into().unwrap()));
+            }
+            assert_eq!(bench.control.executing().unwrap(), 0);
+        }
+    }
+}
+
+#[test]
+fn dropping_a_set_ends_what_is_on_the_device_and_frees_the_cores() {
+    let mut bench = Bench::new(64, 2);
+    bench.control.hold().unwrap();
+    bench.submit_all();
+    bench.on_device(64);
+    assert!(bench.free_cores() < 16);
+    bench.set = None;
+    assert_eq!((bench.free_cores(), bench.control.executing().unwrap()), (16, 0));
+}
+
+#[test]
+fn stuck_inference_times_out_and_the_others_end() {
+    let wait = WaitLimits { try_ms: 20, retries: 1, ..WaitLimits::default() };
+    let mut bench = Bench::with(&image(ElementType::Float32), 8, 1, 1, wait);
+    bench.control.plan("execute@3=stuck").unwrap();
+    let handles = bench.submit_all();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    // Those behind it had ended; only no worker was free to collect them.
+    let codes: Vec<_> = handles.iter().map(|&handle| bench.code(handle)).collect();
+    assert_eq!(codes.iter().filter(|&&code| code == "device.timeout").count(), 1, "{codes:?}");
+    assert_eq!(codes.iter().filter(|code| code.is_empty()).count(), 7, "{codes:?}");
+    for handle in handles {
+        assert_eq!(bench.set().get_completed_id(handle.0.into(), &mut WaitScope::default()).unwrap(), handle);
+        bench.bind(handle, 9);
+        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
+        assert!(bench.holds(handle, 9));
+    }
+}
+
+#[test]
+fn a_lost_device_ends_all_that_is_on_it() {
+    let mut bench = Bench::new(32, 2);
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(32);
+    bench.control.lose().unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    assert!(handles.iter().all(|&handle| bench.code(handle) == "device.lost"));
+    assert_eq!(bench.control.executing().unwrap(), 0);
+}
+
+#[test]
+fn a_caller_runs_beside_what_is_on_the_device() {
+    let mut bench = Bench::new(9, 1);
+    bench.warm_up();
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    let (&own, others) = handles.split_last().unwrap();
+    bench.on_device(9);
+    bench.set().cancel(own).unwrap();
+    assert_eq!(bench.exec(own).wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
+    assert_eq!(bench.set().get_completed_id(own.0.into(), &mut WaitScope::default()).unwrap(), own);
+    bench.bind(own, 77);
+    let exec = Arc::clone(bench.exec(own));
+    thread::scope(|scope| {
+        // It first gets its buffers back, which the device lets go of after the eight before.
+        let runner = scope.spawn(|| exec.run(&mut WaitScope::default()));
+        bench.control.let_through(9).unwrap();
+        bench.on_device(1);
+        assert!(!runner.is_finished());
+        bench.control.release().unwrap();
+        runner.join().unwrap().unwrap();
+    });
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    assert!(bench.holds(own, 77));
+    assert!(others.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
+}
+
+#[test]
+fn a_run_on_the_caller_s_thread_answers_signals_and_deadlines() {
+    let mut bench = Bench::new(1, 1);
+    bench.warm_up();
+    let handle = bench.set().try_acquire().unwrap();
+    for round in 0..2 {
+        bench.control.hold().unwrap();
+        bench.bind(handle, 5);
+        let exec = bench.exec(handle);
+        let ended = if round == 0 {
+            exec.run(&mut WaitScope::default().checked_by(&mut || true))
+        } else {
+            exec.run(&mut WaitScope::until(Deadline::after(Duration::from_millis(1))))
+        };
+        assert_eq!(ended.unwrap_err().code(), ["call.interrupted", "device.timeout"][round]);
+        assert!(!exec.is_in_flight());
+        assert_eq!(exec.outcome().unwrap_err().code(), ["inference.cancelled", "device.timeout"][round]);
+        bench.control.release().unwrap();
+        bench.bind(handle, 6);
+        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
+        assert!(bench.holds(handle, 6));
+    }
+}
+
+#[test]
+fn an_interrupted_wait_leaves_the_inference_to_the_device() {
+    let mut bench = Bench::new(2, 1);
+    bench.warm_up();
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(2);
+    for handle in &handles {
+        assert_eq!(
+            bench.exec(*handle).wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+            "call.interrupted"
+        );
+        let soon = Deadline::after(Duration::from_millis(1));
+        assert_eq!(
+            bench.exec(*handle).wait(&mut WaitScope::until(soon)).unwrap_err().code(),
+            "device.timeout"
+        );
+        assert_eq!(
+            bench.set().get_completed(&mut WaitScope::until(soon)).unwrap_err().code(),
+            "device.timeout"
+        );
+        assert_eq!(
+            bench
+                .set()
+                .wait_for_completion(&mut WaitScope::default().checked_by(&mut || true))
+                .unwrap_err()
+                .code(),
+            "call.interrupted"
+        );
+        assert!(bench.exec(*handle).is_in_flight());
+    }
+    bench.control.release().unwrap();
+    for handle in handles {
+        bench.exec(handle).wait(&mut WaitScope::default()).unwrap();
+        assert!(bench.holds(handle, handle.0.try_into().unwrap()));
+    }
+}
+
+#[test]
+fn a_wait_for_a_program_with_state_answers_signals() {
+    let mut bench = Bench::with(&retaining(), 1, 1, 1, WaitLimits::default());
+    bench.warm_up();
+    bench.control.hold().unwrap();
+    let handle = bench.set().try_acquire().unwrap();
+    bench.bind(handle, 5);
+    bench.set().submit(handle, 0, Detached::assume()).unwrap();
+    // Its inferences are short, and a caller that ran this one could not answer a signal.
+    assert_eq!(
+        bench.exec(handle).wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+        "call.interrupted"
+    );
+    bench.control.release().unwrap();
+    bench.exec(handle).wait(&mut WaitScope::default()).unwrap();
+    assert!(bench.holds(handle, 5));
+}
+
+#[test]
+fn stages_are_those_of_the_device() {
+    let mut bench = Bench::new(8, 2);
+    let profiler = Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never);
+    profiler.add(&bench.set().programs[0].subscriptions).unwrap();
+    profiler.start().unwrap();
+    bench.control.hold().unwrap();
+    bench.submit_all();
+    bench.on_device(8);
+    let released_ns = clock::now_ns();
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    let samples = profiler.drain().unwrap().samples;
+    assert_eq!(samples.len(), 8);
+    for sample in samples {
+        let host = sample.host;
+        let order = [
+            host.enqueued_ns,
+            host.begun_ns,
+            host.inputs_ready_ns,
+            released_ns,
+            host.executed_ns,
+            host.outputs_ready_ns,
+            host.completed_ns,
+        ];
+        assert!(order.is_sorted(), "{order:?}");
+    }
+}
+
+#[test]
+fn inference_on_the_caller_s_thread_begins_when_it_comes() {
+    let mut bench = Bench::new(1, 1);
+    let profiler = Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never);
+    profiler.add(&bench.set().programs[0].subscriptions).unwrap();
+    profiler.start().unwrap();
+    let handle = bench.set().try_acquire().unwrap();
+    bench.bind(handle, 1);
+    for _ in 0..8 {
+        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
+    }
+    let samples = profiler.drain().unwrap().samples;
+    assert_eq!(samples.len(), 8);
+    for host in samples.iter().map(|sample| &sample.host) {
+        assert_eq!(host.begun_ns, host.enqueued_ns);
+        assert!(host.begun_ns != 0 && host.begun_ns <= host.inputs_ready_ns);
+    }
+}
+
+#[test]
+fn sums_of_buffers_hold_while_they_are_in_flight() {
+    let plan = r#"{"version": 1, "target": "cpu", "io_crc": 0, "initializers": [],
+        "inputs": [{"name": "x", "dtype": "float32", "dims": [1, 64]}],
+        "outputs": [{"name": "y", "dtype": "float32", "dims": [1, 64]}]}"#;
+    let mut bench = Bench::with(&planned(plan), 4, 1, 1, WaitLimits::default());
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(4);
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    for handle in &handles {
+        assert_eq!(bench.code(*handle), "");
+        let crcs = bench.exec(*handle).io_crcs().unwrap();
+        assert_eq!(crcs.inputs, crcs.outputs);
+    }
+    // Written to between the end and the collection.
+    bench.set().get_completed_id(0, &mut WaitScope::default()).unwrap();
+    bench.set().submit(HandleId(0), 0, Detached::assume()).unwrap();
+    bench.set().watch_device();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    let mut bytes = bench.outputs[0].bytes();
+    bytes[3] ^= 1;
+    bench.outputs[0].write(&bytes);
+    assert_eq!(bench.code(HandleId(0)), "inference.io_crc");
+}
+
+/// One that waits in the queue has not begun: its inputs are summed again when the device gets it.
+#[test]
+fn input_that_is_written_to_before_its_inference_begins_is_found() {
+    let plan =
+        r#"{"version": 1, "target": "cpu", "io_crc": 0, "initializers": [], "inputs": [], "outputs": []}"#;
+    let mut bench = Bench::with(&planned(plan), 65, 1, 1, WaitLimits::default());
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(64);
+    let input = &mut bench.inputs[handles[64].0 as usize];
+    let mut bytes = input.bytes();
+    bytes[3] ^= 1;
+    input.write(&bytes);
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    let codes: Vec<_> = handles.iter().map(|handle| bench.code(*handle)).collect();
+    assert_eq!(codes[64], "inference.io_crc");
+    assert!(codes[..64].iter().all(|code| code.is_empty()), "{codes:?}");
+}
+
+/// Next step of a schedule; numbers choose among the possible ones.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { watched: bool },
+    Cancel(usize),
+    LetThrough(u64),
+    Collect,
+    Wait(usize),
+    Hold,
+    Release,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => any::<bool>().prop_map(|watched| Step::Submit { watched }),
+        2 => any::<usize>().prop_map(Step::Cancel),
+        2 => (1_u64..4).prop_map(Step::LetThrough),
+        2 => Just(Step::Collect),
+        1 => any::<usize>().prop_map(Step::Wait),
+        1 => Just(Step::Hold),
+        1 => Just(Step::Release),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Every inference ends once, with its own result or for a reason that there is.
+    #[test]
+    fn any_schedule_ends_every_inference_as_it_should(
+        steps in prop::collection::vec(step(), 1..80),
+        (threads, set_size, activations) in (1_u32..5, 1_u32..9, 1_u32..3),
+        failing in 1_u64..40,
+    ) {
+        let image = image(ElementType::Float32);
+        let mut bench = Bench::with(&image, set_size, activations, threads, WaitLimits::default());
+        bench.control.plan(&format!("execute@{failing}=fail")).unwrap();
+        // Of each inference that was submitted: its handle, and whether it was cancelled.
+        let mut flying: Vec<(HandleId, u16, bool)> = Vec::new();
+        let mut failures = 0;
+        let mut begun = 0_u16;
+        let mut end = |bench: &Bench, (handle, value, was_cancelled): (HandleId, u16, bool)| {
+            match bench.code(handle) {
+                "" => prop_assert!(bench.holds(handle, value)),
+                "inference.cancelled" => prop_assert!(was_cancelled),
+                "inference.failed" => failures += 1,
+                other => prop_assert!(false, "{other}"),
+            }
+            bench.set().put_completed(handle).unwrap();
+            Ok(())
+        };
+        let soon = || Deadline::after(Duration::from_millis(1));
+        for step in steps {
+            match step {
+                Step::Submit { watched } => {
+                    let Some(handle) = bench.set().try_acquire() else { continue };
+                    begun += 1;
+                    bench.bind(handle, begun);
+                    bench.set().submit(handle, begun.into(), Detached::assume()).unwrap();
+                    if watched {
+                        bench.set().watch_device();
+                    }
+                    flying.push((handle, begun, false));
+                }
+                Step::Cancel(which) => {
+                    let count = flying.len().max(1);
+                    if let Some(one) = flying.get_mut(which % count) {
+                        bench.set().cancel(one.0).unwrap();
+                        one.2 = true;
+                    }
+                }
+                Step::LetThrough(count) => bench.control.let_through(count).unwrap(),
+                Step::Collect => {
+                    let Ok(handle) = bench.set().get_completed(&mut WaitScope::until(soon())) else { continue };
+                    let at = flying.iter().position(|one| one.0 == handle);
+                    prop_assert!(at.is_some(), "an inference ended twice");
+                    end(&bench, flying.remove(at.unwrap()))?;
+                }
+                Step::Wait(which) => {
+                    let Some(one) = flying.get(which % flying.len().max(1)) else { continue };
+                    let code = bench.exec(one.0).wait(&mut WaitScope::until(soon())).map_or_else(|e| e.code(), |()| "");
+                    prop_assert!(["", "device.timeout", "inference.failed", "inference.cancelled"].contains(&code));
+                }
+                Step::Hold => bench.control.hold().unwrap(),
+                Step::Release => bench.control.release().unwrap(),
+            }
+        }
+        bench.control.release().unwrap();
+        for one in std::mem::take(&mut flying) {
+            let found = bench.set().get_completed_id(one.1.into(), &mut WaitScope::until(Deadline::after(LONG)));
+            prop_assert_eq!(found.unwrap(), one.0);
+            end(&bench, one)?;
+        }
+        prop_assert!(failures <= 1);
+        bench.set = None;
+        prop_assert_eq!((bench.free_cores(), bench.control.executing().unwrap()), (16, 0));
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct CompletionSender(pub(crate) mpsc::Sender<HandleId>);
+
+impl Completion for CompletionSender {
+    fn completed(&self, handle: HandleId) {
+        self.0.send(handle).unwrap();
+    }
+}
+
+/// Callers run their own inferences while workers sleep. The next inference without a waiting caller starts at once.
+#[test]
+fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
+    for threads in [1, 4] {
+        let mut bench = Bench::new(8, threads);
+        bench.warm_up();
+        let (sender, receiver) = mpsc::channel();
+        let mut soonest = LONG;
+        for _ in 0..10 {
+            let busy_until = Instant::now() + Duration::from_millis(5);
+            while Instant::now() < busy_until {
+                for _ in bench.submit_all_lazily() {
+                    let handle = bench.set().get_completed(&mut WaitScope::default()).unwrap();
+                    bench.set().put_completed(handle).unwrap();
+                }
+            }
+            let handle = bench.set().try_acquire().unwrap();
+            bench.bind(handle, 9);
+            let began = Instant::now();
+            bench
+                .set()
+                .submit_with(handle, Arc::new(CompletionSender(sender.clone())), Detached::assume())
+                .unwrap();
+            assert_eq!(receiver.recv_timeout(LONG).unwrap(), handle);
+            soonest = soonest.min(began.elapsed());
+            assert!(bench.holds(handle, 9));
+            bench.set().put_completed(handle).unwrap();
+        }
+        assert!(soonest < Duration::from_millis(500), "{soonest:?}");
+    }
+}
+
+/// A caller that sleeps for something else was to take what is on the device; a worker does so in its place.
+#[test]
+fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
+    let mut bench = Bench::new(1, 1);
+    bench.warm_up();
+    let handle = bench.set().try_acquire().unwrap();
+    let (woken, looks, is_over) = (EventCount::new(), AtomicU32::new(0), AtomicBool::new(false));
+    let set = Arc::clone(bench.set());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut scope = WaitScope::until(Deadline::after(LONG));
+            set.wait_for(&woken, "the end of a test", Help::Nothing, &mut scope, || {
+                looks.fetch_add(1, Ordering::AcqRel);
+                is_over.load(Ordering::Acquire).then_some(Ok(()))
+            })
+        });
+        // The second look is from where it sleeps.
+        while looks.load(Ordering::Acquire) < 2 {
+            thread::yield_now();
+        }
+        let began = Instant::now();
+        for id in 0..100 {
+            bench.bind(handle, 3);
+            set.submit(handle, id, Detached::assume()).unwrap();
+            // Looks, and waits for nothing.
+            while set.try_get_completed_id(id).is_none() && began.elapsed() < LONG {
+                thread::yield_now();
+            }
+            assert!(bench.holds(handle, 3), "inference {id} was left to the device");
+        }
+        is_over.store(true, Ordering::Release);
+        woken.notify_all();
+    });
+}

@@ -1,0 +1,10 @@
+//! Programs, inference sets and profilers as a whole, on devices without hardware.
+
+#[cfg(feature = "emu")]
+mod card;
+#[allow(unsafe_code)] // callers share memory
+mod first_device;
+#[allow(unsafe_code)] // the callers access memory while it is bound
+mod inference_set;
+mod noop;
+mod profiling;
