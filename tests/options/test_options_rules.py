@@ -86,6 +86,11 @@ BROKEN = [
     ("state", {"split_retained_state_io": 1}, {"split_retained_state_io": 1, "retained_state": 1}),
     ("crc_sections", {"io_crc_stride": 8}, {"io_crc_stride": 8, "io_crc": 1}),
     (
+        "whole_caches",
+        {"whole_caches": 1},
+        {"whole_caches": 1, "retained_state": 1},
+    ),
+    (
         "exclude_without_mxfp6",
         {"exclude_mxfp6_matmul": "a b"},
         {"exclude_mxfp6_matmul": "a b", "mxfp6_matmul": 1},

@@ -350,6 +350,7 @@ RULES: tuple[Rule, ...] = (
     _graph_names,
     _bfloat16,
     needs("state", ("mxint8_kv_cache", "split_retained_state_io"), ("retained_state",), Severity.ERROR),
+    needs("whole_caches", ("whole_caches",), ("retained_state",)),
     needs("crc_sections", ("io_crc_stride",), ("io_crc",), Severity.ERROR),
     needs("exclude_without_mxfp6", ("exclude_mxfp6_matmul",), ("mxfp6_matmul",)),
     needs("depth_first", ("aic_depth_first_mem",), ("aic_enable_depth_first",)),
