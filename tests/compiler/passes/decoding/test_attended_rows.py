@@ -15,6 +15,7 @@ from qaic.compiler.passes.decoding.attended_rows import OPERATOR
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize, unguarded
 from qaic.options import resolve
 from session_models import save
+from single_pass import before, skipped
 from state_row_models import writer
 
 SIZES = decoder_model.Sizes(layers=2, heads=4, groups=2, width=4, context=128)
@@ -76,6 +77,15 @@ def test_state_that_is_no_cache_has_no_copy(tmp_path):
     qpc = qaic.Qpc(qaic.compile(save(tmp_path, writer()), retained_state=True))
     assert "own_operators" not in qpc.plan
     assert "skips_outside" not in qpc.plan["state_rows"]["updates"][0]
+
+
+def test_the_reason_for_a_scatter_that_stays_is_reported():
+    name = "copy-attended-rows"
+    other = node("ScatterND", ["past", "places", "rows"], ["other"], name="other")
+    model = writer(other, outputs=[info("other", [2, 5, 3], TensorProto.FLOAT)])
+    (line,) = skipped(name, *before(name, model, retained_state=True))
+    assert line.startswith(f"{name} left 1 node (first 'other'): ")
+    assert line.endswith(": the scatter does not write float rows into the attended slots of a cache")
 
 
 def scattering(domain):

@@ -46,7 +46,7 @@ def test_layers_of_a_decoder_compute_no_sizes(tmp_path, is_half):
     assert [node for node in whole.node if node.op_type == "ConstantOfShape"]
 
 
-def folded(nodes, inputs, outputs, symbols):
+def folded(nodes, inputs, outputs, symbols, skip=lambda _reason, _node: None):
     """Fold a graph whose inputs have symbols; `symbols` has the sizes of each set of shapes."""
     graph = helper.make_graph(nodes, "net", inputs, outputs)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -54,7 +54,7 @@ def folded(nodes, inputs, outputs, symbols):
     model = Model(proto, {}, symbol_sizes=symbols, requested=requested)
     folder = _Folder(model)
     assert folder.learn()
-    folder.fold()
+    folder.fold(skip)
     return model.proto.graph
 
 
@@ -99,6 +99,13 @@ def test_a_shape_is_a_constant_only_where_it_says_the_same(order, sets):
     expected = {tuple([(a, b, 6)[axis] for axis in order]) for a, b in sets}
     if len(expected) == 1:
         assert shape is not None
+
+
+def test_the_reason_for_a_shape_that_stays_is_reported():
+    reasons = []
+    sets = [{"a": 1, "b": 2}, {"a": 2, "b": 3}]
+    folded(*computed_shape([1, 0]), sets, lambda reason, node: reasons.append((reason, node.output[0])))
+    assert reasons == [("several sizes are unknown, or differ between sets of shapes", "y")]
 
 
 @pytest.mark.parametrize("is_other", [False, True])

@@ -8,6 +8,7 @@ from onnx import TensorProto
 import qaic
 from compiler_oracle import info, model_of, node
 from session_models import save
+from single_pass import before, skipped
 from state_row_models import STATE, writer
 
 
@@ -81,3 +82,10 @@ def test_whole_caches_are_asked_for(tmp_path):
 )
 def test_state_whose_next_value_is_read_is_computed_whole(tmp_path, more, outputs):
     assert planned(tmp_path, writer(*more, outputs=outputs)) is None
+
+
+def test_the_reason_for_state_that_is_moved_whole_is_reported():
+    model = writer(node("Neg", ["past_RetainedState"], ["other"]), outputs=[info("other", STATE)])
+    name = "take-out-state-rows"
+    (line,) = skipped(name, *before(name, model, retained_state=True))
+    assert line.endswith(": state is moved whole: no scatter of rows makes it for it alone")

@@ -13,7 +13,7 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, consumers
@@ -42,11 +42,11 @@ class _Copies:
 
 
 @compiler_pass(lambda context: context.moves_parts_of_state)
-def copy_attended_rows_pass(model: Model, _: Context) -> bool:
+def copy_attended_rows_pass(model: Model, context: Context) -> bool:
     """Copy the attended rows of caches with one operator."""
     if model.state_rows is None:
         return False
-    found = _Finder(model).find()
+    found = _Finder(model).find(context.skip)
     if not found:
         return False
     graph = model.proto.graph
@@ -122,9 +122,16 @@ class _Finder:
             {value.name: value for value in form.graph.value_info} for form in model.specialized
         ]
 
-    def find(self) -> list[_Copies]:
-        found = (self._copies(node) for node in self.graph.node if standard(node, "ScatterND"))
-        return [copies for copies in found if copies is not None]
+    def find(self, skip: Skip) -> list[_Copies]:
+        found = []
+        for node in self.graph.node:
+            if standard(node, "ScatterND"):
+                copies = self._copies(node)
+                if copies is None:
+                    skip("the scatter does not write float rows into the attended slots of a cache", node)
+                else:
+                    found.append(copies)
+        return found
 
     def _copies(self, scatter: onnx.NodeProto) -> _Copies | None:
         part = self.of.makers.get(scatter.input[0])

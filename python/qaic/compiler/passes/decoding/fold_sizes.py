@@ -15,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qaic.compiler.frontend.specialization import copies
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.graph_edits import (
     drop_unneeded_nodes,
     rename_operands,
@@ -38,14 +38,14 @@ _MOST_SETS: Final = 16
 
 
 @compiler_pass(lambda context: context.moves_parts_of_state)
-def fold_sizes_pass(model: Model, _: Context) -> bool:
+def fold_sizes_pass(model: Model, context: Context) -> bool:
     """Replace sizes of decoders by constants if they are known in every specialization."""
     if model.state_rows is None or len(model.symbol_sizes) > _MOST_SETS:
         return False
     folder = _Folder(model)
     if not folder.learn():
         return False
-    folder.fold()
+    folder.fold(context.skip)
     return True
 
 
@@ -89,10 +89,12 @@ class _Folder:
             return False
         return True
 
-    def fold(self) -> None:
+    def fold(self, skip: Skip) -> None:
         for node in self.reshapes:
             shape = self._shape(node)
-            if shape is not None:
+            if shape is None:
+                skip("several sizes are unknown, or differ between sets of shapes", node)
+            else:
                 replace_input_with(node, 1, self._constant(shape))
         self._fold_fills()
         nodes = self._without_casts()

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.frontend.specialization import copies
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_edits import (
     add_output,
@@ -75,7 +75,7 @@ class _States:
         self.makers = producers(self.graph.node)
         self.count = uses(self.graph)
 
-    def find(self) -> list[_State]:
+    def find(self, skip: Skip = lambda _reason, _node: None) -> list[_State]:
         inputs = {spec.name: spec for spec in self.model.inputs}
         found = []
         for output in self.model.outputs:
@@ -89,6 +89,10 @@ class _States:
             state = self._state(name, FLOAT if source.mxint8 else source.elem_type)
             if state is not None:
                 found.append(state)
+            elif output.name in self.makers:
+                skip(
+                    "state is moved whole: no scatter of rows makes it for it alone", self.makers[output.name]
+                )
         return found
 
     def _state(self, name: str, elem_type: int) -> _State | None:
@@ -186,9 +190,9 @@ def _select_before_casts(
 
 
 @compiler_pass(lambda context: context.moves_parts_of_state)
-def take_out_state_rows_pass(model: Model, _: Context) -> bool:
+def take_out_state_rows_pass(model: Model, context: Context) -> bool:
     """Compute only the rows of state that an inference changes."""
-    states = _States(model).find()
+    states = _States(model).find(context.skip)
     if not states:
         return False
     changed = model.copy()
@@ -200,7 +204,8 @@ def take_out_state_rows_pass(model: Model, _: Context) -> bool:
     set_outputs(graph, [value.name for value in graph.output if value.name not in removed])
     tensors = _tensors(changed, names)
     if not tensors:
-        _log.debug("state is moved whole: the sizes of its rows are not known")
+        for state in states:
+            context.skip("state is moved whole: the sizes of its rows are not known", state.scatter)
         return False
     inputs = [spec.name for spec in model.inputs]
     outputs = [spec.name for spec in model.outputs]
