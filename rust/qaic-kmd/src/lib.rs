@@ -6,7 +6,6 @@
 //! crate follows the kernel.
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)] // plain-data casts of the structures of the calls
 pub mod abi;
 pub mod calls;
 mod clock;
@@ -19,7 +18,6 @@ mod manage;
 pub mod protocol;
 mod transcript;
 pub mod uevent;
-#[allow(unsafe_code)] // plain-data casts of fields
 pub mod wire;
 
 pub use clock::{Clock, EventCounter, Listener, SystemClock, VirtualClock};

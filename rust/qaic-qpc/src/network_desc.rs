@@ -248,7 +248,6 @@ messages! {
 
     /// Statistics settings of the program.
     #[allow(missing_docs)]
-    #[allow(clippy::struct_excessive_bools)] // One per compiler option it records.
     Stats "stats" {
         /// DMA buffer that holds the statistics.
         1 => buff_num: u32,

@@ -136,7 +136,6 @@ fn peers(before: u32, after: u32) -> u64 {
     u64::from(before) << 48 | u64::from(after) << 32
 }
 
-#[allow(clippy::cast_possible_truncation)] // the upper half
 fn before(peers: u64) -> u32 {
     (peers >> 48) as u32
 }
@@ -154,7 +153,6 @@ fn first_of(chain: u64) -> Option<u32> {
     plus_one(chain >> 32)
 }
 
-#[allow(clippy::cast_possible_truncation)] // the mask leaves 16 bits
 fn number(word: u64) -> u32 {
     (word & NUMBER_MASK) as u32
 }
@@ -381,7 +379,6 @@ impl IdIndex {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::sync::atomic::AtomicBool;
     use std::thread;

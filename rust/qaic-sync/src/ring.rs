@@ -188,7 +188,6 @@ impl Ring {
     }
 
     /// Returns the state of the slot of `position`, read from the slot's word.
-    #[allow(clippy::cast_possible_truncation)] // the upper half
     fn look(&self, word: u64, position: u32) -> Look {
         let stamp = (word >> 32) as u32;
         let ahead = stamp.wrapping_sub(position);

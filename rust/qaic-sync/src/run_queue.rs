@@ -156,7 +156,6 @@ impl Drop for Turn<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::sync::Mutex;
     use std::sync::atomic::AtomicU32;

@@ -5,20 +5,15 @@
 //! "passthrough" contains a command, which the kernel copies unchanged. Some commands need a further transaction that
 //! the kernel processes: data that the card fetches, or the channel of an activation.
 
-#[allow(unsafe_code)] // plain-data casts of the structures
 pub(crate) mod card_status;
-#[allow(unsafe_code)] // plain-data casts of the structures
 pub mod command;
 pub mod message;
 pub mod parse;
-#[allow(unsafe_code)] // plain-data casts of the structures
 pub mod reply;
-#[allow(unsafe_code)] // a plain-data cast of a number
 mod status;
 mod table;
 #[cfg(test)]
 mod tests;
-#[allow(unsafe_code)] // plain-data casts of the structures
 pub mod transaction;
 
 use crate::wire::Layout;

@@ -24,7 +24,6 @@ macro_rules! statuses {
             )?)*
 
             /// Returns the name of the code; `"unknown"` for codes without a meaning.
-            #[allow(clippy::match_same_arms)] // a table
             pub fn name(self) -> &'static str {
                 match self.0 {
                     $($code => $name,)*

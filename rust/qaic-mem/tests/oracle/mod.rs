@@ -132,7 +132,6 @@ pub(crate) fn dequantize(q: i64, from: QuantType, p: QuantParams) -> f32 {
 }
 
 /// One element through `op`, as little-endian bytes.
-#[allow(clippy::cast_possible_truncation)]
 pub(crate) fn element(op: ElementOp, bytes: &[u8]) -> Vec<u8> {
     let float = || f32::from_le_bytes(bytes.try_into().unwrap());
     match op {

@@ -101,7 +101,6 @@ impl Recent {
 }
 
 #[cfg(test)]
-#[allow(clippy::float_cmp)] // halves are exact
 mod tests {
     use std::thread;
 
