@@ -36,7 +36,7 @@ def clone(message: _Message) -> _Message:
 def clone_unnamed(node: onnx.NodeProto) -> onnx.NodeProto:
     """Copy a node without its name, for which a graph has room once."""
     copy = clone(node)
-    copy.ClearField("name")
+    clear_name(copy)
     return copy
 
 
@@ -146,6 +146,11 @@ def rename_operands(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Give what a node itself reads and makes other names; graphs inside of it stay as they are."""
     _rename(node.input, names)
     _rename(node.output, names)
+
+
+def clear_name(node: onnx.NodeProto) -> None:
+    """Remove the name of a node."""
+    node.ClearField("name")
 
 
 def add_attribute(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:

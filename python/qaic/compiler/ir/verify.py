@@ -2,8 +2,6 @@
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
-from types import MappingProxyType
-from typing import Final
 
 import onnx
 from onnx import shape_inference
@@ -13,8 +11,6 @@ from qaic.compiler.ir.graph_edits import clear_descriptions, clear_type
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.value_info import Dims, agree, dims_of
-
-_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class InvalidModelError(AssertionError):
@@ -99,7 +95,7 @@ def _type_faults(model: Model) -> Iterator[str]:
     known = _Inferred(graphs[0])
     for graph, inferred in zip(all_graphs(model.proto.graph), graphs, strict=True):
         found = known if inferred is graphs[0] else _Inferred(inferred)
-        yield from found.differences("the graph", graph)
+        yield from found.differences("the graph", graph, (), {})
     facts = model.facts
     specs = [] if model.known is None else [*model.inputs, *model.outputs]
     # The border has other values under the names of the model's.
@@ -131,8 +127,8 @@ class _Inferred:
         self,
         where: str,
         graph: onnx.GraphProto,
-        left_out: Container[str] = (),
-        narrow: Mapping[str, int] = _NONE,
+        left_out: Container[str],
+        narrow: Mapping[str, int],
     ) -> Iterator[str]:
         """Compare what a graph declares; `narrow` values are float32 now."""
         for name, tensor in _declared(graph).items():

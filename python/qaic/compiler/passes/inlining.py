@@ -18,7 +18,7 @@ from qaic.compiler.frontend.value_options import inside_functions
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_edits import rename_declared, rename_operands
+from qaic.compiler.ir.graph_edits import clear_name, rename_declared, rename_operands
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, find_nodes, subgraphs
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
 from qaic.compiler.ir.model import Model
@@ -220,8 +220,9 @@ def _name_once(nodes: Iterable[onnx.NodeProto]) -> None:
     """Remove the names that other nodes of a graph have, because the engine refuses equal names."""
     taken = set[str]()
     for node in nodes:
-        if node.name in taken:
-            node.ClearField("name")
+        # A name that is empty in the file stays in the file.
+        if node.name and node.name in taken:
+            clear_name(node)
         taken.add(node.name)
         for inner in subgraphs(node):
             _name_once(inner.node)
