@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight
 from qaic.compiler.ir.context import Pass
 from qaic.compiler.ir.verify import InvalidModelError
-from qaic.compiler.pipeline import run_passes
+from qaic.compiler.pipeline import VERIFY_VARIABLE, run_passes
 from single_pass import STEPS, before
 
 INFERRED = next(at for at, step in enumerate(STEPS) if step.name == "survey-types")
@@ -163,3 +163,11 @@ def test_a_pass_that_writes_a_wrong_type_or_shape_is_found(mistake):
 
 def test_the_graph_of_the_mistakes_is_valid():
     onnx.checker.check_model(branches(), full_check=True)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_onnx_does_not_judge_models_of_users(mistake, monkeypatch):
+    monkeypatch.delenv(VERIFY_VARIABLE)
+    model, context = before("merge-equal-nodes", branches(), enable_debug=True)
+    mistake(model)
+    run_passes([Pass("change-nothing", lambda _model, _context: True)], model, context)
