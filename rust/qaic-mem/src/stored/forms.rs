@@ -216,6 +216,8 @@ pub(super) trait Tile: Copy {
     type Factors<S: Simd>: Copy;
     /// True if decoding takes few instructions, so that the processor waits for memory unless it reads several tiles.
     const IN_STREAMS: bool = false;
+    /// True if [`Self::add_scaled`] multiplies.
+    const SCALES_SUMS: bool = false;
     /// Returns a range of the units.
     fn part(self, units: Range<usize>) -> Self;
     /// Number of units of a group, a power of two.
@@ -426,6 +428,7 @@ macro_rules! mx_tile {
     ($name:ident, |$simd:ident, $block:ident| $unit:expr) => {
         impl<const TOGETHER: usize> Tile for $name<'_, TOGETHER> {
             type Factors<S: Simd> = S::V;
+            const SCALES_SUMS: bool = true;
 
             #[inline(always)]
             fn part(self, units: Range<usize>) -> Self {

@@ -23,7 +23,8 @@ const CHUNK: usize = 32;
 /// Maximum number of units for which a row of activations stays in the first-level cache while weights are read. With
 /// longer rows, cache misses stop the machine's prefetching of weights, so packed weights are prefetched on all machines.
 const LONG_ROW: usize = 96;
-/// Maximum number of activation rows for which weights are decoded in registers.
+/// Maximum number of activation rows for which weights are decoded in registers. With wide vectors, it is twice as many for
+/// formats without factors of sums, because these factors give other bits where numbers overflow.
 const FEW_ROWS: usize = 2;
 /// Approximate number of weight bytes in a block for few rows.
 const BLOCK_BYTES: usize = 1 << 16;
@@ -201,6 +202,9 @@ impl TilesTask for Block<'_> {
             (0..=FEW_ROWS, true, _) => self.streamed::<S, T, 2, STREAMS, STREAMS>(simd, tile),
             (1, false, _) => self.streamed::<S, T, 1, 1, TOGETHER>(simd, tile),
             (0..=FEW_ROWS, false, _) => self.streamed::<S, T, 2, 1, TOGETHER>(simd, tile),
+            (rows, _, COLUMNS) if S::IS_WIDE && !T::SCALES_SUMS && rows <= 2 * FEW_ROWS => {
+                self.streamed::<S, T, { 2 * FEW_ROWS }, 1, COLUMNS>(simd, tile);
+            }
             _ => {
                 for chunk in self.chunks() {
                     self.widened_tiles::<S, T, TOGETHER>(simd, &chunk, &tile);
