@@ -1,6 +1,6 @@
 """Generate tokens with a decoder whose caches stay on the device, through the low-level interface.
 
-Written as clients of the vendor's binding are: nothing here is special to this package but the compilation.
+The code uses only the vendor's binding, except for the compilation.
 
 python examples/make_model.py --decoder decoder.onnx
 python examples/decoder/decode_loop.py decoder.onnx

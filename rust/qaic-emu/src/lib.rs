@@ -12,7 +12,7 @@
 //! [`Ioctl`]: qaic_kmd::Ioctl
 #![forbid(unsafe_code)]
 
-// Unit tests and integration tests name the crate in one way.
+// Unit tests and integration tests refer to the crate by the same name.
 #[cfg(test)]
 extern crate self as qaic_emu;
 

@@ -230,7 +230,7 @@ def _name_once(nodes: Iterable[onnx.NodeProto]) -> None:
 
 @compiler_pass()
 def unique_names_pass(model: Model, context: Context) -> bool:
-    """Give every value of every graph a unique name, and no two nodes of a graph the same one."""
+    """Give every value of a graph a unique name, and remove names of nodes that repeat in it."""
     make_names_unique(model.proto.graph, model.weights)
     # Reports about operations show equal names, so `record_provenance_pass` keeps them and renames the nodes.
     if not context.measures_operations:

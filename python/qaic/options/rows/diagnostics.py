@@ -73,7 +73,7 @@ class DiagnosticOptions:
         in_container=False,
     )
     time_passes: bool = switch(
-        "Report the time of each pass of the compiler, and the reasons for nodes that its rules left.",
+        "Report the time of each compiler pass, and why its rules did not apply to some nodes.",
         Effect.DIAGNOSTIC,
         aic=AicField("time_passes", default=True, json_key="compiler_time_passes"),
         in_container=False,

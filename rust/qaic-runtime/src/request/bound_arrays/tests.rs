@@ -1,4 +1,4 @@
-//! Which memory an output is bound to.
+//! Memory to which an output is bound.
 
 use super::*;
 use crate::echo;
