@@ -117,7 +117,10 @@ fn product(
     bias: &[f32],
     rounding: Rounding,
 ) -> Vec<f32> {
-    let product = Product::new(stored, activations, bias, rounding).unwrap();
+    computed(isa, &Product::new(stored, activations, bias, rounding).unwrap())
+}
+
+fn computed(isa: Isa, product: &Product<'_>) -> Vec<f32> {
     let columns = product.columns();
     let mut result = vec![f32::from_bits(0x7fc0_1234); product.rows() * columns];
     for block in 0..product.blocks() {
@@ -194,8 +197,11 @@ proptest! {
         let mut gathered = vec![0.0; len];
         stored.gather_with(Isa::Portable, columns - 1, &mut gathered);
         for isa in Isa::available() {
-            let found = product(isa, stored, &activations, &[], rounding);
-            prop_assert_eq!(bits(&found), bits(&portable), "{:?}", isa);
+            for in_streams in [false, true] {
+                let product = Product::new(stored, &activations, &[], rounding).unwrap().with_streams(in_streams);
+                let found = computed(isa, &product);
+                prop_assert_eq!(bits(&found), bits(&portable), "{:?}, in streams: {}", isa, in_streams);
+            }
             let mut row = vec![0.0; len];
             stored.gather_with(isa, columns - 1, &mut row);
             prop_assert_eq!(bits(&row), bits(&gathered), "{:?}", isa);

@@ -14,7 +14,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::forms::{PlainTile, Several, StoredRows, Tile, TilesTask, widen};
-use super::simd::{LANES, Simd, Task, run};
+use super::simd::{LANES, Simd, Task, prefers_streams, run};
 use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
 
@@ -55,6 +55,7 @@ pub struct Product<'a> {
     bias: &'a [f32],
     rounding: Rounding,
     block_columns: usize,
+    prefers_streams: bool,
 }
 
 impl<'a> Product<'a> {
@@ -91,7 +92,16 @@ impl<'a> Product<'a> {
         } else {
             BLOCK_COLUMNS
         };
-        Ok(Self { weights, activations, rows, bias, rounding, block_columns })
+        let prefers_streams = prefers_streams();
+        Ok(Self { weights, activations, rows, bias, rounding, block_columns, prefers_streams })
+    }
+
+    /// Sets whether plain weights are read as several streams, and packed weights prefetched; the processor decides
+    /// otherwise. The sums are the same.
+    #[must_use]
+    pub const fn with_streams(mut self, prefers_streams: bool) -> Self {
+        self.prefers_streams = prefers_streams;
+        self
     }
 
     /// Number of rows of the result.
@@ -194,7 +204,7 @@ impl Task for Block<'_> {
 impl TilesTask for Block<'_> {
     #[inline(always)]
     fn run<S: Simd, T: Tile, const TOGETHER: usize>(mut self, simd: S, tile: impl Fn(usize) -> T) {
-        let in_streams = T::IN_STREAMS && S::IS_WIDE && simd.prefers_streams();
+        let in_streams = T::IN_STREAMS && S::IS_WIDE && self.product.prefers_streams;
         match (self.product.rows, in_streams, TOGETHER) {
             (1, true, COLUMNS) => self.streamed::<S, T, 1, STREAMS, { STREAMS * COLUMNS }>(simd, tile),
             (0..=FEW_ROWS, true, COLUMNS) => self.streamed::<S, T, 2, 2, { 2 * COLUMNS }>(simd, tile),
@@ -295,7 +305,7 @@ impl Block<'_> {
         let activations: [_; ROWS] = std::array::from_fn(|row| {
             &self.product.activations((first_row + row).min(rows - 1))[chunk.clone()]
         });
-        let prefetches = self.product.weights.units() > LONG_ROW || simd.prefers_streams();
+        let prefetches = self.product.weights.units() > LONG_ROW || self.product.prefers_streams;
         let sums =
             tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.end - chunk.start, prefetches);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {

@@ -51,11 +51,6 @@ pub(super) trait Simd: Copy {
     /// Sums the elements of each of four vectors. Halves are added until four numbers `x` remain, then `(x0 + x1) +
     /// (x2 + x3)`.
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
-    /// Returns true if the machine reads several streams of memory faster than one, and packed weights faster with
-    /// prefetches.
-    fn prefers_streams(self) -> bool {
-        false
-    }
     /// Prefetches the line of memory at an address, which need not be valid.
     fn prefetch(self, _: *const u8) {}
     /// Runs a task that is compiled for this machine.
@@ -66,6 +61,14 @@ pub(super) trait Simd: Copy {
 pub(super) trait Task {
     /// Runs the task.
     fn run<S: Simd>(self, simd: S);
+}
+
+/// Returns true if this machine reads several streams of memory faster than one, and packed weights faster with prefetches.
+pub(super) fn prefers_streams() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return super::x86::is_intel();
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
 }
 
 /// Runs a task with the vectors of `isa`, or of the best family of this machine if that is lower.

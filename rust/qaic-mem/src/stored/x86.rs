@@ -51,7 +51,7 @@ impl Avx512 {
 
 /// Returns true for the processors of Intel, which prefetch a stream of memory only to the end of its page. The processors
 /// of AMD are the only ones with `sse4a`.
-fn is_intel() -> bool {
+pub(super) fn is_intel() -> bool {
     !is_x86_feature_detected!("sse4a")
 }
 
@@ -418,10 +418,6 @@ impl Simd for Avx2 {
         [zero, scale]
     }
 
-    fn prefers_streams(self) -> bool {
-        is_intel()
-    }
-
     fn run<T: Task>(self, task: T) {
         // SAFETY: as above.
         unsafe { avx2::run(self, task) }
@@ -449,10 +445,6 @@ impl Simd for Avx512 {
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx512::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx512::sums(vectors);
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
-    }
-
-    fn prefers_streams(self) -> bool {
-        is_intel()
     }
 
     fn run<T: Task>(self, task: T) {
