@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TextIO
 
 from qaic.cli.console import print_message, print_text
 from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
@@ -22,23 +22,30 @@ class _Lines(logging.Handler):
     #: the level of the logger may be lower, for the file that `enable_debug` writes
     least = logging.WARNING
 
+    def __init__(self, output: TextIO) -> None:
+        super().__init__()
+        self._output = output
+
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.name == OUTPUT_LOGGER and record.levelno > logging.INFO:
             print_text(text, to=sys.stderr)
         elif record.name in {_REPORTS, OUTPUT_LOGGER}:
-            print_text(text)
-            sys.stdout.flush()
+            print_text(text, to=self._output)
+            self._output.flush()
         elif record.levelno >= self.least:
             print_message(_KINDS.get(record.levelno, record.levelname.lower()), text)
 
 
 @contextmanager
-def logged() -> Iterator[Callable[[int], None]]:
-    """Show what is logged for as long as the tool works; yields what sets how much, from 0 to 3."""
+def logged(*, prints_json: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show what is logged for as long as the tool works; yields what sets how much, from 0 to 3.
+
+    Reports go to stderr if the tool prints JSON.
+    """
     logger, words = logging.getLogger("qaic"), logging.getLogger(OUTPUT_LOGGER)
     before = logger.level, words.level, logger.propagate
-    handler = _Lines()
+    handler = _Lines(sys.stderr if prints_json else sys.stdout)
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     words.setLevel(logging.INFO)

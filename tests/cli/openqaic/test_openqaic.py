@@ -509,6 +509,17 @@ def test_inspect_lists_the_nodes_of_the_model_without_the_casts_that_were_added(
     assert lines[-1].startswith(f"{len(nodes)} nodes: ")
 
 
+@pytest.mark.parametrize(
+    "command", ["compile", "run", "bench --seconds 0.01", "profile -n 3", "inspect", "check"]
+)
+def test_reports_of_the_compiler_leave_json_alone(call, model, command):
+    name, *options = command.split()
+    code, out, complaints = call(name, model, *options, "--json", "--time-passes")
+    assert code == 0, complaints
+    json.loads(out)
+    assert "legalize" in complaints
+
+
 def model_with_weights():
     """Build a product with a matrix that is large enough for the constants of a container."""
     value = helper.make_tensor_value_info

@@ -72,7 +72,7 @@ def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program
     if resolved.compile.output_dir is not None:
         check_alone(resolved.compile.output_dir, str(resolved.origins["output_dir"]), resolved.compile.target)
     started = time.perf_counter()
-    with logged() as set_verbosity:
+    with logged(prints_json=getattr(arguments, "json", False)) as set_verbosity:
         set_verbosity(resolved.compile.verbose)
         with recorded() as record:
             path = compile_resolved(model, resolved)

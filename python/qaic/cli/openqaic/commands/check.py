@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = {**keyword_options(arguments), **run_options}
     read = [name for name in (arguments.model, arguments.samples, arguments.measured) if name is not None]
     check_page(arguments.output, read=read)
-    with logged() as set_verbosity:
+    with logged(prints_json=arguments.json) as set_verbosity:
         set_verbosity(int(str(options.get("verbose", 0))))
         report = check(
             open_model(arguments.model),
