@@ -21,12 +21,13 @@ use crate::convert::Isa;
 /// Number of units that are summed at a time.
 const CHUNK: usize = 32;
 /// Maximum number of units for which a row of activations stays in the first-level cache while weights are read. With
-/// longer rows, cache misses stop the machine's prefetching of weights, so packed weights are prefetched on all machines.
+/// longer rows, cache misses stop the machine's prefetching of weights, so packed weights are prefetched on all x86
+/// processors.
 const LONG_ROW: usize = 96;
-/// Maximum number of activation rows for which weights are decoded in registers. With wide vectors, it is twice as many for
-/// formats without factors of sums, because these factors give other bits where numbers overflow.
+/// Maximum number of activation rows for which weights are decoded in registers. Wide vectors allow twice as many, except
+/// for MX formats: their factors apply to sums and change results that overflow.
 const FEW_ROWS: usize = 2;
-/// Approximate number of weight bytes in a block for few rows.
+/// Approximate number of weight bytes in a block for few rows; a block has whole groups of tiles that are read together.
 const BLOCK_BYTES: usize = 1 << 16;
 /// Number of columns of a block for more rows.
 const BLOCK_COLUMNS: usize = 32;
@@ -54,7 +55,6 @@ pub struct Product<'a> {
     rows: usize,
     bias: &'a [f32],
     rounding: Rounding,
-    block_columns: usize,
     prefers_streams: bool,
 }
 
@@ -87,13 +87,8 @@ impl<'a> Product<'a> {
             }
             Cow::Owned(padded)
         };
-        let block_columns = if rows <= FEW_ROWS {
-            (BLOCK_BYTES / weights.row_bytes().max(1)).max(1).next_multiple_of(STREAMS * COLUMNS)
-        } else {
-            BLOCK_COLUMNS
-        };
         let prefers_streams = prefers_streams();
-        Ok(Self { weights, activations, rows, bias, rounding, block_columns, prefers_streams })
+        Ok(Self { weights, activations, rows, bias, rounding, prefers_streams })
     }
 
     /// Sets whether plain weights are read as several streams, and packed weights prefetched; the processor decides
@@ -116,7 +111,15 @@ impl<'a> Product<'a> {
 
     /// Number of blocks of columns.
     pub fn blocks(&self) -> usize {
-        if self.rows == 0 { 0 } else { self.columns().div_ceil(self.block_columns) }
+        if self.rows == 0 { 0 } else { self.columns().div_ceil(self.block_columns()) }
+    }
+
+    fn block_columns(&self) -> usize {
+        if self.rows > FEW_ROWS {
+            return BLOCK_COLUMNS;
+        }
+        let tiles = if self.prefers_streams { STREAMS } else { 1 };
+        (BLOCK_BYTES / self.weights.row_bytes().max(1)).max(1).next_multiple_of(tiles * COLUMNS)
     }
 
     /// Computes a block. `write` receives each row, the index of the first column, and the numbers.
@@ -126,8 +129,8 @@ impl<'a> Product<'a> {
 
     /// Computes a block as [`Self::block`] does, with the kernels of a family.
     pub fn block_with(&self, isa: Isa, block: usize, mut write: impl FnMut(usize, usize, &[f32])) {
-        let first = (block * self.block_columns).min(self.columns());
-        let columns = first..(first + self.block_columns).min(self.columns());
+        let first = (block * self.block_columns()).min(self.columns());
+        let columns = first..(first + self.block_columns()).min(self.columns());
         if columns.is_empty() {
             return;
         }
@@ -346,7 +349,7 @@ impl Task for WidenedTiles<'_, '_> {
     }
 }
 
-/// The sums of `ROWS` rows with at most four columns over `units` units.
+/// Sums of `ROWS` rows and `COLUMNS` columns over `units` units.
 #[allow(clippy::needless_range_loop)] // see below
 #[inline(always)]
 fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(

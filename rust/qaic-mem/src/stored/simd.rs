@@ -66,7 +66,7 @@ pub(super) trait Task {
 /// Returns true if this machine reads several streams of memory faster than one, and packed weights faster with prefetches.
 pub(super) fn prefers_streams() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return super::x86::is_intel();
+    return super::x86::stops_at_pages();
     #[cfg(not(target_arch = "x86_64"))]
     return false;
 }

@@ -49,9 +49,9 @@ impl Avx512 {
     }
 }
 
-/// Returns true for the processors of Intel, which prefetch a stream of memory only to the end of its page. The processors
-/// of AMD are the only ones with `sse4a`.
-pub(super) fn is_intel() -> bool {
+/// Returns true for processors that prefetch a stream of memory only to the end of its page, as those of Intel do. Those
+/// of AMD and Hygon prefetch beyond it; they have `sse4a`.
+pub(super) fn stops_at_pages() -> bool {
     !is_x86_feature_detected!("sse4a")
 }
 
