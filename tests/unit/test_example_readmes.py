@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ def test_commands_print_the_shown_output(name, tmp_path):
     for linked in ("examples", "Makefile"):
         (tmp_path / linked).symlink_to(ROOT / linked)
     done = subprocess.run(
-        ["bash", "-euc", commands.replace("python ", f"{sys.executable} ")],
+        ["bash", "-euc", commands.replace("python ", f"{shlex.quote(sys.executable)} ")],
         cwd=tmp_path,
         env={**os.environ, "QAIC_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,

@@ -18,7 +18,7 @@ from qaic.accuracy.metrics import Histograms, OutputAccuracy, OutputSums
 from qaic.accuracy.observed import ObservedNode, Twin
 from qaic.accuracy.prepared import ModelSource, PreparedModel, prepared
 from qaic.accuracy.samples import Samples
-from qaic.compiler.backend.cpu.engine_refusal import with_node
+from qaic.compiler.backend.cpu.engine_refusal import raise_with_node
 from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.collector import load_program
 from qaic.compiler.calibration.dataset import SampledInput
@@ -62,7 +62,7 @@ class InstrumentedProgram:
         try:
             self._set = load_program(path)
         except DeviceError as error:
-            raise with_node(error, reference) from error
+            raise_with_node(error, reference)
         self._zero = {ZERO: np.zeros(1, np.float32)}
         self._has_zero = any(edge == ZERO for edge in twin.added_inputs)
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from qaic.compiler.backend.cpu.engine_refusal import with_node
+from qaic.compiler.backend.cpu.engine_refusal import raise_with_node
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
 from qaic.compiler.backend.op_profiling.operations import describe_operations_pass
 from qaic.compiler.backend.op_profiling.provenance import record_provenance_pass
@@ -243,8 +243,9 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
                 is_changed = step.run(model, context)
             except DeviceError as error:
                 # Passes run the graph too, for example to calibrate it.
-                raise with_node(error, model) from error
-        if is_verified and context.is_checked and (is_changed or model.facts is not facts):
-            # Inference of onnx has faults, which must not refuse a user's model.
-            verify(model, step.name, are_types_verified=VERIFY_VARIABLE in os.environ)
+                raise_with_node(error, model)
+        if is_verified and context.is_checked:
+            # Inference of onnx takes time, and has faults, which must not refuse a user's model.
+            is_new = VERIFY_VARIABLE in os.environ and (is_changed or model.facts is not facts)
+            verify(model, step.name, are_types_verified=is_new)
             facts = model.facts

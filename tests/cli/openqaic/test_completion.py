@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import shutil
 
 import pytest
@@ -26,6 +27,7 @@ CASES = {
     "openqaic prof": "openqaic profile",
     "openqaic compile mod": "openqaic compile model.onnx",
     "openqaic compile model.onnx -o bui": "openqaic compile model.onnx -o build",
+    "openqaic compile model.onnx -o out": "openqaic compile model.onnx -o outer",
     "openqaic run model.onnx --expect=outp": "openqaic run model.onnx --expect=outputs.npz",
     "openqaic bench model.onnx --beside on": "openqaic bench model.onnx --beside onnxruntime",
     "qaic-compile -aic-num-c": "qaic-compile -aic-num-cores",
@@ -34,6 +36,7 @@ CASES = {
     "qaic-compile -m=mod": "qaic-compile -m=model.onnx",
     "qaic-compile -m mod": "qaic-compile -m model.onnx",
     "qaic-compile -m=model.onnx -aic-binary-dir=bui": "qaic-compile -m=model.onnx -aic-binary-dir=build",
+    "qaic-compile -aic-profiling-type raw": "qaic-compile -aic-profiling-type raw_device_stats",
     "qaic-exec -compile-o": "qaic-exec -compile-only",
     "qaic-runner -aic-profiling-sampling-rate=ha": "qaic-runner -aic-profiling-sampling-rate=half",
     "qaic-runner --aic-profiling-sampling-rate ha": "qaic-runner --aic-profiling-sampling-rate half",
@@ -63,7 +66,7 @@ def test_shells_complete_words_of_every_tool(shell, capsys, tmp_path):
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
     home, folder = tmp_path / "home", tmp_path / "work"
-    for made in (home, folder / "build"):
+    for made in (home, folder / "build", folder / "outer"):
         made.mkdir(parents=True)
     for name in ("model.onnx", "outputs.npz"):
         (folder / name).touch()
@@ -88,6 +91,8 @@ def ask(terminal, typed, first):
     os.write(terminal, f"{typed}\n".encode())
     shown = b""
     while (printed := re.search(rf"<({first}(?:<[^<>]*)*)<>".encode(), shown)) is None:
+        ready, _, _ = select.select([terminal], [], [], child_process.WATCHDOG_S)
+        assert ready, f"{typed!r} gave {shown!r}"
         shown += os.read(terminal, 1 << 16)
     # Shells end the name of a folder with a slash, and an option that takes a value with a sign of equality.
     return " ".join(word.rstrip("/=") for word in printed[1].decode().split("<") if word)

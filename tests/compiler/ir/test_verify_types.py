@@ -17,7 +17,7 @@ INFERRED = next(at for at, step in enumerate(STEPS) if step.name == "survey-type
 
 
 def branches():
-    """A graph with the inner value a, the result y of a branch, the constant c and the output y."""
+    """Graph with the inner value a, the result b of a branch, the constant c and the output y."""
     body = {
         side: helper.make_graph(
             [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.diagnostics.record import Survey
 from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.custom_ops import CustomOps
 from qaic.compiler.ir.precision import Classification
@@ -81,7 +82,7 @@ class Context:
 
     def skip(self, reason: str, node: onnx.NodeProto) -> None:
         """Report why a rule does not change a node; `time_passes` shows it."""
-        self.progress.skip(reason, node.name or next(iter(node.output), ""))
+        self.progress.skip(reason, node_label(node))
 
     @property
     def measures_operations(self) -> bool:

@@ -22,9 +22,9 @@ def verify(model: Model, after: str, *, are_types_verified: bool = True) -> None
 
     In each graph, a value has one producer, and none if it is an input, an initializer or a weight. What a
     node or an output reads is there before it; the operator set of every node is imported. Weights are not in
-    the graph too. With `are_types_verified`, all element types and shapes that the model holds are those that
-    onnx infers from its nodes, inputs and constants, where it infers some. `after` names the pass that left
-    the model. Raises InvalidModelError if it is not valid.
+    the graph too. With `are_types_verified`, the element types and shapes of the model, its facts, its
+    interface and the first of its specialized graphs are those that onnx infers from nodes, inputs and
+    constants. `after` names the pass that left the model. Raises InvalidModelError if it is not valid.
     """
     proto = model.proto
     domains = {_domain(entry.domain) for entry in proto.opset_import}

@@ -67,13 +67,13 @@ def fold_batch_normalization(
             skip("no convolution makes the operand", norm)
             continue
         if not _is_inference(norm):
-            skip("the statistics are those of the batch", norm)
+            skip("the normalization does not use stored statistics for each channel", norm)
             continue
         if count[norm.input[0]] != 1:
             skip("the result of the convolution has other readers", norm)
             continue
         if not are_one_unit(conv, norm):
-            skip("options give the convolution and the normalization different precisions", norm)
+            skip("options keep the convolution and the normalization apart", norm)
             continue
         bias_name = conv.input[2] if len(conv.input) > 2 else ""
         names = [*norm.input[1:5], *([bias_name] if bias_name else [])]

@@ -95,9 +95,14 @@ class _Rewriter:
             return False
         for weight, uses_of in candidates:
             if weight.elem_type == FLOAT and weight.blocks is None and total < LEAST_FLOAT32:
-                continue
-            if total >= MANY_ELEMENTS or self._has_few_rows(uses_of):
+                reason = "the float32 weights of the program are small"
+            elif total >= MANY_ELEMENTS or self._has_few_rows(uses_of):
                 self._rewrite(weight, uses_of)
+                continue
+            else:
+                reason = "the product has many rows"
+            for use in uses_of:
+                self.skip(reason, use.node)
         if not self.used:
             return False
         graph = self.graph

@@ -43,7 +43,7 @@ complete -o bashdefault -F _openqaic_completed TOOLS
 _ZSH_END: Final = """
 typeset -A opt_args
 if [[ $zsh_eval_context[-1] == (eval|file*) ]]; then
-  for tool in TOOLS; do compdef _shtab_${tool//-/_} $tool; done
+REGISTERED
 else
   _shtab_${service//-/_} "$@"
 fi
@@ -108,7 +108,7 @@ def _parsers() -> list[argparse.ArgumentParser]:
 
 
 def _compiler(tool: str) -> argparse.ArgumentParser:
-    """Build a parser with the options of the vendor's compiler, which `qaic.options.argv` reads otherwise."""
+    """Build a parser with the options of the vendor's compiler; `qaic.options.argv` reads them otherwise."""
     made = argparse.ArgumentParser(tool, description="Compile an ONNX model.", add_help=False)
     for spec in SPECS:
         if spec.flag is None:
@@ -133,7 +133,7 @@ def _complete_values(of: argparse.ArgumentParser, file: object, folder: object) 
         elif action.nargs == 0 or action.choices is not None:
             continue
         elif isinstance(action.metavar, str) and "|" in action.metavar and action.option_strings:
-            action.choices = action.metavar.split("|")
+            action.choices = action.metavar.removesuffix(",...").split("|")
         elif action.metavar == "DIR":
             free.complete = folder
         elif action.metavar == "FILE" or (action.type in {None, Path} and action.metavar not in _NUMBERS):
@@ -141,7 +141,7 @@ def _complete_values(of: argparse.ArgumentParser, file: object, folder: object) 
 
 
 def _take_assigned(of: argparse.ArgumentParser) -> None:
-    """Have zsh complete a value behind ``=`` also."""
+    """Complete values after ``=`` in zsh as well."""
     for action in of._actions:  # noqa: SLF001 (argparse offers no other way)
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():
@@ -163,7 +163,8 @@ def _zsh(scripts: dict[str, str]) -> str:
         own = f"$_shtab_{tool.replace('-', '_')}_options\n"
         body = script.partition("\n")[2].partition("\ntypeset -A opt_args")[0]
         bodies.append(body.replace(f"_arguments -C -s {own}", f"_arguments -C -s -A '-*' {own}"))
-    return "\n".join([f"#compdef {tools}", *bodies, _ZSH_END.replace("TOOLS", tools)])
+    registered = "\n".join(f"  compdef _shtab_{tool.replace('-', '_')} {tool}" for tool in scripts)
+    return "\n".join([f"#compdef {tools}", *bodies, _ZSH_END.replace("REGISTERED", registered)])
 
 
 def _fish(scripts: dict[str, str]) -> str:

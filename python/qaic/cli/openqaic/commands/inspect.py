@@ -86,13 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
         return SUCCESS
-    # The casts that the compiler added round the results of other nodes, which have their precision.
+    # Casts that the compiler adds have no name; they round a result, whose node shows the precision.
     shown = [row for row in rows if row.get("node", "") is not None or row["operator"] != "Cast"]
     if shown:
         header = list(shown[0])
         print_text(table([[_cell(row[name]) for name in header] for row in shown], header=header))
     if added := len(rows) - len(shown):
-        print_line(f"without {counted(added, 'conversion')} that the compiler added; --json lists all nodes")
+        print_line(f"The table omits {counted(added, 'Cast')} without a name; --json lists all nodes")
     split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
     print_line(counted(len(rows), arguments.view.removesuffix("s")) + (f": {split}" if split else ""))
     return SUCCESS

@@ -3,7 +3,7 @@
 It is the last node of the shortest beginning of the graph that the engine refuses.
 """
 
-from typing import Final
+from typing import Final, NoReturn
 
 import onnx
 from onnx import helper, numpy_helper
@@ -24,13 +24,21 @@ _SMALL_WEIGHT: Final = 1 << 16
 _REFUSALS: Final = frozenset({"compile.engine_refused", "engine.graph"})
 
 
-def with_node(error: QaicError, model: Model) -> QaicError:
-    """Return a refusal of the engine that names the node.
+def raise_with_node(error: QaicError, model: Model) -> NoReturn:
+    """Raise a refusal of the engine with the node in it.
 
-    Returns the same error if the engine accepts each beginning of the graph, and for other errors.
+    Raises the same error if the engine accepts each beginning of the graph, for other errors, and for models
+    with operators of their own, which only the device loads.
     """
-    if error.code not in _REFUSALS:
-        return error
+    named = None
+    if error.code in _REFUSALS and not (model.library_paths or model.own_operators):
+        named = _with_node(model)
+    if named is None:
+        raise error
+    raise named from error
+
+
+def _with_node(model: Model) -> QaicError | None:
     small = {
         name: weight
         for name, weight in model.weights.items()
@@ -43,7 +51,7 @@ def with_node(error: QaicError, model: Model) -> QaicError:
     low, high = 0, len(whole.graph.node)
     reason = _refusal(whole, high)
     if not reason:
-        return error
+        return None
     while high - low > 1:
         middle = (low + high) // 2
         found = _refusal(whole, middle)

@@ -133,9 +133,9 @@ def prove(path: Path, model: Model, light: Model | None, options: CompileOptions
     try:
         _core.check_program(str(path))
     except CompileError as error:
-        from qaic.compiler.backend.cpu.engine_refusal import with_node
+        from qaic.compiler.backend.cpu.engine_refusal import raise_with_node
 
-        raise with_node(error, model) from error
+        raise_with_node(error, model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,8 @@ class _States:
                 found.append(state)
             elif output.name in self.makers:
                 skip(
-                    "state is moved whole: no scatter of rows makes it for it alone", self.makers[output.name]
+                    "state is moved whole: no scatter of rows makes only its next value",
+                    self.makers[output.name],
                 )
         return found
 

@@ -175,7 +175,9 @@ class _Compressor:
         """Replace the right operand of a product; states whether that was possible."""
         chosen = self.classes.get(node_key(node))
         if chosen is None or chosen in INTEGERS or len(node.input) < 2:
-            self.skip("the product has integers", node)
+            self.skip(
+                "the product has integers" if chosen in INTEGERS else "the product keeps its precision", node
+            )
             return False
         weight, swapped = self._constant(node.input[1])
         if weight is None or weight.elem_type not in FLOATS or len(weight.dims) not in {2, 3}:
