@@ -16,8 +16,9 @@ from qaic.accuracy.prepared import ModelSource, PreparedModel, named, options_am
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.report import AccuracyReport
 from qaic.accuracy.samples import Samples
-from qaic.compiler.diagnostics.record import recorded, silenced
+from qaic.compiler.diagnostics.record import recorded, silenced, warn
 from qaic.compiler.driver import title_of
+from qaic.compiler.reports import emit_report
 from qaic.errors import OptionError
 from qaic.options import resolve
 from qaic.options.table import CompileOptions
@@ -96,13 +97,15 @@ def compare(
         )
     function = decision_function(decide)
     given = Samples(samples)
-    found = []
+    found: list[PrecisionAccuracy] = []
     for name in names:
         started = time.monotonic()
         card = None if against is None else CardOutputs(against, function)
         with recorded() as diagnostics:
             wanted = options_among(names, name, compile_options)
             options = compile_options_of(model, name, given, tokens, wanted)
+            if not found:
+                warn_of_reports(options)
             keep = None if card is None else card.take
             measured = capture(model, options, given, tokens, keep=keep, decide=function)
         messages = tuple(item.message for item in diagnostics.items if item.severity == "warning")
@@ -119,6 +122,13 @@ def compile_options_of(
     """Return the typed compile options of a precision."""
     wanted = calibrated_options(model, name, samples, tokens, given)
     return resolve(wanted, options_path=None, model_is_container=False).compile
+
+
+def warn_of_reports(options: CompileOptions) -> None:
+    """Warn of options for reports of a compilation."""
+    if wanted := emit_report.wanted(options):
+        text = "%s: without effect, because a comparison of precisions has no reports of the compiler"
+        warn("option.accuracy_reports", text, ", ".join(wanted))
 
 
 def calibrated_options(

@@ -121,7 +121,7 @@ def _compiled(
     path = Path(model) if isinstance(model, str | os.PathLike) else None
     # A stream of samples has no name; only the values measured on it tell whether the program is cached.
     is_measured_first = options.convert_to_quantize and options.calibration_data is not None
-    is_kept = not (extra_artifacts.are_wanted(options) or emit_report.are_wanted(options))
+    is_kept = not (extra_artifacts.are_wanted(options) or emit_report.wanted(options))
     if path is not None and is_kept and not is_measured_first:
         known = store.index.lookup(path)
         found = known and store.lookup(cache.cache_key(known, keyed))

@@ -520,6 +520,16 @@ def test_reports_of_the_compiler_leave_json_alone(call, model, command):
     assert "legalize" in complaints
 
 
+@pytest.mark.parametrize(
+    "report", ["--time-passes", "--aic-perf-metrics", "--aic-perf-warnings", "--enable-debug"]
+)
+@pytest.mark.parametrize("task", ["--to fp16,int8", "--to fp16 --target sqnr>=20 --find overlay.yaml"])
+def test_a_comparison_names_reports_that_it_does_not_write(call, model, task, report):
+    code, _, complaints = call("accuracy", model, *task.split(), report)
+    assert code == 0, complaints
+    assert complaints.count(f"warning: {report}: without effect") == 1
+
+
 def model_with_weights():
     """Build a product with a matrix that is large enough for the constants of a container."""
     value = helper.make_tensor_value_info

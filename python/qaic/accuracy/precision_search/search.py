@@ -15,7 +15,7 @@ from typing import Any, Final
 import onnx
 
 from qaic.accuracy.capture import Totals, loaded
-from qaic.accuracy.comparison import check_tokens, compile_options_of
+from qaic.accuracy.comparison import check_tokens, compile_options_of, warn_of_reports
 from qaic.accuracy.decisions import Decide, decision_function
 from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.precision_search.plan import PrecisionPlan
@@ -102,6 +102,7 @@ def search(
     given = Samples(samples)
     count = wanted.tokens if tokens is None else tokens
     options = compile_options_of(model, names[0], given, count, compile_options)
+    warn_of_reports(options)
     with prepared(model, options, "searching") as source:
         found = _Search(source, given, count, keep, wanted).run()
     nodes = found["nodes"]

@@ -36,9 +36,9 @@ DEBUG_LOG: Final = "compile.log"
 _OPTIONS: Final = ("aic_perf_metrics", "aic_perf_warnings", "enable_debug", "time_passes")
 
 
-def are_wanted(options: CompileOptions) -> bool:
-    """Return whether the options ask for a file that only a compilation can write."""
-    return any(getattr(options, name) for name in _OPTIONS)
+def wanted(options: CompileOptions) -> list[str]:
+    """Return the options that ask for a report, which only a compilation can write."""
+    return [name for name in _OPTIONS if getattr(options, name)]
 
 
 def publish(title: str, text: str) -> None:
