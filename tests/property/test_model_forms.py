@@ -238,6 +238,31 @@ def test_normalization_by_the_batch(results, place, precision):
     assert_close(computed(model, {"x": x}, precision), expected, precision)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_call_decides_whether_a_normalization_is_by_the_batch(precision, mode):
+    rng = np.random.default_rng(12)
+    constants = {
+        name: rng.uniform(0.5, 1.5, 3).astype(np.float32) for name in ("scale", "bias", "old_mean", "old_var")
+    }
+    nodes = [node("BatchNormalization", ["x", *constants], ["y"], training_mode=mode)]
+    shape = [4, 3, 5]
+    model = PLACES["function"](model_of(nodes, [info("x", shape)], [info("y", shape)], constants.items()))
+    (function,), (call,) = model.functions, model.graph.node
+    call.attribute.append(helper.make_attribute("mode", mode))
+    function.attribute.append("mode")
+    (attribute,) = function.node[0].attribute
+    attribute.ClearField("i")
+    attribute.ref_attr_name = "mode"
+    x = rng.standard_normal(shape).astype(np.float32)
+    mean, var = (x.mean((0, 2)), x.var((0, 2))) if mode else (constants["old_mean"], constants["old_var"])
+    scale, bias, mean, var = (
+        value.reshape(3, 1) for value in (constants["scale"], constants["bias"], mean, var)
+    )
+    expected = (x - mean) / np.sqrt(var + 1e-5) * scale + bias
+    assert_close(computed(model, {"x": x}, precision), {"y": expected}, precision)
+
+
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
 
 

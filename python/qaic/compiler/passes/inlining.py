@@ -23,6 +23,7 @@ from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, find_nodes, subgr
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import needs_inner_nodes
+from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
@@ -144,6 +145,12 @@ def _divides(model: Model) -> bool:
     return traps(flat, collect_types(flat))
 
 
+def _may_train(node: onnx.NodeProto) -> bool:
+    """Return True if calls decide on the number of results of a normalization."""
+    modes = (attribute for attribute in node.attribute if attribute.name == "training_mode")
+    return standard(node, "BatchNormalization") and any(mode.ref_attr_name for mode in modes)
+
+
 @compiler_pass()
 def inline_functions_pass(model: Model, context: Context) -> bool:
     """Expand functions if the model contains functions of the card, or if an option requests it."""
@@ -163,7 +170,8 @@ def inline_for_nodes_pass(model: Model, context: Context) -> bool:
             or mentions_half(proto, model.weights)
             or _divides(model)
             or any(
-                resizes_from_the_end(function.node) or any(map(is_unchecked, all_nodes(function.node)))
+                resizes_from_the_end(function.node)
+                or any(is_unchecked(node) or _may_train(node) for node in all_nodes(function.node))
                 for function in proto.functions
             )
             or inside_functions(proto.graph, options.extra_output_tensors)
