@@ -55,7 +55,7 @@ def test_flags_reach_the_container(model, out, capsys):
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
         f"reading {model}",
-        "compiling for the cpu device, 4 cores",
+        "compiling for the CPU device, 4 cores",
         "precision float16",
         f"compiled {out / 'programqpc.bin'}",
     ]

@@ -185,7 +185,7 @@ def _help_text(name: str, *, runs: bool) -> str:
 
 def _target_line(options: CompileOptions) -> str:
     cores = f"{options.aic_num_cores} core" + ("s" if options.aic_num_cores > 1 else "")
-    return f"compiling for the {'card' if options.target == 'card' else 'cpu device'}, {cores}"
+    return f"compiling for the {'card' if options.target == 'card' else 'CPU device'}, {cores}"
 
 
 def _precision_line(options: CompileOptions) -> str:

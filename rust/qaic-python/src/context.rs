@@ -200,7 +200,7 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
             py,
             "CompileError",
             "compile.engine_refused",
-            format!("the engine of the cpu device cannot run this model: {message}"),
+            format!("the engine of the CPU device cannot run this model: {message}"),
         )
         .hint("export the model with another opset, or replace the operator that is named")
         .build()),

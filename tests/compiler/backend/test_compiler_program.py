@@ -374,7 +374,7 @@ def test_weights_that_the_engine_refuses_when_it_loads_are_refused_by_the_compil
     scales = np.float32([1, 1, -2, 2])
     resize = node("Resize", ["x", "", "scales"], ["z"], mode="nearest")
     model = weighted(size, [resize], [info("x", [1, 1, 2, 2])], [("scales", scales)], "z")
-    with pytest.raises(CompileError, match="engine of the cpu device cannot run") as caught:
+    with pytest.raises(CompileError, match="engine of the CPU device cannot run") as caught:
         compiled(model)
     assert caught.value.code == "compile.engine_refused"
     assert files_below(cache_dir) == []

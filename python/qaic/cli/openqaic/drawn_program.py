@@ -51,7 +51,7 @@ def drawn_program(
     """Draw the graph of a program or of a user's model, which states the types of its values.
 
     `measured` has the times of the nodes, if they were measured; `label` is the name of the graph on a page
-    with several. The casts with which the cpu device rounds the result of a node are drawn as a part of the
+    with several. The casts with which the CPU device rounds the result of a node are drawn as a part of the
     node.
     """
     graph = model.graph
@@ -289,7 +289,7 @@ def _nodes_table(rows: list[dict[str, Any]], times_us: Mapping[str, float] | Non
 def _subtitle(qpc: Qpc) -> str:
     info = qpc.program_info
     facts = [
-        f"compiled for {'a card' if qpc.target == 'card' else 'the cpu device'}",
+        f"compiled for {'a card' if qpc.target == 'card' else 'the CPU device'}",
         counted(info.num_cores, "core"),
         f"batch {info.batch_size}",
         f"openqaic {__version__}",

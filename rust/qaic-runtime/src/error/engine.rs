@@ -30,7 +30,7 @@ qaic_qpc::errors! {
 
 fn engine_missing(looked_at: &[String]) -> String {
     if looked_at.is_empty() {
-        "the cpu device needs the package onnxruntime, which is not installed".to_owned()
+        "the CPU device needs the package onnxruntime, which is not installed".to_owned()
     } else {
         format!("the library of onnxruntime was not found; searched: {}", looked_at.join(", "))
     }

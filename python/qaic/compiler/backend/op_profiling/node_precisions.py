@@ -1,6 +1,6 @@
 """Precision of each node of a program, read from its graph.
 
-The cpu device has no float16 or bfloat16 arithmetic: a program computes in float32 and rounds. The result of
+The CPU device has no float16 or bfloat16 arithmetic: a program computes in float32 and rounds. The result of
 a node ``y`` is called ``y/unrounded``, is cast to the format and back, and the cast back has the name ``y``.
 Element types alone would call such a node one of float32.
 """
