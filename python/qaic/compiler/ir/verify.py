@@ -8,7 +8,7 @@ from onnx import shape_inference
 
 from qaic.compiler.ir.elem_types import FLOAT, type_name
 from qaic.compiler.ir.graph_edits import clear_descriptions, clear_type
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.value_info import Dims, agree, dims_of
 
@@ -91,10 +91,16 @@ def _type_faults(model: Model) -> Iterator[str]:
         clear_descriptions(graph)
     for value in view.graph.output:
         clear_type(value)
+    nodes = list(all_nodes(view.graph.node))
     graphs = list(all_graphs(shape_inference.infer_shapes(view).graph))
-    known = _Inferred(graphs[0])
+    # A mask of Dropout that nothing reads has other types in later operator sets.
+    judged = {name for node in nodes for name in node.input}
+    judged.update(value.name for graph in graphs for value in (*graph.input, *graph.output))
+    # Inference gives pools with partial windows too large sizes, which the compiler corrects.
+    is_sized = not any(a.name == "ceil_mode" and a.i for node in nodes for a in node.attribute)
+    known = _Inferred(graphs[0], judged, is_sized=is_sized)
     for graph, inferred in zip(all_graphs(model.proto.graph), graphs, strict=True):
-        found = known if inferred is graphs[0] else _Inferred(inferred)
+        found = known if inferred is graphs[0] else _Inferred(inferred, judged, is_sized=is_sized)
         yield from found.differences("the graph", graph, (), {})
     facts = model.facts
     specs = [] if model.known is None else [*model.inputs, *model.outputs]
@@ -116,8 +122,9 @@ def _type_faults(model: Model) -> Iterator[str]:
 class _Inferred:
     """Element types and shapes of the values of a graph, as inference gives them."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._values = _declared(graph)
+    def __init__(self, graph: onnx.GraphProto, judged: Container[str], *, is_sized: bool) -> None:
+        self._values = {name: tensor for name, tensor in _declared(graph).items() if name in judged}
+        self._is_sized = is_sized
         self.types = {name: tensor.elem_type for name, tensor in self._values.items()}
         self._dims: dict[str, Dims | None] = {}
         for constant in graph.initializer:
@@ -144,7 +151,7 @@ class _Inferred:
         own_type = self.types.get(name, 0)
         if own_type != elem_type and own_type and elem_type:
             yield f"{name!r} is {type_name(elem_type)} in {where}; inference gives {type_name(own_type)}"
-        if dims is None or name not in self.types:
+        if dims is None or name not in self.types or not self._is_sized:
             return
         if name not in self._dims:
             self._dims[name] = dims_of(self._values[name])
