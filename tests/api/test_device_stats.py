@@ -1,4 +1,4 @@
-"""What the CPU device measures: times of the host, operations of the engine, nothing it cannot know.
+"""Measurements of the CPU device: times of the host, operations of the engine, nothing it cannot know.
 
 Every buffer is validated by the decoder, against the program that it is of.
 """

@@ -117,7 +117,6 @@ impl Deref for FileBytes {
 
 #[cfg(test)]
 mod tests {
-
     use std::fs;
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;

@@ -200,7 +200,6 @@ fn holds_containers(container: &Container, bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     const SIMPLE: &[u8] = include_bytes!("../../../tests/data/qpc/s01_simple_f32_file.qpc");

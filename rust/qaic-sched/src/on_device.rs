@@ -74,7 +74,6 @@ impl OnDevice {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

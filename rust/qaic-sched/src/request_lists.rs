@@ -120,7 +120,6 @@ impl RequestLists {
 
 #[cfg(test)]
 mod tests {
-
     use std::cell::Cell;
     use std::time::{Duration, Instant};
 

@@ -94,7 +94,6 @@ fn segment_len(segment: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::tests::Counted;
 

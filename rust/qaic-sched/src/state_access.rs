@@ -93,7 +93,6 @@ impl StateAccess {
 
 #[cfg(test)]
 mod tests {
-
     use std::iter;
     use std::ptr;
     use std::time::{Duration, Instant};

@@ -185,7 +185,6 @@ fn check_period() -> Duration {
 
 #[cfg(test)]
 mod tests {
-
     use std::thread;
 
     use super::*;

@@ -228,7 +228,6 @@ impl<B: FrozenBytes> StatsBuffer<B> {
 
 #[cfg(test)]
 mod tests {
-
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

@@ -379,7 +379,6 @@ impl IdIndex {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-
     use std::sync::atomic::AtomicBool;
     use std::thread;
 

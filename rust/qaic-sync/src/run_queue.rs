@@ -156,7 +156,6 @@ impl Drop for Turn<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-
     use std::sync::Mutex;
     use std::sync::atomic::AtomicU32;
     use std::thread;

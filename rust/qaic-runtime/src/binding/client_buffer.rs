@@ -53,7 +53,6 @@ fn kind_of(memory: &SharedMemory) -> u32 {
 
 #[cfg(test)]
 mod tests {
-
     use qaic_mem::DmaBuf;
 
     use super::*;

@@ -196,7 +196,6 @@ impl BufferSlot {
 
 #[cfg(test)]
 mod tests {
-
     use std::fs;
 
     use super::*;

@@ -158,7 +158,6 @@ fn sections(memory: HostSlice<'_>, section_bytes: usize) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-
     use std::iter;
 
     use proptest::prelude::*;

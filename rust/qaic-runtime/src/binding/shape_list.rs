@@ -51,7 +51,6 @@ fn position(index: isize, len: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn shape(item_bytes: u64) -> GivenShape {

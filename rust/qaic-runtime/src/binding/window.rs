@@ -190,7 +190,6 @@ impl<'a> Rows<'a> {
 
 #[cfg(test)]
 mod tests {
-
     use proptest::prelude::*;
     use qaic_mem::Storage;
 

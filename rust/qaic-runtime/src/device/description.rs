@@ -42,7 +42,6 @@ impl DeviceDescription {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::device::{DeviceId, Registry, RegistryOptions};
 

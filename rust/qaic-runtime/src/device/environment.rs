@@ -94,7 +94,6 @@ fn kernel(value: &Variables<'_>) -> KernelOptions {
 
 #[cfg(test)]
 mod tests {
-
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;

@@ -234,7 +234,6 @@ impl<C: Send + Sync, R: Send> Sink for CallbackSink<C, R> {
 
 #[cfg(test)]
 mod tests {
-
     use std::sync::mpsc;
     use std::thread;
 

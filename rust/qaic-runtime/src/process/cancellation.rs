@@ -172,7 +172,6 @@ impl Drop for Restored {
 
 #[cfg(test)]
 mod tests {
-
     use std::sync::atomic::AtomicU32;
 
     use super::*;

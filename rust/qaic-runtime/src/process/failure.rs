@@ -71,7 +71,6 @@ impl Logger {
 
 #[cfg(test)]
 mod tests {
-
     use std::sync::{Arc, Mutex};
 
     use super::super::log::{Level, Sink};

@@ -239,7 +239,6 @@ impl Drop for SampleSlot {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn subscribed(count: Option<u64>, limits: Limits) -> (Arc<Recorder>, Arc<Subscription>) {

@@ -142,7 +142,6 @@ impl OutputTarget {
 
 #[cfg(test)]
 mod tests {
-
     use std::fs;
 
     use qaic_stats::decode::{Core, Kind, Thread};

@@ -86,7 +86,6 @@ fn is_same_integer(format: &[u8], wanted: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-
     use proptest::prelude::*;
 
     use super::*;

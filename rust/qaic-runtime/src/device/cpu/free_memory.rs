@@ -76,7 +76,6 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::{env, process};

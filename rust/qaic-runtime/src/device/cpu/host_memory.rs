@@ -112,7 +112,6 @@ impl PrivateMemory {
 
 #[cfg(test)]
 mod tests {
-
     use serde_json::json;
 
     use super::*;

@@ -285,7 +285,6 @@ impl RowBindings {
 
 #[cfg(test)]
 mod tests {
-
     use proptest::prelude::*;
     use qaic_qpc::plan::{Dtype, StateRows as PlanRows};
 

@@ -17,7 +17,6 @@ pub fn libraries_of_package(package: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

@@ -75,7 +75,6 @@ fn measure(path: &Path) -> std::io::Result<(u64, u32)> {
 
 #[cfg(test)]
 mod tests {
-
     use std::fs;
 
     use super::*;

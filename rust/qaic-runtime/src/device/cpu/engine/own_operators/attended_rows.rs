@@ -279,7 +279,6 @@ pub(super) fn run(call: Call, is_rounded: bool) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-
     use proptest::prelude::*;
     use qaic_quant::mx;
 
