@@ -22,11 +22,11 @@ def test_code_of_the_guide_to_accuracy_runs(tmp_path, monkeypatch):
         "samples": [{"x": generator.normal(size=(1, 16)).astype(np.float32)} for _ in range(8)],
         "ids": np.array([3, 1, 4]),
     }
-    compare, decoding, search = python_of("docs/guide/accuracy.md")
+    compare, search, decoding = python_of("docs/guide/accuracy.md")
     exec(compare, namespace)
     assert namespace["report"]["fp16"].samples == 8
     assert (tmp_path / "page.html").is_file()
-    exec(decoding, namespace)
-    assert len(namespace["report"]["fp16"].decoding.steps) == 64
     exec(search, namespace)
     assert (tmp_path / "node_precision.yaml").is_file()
+    exec(decoding, namespace)
+    assert len(namespace["report"]["fp16"].decoding.steps) == 64
