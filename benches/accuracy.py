@@ -37,21 +37,24 @@ CALIBRATION, EVALUATION = 32, 96
 INTRODUCTION = """\
 # Accuracy in reduced precision
 
-This page compares two trained models in reduced precision with float32 and with the result of onnxruntime's
-`quantize_static` for the same models and samples (`make accuracy` writes this page). Calibration and
-evaluation use different samples.
+This page compares two trained models in reduced precision with float32, and with the results of
+onnxruntime's `quantize_static` for the same models and samples. Calibration and evaluation use different
+samples. `make accuracy` writes this page.
 
-* SQNR: power of the float32 outputs over the power of the difference, in dB. Both models give probabilities.
+* SQNR: ratio of the power of the float32 outputs to the power of the difference, in dB. The outputs of both
+  models are probabilities.
 * same: share of decisions (largest class) that equal those of float32.
-* read: share of the characters of a line that the recognizer reads correctly; only for the recognizer.
+* read: share of the characters in a line that the recognizer reads correctly; only for the recognizer.
 
-`int8` settings have one scale per output channel and column (`enable_channelwise`, `enable_rowwise`) unless
-a row differs, `symmetric_with_uint8` for constants, and one profile for all (`dump_profile`, then
-`load_profile`), as described in the [guide](guide/quantization.md). "Weighted kinds" are Conv, ConvTranspose,
-Gemm and MatMul; the others stay in float32. onnxruntime's settings are QDQ format, uint8 activations and int8
-weights, for a model with fixed shapes that `quant_pre_process` prepared. "KL" is its Entropy calibration with
-the default of 128 bins; its Percentile calibration has 2048 bins. openqaic uses 512 bins
-(`num_histogram_bins`) unless a row differs.
+Unless a row states otherwise, `int8` settings of openqaic use one scale per output channel and column
+(`enable_channelwise`, `enable_rowwise`), `symmetric_with_uint8` for constants, and 512 bins
+(`num_histogram_bins`). All of them use one profile (`dump_profile`, then `load_profile`), as described in
+the [guide](guide/quantization.md). "Weighted kinds" are Conv, ConvTranspose, Gemm and MatMul; all other
+operators stay in float32.
+
+onnxruntime's settings are QDQ format, uint8 activations and int8 weights, for a model with fixed shapes
+that `quant_pre_process` prepared. "KL" is its Entropy calibration with the default of 128 bins; its
+Percentile calibration has 2048 bins.
 """
 
 
@@ -112,9 +115,10 @@ class Part:
         """Measure and write."""
         yield from ("", f"## {self._task.title}", "")
         yield (
-            f"{len(self._task.calibration)} samples for calibration, {len(self._task.evaluation)} judged. "
-            f"float32: {self._float32.size_bytes / 1e6:.1f} MB"
-            + (f", read {self._float32.truth:.1%}." if self._float32.truth is not None else ".")
+            f"{len(self._task.calibration)} samples for calibration, "
+            f"{len(self._task.evaluation)} for evaluation. "
+            f"The float32 model has {self._float32.size_bytes / 1e6:.1f} MB"
+            + (f" and reads {self._float32.truth:.1%}." if self._float32.truth is not None else ".")
         )
         ours = self._floats()
         integers = self._integers()

@@ -31,10 +31,10 @@ TURNS = 5
 INTRODUCTION = """\
 # Comparison with benchmark_app
 
-This page compares the output of `openqaic bench` with that of OpenVINO's benchmark_app for the same models
-in float32. The two commands ran alternately, with one thread and one inference at a time in each stream
-(`python benches/benchmark_app.py --write` writes this page). Each figure is the median of all runs, with
-its range. A ratio above 1 means that openqaic is faster. The engine of its CPU device is onnxruntime.
+This page compares `openqaic bench` with OpenVINO's benchmark_app for the same models in float32. The two
+commands ran alternately, with one thread and one inference at a time in each stream. Each figure is the
+median of all runs, with its range. A ratio above 1 means that openqaic is faster; the engine of its CPU
+device is onnxruntime. `python benches/benchmark_app.py --write` writes this page.
 """
 
 

@@ -35,19 +35,20 @@ INTRODUCTION = """\
 
 <!-- Written by `make real-models`; do not edit. -->
 
-Published Python packages contain these trained models. Each one is compiled with default options in three
-precisions and compared with onnxruntime on the original file, with onnxruntime's graph optimizations off. The
-samples, {samples} for each model, are random values in the range of its inputs; int8 is calibrated with the
-same samples, per channel. No model was excluded because of its results.
+This page tests trained models from published Python packages. Each model is compiled with default options
+in three precisions and compared with onnxruntime on the original file, with onnxruntime's graph
+optimizations off. The samples, {samples} for each model, are random values in the range of its inputs; int8
+is calibrated with the same samples and has one scale per channel. No model was excluded because of its
+results.
 
-* float32: largest difference, divided by the largest value of the output; in parentheses, the difference that
-  onnxruntime's own graph optimizations cause, if it is as large.
-* float16, int8: SQNR in dB of the output that is farthest from float32. Above 40 dB decisions rarely change;
-  below 10 dB the result is a different one. Random inputs cause larger errors than real ones, because the
-  results of a network for noise depend on small differences.
-* equal: share of equal elements in outputs of integers and booleans, if it is not 100 %.
+* float32: largest difference, divided by the largest value of the output. In parentheses, the difference
+  that onnxruntime's own graph optimizations cause, if that difference is at least as large.
+* float16, int8: SQNR in dB of the output that is farthest from float32. Above 40 dB, decisions rarely
+  change; below 10 dB, the results are different. Random inputs cause larger errors than real inputs,
+  because the results of a network for noise depend on small differences.
+* equal: share of equal elements in outputs of integers and booleans, if this share is not 100 %.
 * not finite: number of results that are infinite or NaN, but finite in float32; the other figures include
-  only the finite results.
+  only finite results.
 * operators: number of distinct operators of the main graph.
 
 Models without a remark were not examined further.

@@ -79,124 +79,127 @@ MEASUREMENTS = {
 GROUPS = {
     "run": (
         "Latency of a run",
-        "Both sides have the same number of threads per inference, and one thread calls. "
+        "Both sides use the same number of threads per inference, and one thread calls them. "
         "`Session.run` and `InferenceSession.run` take names and arrays and return new arrays. With "
-        "`out=`, the results are written to the caller's arrays; the closest feature of onnxruntime "
-        "is an IOBinding that is bound once. Outputs of both sides are compared before the "
-        "measurement.",
+        "`out=`, the results are written to the caller's arrays; the closest feature of onnxruntime is an "
+        "IOBinding that is bound once. Before the measurement, the outputs of both sides are compared.",
     ),
     "throughput": (
         "Throughput on two cores",
-        "`run_benchmark` with `num_activations=2, aic_num_cores=1, set_size=2`, compared with one "
-        "onnxruntime session in three thread settings; the ratio is to the best of them. "
-        "`run_benchmark` runs no Python between two inferences and drops the outputs. The Python "
-        "threads of onnxruntime return to Python after each inference.",
+        "The table compares `run_benchmark` with `num_activations=2, aic_num_cores=1, set_size=2` to one "
+        "onnxruntime session with three thread settings. The ratio refers to the best of the three. "
+        "`run_benchmark` runs no Python between two inferences and drops the outputs. The Python threads "
+        "of onnxruntime return to Python after each inference.",
     ),
     "int8": (
         "Int8",
-        "One thread. `convert_to_quantize` with 8 random samples, `enable_channelwise` and "
-        "`enable_rowwise`, compared with the same model in float32, and with the result of "
+        "All programs use one thread. The table compares `convert_to_quantize` (8 random samples, "
+        "`enable_channelwise`, `enable_rowwise`) with the same model in float32, and with the result of "
         "`onnxruntime.quantization` (static, QDQ, MinMax, per channel, u8 activations, s8 weights, "
-        "pre-processed) for the same model and samples. A budget is set if onnxruntime's int8 is "
+        "pre-processed) for the same model and samples. A row has a budget if onnxruntime's int8 is "
         "faster than its float32.",
     ),
     "in_flight": (
         "Inferences in flight",
-        "`qaicrt.InferenceSet` from one Python thread: submit a vector, collect by id, put back; "
-        "compared with OpenVINO's AsyncInferQueue with 1, 2 and 4 requests, the ratio to the best of "
-        "them. The waiting threads wait for inferences that a `noop` device holds; afterwards each "
-        "thread has received its own.",
+        "One Python thread uses `qaicrt.InferenceSet`: it submits a vector, collects the result by id, "
+        "and returns the handle. The table compares this with OpenVINO's AsyncInferQueue with 1, 2 and 4 "
+        "requests; the ratio refers to the best of the three. In the rows with waiting threads, the "
+        "threads wait for inferences that a `noop` device holds, and each thread then receives its own "
+        "inference.",
     ),
     "decoding": (
-        "A token of a decoder",
-        f"{decoding.LAYERS} layers, {2 * decoding.LAYERS} retained caches, one thread, through `qaicrt` as "
-        "in clients for language models: every token passes all buffers, those of caches are empty. Each "
-        "figure is the mean of 200 tokens, so it includes interruptions of the thread. onnxruntime "
-        "has the caches as arrays. Logits are compared before the measurement.",
+        "Time per token of a decoder",
+        f"The decoder has {decoding.LAYERS} layers and {2 * decoding.LAYERS} retained caches and runs on one "
+        "thread, through `qaicrt` as in clients for language models. Every token passes all buffers; the "
+        "buffers of caches are empty. Each figure is the mean of 200 tokens, so it includes interruptions of "
+        "the thread. In onnxruntime, the caches are arrays. Before the measurement, the logits are compared.",
     ),
     "contexts": (
-        "A token by the length of the context",
-        "A Llama with hidden size 512, 8 heads of which 4 share one cache, and 8,192 tokens of "
-        "vocabulary, in the form of exporters for the card; float32. The context is the compiled one. "
-        "Each figure is the mean of 16 tokens. onnxruntime runs the same graph with whole caches as "
-        "arrays; the ratio compares tokens per second. Logits are compared before the measurement. If "
-        "PyTorch and transformers are installed, `generate` of a Llama with the same sizes is also "
-        "measured. The last table counts the operations that the engine runs for a token; 32 of 1,024 "
-        "slots attended. [Speed of language models](language-models.md) has decoders of 1.1 "
-        "billion parameters, with the bandwidth limit.",
+        "Time per token by length of the context",
+        "The model is a Llama in float32 with hidden size 512, 8 heads (4 heads share each cache) and a "
+        "vocabulary of 8,192 tokens, in the form that exporters for the card write. The context is the "
+        "compiled context. Each figure is the mean of 16 tokens. onnxruntime runs the same graph with "
+        "whole caches as arrays; the ratio compares tokens per second. Before the measurement, the logits "
+        "are compared. If PyTorch and transformers are installed, `generate` of a Llama with the same "
+        "sizes is also measured. The last table shows the number of operations that the engine runs for a "
+        "token that attends to 32 of 1,024 slots. [Speed of language models](language-models.md) "
+        "measures decoders with 1.1 billion parameters and the bandwidth limit.",
     ),
     "queues": (
         "Queues",
-        "Rust only, one thread unless a row names more, without waking a thread. Submitting and "
-        "collecting includes the inference on `noop`, which copies one tensor in and one out. Locks "
-        "and atomic operations of an inference are counted while no thread sleeps, from taking an "
-        "exec object to putting it back, without those of the engine and the driver "
-        "(rust/qaic-runtime/tests/costs/operations.rs bounds them).",
+        "These rows measure Rust code alone, on one thread unless the row names more, and wake no thread. "
+        "Submitting and collecting includes the inference on `noop`, which copies one tensor in and one "
+        "out. The last table counts the locks and atomic operations of an inference, from taking an exec "
+        "object to returning it, while no thread sleeps. It excludes those of the engine and the driver. "
+        "The test rust/qaic-runtime/tests/costs/operations.rs limits these counts.",
     ),
     "compile": (
         "Compiling",
-        "`qaic.Session(model)` with an empty compile cache, compared with "
-        "`onnxruntime.InferenceSession(model)`, each in a new process. openqaic reads, checks, lowers "
-        "and writes a container, and does not load it. onnxruntime reads, optimizes and loads. "
-        "Further rows show loading, and opening the same model again.",
+        "The table compares `qaic.Session(model)` with an empty compile cache to "
+        "`onnxruntime.InferenceSession(model)`, each in a new process. openqaic reads, checks and lowers "
+        "the model and writes a container, but does not load the container. onnxruntime reads, optimizes "
+        "and loads the model. Further rows show the time to load a program, and to open the same model "
+        "again.",
     ),
     "calibrate": (
         "Calibrating",
-        "Processor time of one more sample on one thread, compared with a `Session.run` of the same "
-        "model. The ratio excludes the time to process the values of the tensors (ranges or "
-        "histograms, measured separately on arrays of the same sizes).",
+        "The table shows the processor time of one more sample on one thread, compared with a "
+        "`Session.run` of the same model. The ratio excludes the time to process the values of the "
+        "tensors (ranges or histograms), which was measured separately on arrays of the same sizes.",
     ),
     "options": (
         "Resolving options",
-        "From the user's options to typed values: names, types, precedence and rules, without the "
-        "construction of the table.",
+        "The table shows the time to convert the user's options to typed values (names, types, precedence "
+        "and rules). It excludes the construction of the option table.",
     ),
     "stats": (
         "Stats buffers",
-        "The buffer of one inference of one thread, in memory. Columns are separate arrays, one per "
-        "field; they are allocated each time, as is the copy in comparison.",
+        "The input is the buffer of one inference with one thread, in memory. Columns are separate "
+        "arrays, one per field. Each call allocates the columns, and so does the copy in the comparison.",
     ),
     "stats_output": (
         "Summaries and traces",
-        "A generated buffer of a card with 16 cores and six threads each. A trace in memory is "
-        "written to an existing block. orjson writes the same events from Python objects.",
+        "The input is a generated buffer for a card with 16 cores and six threads each. A trace in memory "
+        "is written to an existing block. orjson writes the same events from Python objects.",
     ),
     "open": (
         "Opening a container",
-        "The file is in the page cache. The budget does not depend on its size.",
+        "The file is in the page cache. The budget does not depend on the size of the file.",
     ),
     "overhead": (
         "Cost of a run without the engine",
-        "Rust only. On `cpu`, the comparison is the same engine with all values bound in advance. "
-        "`noop` computes nothing, so it shows the cost of inputs and exec objects. A run into the "
-        "caller's arrays allocates nothing (rust/qaic-runtime/tests/costs/allocations.rs).",
+        "These rows measure Rust code alone. On `cpu`, they compare a run with the same engine with all "
+        "values bound in advance. The device `noop` computes nothing, so it shows the cost of inputs and "
+        "exec objects. A run into the caller's arrays allocates nothing "
+        "(rust/qaic-runtime/tests/costs/allocations.rs).",
     ),
     "kmd": (
         "Inferences on cards",
-        "Rust only, on an emulated card that works on the calling thread and returns its input. The "
-        "bare loop makes the same two system calls for the same buffer objects through the same file, "
-        "with as many in flight, so the difference is the cost of the runtime. A run makes no other "
-        "call, which the benchmark checks. It allocates nothing, and an exec object takes less than 4 "
-        "KiB in addition to its buffers (rust/qaic-runtime/tests/costs/allocations.rs).",
+        "These rows measure Rust code alone, on an emulated card that works on the calling thread and "
+        "copies its input to its output. The bare loop makes the same two system calls for the same "
+        "buffer objects through the same file, with the same number in flight, so the difference is the "
+        "cost of the runtime. The benchmark checks that a run makes no other system call. A run allocates "
+        "nothing, and an exec object takes less than 4 KiB in addition to its buffers "
+        "(rust/qaic-runtime/tests/costs/allocations.rs).",
     ),
     "convert": (
         "Conversions",
-        "Bytes of the larger side per second; the fastest kernels of this machine.",
+        "The table shows bytes of the larger side per second, with the fastest kernels for this machine.",
     ),
     "numbers": (
         "Numbers of reduced precision",
-        "Rust only, one thread, 1 MiB of float32: the conversion of weights during compilation, and "
-        "of tensors during calibration.",
+        "These rows measure Rust code alone, on one thread with 1 MiB of float32: the conversion of "
+        "weights during compilation, and of tensors during calibration.",
     ),
     "import": (
         "Import",
-        "A new interpreter for each import, without its start.",
+        "Each import runs in a new interpreter. The times exclude the start of the interpreter.",
     ),
     "memory": (
         "Memory",
-        "Growth of resident memory of a new process in which all code had run before, so pages of "
-        "mapped files count. Activations share weights. Inferences that run at the same time each "
-        "need memory for their intermediate results, as in onnxruntime; the row shows how much.",
+        "The table shows the growth of resident memory in a new process in which all code had run before, "
+        "so pages of mapped files count. Activations share weights. Inferences that run at the same time "
+        "each need memory for their intermediate results, as in onnxruntime; the row shows the amount.",
     ),
 }
 
@@ -339,25 +342,27 @@ def introduction(
         command = " ".join(["python", "benches/report.py", *options])
     yield "# Performance"
     yield ""
-    yield f"Generated by `{command}`; do not edit. Figures hold for this machine and these versions:"
+    yield (
+        f"`{command}` writes this page; do not edit it. The figures hold for this machine and these versions:"
+    )
     yield ""
     yield from table(["", ""], [[name, value] for name, value in facts])
     yield ""
     yield (
-        "Each figure is a median with [minimum - maximum]. The two sides of a row were measured "
-        f"alternately (A B A B ...) in one run: {effort.batches} batches of calls, {effort.processes} new "
-        f"processes if a process is measured, {effort.imports} imports, with the garbage collector off. A "
-        "ratio is the median of the ratios of neighboring batches, openqaic to the other side. Figures of "
-        "Rust come from criterion. A budget is met if the median meets it."
+        "Each figure is a median with [minimum - maximum]. The two sides of a row were measured alternately "
+        f"(A B A B ...) in one run with the garbage collector off: {effort.batches} batches of calls, "
+        f"{effort.processes} new processes if a process is measured, and {effort.imports} imports. A ratio "
+        "is the median of the ratios of neighboring batches: openqaic divided by the other side. The figures "
+        "for Rust come from criterion. A budget is met if the median meets it."
     )
     if effort.quick:
         yield ""
         yield "**This was a quick run: its figures are not reliable.**"
     missed = [(heading, row) for heading, row in judged if not row.met]
     yield ""
-    yield f"{len(judged) - len(missed)} of {len(judged)} budgets met."
+    yield f"{len(judged) - len(missed)} of {len(judged)} budgets are met."
     if missed:
-        yield "Missed:"
+        yield "These budgets are missed:"
         yield ""
         for heading, row in missed:
             found = row.judged or row.ratio or row.ours

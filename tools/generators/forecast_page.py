@@ -26,49 +26,50 @@ _INTRODUCTION = """\
 
 <!-- Written by `make docs`. Edit the sources, not this page. -->
 
-`openqaic check` and `qaic.check` forecast throughput and latency of a model on a card. No card is needed.
-The [guide](guide/check.md) shows how to use them. This page describes the forecast, and its errors for models
-that were not used to fit it.
+`openqaic check` and `qaic.check` forecast the throughput and latency of a model on a card. No card is
+needed. The [guide](guide/check.md) shows how to use them. This page describes the forecast and its errors
+for models that were not used to fit the forecast.
 
 ## Data
 
 The {rows} measured rows of {models} models are from the lookup tables of the benchmarking samples in
-`quic/cloud-ai-sdk`: text encoders with 128 tokens and image classifiers in float16, on cards with 14
-cores. They are in `tools/forecast/ai100_measurements.csv`. The tables list the best configurations that were
-found, so they contain few slow ones. The operation tables of the models
-(`tools/forecast/operation_tables.json`) come from networks written from their public definitions.
+`quic/cloud-ai-sdk`: text encoders with 128 tokens and image classifiers in float16, on cards with 14 cores.
+They are in `tools/forecast/ai100_measurements.csv`. The lookup tables list the best configurations that
+were found, so they contain few slow configurations. The operation tables of the models
+(`tools/forecast/operation_tables.json`) come from networks that were written from public definitions.
 
 In {contradicting} rows, latency and throughput contradict each other: their product is more than 4/3 or
-less than 3/4 of the samples in flight (instances x batch x set size). {contradicting_aws} of them are
-image classifiers of the table `cv-aws`. The latency of these rows is not used for the fit. The figures
-below include these rows unless stated otherwise.
+less than 3/4 of the samples in flight (instances x batch x set size). {contradicting_aws} of them are image
+classifiers in the table `cv-aws`. The fit does not use the latency of these {contradicting} rows. The
+figures below include these rows unless stated otherwise.
 
 ## Model
 
-Weights are fetched while the cores compute, so the time of an inference is the longer of two times:
+The card fetches weights while the cores compute, so the time of an inference is the longer of two times:
 
 * computing: multiply-accumulates, steps of the vector unit, and evaluations of functions (exp, erf,
   tanh), divided among the cores of the instance. A product with short sums or few columns uses only a part
   of the matrix unit.
-* fetching: weights, and operands that do not fit the on-chip memory, from the DDR that all instances share.
+* fetching: weights, and operands that do not fit into the on-chip memory, from the DDR that all instances
+  share.
 
 Each operation adds a fixed time. If an instance has more cores than samples, samples are split among cores,
 and each additional part adds time. The host converts inputs and outputs and starts inferences; with a set
-size above 1, this overlaps with the work of the card. The link to the host has a rate in each direction. The
-latency is the time of this cycle, multiplied by the set size.
+size above 1, this work overlaps with the work of the card. The link to the host has a fixed rate in each
+direction. The latency is the time of this whole cycle, multiplied by the set size.
 
 | parameter | value | unit | physical limit |
 |---|---|---|---|
 {parameters}
 
-The physical limits come from public pages of the vendor: 110 TFLOPS in float16 for 14 cores, 137 GB/s of
+The physical limits come from the vendor's public pages: 110 TFLOPS in float16 for 14 cores, 137 GB/s of
 LPDDR4x, PCIe Gen4 x8.
 
 ## Errors on unseen models
 
-The forecast of each model uses a fit to the rows of all other models. Many text encoders have the same
-layers, so the fit often contains a model with the same work. Therefore the second table excludes all models
-with the same work (within 5 %) together.
+The forecast for each model uses a fit to the rows of all other models. Many text encoders have the same
+layers, so the fit often contains a model with the same work. For this reason, the second table excludes all
+models with the same work (within 5 %) together.
 
 {errors}
 
@@ -79,19 +80,19 @@ bytes of inputs and outputs, batch, cores, instances, set size. Budgets: median 
 |---|---|---|---|
 {other}
 
-A task has at most {most} rows, so the last figure shows little. The forecast also ranks all configurations
-(cores 1 to 14, 11 batches, 3 set sizes). Of {published} rows that are published as best for throughput,
-{same_cores} have the number of cores of one of the three best forecasts, and {same_pairs} also its batch. The
-median forecast of the published configuration is {share:.0f} % of that of the best one. Many configurations
-near the best differ only by a few percent.
+A task has at most {most} rows, so the last figure is not significant. The forecast also ranks all
+configurations (cores 1 to 14, 11 batches, 3 set sizes). Of {published} rows that are published as best for
+throughput, {same_cores} have the same number of cores as one of the three best forecasts, and {same_pairs}
+of these also have the same batch. The forecast for the published configuration is {share:.0f} % (median) of
+the forecast for the best configuration. Many configurations near the best one differ only by a few percent.
 
 {coverage}
 
 ## Sources of the errors
 
-* The same configuration of an image classifier differs between the tables `cv` and `cv-aws` by
-  {noise_speed:.0f} % in throughput and {noise_delay:.0f} % in latency (medians of {pairs} pairs of rows
-  whose figures agree). A forecast cannot be closer to both.
+* The figures for the same configuration of an image classifier differ between the tables `cv` and `cv-aws`
+  by {noise_speed:.0f} % in throughput and {noise_delay:.0f} % in latency (medians of {pairs} pairs of rows
+  whose figures agree). No forecast can be closer to both tables.
 * The time for outputs of several MB per inference (`fill-mask`) depends on how the host converts and copies
   them.
 * The time of depthwise and grouped convolutions, and of channel shuffles, depends on the layout of channels
@@ -99,9 +100,9 @@ near the best differ only by a few percent.
 
 ## Effect of other options
 
-The forecast ignores these options. The table compares the residuals of rows with and without each option,
-among rows of the same table and aim. The options of a published row were chosen because they were best
-for it, so small effects cannot be separated from this choice.
+The forecast ignores the options in this table. The table compares the residuals of rows with and without
+each option, among rows of the same lookup table and aim. The options of a published row were chosen because
+they were best for this row, so small effects cannot be separated from this choice.
 
 | option | rows with it | throughput | standard error | finding |
 |---|---|---|---|---|
@@ -122,7 +123,7 @@ factor is a convention, not a measurement. The forecast assumes {int8:.2f} x the
 
 ## Rows
 
-Each forecast uses the fit without the model of the row. A `!` marks latencies that contradict the
+Each forecast uses the fit without the model of the row. The mark `!` shows that a latency contradicts the
 throughput.
 
 {table}
@@ -248,9 +249,9 @@ def _coverage(data: Measured, held_out: Array) -> str:
         speed, delay = covered[rows].mean(axis=0)
         parts.append(f"| {name} | {speed:.1f} % | {delay:.1f} % |")
     return (
-        "Share of rows in the stated 90 % interval, which follows from the residuals of the other models\n"
-        "(budget: 88 % of all rows). Because some published latencies contradict themselves, intervals of\n"
-        "latency are wider than those of the others would be.\n\n"
+        "The table shows the share of rows in the stated 90 % interval (budget: 88 % of all rows). The\n"
+        "interval follows from the residuals of the other models. Because some published latencies\n"
+        "contradict the throughput, intervals of latency are wider than those of the other rows would be.\n\n"
         "| rows | throughput | latency |\n|---|---|---|\n" + "\n".join(parts)
     )
 

@@ -75,11 +75,12 @@ def sentence(samples: int, drop: float) -> str:
     after, held = same(program, seen)[0], same(program, back)[0]
     quantized = [_quantizers(item) for item in (whole, result)]
     return (
-        f"NNCF {version('nncf')}'s `quantize_with_accuracy_control` (OpenVINO {version('openvino')}) on the "
-        f"recognizer, with {len(seen)} lines, a drop of at most {drop:.0%} and {_RANKED} lines for its "
-        f"ranking: {before:.1%} before, {after:.1%} after, {held:.1%} on the {len(back)} lines held out; of "
-        f"{quantized[0]} quantizers it takes back {quantized[0] - quantized[1]}; "
-        f"{time.process_time() - begin:.0f} s of processor time, {time.monotonic() - wall:.0f} s."
+        f"For comparison, NNCF {version('nncf')}'s `quantize_with_accuracy_control` (OpenVINO "
+        f"{version('openvino')}) quantized the recognizer with {len(seen)} lines, a limit of {drop:.0%} for "
+        f"the loss, and {_RANKED} lines for its ranking. The share of equal decisions was {before:.1%} "
+        f"before and {after:.1%} after, and {held:.1%} on the {len(back)} lines that were held out. "
+        f"NNCF reverted {quantized[0] - quantized[1]} of {quantized[0]} quantizers, in "
+        f"{time.process_time() - begin:.0f} s of processor time and {time.monotonic() - wall:.0f} s."
     )
 
 

@@ -50,24 +50,27 @@ TITLE = "## Nodes that stay in a higher precision"
 _TEXT = f"""
 {TITLE}
 
-`qaic.accuracy.search` ([guide](guide/accuracy.md)) searches the set with the first four fifths of the
-samples, on which the target must hold with a margin of three standard errors. The column "held out" shows
-the result on the other samples. The decision of Silero VAD is speech or no speech, for each frame; that of
-MiniLM-L6 (first sentences of documentation strings) is which of two sentences is more similar to a third.
-The best set that was found by hand for Magika in float16 contains all nodes of the operators ReduceSum and
-Mul. polygraphy's `debug precision` bisects over layers on a GPU, and AIMET's QuantAnalyzer switches
-quantizers one at a time; neither chooses between float32 and float16 for this card, and neither runs on
-this machine. onnxruntime's quantizer does not search; the tables below contain its results.
+`qaic.accuracy.search` ([guide](guide/accuracy.md)) searches for the smallest set of nodes with the first
+four fifths of the samples. On these samples, the target must hold with a margin of three standard errors.
+The column "held out" shows the result on the other samples. For each frame, Silero VAD decides between
+speech and no speech. MiniLM-L6 decides which of two sentences is more similar to a third sentence; the
+sentences are the first ones of documentation strings. For Magika in float16, the best set that was found by
+hand contains all nodes of the operators ReduceSum and Mul.
+
+polygraphy and AIMET were not measured. polygraphy's `debug precision` bisects over layers on a GPU, and
+AIMET's QuantAnalyzer switches quantizers one at a time. Neither chooses between float32 and float16 for
+this card, and neither runs on this machine. onnxruntime's quantizer does not search; the tables below
+contain its results.
 """
 
 _COST = """
 ### Cost of a comparison
 
-The table shows the processor time of one sample: one instrumented run, compared with one run of the program
-in float32 and one in the target precision, which a comparison of outputs always needs. The budget is 5
-times these two. Memory is the largest resident size of a process that compiles and compares, divided by
-that of one that compiles and runs, for four samples; the budget is 2 times. The outputs of the instrumented
-run equal those of the program bit for bit; otherwise the benchmark stops.
+The table shows the processor time for one sample. The ratio compares one instrumented run with two runs
+that a comparison of outputs always needs: one in float32 and one in the target precision. The budget is 5
+times these two runs. The memory ratio compares the largest resident size of a process that compiles and
+compares with that of a process that compiles and runs, for four samples; the budget is 2 times. The outputs
+of the instrumented run equal those of the program bit for bit; otherwise, the benchmark stops.
 """
 
 
@@ -76,9 +79,8 @@ def lines() -> Iterator[str]:
     yield _TEXT
     facts = dict(machine.facts())
     yield (
-        f"Measured on {facts['date']} at commit {facts['commit']}, load average "
-        f"{facts['load average before']}: on a busy machine the seconds are too many, the processor time "
-        "less so."
+        f"These rows were measured on {facts['date']} at commit {facts['commit']}, with a load average of "
+        f"{facts['load average before']}. On a busy machine, processor time is more reliable than seconds."
     )
     yield ""
     header = [
