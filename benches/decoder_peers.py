@@ -1,6 +1,7 @@
-"""Tokens per second of llama.cpp and PyTorch, for the decoders of `language_models.py`.
+"""Tokens per second of llama.cpp, PyTorch and onnxruntime, for the decoders of `language_models.py`.
 
-`language_models.py` runs this file with the Python of `--peers`, which needs no openqaic. A peer is measured
+`language_models.py` runs this file, for llama.cpp and PyTorch with the Python of `--peers`, which needs no
+openqaic. A peer is measured
 as openqaic is: the same shapes, random weights, tokens at the same places of the context, and the read
 bandwidth in the same process.
 """
@@ -12,13 +13,14 @@ import math
 import os
 import statistics
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from python.large_decoders import CHUNK, MODELS
+from python.large_decoders import CHUNK, MODELS, sizes_of, write_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +30,7 @@ REPEATS = 3
 #: form of a GGUF -> elements and bytes of a block, and the place of its scale in half precision
 _BLOCKS = {"F16": (1, 2, None), "Q8_0": (32, 34, 0), "Q6_K": (256, 210, 208), "Q4_0": (32, 18, 0)}
 #: peer -> forms of weights
-PEERS = {"llama.cpp": tuple(_BLOCKS), "PyTorch": ("float32", "bfloat16")}
+PEERS = {"llama.cpp": tuple(_BLOCKS), "PyTorch": ("float32", "bfloat16"), "onnxruntime": ("float32",)}
 _MOST_READ = 1 << 30
 _SEED = 20
 
@@ -240,11 +242,52 @@ def _torch(folder: str, model: str, form: str, threads: int, context: int, token
     }
 
 
+def _onnxruntime(
+    folder: str, model: str, form: str, threads: int, context: int, tokens: int
+) -> dict[str, float]:
+    import onnxruntime
+
+    sizes = sizes_of(model, context, 1)
+    import decoder_model
+
+    # The engine refuses rows outside of the cache, which a card takes for padding.
+    decoder_model.OUTSIDE = 0
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        path = write_decoder(Path(place), sizes)
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = threads
+        numbers = np.ones(_MOST_READ // 2, np.uint8)
+        before = rollup("Anonymous")
+        started = time.perf_counter()
+        engine = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+        load = time.perf_counter() - started
+    caches = {name: np.zeros(sizes.cache_shape(), form) for name in sizes.caches}
+
+    def step(given: list[int], start: int) -> None:
+        places = np.arange(start, start + len(given))
+        feeds = {"input_ids": np.array([given]), "position_ids": places[None]}
+        _, *written = engine.run(None, feeds | caches)
+        caches.update(zip(sizes.caches, written, strict=True))
+
+    shapes = decoder_model.weight_shapes(sizes)
+    item = np.dtype(form).itemsize
+    read = item * sum(
+        math.prod(dims) for name, dims in shapes.items() if name != "embed_tokens" and len(dims) == 2
+    )
+    found = measured(step, read, lambda: read_bandwidth(numbers, threads), context=context, tokens=tokens)
+    return found | {
+        "load": load,
+        "private": rollup("Anonymous") - before,
+        "resident": rollup("Pss") - numbers.nbytes,
+        "each": item,
+    }
+
+
 def main() -> None:
     """Print the figures of one peer as JSON, or the reason why it is skipped."""
     given = json.loads(sys.argv[2])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given["threads"]])
-    measure = {"llama.cpp": _llama, "PyTorch": _torch}[given.pop("peer")]
+    measure = {"llama.cpp": _llama, "PyTorch": _torch, "onnxruntime": _onnxruntime}[given.pop("peer")]
     try:
         found: dict[str, Any] = measure(**given)
     except (ImportError, OSError, RuntimeError) as error:

@@ -1,10 +1,11 @@
 """Load, memory and tokens per second of decoders of real size, compared with llama.cpp and PyTorch.
 
-    python benches/language_models.py --peers PYTHON --write      every form and peer of 1.1B; 25 minutes
+    python benches/language_models.py --peers PYTHON --write      every form and peer of 1.1B; 27 minutes
     python benches/language_models.py --model 8B --forms MXFP6 --threads 2
 
 PYTHON is an interpreter with llama-cpp-python, gguf, torch and transformers. A peer that is not installed
-is left out, with the reason. `--write` puts the table into docs/language-models.md.
+is left out, with the reason; onnxruntime needs no `--peers`. `--write` puts the table into
+docs/language-models.md, and its limits into docs/performance.md.
 
 Weights are random. The limit is the rate at which the same threads read the mapped weights, measured between
 tokens in the same process; the share is the time of reading what a token reads, divided by the time of the
@@ -18,6 +19,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import decoder_peers
 import numpy as np
-from python import checkpoints, large_decoders
+from python import checkpoints, language_table, large_decoders
 from python.harness import machine
 from python.harness.row import table
 from python.harness.worker import in_process
@@ -46,8 +48,6 @@ _HEADS = (
     "program", "weights", "threads", "file", "bytes a weight", "compile", "load", "private memory",
     "resident memory", "prompt, tokens/s", "tokens/s", "read, GB/s", "limit, GB/s", "share of the limit",
 )  # fmt: skip
-_PAGE = Path(__file__).parents[1] / "docs" / "language-models.md"
-_BEGIN, _END = "<!-- benches/language_models.py -->\n", "<!-- end of the table -->\n"
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=16, help="tokens of a repeat")
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has llama.cpp and PyTorch")
-    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--write", action="store_true", help="put the table into the pages")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -73,9 +73,7 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
-        before, _, rest = _PAGE.read_text().partition(_BEGIN)
-        text = "\n".join(lines)
-        _PAGE.write_text(f"{before}{_BEGIN}{text}\n{_END}{rest.partition(_END)[2]}")
+        language_table.write(lines)
 
 
 def _lines(arguments: argparse.Namespace) -> Iterator[str]:
@@ -92,11 +90,15 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
                 yield _line(_row(Path(name), arguments, form, threads))
             shutil.rmtree(Path(name) / form)
         peers = [(peer, form) for peer, forms in decoder_peers.PEERS.items() for form in forms]
-        for peer, form in peers if arguments.peers else []:
+        for peer, form in peers:
+            # openqaic itself needs onnxruntime.
+            interpreter = sys.executable if peer == "onnxruntime" else arguments.peers
+            if interpreter is None or (peer == "onnxruntime" and form not in arguments.forms):
+                continue
             for threads in arguments.threads:
                 given = {"peer": peer, "form": form, "threads": threads, "folder": name, **shared}
                 try:
-                    found = in_process(decoder_peers.__file__, interpreter=arguments.peers, **given)
+                    found = in_process(decoder_peers.__file__, interpreter=interpreter, **given)
                 except subprocess.CalledProcessError as error:
                     found = {"skipped": f"{form} ended with {error.returncode}"}
                 if "skipped" in found:

@@ -21,6 +21,7 @@ from python import (
     decoding,
     importing,
     in_flight,
+    language_table,
     opening,
     operations,
     quantized,
@@ -122,9 +123,9 @@ GROUPS = {
         "whole caches as arrays; the ratio compares tokens per second. Before the measurement, the logits "
         "are compared. If PyTorch and transformers are installed, `generate` of a Llama with the same "
         "sizes is also measured. The last table shows the number of operations that the engine runs for a "
-        "token that attends to 32 of 1,024 slots. [Speed of language models](language-models.md) "
-        "measures decoders with 1.1 billion parameters and the bandwidth limit.",
+        "token that attends to 32 of 1,024 slots.",
     ),
+    "language_models": (language_table.HEADING, language_table.note()),
     "queues": (
         "Queues",
         "These rows measure Rust code alone, on one thread unless the row names more, and wake no thread. "
@@ -318,6 +319,8 @@ def extra_tables(
     match group:
         case "contexts":
             yield contexts.operations_of_a_token(folder)
+        case "language_models":
+            yield language_table.limits()
         case "queues":
             yield rust_rows.queues_table(rust)
             yield operations.operations_table()

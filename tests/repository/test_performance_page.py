@@ -1,0 +1,38 @@
+"""The limits of decoders in the report of performance are those of the measured table."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = "from python import language_table as table; print(table.section(), end='')"
+
+
+def rows(text, heads):
+    found = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
+    ]
+    assert found[0][: len(heads)] == heads
+    return found[2:]
+
+
+def test_report_has_the_limits_of_the_measured_table():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=ROOT / "benches", capture_output=True, text=True, check=True
+    )
+    assert done.stdout in (ROOT / "docs" / "performance.md").read_text()
+    page = (ROOT / "docs" / "language-models.md").read_text()
+    measured = rows(
+        page.split("<!-- benches/language_models.py -->")[1].split("<!-- end")[0], ["program", "weights"]
+    )
+    limits = rows(done.stdout, ["program", "weights", "threads"])
+    assert [row[:3] for row in limits] == [row[:3] for row in measured]
+    for row, of in zip(limits, measured, strict=True):
+        # Rates of reading are those of tokens, in other units, both rounded.
+        assert float(row[5]) / float(row[6]) == pytest.approx(float(of[11]) / float(of[12]), rel=0.03)
+        assert row[3:6] + row[7:] == [of[4], of[9], of[10], of[13]]
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC, commit", done.stdout)
