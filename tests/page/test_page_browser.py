@@ -76,7 +76,33 @@ def test_the_timeline_is_drawn(tmp_path, show):
     assert int(drawn["data-rows"]) == 14
     assert int(drawn["data-drawn"]) > 20
     assert "aicconvolutiond32" in dom.parts["legend"]
-    assert "all 2 inferences" in dom.parts["legend"]
+    assert "shares of the time of inference 4 (" in dom.parts["legend"]
+
+
+def test_shares_of_the_legend_are_those_of_the_tables(tmp_path, show):
+    """The host interrupted an operation of one inference, which changes the shares of all inferences."""
+    program = made.cpu_program([("/a", "Conv"), ("/b", "Mul"), ("/c", "Relu")])
+    buffers = []
+    for number, times in enumerate([(50, 30, 20), (52, 4111, 20), (49, 31, 19), (51, 29, 21)]):
+        buffers.append(made.buffer(program, {(0, 0): made.in_row(times)}, inference=number, device=1))
+    capture = Capture(buffers)
+    dom = show(page.write(capture, [], tmp_path / "page.html"))
+    assert_healthy(dom)
+    table = REPORTS["ops"](capture).table("kinds")
+    for kind, share in zip(table.column("kind"), table.column("share"), strict=True):
+        assert f"{kind} {share:.1f}%" in dom.parts["legend"]
+
+
+def test_a_page_with_every_report_has_at_most_four_screens(tmp_path, show):
+    program = made.cpu_program([(f"/layers.{place}/attention/MatMul", "MatMul") for place in range(300)])
+    rng = np.random.default_rng(2)
+    rows = [made.in_row(rng.integers(10, 90, 300).tolist()) for _ in range(5)]
+    capture = Capture([made.buffer(program, {(0, 0): row}, inference=n) for n, row in enumerate(rows)])
+    reports = [make(capture) for make in REPORTS.values()]
+    drive = "document.documentElement.dataset.screens = document.documentElement.scrollHeight / innerHeight;"
+    dom = show(page.write(capture, reports, tmp_path / "page.html"), drive)
+    assert_healthy(dom)
+    assert float(dom.root["data-screens"]) <= 4
 
 
 def test_one_operation_and_a_hundred_thousand(tmp_path, show):

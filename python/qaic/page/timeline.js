@@ -72,7 +72,7 @@ class Timeline {
 
   buildLegend() {
     const list = this.part("legend");
-    const total = this.model.kindTime.reduce((sum, time) => sum + time, 0);
+    const total = this.model.kindTime.reduce((sum, time) => sum + time, 0) || 1;
     for (const kind of this.model.ranked.slice(0, PALETTE.length)) {
       const item = document.createElement("li");
       const button = document.createElement("button");
@@ -93,9 +93,11 @@ class Timeline {
       list.append(item);
     }
     const rest = this.model.ranked.length - PALETTE.length;
-    const samples = this.model.header.samples.length;
-    // The overview of the page shows one inference.
-    const notes = [rest > 0 ? `and ${rest} more kinds` : "", samples > 1 ? `shares of the time in all ${samples} inferences` : ""];
+    const { samples, shown } = this.model.header;
+    const notes = [
+      rest > 0 ? `and ${rest} more kinds` : "",
+      samples.length > 1 ? `shares of the time of inference ${samples[shown].name}` : "",
+    ];
     for (const note of notes.filter(Boolean)) {
       const item = document.createElement("li");
       item.className = "note";

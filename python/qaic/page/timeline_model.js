@@ -30,12 +30,20 @@ class TimelineModel {
   get operations() { return this.tracks.reduce((sum, track) => sum + track.count, 0); }
 
   rankKinds() {
+    const { samples, shown } = this.header;
+    // Shares are those of the tables of the page, which are of one inference.
+    const { start_ns: from, end_ns: to } = samples[shown] ?? { start_ns: -Infinity, end_ns: Infinity };
     const time = new Float64Array(this.kinds.length);
+    const seen = new Set();
     for (const track of this.working) {
-      for (let i = 0; i < track.count; i += 1) time[this.labels.kind[track.label[i]]] += track.duration(i);
+      for (let i = 0; i < track.count; i += 1) {
+        const kind = this.labels.kind[track.label[i]];
+        seen.add(kind);
+        if (track.start[i] >= from && track.start[i] < to) time[kind] += track.duration(i);
+      }
     }
     this.kindTime = time;
-    this.ranked = [...time.keys()].filter((kind) => time[kind] > 0).sort((a, b) => time[b] - time[a]);
+    this.ranked = [...seen].sort((a, b) => time[b] - time[a]);
     this.kindColor = new Array(this.kinds.length).fill(OTHER);
     // What the host does beside a device is marked, and does not take the devices' colors.
     const host = this.tracks.filter((track) => track.role === "host");

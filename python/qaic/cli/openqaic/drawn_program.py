@@ -250,7 +250,8 @@ def program_graphs(
 
 
 def node_times(capture: Capture) -> tuple[NodeTimes, NodeTimes]:
-    """Return median times, by nodes of the user's model and by operations of the program."""
+    """Return the times of one inference, by nodes of the user's model and by operations of the program."""
+    capture = capture.typical
 
     def times(names: Callable[[OpInfo], list[str]]) -> NodeTimes:
         groups = grouped(capture, lambda facts: Coded.of(names(facts)), {"time": own_time_us})
