@@ -192,6 +192,48 @@ def test_command(files, capsys):
     assert json.loads(data.read_text())["model"] == "model.onnx"
 
 
+FIND = "accuracy --to fp16 --samples samples.npz --target sqnr>=40 --find lists.yaml"
+IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "steps"),
+    [
+        ("fp16", [], [f"next: {FIND}"]),
+        ("mxfp6", [], ["next: compile --mxfp6-matmul"]),
+        (
+            "fp16,mxfp6",
+            ["-o", "page.html"],
+            [
+                f"next, for fp16: {FIND}",
+                "next, for mxfp6: compile --mxfp6-matmul",
+            ],
+        ),
+        ("fp16", IN_FLOAT32, [f"next: compile --convert-to-fp16 {'='.join(IN_FLOAT32)}"]),
+        # Arrays calibrate, which a command line cannot repeat.
+        (
+            "int16",
+            IN_FLOAT32,
+            [f"next: accuracy {'='.join(IN_FLOAT32)} --to int16 --samples samples.npz -o page.html"],
+        ),
+        ("int16", [*IN_FLOAT32, "-o", "page.html"], []),
+        ("fp16", ["--json", "-"], []),
+    ],
+)
+def test_the_next_step_fits_the_outcome(files, capsys, monkeypatch, to, options, steps):
+    """A good precision is compiled, and another is fixed, with the options that were given."""
+    monkeypatch.chdir(files)
+    arguments = ["accuracy", "model.onnx", "--to", to, "--samples", "samples.npz", *options]
+    assert console.run(openqaic.tool, arguments) == 0
+    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next")]
+    assert [" ".join(shlex.split(line)) for line in found] == [
+        step.replace(": accuracy", ": openqaic accuracy model.onnx").replace(
+            ": compile", ": openqaic compile model.onnx"
+        )
+        for step in steps
+    ]
+
+
 def test_command_searches(files, capsys, monkeypatch):
     monkeypatch.setenv("QAIC_CACHE_DIR", str(files / "cache"))
     target = files / "precision.yaml"

@@ -184,6 +184,23 @@ class PrecisionAccuracy:
         order = ("equal", "good", "fair", "wrong")
         return max((_verdict(output) for output in self.outputs), key=order.index, default="equal")
 
+    @property
+    def is_good(self) -> bool:
+        """True if the precision can replace float32: all tokens of a decoder, or all outputs, are good."""
+        if self.decoding is not None:
+            return self.decoding.first_difference is None
+        return self.verdict in {"equal", "good"}
+
+    @property
+    def missed_target(self) -> str | None:
+        """A target of a search that the outputs miss; None if they reach those that apply to them."""
+        if self.decoding is not None:
+            return None if self.is_good else f"tokens>={self.decoding.tokens}"
+        compared = [output for output in self.outputs if output.elements > output.not_finite]
+        if any(not output.is_equal and not output.sqnr_db >= GOOD_DB for output in compared):
+            return f"sqnr>={GOOD_DB:g}"
+        return f"same>={GOOD_SAME:.0%}" if any(output.same < GOOD_SAME for output in compared) else None
+
     @cached_property
     def first_offender(self) -> Offender | None:
         """The node to look at first: the first that overflows, else the one with a reason that loses most.

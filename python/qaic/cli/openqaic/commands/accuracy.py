@@ -1,19 +1,24 @@
 """``openqaic accuracy``: finds nodes that lose precision, the reasons, and the nodes to keep in float32."""
 
+from __future__ import annotations
+
 import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
-from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
+from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options, next_command
 from qaic.cli.openqaic.program import check_output_file, check_page, wrote
 from qaic.errors import OptionError
 from qaic.options import resolve
 from qaic.options.argv import to_argv
+
+if TYPE_CHECKING:
+    from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 
 _EXAMPLES: Final = (
     "openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html",
@@ -120,6 +125,10 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         print_line(wrote(report.write_json(arguments.json)), to=sys.stderr)
     if arguments.overlay is not None:
         print_line(wrote(report.write_overlay(arguments.overlay)), to=sys.stderr)
+    for item in () if arguments.json == "-" else report.precisions:
+        purpose = f", for {item.to}" if len(report.precisions) > 1 else ""
+        if (command := _next_command(arguments, options, item)) is not None:
+            print_line(f"next{purpose}: {command}")
     return SUCCESS
 
 
@@ -146,19 +155,44 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     return SUCCESS
 
 
+def _next_command(
+    arguments: argparse.Namespace, options: dict[str, object], item: PrecisionAccuracy
+) -> str | None:
+    """Return the command that compiles with a precision, finds its smallest fix, or shows its nodes."""
+    again = ["--to", item.to]
+    for name in ("samples", "tokens", "against", "decide"):
+        if getattr(arguments, name) not in {None, "random"}:
+            again += [f"--{name}", str(getattr(arguments, name))]
+    if not item.card:
+        if item.is_good and (command := _compilation(arguments, item.to, options)) is not None:
+            return command
+        if not item.is_good and (target := item.missed_target) is not None:
+            return next_command("accuracy", arguments, *again, "--target", target, "--find", "lists.yaml")
+    return None if arguments.output else next_command("accuracy", arguments, *again, "-o", "page.html")
+
+
 def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str:
     """Return a line with the command that compiles with the result."""
-    from qaic.accuracy.comparison import calibrated_options
     from qaic.accuracy.prepared import named
-    from qaic.accuracy.samples import Samples
 
     (to,) = named(arguments.to)
-    samples = Samples(arguments.samples)
-    wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
+    command = _compilation(arguments, to, {**options, "node_precision_info_file": arguments.find})
+    if command is None:
+        return f"to use it: node_precision_info_file={arguments.find!r} and the samples, in qaic.compile"
+    return f"next: {command}"
+
+
+def _compilation(arguments: argparse.Namespace, to: str, options: dict[str, object]) -> str | None:
+    """Return the command that compiles as the comparison did; None if it calibrated with arrays."""
+    from qaic.accuracy.comparison import calibrated_options
+    from qaic.accuracy.prepared import named, options_among
+    from qaic.accuracy.samples import Samples
+
+    given = options_among(named(arguments.to), to, options)
+    wanted = calibrated_options(arguments.model, to, Samples(arguments.samples), arguments.tokens, given)
     if "calibration_data" in wanted:
         # Arrays cannot be written on a command line.
-        return f"to use it: node_precision_info_file={arguments.find!r} and the samples, in qaic.compile"
-    wanted["node_precision_info_file"] = arguments.find
+        return None
     resolved = resolve(wanted, options_path=None, model_is_container=False)
     flags = [f"-{flag}" for flag in to_argv(resolved)]
-    return f"next: {shlex.join(['openqaic', 'compile', str(arguments.model), *flags])}"
+    return shlex.join(["openqaic", "compile", str(arguments.model), *flags])
