@@ -103,17 +103,20 @@ def collected():
 
 def run_all(steps, file):
     """Run the steps that no test of this file has run; one that fails fails the test."""
-    for step in steps:
-        words = shlex.split(step.command)
-        key = (file, step.origin, _anonymous(words))
-        if key in _ran or not step.is_possible or os.environ.get("QAIC_DEVICE") == device_free.NO_DEVICE:
-            continue
-        _ran.add(key)
-        with tempfile.TemporaryDirectory() as aside:
-            # A command that writes a file leaves none in the folder that the tests run in.
+    # A command that writes a file leaves none in the folder that the tests run in, and the next may read it.
+    with tempfile.TemporaryDirectory() as aside, pytest.MonkeyPatch.context() as patch:
+        for step in steps:
+            words = shlex.split(step.command)
+            key = (file, step.origin, _anonymous(words))
+            if key in _ran or not step.is_possible:
+                continue
+            _ran.add(key)
+            if os.environ.get("QAIC_DEVICE") == device_free.NO_DEVICE:
+                patch.setenv("QAIC_DEVICE", "cpu")
             folder = aside if step.folder == _STARTED_IN else step.folder
             code, shown = _run(words + _SHORT.get(" ".join(words[:2]), []), folder)
-        assert code == 0, f"`{step.command}`, printed by `{step.origin}`, ends with {code}:\n{shown}"
+            patch.undo()
+            assert code == 0, f"`{step.command}`, printed by `{step.origin}`, ends with {code}:\n{shown}"
 
 
 def _run(words, folder):

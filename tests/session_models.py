@@ -83,6 +83,14 @@ def affine(width=4, rows=2):
     )
 
 
+def model_of_open_batch():
+    """`affine` whose batch size has a name instead of a number."""
+    built = affine()
+    built.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    built.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    return built
+
+
 def endless(name="n", length=1, start="x", end="y"):
     """Loop that runs ``n`` times: ``y`` is ``x`` plus 1 per turn. It runs as long as a test wants."""
     body = helper.make_graph(

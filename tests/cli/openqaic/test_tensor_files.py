@@ -1,10 +1,14 @@
 """Inputs of ``openqaic run``: which array of which file goes into which input."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from qaic.cli.openqaic.pictures import UNCHANGED, Pixels
 from qaic.cli.openqaic.tensor_files import read_inputs
-from qaic.errors import InputError
+from qaic.errors import InputError, StateError
 from qaic.runtime.shapes import ShapeAndType, ShapeDict
 
 INPUTS = ShapeDict(
@@ -55,3 +59,75 @@ def test_an_archive_of_others_is_refused():
         read_inputs(["others.npz"], ONE)
     with pytest.raises(InputError, match="given twice"):
         read_inputs(["bytes=own.npz", "bytes=x.npy"], ONE)
+
+
+PIXELS = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
+
+
+@pytest.fixture
+def pictures():
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    image.fromarray(PIXELS).save("color.png")
+    image.fromarray(PIXELS[..., 0]).save("gray.PNG")
+
+
+def read_pixels(file, shape, dtype=np.float32, pixels=UNCHANGED):
+    return read_inputs([file], ShapeDict({"x": ShapeAndType(shape, np.dtype(dtype))}), pixels)["x"]
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 5), (1, 3, 6, 5), (2, 3, 6, 5), (6, 5, 3), (2, 6, 5, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int64])
+def test_a_picture_fills_an_input_in_its_layout(pictures, shape, dtype):
+    expected = np.moveaxis(PIXELS, 2, 0) if shape[-3] == 3 else PIXELS
+    found = read_pixels("color.png", shape, dtype)
+    assert (found.shape, found.dtype) == (shape, dtype)
+    for one in found.reshape(-1, *expected.shape):
+        np.testing.assert_array_equal(one, expected)
+
+
+def test_an_input_of_one_channel_is_gray(pictures):
+    np.testing.assert_array_equal(read_pixels("x=gray.PNG", (1, 1, 6, 5))[0, 0], PIXELS[..., 0])
+
+
+def test_each_channel_has_its_mean_and_scale(pictures):
+    mean, scale = (124.0, 116.0, 104.0), (58.0, 57.0, 57.5)
+    expected = (PIXELS - np.float64(mean)) / np.float64(scale)
+    found = read_pixels("color.png", (6, 5, 3), pixels=Pixels(mean, scale))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    shifted = read_pixels("color.png", (6, 5, 3), np.int8, Pixels((128.0,)))
+    np.testing.assert_array_equal(shifted, PIXELS.astype(int) - 128)
+
+
+def test_a_picture_of_another_size_is_scaled(pictures):
+    found = read_pixels("color.png", (1, 3, 12, 20))
+    np.testing.assert_allclose(found.mean(axis=(0, 2, 3)), PIXELS.mean(axis=(0, 1)), rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "pixels", "said"),
+    [
+        ((6, 5), np.float32, UNCHANGED, r"has the shape \[6, 5\], expected 3 or 4 dimensions"),
+        ((2, 6, 5), np.float32, UNCHANGED, "with 1 or 3 channels"),
+        ((6, 5, 3), np.int8, UNCHANGED, "found pixels from .*, expected values of int8; --mean"),
+        ((6, 5, 3), np.float32, Pixels((1.0, 2.0)), "--mean: found 2 values, expected 1 or 3"),
+        ((6, 5, 3), np.float32, Pixels(scale=(1.0, 2.0)), "--scale: found 2 values, expected 1 or 3"),
+    ],
+)
+def test_a_picture_that_does_not_fit_is_refused(pictures, shape, dtype, pixels, said):
+    with pytest.raises(InputError, match=said):
+        read_pixels("color.png", shape, dtype, pixels)
+
+
+def test_what_is_no_picture_is_refused(pictures):
+    Path("x.jpg").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"x\.jpg: found .*, expected a picture"):
+        read_pixels("x.jpg", (1, 3, 6, 5))
+    with pytest.raises(FileNotFoundError, match=r"did you mean x\.jpg"):
+        read_pixels("x.jpeg", (1, 3, 6, 5))
+
+
+def test_without_pillow_the_message_names_the_extra(monkeypatch):
+    Path("x.jpg").touch()
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(StateError, match=r"pip install 'openqaic\[images\]'"):
+        read_pixels("x.jpg", (1, 3, 6, 5))

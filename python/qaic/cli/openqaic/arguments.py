@@ -1,11 +1,16 @@
 """Arguments that several subcommands share."""
 
+from __future__ import annotations
+
 import argparse
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qaic.cli.console import Parser
+
+if TYPE_CHECKING:
+    from qaic.cli.openqaic.pictures import Pixels
 
 
 def add_model(parser: Parser, *, may_be_container: bool = True) -> None:
@@ -36,8 +41,23 @@ def add_inputs(parser: Parser) -> None:
         metavar="[NAME=]FILE",
         action="append",
         default=[],
-        help=".npy, .npz or raw data; repeatable (default: random inputs)",
+        help=".npy, .npz, a picture, or raw data; repeatable (default: random inputs)",
     )
+    for name, default in (("--mean", "0"), ("--scale", "1")):
+        parser.add_argument(
+            name,
+            metavar="X[,X,X]",
+            type=_channel_values,
+            default=default,
+            help=f"of pictures, (pixel - mean) / scale, for all channels or each (default: {default})",
+        )
+
+
+def pixels_of(arguments: argparse.Namespace) -> Pixels:
+    """Return the conversion of pictures."""
+    from qaic.cli.openqaic.pictures import Pixels
+
+    return Pixels(arguments.mean, arguments.scale)
 
 
 def add_warm_up(parser: Parser, default: int) -> None:
@@ -82,6 +102,17 @@ def count(text: str, *, least: int = 1) -> int:
 def count_or_zero(text: str) -> int:
     """Read a number of things, which may be none."""
     return count(text, least=0)
+
+
+def _channel_values(text: str) -> tuple[float, ...]:
+    """Read finite numbers, separated by commas."""
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        values = ()
+    if not values or not all(map(math.isfinite, values)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one number, or numbers separated by commas")
+    return values
 
 
 def tolerance(text: str) -> float:

@@ -178,6 +178,9 @@ def next_command(name: str, arguments: argparse.Namespace, *more: str, without: 
     words = ["openqaic", name, str(arguments.model)]
     for text in getattr(arguments, "inputs", ()):
         words += ["-i", text]
+    for option, unchanged in (("mean", (0.0,)), ("scale", (1.0,))):
+        if (values := getattr(arguments, option, unchanged)) != unchanged:
+            words += [f"--{option}={','.join(f'{value:.17g}' for value in values)}"]
     if getattr(arguments, "device_id", None) is not None:
         words += ["-d", str(arguments.device_id)]
     if arguments.options_path is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.cli.console import print_message
 from qaic.cli.log import logged
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
+from qaic.cli.openqaic.pictures import UNCHANGED, Pixels
 from qaic.compiler import compile_resolved
 from qaic.compiler.diagnostics.record import recorded
 from qaic.compiler.output_folder import check_alone
@@ -115,25 +116,28 @@ STATS_LEVEL: Final = 70
 
 
 def measured(
-    program: Path | Qpc, inputs: Sequence[str] = (), *, warm_up: int = 3, inferences: int = 20, **device: Any
+    program: Path | Qpc,
+    inputs: Sequence[str] = (),
+    *,
+    pixels: Pixels = UNCHANGED,
+    warm_up: int = 3,
+    inferences: int = 20,
+    **device: Any,
 ) -> Capture:
     """Run a container and return the measurements of its device. Blocking.
 
-    `inputs` are arguments ``[NAME=]FILE``, without which the inputs are random; `device` are options of the
-    session. The first `warm_up` inferences are not measured. Raises StateError if the program was compiled
-    without statistics.
+    `inputs` are arguments ``[NAME=]FILE``, without which the inputs are random; `pixels` converts those that
+    are pictures. `device` are options of the session. The first `warm_up` inferences are not measured. Raises
+    StateError if the program was compiled without statistics.
     """
     from qaic import Session
     from qaic.cli.openqaic.tensor_files import read_inputs
-    from qaic.runtime.benchmark import random_inputs
 
     with (
         Session(program, **device) as session,
         status_line(lambda: f"measuring {counted(inferences, 'inference')}"),
     ):
-        wanted = session.model_input_shape_dict
-        shapes = [shape for shape, _ in wanted.values()]
-        feeds = read_inputs(inputs, wanted) if inputs else random_inputs(wanted, shapes)
+        feeds = read_inputs(inputs, session.model_input_shape_dict, pixels)
         for _ in range(warm_up):
             session.run(feeds)
         session.setup()
@@ -144,9 +148,21 @@ def measured(
         raise StateError(
             f"{session.path} measures nothing: it was compiled without statistics",
             code="profile.not_compiled_in",
-            hints=("compile with --stats-level 70, the default for an .onnx file",),
+            hints=_ways_to_measure(session.qpc),
         )
     return profile.capture()
+
+
+def _ways_to_measure(qpc: Qpc) -> tuple[str, ...]:
+    """Return hints to measure a container without statistics."""
+    hint = "give the .onnx file: it is compiled with --stats-level 70"
+    if qpc.graph is None or qpc.path is None:
+        return (hint,)
+    inspect = f"openqaic inspect {shlex.quote(str(qpc.path))} --onnx graph.onnx"
+    return (
+        hint,
+        f"`{inspect}` writes the graph of the container, and `openqaic profile graph.onnx` measures it",
+    )
 
 
 def check_output_file(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.cli.openqaic.pictures import SUFFIXES, UNCHANGED, Pixels, read_picture
 from qaic.errors import InputError
 from qaic.model_path import missing_file
 from qaic.options.names import nearest
@@ -22,17 +23,22 @@ if TYPE_CHECKING:
     from qaic.runtime.shapes import ShapeDict
 
 
-def read_inputs(given: Sequence[str], inputs: ShapeDict) -> dict[str, NDArray[Any]]:
-    """Read arrays of a command line. Blocking.
+def read_inputs(
+    given: Sequence[str], inputs: ShapeDict, pixels: Pixels = UNCHANGED
+) -> dict[str, NDArray[Any]]:
+    """Read arrays of a command line; without any, return random inputs. Blocking.
 
     Parameters
     ----------
     given
         ``NAME=FILE``, or ``FILE`` where the program has one input; a file ``.npz`` has several by name, of
         which ``NAME`` takes its own, or the only one.
-        Files of other kinds than ``.npy`` and ``.npz`` are raw little-endian data of the input's type.
+        Files of other kinds than ``.npy``, ``.npz`` and pictures are raw little-endian data of the input's
+        type.
     inputs
         Inputs of the program.
+    pixels
+        Conversion of pictures.
 
     Raises
     ------
@@ -41,9 +47,13 @@ def read_inputs(given: Sequence[str], inputs: ShapeDict) -> dict[str, NDArray[An
     OSError
         A file cannot be read.
     """
+    if not given:
+        from qaic.runtime.benchmark import random_inputs
+
+        return random_inputs(inputs, [shape for shape, _ in inputs.values()])
     found: dict[str, NDArray[Any]] = {}
     for text in given:
-        for name, array in _arrays(text, inputs):
+        for name, array in _arrays(text, inputs, pixels):
             _check_name(text, name, inputs)
             if name in found:
                 raise InputError(f"input {name!r} is given twice", code="run.input_twice")
@@ -61,7 +71,7 @@ def _check_name(text: str, name: str, inputs: ShapeDict) -> None:
         )
 
 
-def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
+def _arrays(text: str, inputs: ShapeDict, pixels: Pixels) -> list[tuple[str, NDArray[Any]]]:
     name, assigned, file = text.partition("=")
     if not assigned:
         name, file = "", text
@@ -92,6 +102,8 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
         return [(name, _loaded(path)[""])]
     if not path.exists():
         raise missing_file(path)
+    if path.suffix.lower() in SUFFIXES:
+        return [(name, read_picture(path, name, inputs[name], pixels))]
     dtype = inputs[name].dtype
     size = path.stat().st_size
     if size % dtype.itemsize:

@@ -29,6 +29,7 @@ from qaic.cli.openqaic.arguments import (
     add_warm_up,
     count,
     device_options,
+    pixels_of,
     positive,
     set_examples,
 )
@@ -97,7 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, and show a row for each number of streams."""
     from qaic import Session
     from qaic.cli.openqaic.tensor_files import read_inputs
-    from qaic.runtime.benchmark import random_inputs
 
     check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     if arguments.beside is not None and arguments.rate is not None:
@@ -116,8 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         cores = session.qpc.program_info.num_cores
         streams = arguments.streams or _default_streams(cores)
         inputs = session.model_input_shape_dict
-        shapes = [shape for shape, _ in inputs.values()]
-        feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
+        feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
         with status_line(lambda: "loading"):
             session.setup()
             load_s = time.perf_counter() - started

@@ -18,6 +18,7 @@ from qaic.cli.openqaic.arguments import (
     add_warm_up,
     count,
     device_options,
+    pixels_of,
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options, for_model, next_command
@@ -97,6 +98,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
     capture = measured(
         program.path,
         arguments.inputs,
+        pixels=pixels_of(arguments),
         warm_up=arguments.warm_up,
         inferences=arguments.num_iter,
         **device_options(arguments),

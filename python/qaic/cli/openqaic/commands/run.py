@@ -25,6 +25,7 @@ from qaic.cli.openqaic.arguments import (
     add_json,
     add_model,
     device_options,
+    pixels_of,
     set_examples,
     tolerance,
 )
@@ -59,7 +60,7 @@ def add_arguments(parser: Parser) -> None:
     set_examples(
         parser,
         "openqaic run model.onnx",
-        "openqaic run model.onnx -i image=photo.npy -o outputs.npz",
+        "openqaic run model.onnx -i image=photo.jpg --mean 124,116,104 --scale 58 -o outputs.npz",
         "openqaic run program/programqpc.bin -i photo.npy --json",
         "openqaic run model.onnx -i inputs.npz --expect outputs.npz --rtol 1e-3",
     )
@@ -68,7 +69,6 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run one inference, and show its outputs."""
     from qaic import Session
-    from qaic.runtime.benchmark import random_inputs
 
     if arguments.output is not None and arguments.output.suffix != ".npz":
         raise OptionError(
@@ -81,8 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     program = open_program(arguments)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
-        shapes = [shape for shape, _ in inputs.values()]
-        feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
+        feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
         with status_line(lambda: "running"):
             session.setup()
             started = time.perf_counter()

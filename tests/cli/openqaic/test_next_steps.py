@@ -1,0 +1,117 @@
+"""Commands that the command ``openqaic`` prints as next steps and hints, which work as they are printed."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from qaic.cli import openqaic
+from session_models import model_of_open_batch, save
+
+QPCS = Path(__file__).parents[2] / "data" / "qpc"
+
+
+@pytest.mark.parametrize(("options", "following"), [((), "inspect"), (("--stats-level", "70"), "profile")])
+def test_the_next_step_of_a_container_works_for_it(call, model, options, following):
+    assert call("compile", model, "-o", "program", *options)[0] == 0
+    code, out, _ = call("bench", "program", "-n", "2", "--warm-up", "0")
+    assert code == 0
+    words = shlex.split(out.splitlines()[-1].removeprefix("next: "))
+    assert words[:3] == ["openqaic", following, "program"]
+    assert call(*words[1:])[0] == 0
+
+
+@pytest.mark.run_profiles
+@pytest.mark.parametrize("options", [[], ["--convert-to-fp16"]])
+def test_profile_of_a_program_without_statistics_names_commands_that_measure_it(
+    call, model, tmp_path, options
+):
+    assert call("compile", model, "-o", "plain", *options)[0] == 0
+    code, _, err = call("profile", "plain")
+    assert code == 1
+    first, second = [line.removeprefix("hint: ") for line in err.splitlines()[1:]]
+    assert "--stats-level 70" in first
+    for command in second.split("`")[1::2]:
+        assert call(*shlex.split(command)[1:])[0] == 0
+
+
+@pytest.mark.parametrize("path", sorted(QPCS.glob("s*.qpc")), ids=lambda path: path.stem)
+def test_the_next_step_of_a_container_of_a_card_is_a_command_that_runs(call, path):
+    code, out, _ = call("inspect", path)
+    assert code == 0
+    step = out.splitlines()[-1].removeprefix("next: ")
+    assert step.startswith("openqaic inspect ")
+    assert call(*shlex.split(step)[1:])[0] == 0
+
+
+def test_a_container_without_a_graph_names_a_command_that_shows_it(call):
+    path = QPCS / "s01_simple_f32_file.qpc"
+    code, _, err = call("inspect", path, "nodes")
+    assert code == 1
+    hint = err.splitlines()[-1].split("`")[1]
+    assert call(*shlex.split(hint)[1:])[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [
+        (["--convert-to-fp16"], "fp16"),
+        (["--convert-to-quantize"], "int8"),
+        (["--convert-to-quantize", "--quantization-precision", "Int16"], "int16"),
+        (["--convert-to-fp16", "--mxfp6-matmul"], "fp16+mxfp6"),
+    ],
+)
+def test_the_next_step_of_reduced_precision_is_a_command_that_runs(call, tmp_path, flags, precision):
+    model = save(tmp_path, model_of_open_batch())
+    code, out, _ = call("compile", model, "-o", "program", "--onnx-define-symbol", "batch,2", *flags)
+    assert code == 0
+    step = out.splitlines()[-1].removeprefix("next: ")
+    assert step.endswith(f"--to {precision}")
+    assert call(*shlex.split(step)[1:])[0] == 0
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "profile"])
+def test_the_next_step_repeats_what_made_this_run_possible(call, tmp_path, command):
+    """Without the size the model does not compile; without the input the run has other numbers."""
+    model = save(tmp_path, model_of_open_batch())
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    made = [model, "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol", "batch,2"]
+    short = {"bench": ["-n", "1"], "profile": ["-n", "1"]}.get(command, [])
+    code, out, _ = call(command, *made, *short)
+    assert code == 0
+    step = shlex.split(out.splitlines()[-1].removeprefix("next: "))
+    assert step[2:] == [str(model), "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol=batch,2", *step[8:]]
+    assert call(*step[1:])[0] == 0
+
+
+@pytest.mark.parametrize("command", ["run", "bench -n 1", "profile -n 1"])
+def test_the_next_step_repeats_the_conversion_of_pictures(call, tmp_path, command):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    image.new("RGB", (5, 6)).save(tmp_path / "x.png")
+    picture = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 6, 5])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 6, 5])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "negated", [picture], [result])
+    model = save(
+        tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    )
+    name, *short = command.split()
+    pixels = ["-i", "x.png", "--mean=1.5,2,3", "--scale=58"]
+    code, out, _ = call(name, model, *pixels, *short)
+    assert code == 0
+    assert shlex.split(out.splitlines()[-1])[4:8] == pixels
+    assert call(name, model, "-i", "x.png", "--mean", "one")[0] == 2
+
+
+def test_an_unknown_option_points_to_the_help_of_its_command(call, model):
+    code, _, err = call("compile", model, "--nothing-like-it")
+    assert code == 2
+    assert err.splitlines()[-1] == "hint: `openqaic compile --help` shows the options"
+    assert call("compile", "--help")[0] == 0
+
+
+def test_a_word_of_inspect_leads_to_it(capsys):
+    with pytest.raises(SystemExit):
+        openqaic.main(["fit"])
+    assert "did you mean openqaic inspect MODEL fit?" in capsys.readouterr().err
