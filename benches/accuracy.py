@@ -118,7 +118,11 @@ class Part:
             f"{len(self._task.calibration)} samples for calibration, "
             f"{len(self._task.evaluation)} for evaluation. "
             f"The float32 model has {self._float32.size_bytes / 1e6:.1f} MB"
-            + (f" and reads {self._float32.truth:.1%}." if self._float32.truth is not None else ".")
+            + (
+                "."
+                if self._float32.truth is None
+                else f" and reads {self._float32.truth:.1%} of the characters."
+            )
         )
         ours = self._floats()
         integers = self._integers()

@@ -152,6 +152,7 @@ WRITES = {
     "docs/guide/compiling.md": write_compiling,
     "docs/guide/containers.md": write_containers,
     "docs/guide/quantization.md": write_quantization,
+    "docs/guide/shapes-and-state.md": write_accuracy,
     "docs/guide/tools.md": write_tools,
 }
 # Four virtual devices, as the page about several of them has.

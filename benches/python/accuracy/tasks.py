@@ -88,8 +88,8 @@ def magika(calibration: int, evaluation: int) -> Task:
         truth=None,
         beyond_fp16=(
             ("ReduceSum", "Mul"),
-            "A normalization sums the squares of its values in one ReduceSum. The sum is beyond 65504, so "
-            "it is infinite where every result is rounded to fp16. Such a sum has to stay in float32: "
+            "A normalization sums the squares of its values in one ReduceSum. The sum exceeds 65504, so it "
+            "becomes infinite if every result is rounded to float16. Keep such a sum in float32 with "
             "`keep_original_precision_for_nodes`.",
         ),
     )
