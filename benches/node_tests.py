@@ -27,9 +27,9 @@ EXPECTED = ROOT / "tests" / "conformance" / "expected.json"
 
 #: what each class of refusal means to a user
 MEANING = {
-    "compile.unsupported_type": "An input or output has a type that no buffer of a card has.",
+    "compile.unsupported_type": "An input or output has a type that card buffers do not support.",
     "compile.engine_refused": "onnxruntime has no kernel for the operator, its types or its version.",
-    "compile.unbound_symbol": "An input has a symbolic dimension, and the test names no size for it.",
+    "compile.unbound_symbol": "An input has a symbolic dimension, and the test does not state its size.",
     "compile.dynamic_shape": "The size of an output depends on the data.",
     "compile.invalid_model": "onnxruntime refuses the graph while shapes are inferred.",
 }
@@ -38,9 +38,9 @@ HEADER = """# ONNX operator tests
 
 <!-- Written by `make node-tests`; do not edit. -->
 
-ONNX ships tests for every operator. They run here through the interface of ONNX backends, that is:
-compiled to a container, opened and run on the `cpu` device, and, for comparison, through onnxruntime's own
-adapter, in one process.
+ONNX ships tests for every operator. These tests run through the ONNX backend interface: each model is
+compiled to a container, and opened and run on the `cpu` device. For comparison, each test also runs through
+onnxruntime's own adapter, in the same process.
 
 Versions: onnx {onnx}, onnxruntime {ort}. Tests: {count}
 (groups node, simple, pytorch-converted and pytorch-operator).
@@ -54,8 +54,8 @@ def ways(ours: dict[str, Outcome], others: dict[str, dict[str, Outcome]]) -> lis
         "",
         "## Float16 and expanded functions",
         "",
-        f"float16 compiles the tests with `convert_to_fp16`; a float result may differ by {share:.1%} of the",
-        "largest expected value. expanded moves the nodes of a test into a function, with their attributes",
+        f"The way float16 compiles the tests with `convert_to_fp16`; a float result may differ by {share:.1%} of the",
+        "largest expected value. The way expanded moves the nodes of a test into a function, with their attributes",
         "as defaults of the function, and compiles it with `always_expand_onnx_functions`.",
         "",
         "| | passed | failed | unsupported |",
@@ -66,7 +66,7 @@ def ways(ours: dict[str, Outcome], others: dict[str, dict[str, Outcome]]) -> lis
         lines.append(f"| {way} | " + " | ".join(str(counts[status]) for status in Status) + " |")
     lines += [
         "",
-        "Tests that pass in float32 and do not pass here:",
+        "Tests that pass in float32 but not here:",
         "",
         "| test | way | result | reason |",
         "|---|---|---|---|",
@@ -93,9 +93,9 @@ def report(
     pairs = Counter((ours[name].status, theirs[name].status) for name in ours)
     lines += [
         "",
-        "Unsupported means that the model or its arrays were refused with a message before it ran.",
+        "Unsupported means that the model or its arrays were refused with a message before the run.",
         "",
-        "Test by test (rows qaic, columns onnxruntime):",
+        "Results per test (rows qaic, columns onnxruntime):",
         "",
         "| | passed | failed | unsupported |",
         "|---|---:|---:|---:|",
@@ -103,13 +103,13 @@ def report(
     lines += [
         f"| {row} | " + " | ".join(str(pairs[row, column]) for column in Status) + " |" for row in Status
     ]
-    lines += ["", "## Why qaic refuses", "", "| class | meaning | tests | of these onnxruntime passes |"]
+    lines += ["", "## Reasons for refusal", "", "| class | meaning | tests | passed by onnxruntime |"]
     lines.append("|---|---|---:|---:|")
     refused = {name: outcome for name, outcome in ours.items() if outcome.status is Status.UNSUPPORTED}
     for reason, count in Counter(outcome.reason for outcome in refused.values()).most_common():
         passed = sum(refused[n].reason == reason and theirs[n].status is Status.PASSED for n in refused)
         lines.append(f"| `{reason}` | {MEANING.get(reason, '')} | {count} | {passed} |")
-    lines += ["", "What is refused as `compile.unsupported_type`:", "", "| found | tests |", "|---|---:|"]
+    lines += ["", "Types that are refused as `compile.unsupported_type`:", "", "| found | tests |", "|---|---:|"]
     kinds = Counter(
         match[1]
         for outcome in refused.values()
@@ -118,7 +118,7 @@ def report(
     )
     lines += [f"| {kind} | {count} |" for kind, count in kinds.most_common()]
     lines += ["", "## Failures", ""]
-    lines += ["A test that onnxruntime passes may fail here only for a reason in `exceptions.json`."]
+    lines += ["If onnxruntime passes a test, qaic may fail it only for a reason in `exceptions.json`."]
     lines += ["", "| test | qaic | onnxruntime |", "|---|---|---|"]
     for name, outcome in ours.items():
         if outcome.status is Status.FAILED:
