@@ -109,7 +109,7 @@ def report(
     for reason, count in Counter(outcome.reason for outcome in refused.values()).most_common():
         passed = sum(refused[n].reason == reason and theirs[n].status is Status.PASSED for n in refused)
         lines.append(f"| `{reason}` | {MEANING.get(reason, '')} | {count} | {passed} |")
-    lines += ["", "Types that are refused as `compile.unsupported_type`:", "", "| found | tests |", "|---|---:|"]
+    lines += ["", "Types refused as `compile.unsupported_type`:", "", "| found | tests |", "|---|---:|"]
     kinds = Counter(
         match[1]
         for outcome in refused.values()
