@@ -69,6 +69,7 @@ from qaic.compiler.passes.legalize.legalize_exports import (
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
 from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
+from qaic.compiler.passes.legalize.ml_attributes import check_ml_attributes_pass
 from qaic.compiler.passes.partition_config import (
     check_partitions_pass,
     check_placement_pass,
@@ -113,6 +114,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         bind_symbols_pass,
         inline_for_nodes_pass,
         unique_names_pass,
+        check_ml_attributes_pass,
         legalize_exports_pass,
         record_provenance_pass,
         add_named_outputs_pass,

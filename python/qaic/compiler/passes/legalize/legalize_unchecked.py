@@ -1,12 +1,13 @@
 """Operands that older engines do not check, so that numbers in them end the process.
 
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
-they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
-rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
-TopK and OneHot divide by the number of rows in front of their axis; if only the run counts these, the axis
-becomes the first. If only the run knows the number of axes, they fail over no elements. `empty_operands`
-describes other operands without elements. Nodes of a graph that read one operand with one limit share its
-check, so the layers of a decoder together add as many nodes as one layer.
+they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups, rows
+or columns, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of
+Col2Im. TopK and OneHot divide by the number of rows in front of their axis; if only the run counts these, the
+axis becomes the first. If only the run knows the number of axes, they fail over no elements. `empty_operands`
+describes other operands without elements, `ml_attributes` those that do not fit attributes. Nodes of a graph
+that read one operand with one limit share its check, so the layers of a decoder together add as many nodes as
+one layer.
 """
 
 import math
@@ -50,6 +51,7 @@ from qaic.compiler.passes.legalize.empty_operands import (
     zeros,
 )
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
+from qaic.compiler.passes.legalize.ml_attributes import CHECKED, checked_operand
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
 #: operator -> positions of indices and of the operand whose rows they select, and the word for these
@@ -60,9 +62,12 @@ _SELECTING: Final = {
     (_ENGINE_DOMAIN, "GroupQueryAttention"): (9, 7, "rows"),
     (_ENGINE_DOMAIN, "MatMulNBits"): (4, 2, "groups"),
     (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
+    ("ai.onnx.ml", "ArrayFeatureExtractor"): (1, 0, "columns"),
 }
 #: operators that this pass guards, rewrites or refuses; it skips functions
-_UNCHECKED: Final = OVER_NOTHING.union(_SELECTING, [("", name) for name in ("Col2Im", "MaxUnpool", "Trilu")])
+_UNCHECKED: Final = OVER_NOTHING.union(
+    _SELECTING, CHECKED, [("", name) for name in ("Col2Im", "MaxUnpool", "Trilu")]
+)
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
 #: set from which on the axis of DFT is an input, and its default there; before, it is 1
@@ -143,13 +148,18 @@ class _Selection:
         is_open = may_be_position and not ranks
         return cls(at, node.input[at], node.input[table], tokens, groups, word, is_open)
 
+    @property
+    def axis(self) -> int:
+        """Axis of the table that the indices select from."""
+        return -1 if self.word == "columns" else 0
+
     def counts(self, shapes: ShapesInSets) -> tuple[int, ...]:
         """Return the number of allowed indices in each set of sizes; () if it is not known."""
         if self.groups:
             return (self.groups,)
         if self.is_open:
             return ()
-        rows = [shape[0] for shape in shapes(self.table) if shape]
+        rows = [shape[self.axis] for shape in shapes(self.table) if shape]
         if not self.tokens:
             return tuple(rows)
         tokens = [shape[-2] for shape in shapes(self.tokens) if len(shape) > 1]
@@ -270,6 +280,8 @@ def legalize_unchecked(
                 replace_input_with(guarded, 1, _limited(node.input[1], guards))
             elif standard(node, "MaxUnpool") and not _is_of_pool(node, makers.get(node.input[1]), shapes):
                 replace_input_with(guarded, 1, _inside(node, shapes(node.output[0]), guards))
+            elif operator_of(node) in CHECKED:
+                replace_input_with(guarded, 0, checked_operand(node, dims, types, guards))
             elif standard(node, "Col2Im"):
                 image, block = (read(name) for name in node.input[1:3])
                 if image is None or block is None:
@@ -302,7 +314,8 @@ def legalize_unchecked(
                 continue
             if (selection := _Selection.of(node, shapes)) is not None:
                 counts, held = selection.counts(shapes), read(selection.indices)
-                key: tuple[Any, ...] = (selection.indices, counts or (selection.table, selection.tokens))
+                table = (selection.table, selection.axis, selection.tokens)
+                key: tuple[Any, ...] = (selection.indices, counts or table)
                 if held is not None and counts:
                     if reason := selection.fault(counts, held):
                         raise refused_operand(node, reason, "other indices")
@@ -421,7 +434,7 @@ def _selected(
     if len(set(counts)) == 1:
         count = guards.constant(indices, np.array(counts[0]))
     else:
-        count = guards.size(indices, selection.table, 0)
+        count = guards.size(indices, selection.table, selection.axis)
         if selection.tokens:
             others = guards.compute(indices, "Sub", guards.size(indices, selection.tokens, -2), 1)
             if selection.is_open:

@@ -1,0 +1,321 @@
+"""Operators of ai.onnx.ml with attributes that contradict each other; some would end or hang the process."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from compiler_oracle import PLACES, info, lowered, model_of, node, run, whole
+from qaic.errors import CompileError
+
+INT64, STRING = TensorProto.INT64, TensorProto.STRING
+NUMBERS = [1.0, -2.0, 3.0, -4.0, 5.0, 6.0]
+X = np.float32([[-1, 2], [0.25, 0.5], [3, -4]])
+SVM = {
+    "kernel_params": [0.5, 0.1, 2.0],
+    "vectors_per_class": [1, 1, 1],
+    "support_vectors": NUMBERS,
+    "coefficients": NUMBERS,
+    "rho": [0.1, 0.2, 0.3],
+    "classlabels_ints": [5, 6, 7],
+}
+TREE = {
+    "nodes_treeids": [0] * 5,
+    "nodes_nodeids": [0, 1, 2, 3, 4],
+    "nodes_featureids": [1, 0, 0, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ", "BRANCH_GT", "LEAF", "LEAF", "LEAF"],
+    "nodes_values": [0.5, 0.1, 0.0, 0.0, 0.0],
+    "nodes_truenodeids": [1, 2, 0, 0, 0],
+    "nodes_falsenodeids": [4, 3, 0, 0, 0],
+    "nodes_hitrates": [1.0] * 5,
+    "nodes_missing_value_tracks_true": [0] * 5,
+}
+LEAVES = {"treeids": [0, 0, 0], "nodeids": [2, 3, 4], "ids": [0, 1, 1], "weights": [1.0, 2.0, 3.0]}
+ENSEMBLE = {
+    "n_targets": 2,
+    "leaf_targetids": [0, 1, 0, 1],
+    "leaf_weights": np.float32([1, 2, 3, 4]),
+    "membership_values": np.float32([1, 2, np.nan, 3, np.nan]),
+    "nodes_falseleafs": [0, 1, 1],
+    "nodes_falsenodeids": [2, 1, 3],
+    "nodes_featureids": [0, 1, 0],
+    "nodes_hitrates": np.float32([1, 1, 1]),
+    "nodes_missing_value_tracks_true": [0, 0, 0],
+    "nodes_modes": np.uint8([0, 6, 6]),
+    "nodes_splits": np.float32([0.5, 1, 2]),
+    "nodes_trueleafs": [0, 1, 1],
+    "nodes_truenodeids": [1, 0, 2],
+    "tree_roots": [0],
+}
+PROBABILITIES = {"prob_a": [-0.1, -0.2, -0.3], "prob_b": [0.1, 0.2, 0.3]}
+LINEAR = {"coefficients": NUMBERS, "intercepts": [0.1, 0.2, 0.3], "classlabels_ints": [5, 6, 7]}
+#: operator -> valid attributes
+VALID = {
+    "SVMClassifier, pairs": SVM,
+    "SVMClassifier, probabilities": {**SVM, **PROBABILITIES, "kernel_type": "RBF"},
+    "SVMClassifier, linear": {
+        **{name: SVM[name] for name in ("kernel_params", "coefficients", "classlabels_ints")},
+        "rho": [0.5],
+    },
+    "SVMRegressor": {
+        **{name: SVM[name] for name in ("kernel_params", "support_vectors")},
+        "rho": [0.5],
+        "coefficients": [1.0, -2.0, 3.0],
+        "n_supports": 3,
+        "kernel_type": "POLY",
+    },
+    "SVMRegressor, linear": {
+        "kernel_params": SVM["kernel_params"],
+        "coefficients": [1.0, -2.0],
+        "rho": [0.5],
+    },
+    "LinearClassifier": LINEAR,
+    "LinearClassifier, strings": {
+        **{name: LINEAR[name] for name in ("coefficients", "intercepts")},
+        "classlabels_strings": ["a", "b", "c"],
+    },
+    "LinearRegressor": {"coefficients": NUMBERS, "intercepts": [0.1, 0.2, 0.3], "targets": 3},
+    "TreeEnsembleClassifier": {
+        **TREE,
+        **{f"class_{name}": values for name, values in LEAVES.items()},
+        "classlabels_int64s": [4, 5, 6],
+        "base_values": [0.1, 0.2, 0.3],
+    },
+    "TreeEnsembleRegressor": {
+        **TREE,
+        **{f"target_{name}": values for name, values in LEAVES.items()},
+        "n_targets": 2,
+        "base_values": [0.1, 0.2],
+    },
+    "TreeEnsemble": ENSEMBLE,
+    "Scaler": {"scale": [1.0, 2.0], "offset": [3.0, 4.0]},
+    "Imputer": {"imputed_value_floats": [1.0, 2.0], "replaced_value_float": 3.0},
+    "FeatureVectorizer": {"inputdimensions": [2]},
+}
+#: lists that may have other lengths: only as many entries count as others have, or none is needed
+TOLERATED = {
+    *(
+        (what, name, "longer")
+        for what in ("SVMClassifier, pairs", "SVMClassifier, probabilities", "SVMRegressor")
+        for name in ("coefficients", "rho")
+    ),
+    ("SVMClassifier, linear", "rho", "longer"),
+    ("SVMRegressor, linear", "rho", "longer"),
+    ("LinearClassifier", "classlabels_ints", "longer"),
+    ("LinearClassifier, strings", "classlabels_strings", "longer"),
+    ("LinearRegressor", "intercepts", "left out"),
+    ("Imputer", "imputed_value_floats", "shorter"),
+    *(("TreeEnsemble", name, "longer") for name in ("membership_values", "tree_roots")),
+    ("TreeEnsemble", "membership_values", "shorter"),
+    *(
+        (f"TreeEnsemble{kind}", name, "left out")
+        for kind in ("", "Classifier", "Regressor")
+        for name in ("nodes_hitrates", "nodes_missing_value_tracks_true", "base_values")
+    ),
+}
+
+
+def model_with(what, attributes, columns=2, source="x", before=()):
+    """Make a model of one node that reads three rows; all its results are outputs."""
+    name = what.partition(",")[0]
+    made = {
+        key: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+        for key, value in attributes.items()
+    }
+    results = ["labels", "scores"] if name.endswith("Classifier") else ["y"]
+    operator = node(name, [source], results, name="mine", domain="ai.onnx.ml", **made)
+    nodes, outputs = [*before, operator], [info(results[-1], None)]
+    if len(results) > 1 and "classlabels_strings" not in attributes:
+        outputs.append(info("labels", [3], INT64))
+    model = model_of(nodes, [info("x", [3, columns])], outputs)
+    if name == "TreeEnsemble":
+        next(entry for entry in model.opset_import if entry.domain == "ai.onnx.ml").version = 5
+    return model
+
+
+@cache
+def computed(what):
+    """Return the results of a node with valid attributes, by the engine."""
+    return run(model_with(what, VALID[what]), {"x": X}, optimize=False)
+
+
+def compiled(what, model):
+    """Compile a model whose results have the shapes of those of valid attributes."""
+    # onnx infers those of a few operators.
+    is_inferred = (
+        what.startswith(("LinearClassifier", "TreeEnsemble")) and "cut" not in model.graph.node[-1].input
+    )
+    shapes = {} if is_inferred else {name: value.shape for name, value in computed(what).items()}
+    return lowered(model, output_shapes=shapes)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("what", VALID)
+def test_attributes_that_agree_are_computed(what, place):
+    model = model_with(what, VALID[what])
+    for name, value in run(whole(compiled(what, PLACES[place](model))), {"x": X}).items():
+        np.testing.assert_array_equal(value, computed(what)[name])
+
+
+LISTS = [
+    (what, name)
+    for what, attributes in VALID.items()
+    for name, values in attributes.items()
+    if isinstance(values, list | np.ndarray) and len(values)
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("change", ["shorter", "longer", "left out"])
+@pytest.mark.parametrize(("what", "name"), LISTS)
+def test_lists_of_other_lengths_are_refused(what, name, change, place):
+    given = VALID[what]
+    values = list(given[name])
+    changed = {"shorter": values[:-1], "longer": [*values, values[-1]], "left out": []}[change]
+    attributes = {key: value for key, value in given.items() if key != name}
+    if changed:
+        is_array = isinstance(given[name], np.ndarray)
+        attributes[name] = np.array(changed, given[name].dtype) if is_array else changed
+    model = PLACES[place](model_with(what, attributes))
+    if (what, name, change) in TOLERATED:
+        compiled(what, model)
+        return
+    with pytest.raises(CompileError, match=r"node '[^']*mine' \(") as caught:
+        compiled(what, model)
+    assert caught.value.code == "compile.engine_refused"
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "at", "number"),
+    [
+        *(("SVMClassifier, pairs", "vectors_per_class", 0, number) for number in (-1, 2, 2**40, -(2**62))),
+        *(("TreeEnsembleClassifier", "class_ids", 2, number) for number in (-1, 3, 2**40)),
+        *(("TreeEnsembleRegressor", "target_ids", 0, number) for number in (-1, 2, 2**40)),
+        *(("TreeEnsembleRegressor", "nodes_featureids", 0, number) for number in (-1, 2, 2**26, 2**40)),
+        *(("TreeEnsembleClassifier", "nodes_featureids", 1, number) for number in (-1, 2, 2**26, 2**40)),
+        *(("TreeEnsembleRegressor", "nodes_truenodeids", 1, number) for number in (-1, 0, 1, 5, 2**40)),
+        *(("TreeEnsembleClassifier", "nodes_falsenodeids", 1, number) for number in (-1, 0, 1, 5, 2**40)),
+        *(("TreeEnsemble", "leaf_targetids", 3, number) for number in (-1, 2, 2**40)),
+        *(("TreeEnsemble", "tree_roots", 0, number) for number in (-1, 3, 2**40)),
+        *(("TreeEnsemble", "nodes_featureids", 2, number) for number in (-1, 2, 2**26, 2**40)),
+        *(("TreeEnsemble", "nodes_truenodeids", 0, number) for number in (-1, 0, 3, 2**40)),
+        *(("TreeEnsemble", "nodes_falsenodeids", 2, number) for number in (-1, 4, 2**40)),
+        *(("TreeEnsemble", "nodes_modes", 1, number) for number in (7, 255)),
+        ("TreeEnsemble", "nodes_trueleafs", 2, 0),
+        ("FeatureVectorizer", "inputdimensions", 0, -1),
+    ],
+)
+def test_numbers_that_are_no_indices_are_refused(what, name, at, number):
+    values = VALID[what][name].copy()
+    values[at] = number
+    with pytest.raises(CompileError, match="node 'mine'"):
+        compiled(what, model_with(what, VALID[what] | {name: values}))
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2**40])
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [("LinearRegressor", "targets"), ("TreeEnsembleRegressor", "n_targets"), ("TreeEnsemble", "n_targets")],
+)
+def test_numbers_of_targets_that_the_lists_do_not_have_are_refused(what, name, number):
+    with pytest.raises(CompileError, match=r"node 'mine'|output 'y'"):
+        compiled(what, model_with(what, VALID[what] | {name: number}))
+
+
+def test_a_tree_whose_shared_nodes_double_at_each_level_is_refused():
+    levels = 60
+    chain = {
+        "nodes_falsenodeids": [*range(1, levels), 1],
+        "nodes_truenodeids": [*range(1, levels), 0],
+        **{f"nodes_{side}leafs": [0] * (levels - 1) + [1] for side in ("true", "false")},
+        "nodes_featureids": [0] * levels,
+        "nodes_modes": np.zeros(levels, np.uint8),
+        "nodes_splits": np.zeros(levels, np.float32),
+    }
+    given = {name: ENSEMBLE[name] for name in ("n_targets", "leaf_targetids", "leaf_weights", "tree_roots")}
+    with pytest.raises(CompileError, match="if shared ones are repeated"):
+        compiled("TreeEnsemble", model_with("TreeEnsemble", given | chain))
+
+
+#: operators that read columns by their attributes
+READING = [what for what in VALID if what != "FeatureVectorizer"]
+
+
+@pytest.mark.parametrize("columns", [0, 1, 3, 5])
+@pytest.mark.parametrize("what", READING)
+def test_an_operand_of_other_columns_is_refused(what, columns):
+    model = model_with(what, VALID[what], columns)
+    if what.startswith("TreeEnsemble") and columns > 2:
+        # Trees may leave columns out.
+        x = np.zeros((3, columns), np.float32)
+        x[:, :2] = X
+        for name, value in run(whole(compiled(what, model)), {"x": x}).items():
+            np.testing.assert_array_equal(value, computed(what)[name])
+        return
+    with pytest.raises(CompileError, match=f"node 'mine'.*found {columns} columns of 'x', expected 2"):
+        compiled(what, model)
+
+
+@pytest.mark.parametrize("what", READING)
+def test_columns_that_only_the_run_counts_are_compared(what):
+    cut = node("Slice", ["x", "start", "stop", "axis"], ["cut"])
+    constants = [
+        node("Constant", [], [name], value=numpy_helper.from_array(np.array([number])))
+        for name, number in (("start", 0), ("axis", 1))
+    ]
+    model = model_with(what, VALID[what], 5, "cut", [*constants, cut])
+    model.graph.input.append(info("stop", [1], INT64))
+    program = whole(compiled(what, model))
+    x = np.concatenate([X, X, X], axis=1)[:, :5]
+    for name, value in run(program, {"x": x, "stop": np.array([2])}).items():
+        np.testing.assert_array_equal(value, computed(what)[name])
+    for columns in (0, 1, 3):
+        if columns == 3 and what.startswith("TreeEnsemble"):
+            continue
+        with pytest.raises(Exception, match=r"mine .columns that do not fit the attributes: 2"):
+            run(program, {"x": x, "stop": np.array([columns])})
+
+
+#: operators with the ranks that their first operand cannot have
+RANKS = [
+    *((what, 0) for what in (*VALID, "Normalizer")),
+    *((what, 3) for what in (*VALID, "Normalizer") if what not in {"Imputer", "Scaler", "FeatureVectorizer"}),
+]
+
+
+@pytest.mark.parametrize(("what", "rank"), RANKS)
+def test_operands_of_other_ranks_are_refused(what, rank):
+    model, shape = model_with(what, VALID.get(what, {})), [3, 2, 2][:rank]
+    model.graph.input[0].CopyFrom(info("x", shape))
+    model.graph.output[0].CopyFrom(info(model.graph.output[0].name, [3, 2]))
+    with pytest.raises(CompileError, match="node 'mine'"):
+        lowered(model)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_operands_with_other_numbers_of_rows_are_refused(rows):
+    made = node("FeatureVectorizer", ["x", "z"], ["y"], domain="ai.onnx.ml", inputdimensions=[2, 1])
+    for count, is_refused in ((3, False), (rows, True)):
+        model = model_of([made], [info("x", [3, 2]), info("z", [count, 1])], [info("y", [3, 3])])
+        if is_refused:
+            with pytest.raises(CompileError, match="other rows of 'z' than of 'x'"):
+                lowered(model)
+        else:
+            feeds = {"x": X, "z": np.float32([[7], [8], [9]])}
+            expected = np.concatenate([X, feeds["z"]], axis=1)
+            np.testing.assert_array_equal(run(whole(lowered(model)), feeds)["y"], expected)
+
+
+@pytest.mark.parametrize("index", [-(2**40), -3, -1, 2, 2**40])
+def test_indices_of_columns_are_checked(index):
+    made = node("ArrayFeatureExtractor", ["x", "i"], ["y"], domain="ai.onnx.ml")
+    inputs = [info("x", [3, 2]), info("i", [2], INT64)]
+    program = whole(lowered(model_of([made], inputs, [info("y", [3, 2])])))
+    right = np.array([1, 0])
+    np.testing.assert_array_equal(run(program, {"x": X, "i": right})["y"], X[:, right])
+    with pytest.raises(Exception, match=r"y .index beyond the columns"):
+        run(program, {"x": X, "i": np.array([0, index])})
+    constant = [("i", np.array([0, index]))]
+    with pytest.raises(CompileError, match="an index that is none of the 2 columns"):
+        lowered(model_of([made], inputs[:1], [info("y", [3, 2])], constant))
