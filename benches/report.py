@@ -95,10 +95,10 @@ GROUPS = {
     "int8": (
         "Int8",
         "All programs use one thread. The table compares `convert_to_quantize` (8 random samples, "
-        "`enable_channelwise`, `enable_rowwise`) with the same model in float32, and with the result of "
-        "`onnxruntime.quantization` (static, QDQ, MinMax, per channel, u8 activations, s8 weights, "
-        "pre-processed) for the same model and samples. A row has a budget if onnxruntime's int8 is "
-        "faster than its float32.",
+        "`enable_channelwise`, `enable_rowwise`) with the same model in float32. It also compares it with "
+        "the result of `onnxruntime.quantization` for the same model and samples (static, QDQ, MinMax, "
+        "per channel, u8 activations, s8 weights, pre-processed). A row has a budget if onnxruntime's "
+        "int8 is faster than its float32.",
     ),
     "in_flight": (
         "Inferences in flight",
@@ -117,13 +117,13 @@ GROUPS = {
     ),
     "contexts": (
         "Time per token by length of the context",
-        "The model is a Llama in float32 with hidden size 512, 8 heads (4 heads share each cache) and a "
-        "vocabulary of 8,192 tokens, in the form that exporters for the card write. The context is the "
-        "compiled context. Each figure is the mean of 16 tokens. onnxruntime runs the same graph with "
-        "whole caches as arrays; the ratio compares tokens per second. Before the measurement, the logits "
-        "are compared. If PyTorch and transformers are installed, `generate` of a Llama with the same "
-        "sizes is also measured. The last table shows the number of operations that the engine runs for a "
-        "token that attends to 32 of 1,024 slots.",
+        "The model is a Llama in float32, in the form that exporters for the card write. It has hidden "
+        "size 512, 8 heads (4 heads share each cache) and a vocabulary of 8,192 tokens. The context is "
+        "the compiled context. Each figure is the mean of 16 tokens. onnxruntime runs the same graph with "
+        "whole caches as arrays; the ratio compares tokens per second. Before the measurement, the "
+        "logits are compared. If PyTorch and transformers are installed, `generate` of a Llama with the "
+        "same sizes is also measured. The last table shows the number of operations that the engine runs "
+        "for a token that attends to 32 of 1,024 slots.",
     ),
     "language_models": (language_table.HEADING, language_table.note()),
     "queues": (
@@ -178,9 +178,9 @@ GROUPS = {
         "Inferences on cards",
         "These rows measure Rust code alone, on an emulated card that works on the calling thread and "
         "copies its input to its output. The bare loop makes the same two system calls for the same "
-        "buffer objects through the same file, with the same number in flight, so the difference is the "
-        "cost of the runtime. The benchmark checks that a run makes no other system call. A run allocates "
-        "nothing, and an exec object takes less than 4 KiB in addition to its buffers "
+        "buffer objects through the same file, with the same number in flight. The difference is "
+        "therefore the cost of the runtime. The benchmark checks that a run makes no other system call. A "
+        "run allocates nothing, and an exec object takes less than 4 KiB in addition to its buffers "
         "(rust/qaic-runtime/tests/costs/allocations.rs).",
     ),
     "convert": (

@@ -29,10 +29,11 @@ def note() -> str:
     """Return the text before the table of limits, with the machine of the measurement."""
     _, (where, *_), _ = _parts()
     return (
-        "The limit is the rate of tokens if a token takes the time that the same threads need to read its "
-        "weights from memory, measured between tokens. `python benches/language_models.py --peers PYTHON "
-        "--write` measures the rows in one run, also of this page; [Speed of language models]"
-        f"(language-models.md) describes the programs and has all columns. {where[:-1]}."
+        "The limit is the rate of tokens if a token takes only the time that the same threads need to read "
+        "its weights from memory. This time was measured between tokens. `python benches/language_models.py "
+        "--peers PYTHON --write` measures all rows in one run and also updates this page. [Speed of language "
+        "models](language-models.md) describes the programs and shows all columns. The table shows this "
+        f"decoder and machine: {where[:-1]}."
     )
 
 

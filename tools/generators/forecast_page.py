@@ -81,18 +81,19 @@ bytes of inputs and outputs, batch, cores, instances, set size. Budgets: median 
 {other}
 
 A task has at most {most} rows, so the last figure is not significant. The forecast also ranks all
-configurations (cores 1 to 14, 11 batches, 3 set sizes). Of {published} rows that are published as best for
-throughput, {same_cores} have the same number of cores as one of the three best forecasts, and {same_pairs}
-of these also have the same batch. The forecast for the published configuration is {share:.0f} % (median) of
-the forecast for the best configuration. Many configurations near the best one differ only by a few percent.
+configurations (cores 1 to 14, 11 batches, 3 set sizes). {published} rows are published as best for
+throughput. Of these rows, {same_cores} have the same number of cores as one of the three best forecasts,
+and {same_pairs} also have the same batch. The forecast for the published configuration is {share:.0f} %
+(median) of the forecast for the best configuration. Many configurations near the best one differ only by a
+few percent.
 
 {coverage}
 
 ## Sources of the errors
 
-* The figures for the same configuration of an image classifier differ between the tables `cv` and `cv-aws`
-  by {noise_speed:.0f} % in throughput and {noise_delay:.0f} % in latency (medians of {pairs} pairs of rows
-  whose figures agree). No forecast can be closer to both tables.
+* For the same configuration of an image classifier, the tables `cv` and `cv-aws` differ by
+  {noise_speed:.0f} % in throughput and {noise_delay:.0f} % in latency. These are medians of {pairs} pairs
+  of rows whose figures agree. No forecast can be closer to both tables.
 * The time for outputs of several MB per inference (`fill-mask`) depends on how the host converts and copies
   them.
 * The time of depthwise and grouped convolutions, and of channel shuffles, depends on the layout of channels

@@ -68,9 +68,9 @@ _COST = """
 
 The table shows the processor time for one sample. The ratio compares one instrumented run with two runs
 that a comparison of outputs always needs: one in float32 and one in the target precision. The budget is 5
-times these two runs. The memory ratio compares the largest resident size of a process that compiles and
-compares with that of a process that compiles and runs, for four samples; the budget is 2 times. The outputs
-of the instrumented run equal those of the program bit for bit; otherwise, the benchmark stops.
+times these two runs. The memory ratio divides the largest resident size of a process that compares by that
+of a process that only runs. Both processes compile the model and use four samples; the budget is 2 times.
+The outputs of the instrumented run equal those of the program bit for bit; otherwise, the benchmark stops.
 """
 
 
