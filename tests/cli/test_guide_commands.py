@@ -2,11 +2,12 @@
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from onnx import helper
 import decoder_model
 import qaic
 import session_models
+import warm_tools
 import weight_free_models
 from guide_blocks import ROOT, SHELL, blocks, blocks_to_run
 
@@ -25,23 +27,22 @@ SHAPES = json.dumps(decoder_model.specializations(context=128))
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory):
-    """A folder with the commands of the package, which run with the Python of the tests."""
     folder = tmp_path_factory.mktemp("bin")
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for name, place in scripts.items():
-        module, function = place.split(":")
-        code = f"import sys; from {module} import {function}; sys.exit({function}())"
-        tool = folder / name
-        tool.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", code])} "$@"\n')
-        tool.chmod(0o755)
-    (folder / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    (folder / "python").chmod(0o755)
-    return folder
+    with warm_tools.installed(folder, ROOT):
+        yield folder
+
+
+@cache
+def model_of_one_input():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        subprocess.run([sys.executable, str(ROOT / "examples" / "make_model.py"), path], check=True)
+        return path.read_bytes()
 
 
 def write_model(folder):
     """The model of one input that most pages speak of, and lists of samples for it."""
-    subprocess.run([sys.executable, str(ROOT / "examples" / "make_model.py"), "model.onnx"], check=True)
+    (folder / "model.onnx").write_bytes(model_of_one_input())
     generator = np.random.default_rng(0)
     for number in range(32):
         generator.normal(size=(1, 16)).astype(np.float32).tofile(folder / f"sample{number}.raw")

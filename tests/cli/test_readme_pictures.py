@@ -2,13 +2,11 @@
 
 import json
 import os
-import shutil
-import sys
-import tomllib
 from importlib import import_module
 
 import pytest
 
+import warm_tools
 from guide_blocks import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_card("the picture shows virtual cards")]
@@ -21,17 +19,12 @@ def pictures(monkeypatch):
 
 
 def test_the_pictures_show_the_current_code(pictures, tmp_path, monkeypatch):
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    module, function = scripts["openqaic"].split(":")
-    tool = tmp_path / "bin" / "openqaic"
-    tool.parent.mkdir()
-    code = f"import sys; from {module} import {function}; sys.exit({function}())"
-    tool.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
-    assert shutil.which("openqaic") == str(tool)
-    texts = pictures.run_commands(tmp_path)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    with warm_tools.installed(folder, ROOT):
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        texts = pictures.run_commands(tmp_path)
     assert json.loads((ROOT / "docs" / "images" / "shown.json").read_text()) == pictures.shown(texts)
 
 

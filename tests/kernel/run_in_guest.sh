@@ -23,7 +23,7 @@ cp "$script" "$work/results/command"
 QAIC_EMU_FAULTS_FILE=$work/results/faults timeout --kill-after 5 "$((limit + 10))" "$card" "$work/card" 2>"$work/card.log" &
 card_id=$!
 for _ in $(seq 100); do
-    [ -S "$work/card" ] && break
+    if [ -S "$work/card" ] || ! kill -0 "$card_id" 2>/dev/null; then break; fi
     sleep 0.1
 done
 if ! [ -S "$work/card" ]; then

@@ -131,12 +131,14 @@ def test_what_is_missing_is_named_with_what_is_lost_and_nothing_fails(
 
 def test_a_guest_that_hangs_ends_with_its_log(machine, tmp_path):
     _, _, run = machine
-    card, kernel, script = tmp_path / "card", tmp_path / "kernel", tmp_path / "script"
+    card, kernel, script, lives = (tmp_path / name for name in ("card", "kernel", "script", "lives"))
+    os.mkfifo(lives)
+    # The card ends when nobody holds the other end of the pipe any more.
     card.write_text(
-        f"#!{sys.executable}\nimport socket, sys, time\n"
-        "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); time.sleep(4)\n"
+        f"#!{sys.executable}\nimport socket, sys\n"
+        f"s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); open({str(lives)!r}).read()\n"
     )
-    kernel.write_text("#!/bin/sh\necho the kernel hangs here\nexec sleep 50\n")
+    kernel.write_text(f"#!/bin/sh\necho the kernel hangs here\nexec sleep 50 9>{lives}\n")
     script.write_text("true\n")
     for path in (card, kernel):
         path.chmod(0o755)
