@@ -58,6 +58,13 @@ def print_text(text: str, *, to: TextIO | None = None, color: str = "") -> None:
         stream.write(shown + "\n")
 
 
+def text_width() -> int:
+    """Columns of the terminal that shows the output; 120 for a file or a pipe."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON."""
     import json

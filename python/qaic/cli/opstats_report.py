@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text
+from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text, text_width
 from qaic.errors import QaicError, StatsError
 from qaic.support.text import counted, nearest_name
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 #: reports that are shown by default
 _FIRST: Final = ("overview", "ops", "nodes")
-_PIPE_WIDTH: Final = 120
 
 
 def report(argv: Sequence[str]) -> int:
@@ -184,8 +181,7 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
     from qaic.stats.reports.files import rendered, write_files
 
     if arguments.output_dir is None:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
-        print_text(rendered(reports, arguments.format, width=width))
+        print_text(rendered(reports, arguments.format, width=text_width()))
         return
     folder = Path(arguments.output_dir)
     folder.mkdir(exist_ok=True)

@@ -32,7 +32,11 @@ class CheckReport:
 
     def __str__(self) -> str:
         """Return the sections as text, 120 columns wide."""
-        return "\n\n".join(map(str, self.sections))
+        return self.text()
+
+    def text(self, width: int = 120) -> str:
+        """Return the sections as text of at most `width` columns; commands are lines of any length."""
+        return "\n\n".join(section.text(width) for section in self.sections)
 
     @property
     def compiles(self) -> bool:

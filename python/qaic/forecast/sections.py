@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from qaic.accuracy.reports.precision_accuracy import TYPES
 from qaic.forecast.analysis import ShapeSet
 from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import OBJECTIVES, Configuration, Fixed
 from qaic.forecast.memory import ASSUMPTION
-from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
+from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of, to_text
 from qaic.support.text import bytes_text, counted, duration, escape_html, shortened
 
 _SHOWN_NODES: Final = 3
@@ -38,11 +39,11 @@ class Section:
     #: Values that JSON has in addition to the sentences.
     data: dict[str, Any] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        """Return the section as text."""
+    def text(self, width: int) -> str:
+        """Return the section as text of at most `width` columns."""
         shown = replace(self.report, title=f"{self.report.title}: {self.verdict}")
         lines = [f"next{f', {purpose}' if purpose else ''}: {line}" for purpose, line in self.lines.items()]
-        return "\n\n".join([str(shown), *(["\n".join(lines)] if lines else [])])
+        return "\n\n".join([to_text(shown, width=width).rstrip("\n"), *(["\n".join(lines)] if lines else [])])
 
     @property
     def lines_html(self) -> str:
@@ -131,8 +132,9 @@ def _fix(one: Checked) -> str:
 def _memory(one: Checked) -> Section:
     memory = one.memory
     assert memory is not None  # noqa: S101  # the caller has looked
+    precision = "+".join(TYPES.get(part, part) for part in one.precision.split("+"))
     parts = {
-        f"weights in {one.precision}": memory.weight_bytes,
+        f"weights in {precision}": memory.weight_bytes,
         "state between inferences": memory.state_bytes,
         "activations": memory.activation_bytes,
         "inputs and outputs": memory.transfer_bytes,

@@ -76,10 +76,14 @@ class AccuracyReport:
 
     def __str__(self) -> str:
         """Return the verdict and tables as text."""
+        return self.text()
+
+    def text(self, width: int = 120) -> str:
+        """Return the verdict and tables as text of at most `width` columns."""
         from qaic.accuracy.reports.tables import as_reports
         from qaic.stats.reports.table import to_text
 
-        return "\n".join(to_text(report) for report in as_reports(self.title, self.precisions))
+        return "\n".join(to_text(report, width=width) for report in as_reports(self.title, self.precisions))
 
     def __repr__(self) -> str:
         """Return the verdicts."""

@@ -21,7 +21,7 @@ examples:
   openqaic compile model.onnx -o program      model to container
   openqaic bench model.onnx                   latency and throughput
   openqaic profile model.onnx -o page.html    which operators take the time
-  openqaic COMMAND --help                     arguments and examples of a command
+  openqaic COMMAND --help                     arguments and examples
 """
 
 

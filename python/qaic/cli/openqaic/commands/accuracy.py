@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, text_width
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options, next_command
@@ -118,7 +118,7 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     if arguments.json == "-":
         print_json(report.to_json())
     else:
-        print_text(str(report).rstrip("\n"))
+        print_text(report.text(text_width()).rstrip("\n"))
     if arguments.output is not None:
         print_line(wrote(report.page(arguments.output)), to=sys.stderr)
     if arguments.json not in {None, "-"}:

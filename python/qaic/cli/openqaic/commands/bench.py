@@ -261,12 +261,12 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     """Print the last row, after the header where it is the first; all rows have the unit of the first."""
     unit, size_us = ("ms", 1e3) if rows[0]["latency"].get("p50_us", 0.0) >= _SHORT_US else ("us", 1.0)
     if len(rows) == 1:
-        names = "".join(f" {name:>6}" for name in _FIGURES)
+        names = "".join(f" {name:>5}" for name in _FIGURES)
         print_line(f"{f'latency, {unit}':<11} {'streams':>7}{names}{'inf/s':>8}{'count':>8}")
     row = rows[-1]
     latency = row["latency"]
     figures = (latency.get(f"{name}_us", math.nan) / size_us for name in _FIGURES)
-    shown = "".join(f" {three_digits(figure):>6}" for figure in figures)
+    shown = "".join(f" {three_digits(figure):>5}" for figure in figures)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
         f"{three_digits(row['inferences_per_s']):>8}{latency['count']:>8}"

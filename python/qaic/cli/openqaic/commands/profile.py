@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_line, print_text
+from qaic.cli.console import SUCCESS, Parser, print_line, print_text, text_width
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_inputs,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
 
 _SHOWN: Final = ("overview", "ops", "nodes")
-_PIPE_WIDTH: Final = 120
 
 
 def add_arguments(parser: Parser) -> None:
@@ -166,7 +163,7 @@ def _put_out(
 
     named = {report.name: report for report in reports}
     if arguments.json:
-        print_text(rendered(reports, "json", width=_PIPE_WIDTH))
+        print_text(rendered(reports, "json", width=text_width()))
     if arguments.output is not None:
         from qaic import page
 
@@ -177,7 +174,6 @@ def _put_out(
             inferences = counted(arguments.num_iter, "inference")
             print_line(wrote(written, f", of {inferences}; a browser opens it"))
     elif not arguments.json:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
         shown = [named["diff"]] if "diff" in named else [named[name] for name in _SHOWN]
-        print_text(rendered(shown, "text", width=width))
+        print_text(rendered(shown, "text", width=text_width()))
         print_line(f"next: {next_step}")
