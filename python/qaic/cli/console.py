@@ -132,6 +132,16 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._is_mixing = False
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is none of the choices, with the nearest of them."""
+        choices = [str(choice) for choice in action.choices or (value,)]
+        if str(value) not in choices:
+            near = nearest_name(str(value), choices)
+            meant = f"; did you mean {near}?" if near else ""
+            raise argparse.ArgumentError(
+                action, f"found {str(value)!r}, expected one of {', '.join(choices)}{meant}"
+            )
+
     def _of_command(self, parsed: argparse.Namespace) -> argparse.ArgumentParser:
         """Return the parser of the command that was given: its help lists its options."""
         for action in self._actions:

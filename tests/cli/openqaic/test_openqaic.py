@@ -86,6 +86,11 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["profile", "model.onnx", "-o", "page.pdf"], "ends in .html"),
         (["accuracy", "model.onnx", "--to", "fp16", "-o", "page.pdf"], "ends in .html"),
         (["run", "model.onnx", "-o", "out.txt"], ".npz"),
+        (
+            ["inspect", "model.onnx", "grpah"],
+            "found 'grpah', expected one of nodes, tensors, graph, fit; did you mean graph?",
+        ),
+        (["bench", "model.onnx", "--beside", "onnx"], "argument --beside: found 'onnx'"),
         (["cache", "prune"], "--limit SIZE"),
         (["cache", "list", "--limit", "2G"], "--limit goes with prune"),
         (["cache", "prune", "--limit", "much"], "'much' is not a size"),
