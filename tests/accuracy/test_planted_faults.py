@@ -39,7 +39,7 @@ def test_the_set_is_what_was_planted(kinds):
 FAULTS = st.lists(st.sampled_from(["calm", "overflow", "cancellation", "underflow"]), min_size=1, max_size=4)
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @example(["calm", "calm"])
 @example(["overflow", "cancellation", "underflow", "calm"])
 @given(FAULTS)
@@ -52,7 +52,7 @@ def test_transformers(faults):
     assert plan.is_reached
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @example(["calm", "calm"])
 @given(st.lists(st.sampled_from(["calm", "outlier channel"]), min_size=1, max_size=3))
 def test_outlier_channels_of_transformers(faults):
@@ -75,24 +75,30 @@ def test_outlier_channels_of_transformers(faults):
     assert plan.after >= 25
 
 
-@pytest.mark.parametrize("place", [0, 5, 15])
+OF_DECODERS = {
+    "to": "int8",
+    "samples": [{"input_ids": np.array(ids)} for ids in ([3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8])],
+    "tokens": 10,
+    "retained_state": True,
+    "network_specialization_config": specializations(prefill=4),
+    "enable_channelwise": True,
+    "enable_rowwise": True,
+}
+
+
+def test_a_calm_decoder_has_no_outlier_channel():
+    assert reasons(accuracy.compare(models.flat_decoder(), **OF_DECODERS)) == {}
+
+
+@pytest.mark.parametrize("place", [0, 15])
 def test_an_outlier_channel_of_a_decoder(place, caplog):
     """Its values are the first offender, also where sizes differ between the sets of shapes."""
-    options = {
-        "retained_state": True,
-        "network_specialization_config": specializations(prefill=4),
-        "enable_channelwise": True,
-        "enable_rowwise": True,
-    }
-    prompts = [{"input_ids": np.array(ids)} for ids in ([3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8])]
-    calm = accuracy.compare(models.flat_decoder(), to="int8", samples=prompts, tokens=10, **options)
-    assert reasons(calm) == {}
     model = models.flat_decoder(place)
-    report = accuracy.compare(model, to="int8", samples=prompts, tokens=10, **options)
+    report = accuracy.compare(model, **OF_DECODERS)
     passed_on = ("value", "past_value_RetainedState", "mixed")
     assert reasons(report) == {**dict.fromkeys(passed_on, "outlier channel"), "out": "weight rounding"}
     assert report.first_offender.name == "value"
-    plan = accuracy.search(model, to="int8", samples=prompts, tokens=10, target="sqnr>=20", **options)
+    plan = accuracy.search(model, target="sqnr>=20", **OF_DECODERS)
     # The shares beside scores of -10,000 lose in any case.
     assert set(plan.nodes) == {"value", "shares", "mixed", "out"}
     assert not [record for record in caplog.records if "no effect" in record.message]

@@ -2,7 +2,17 @@
 
 import pytest
 
+import warm_tools
+from guide_blocks import ROOT
 from runner_support import run
+
+
+@pytest.fixture(scope="session")
+def warm_commands(tmp_path_factory):
+    """A folder with the commands of the package, whose processes are copies of a warm one."""
+    folder = tmp_path_factory.mktemp("bin")
+    with warm_tools.installed(folder, ROOT):
+        yield folder
 
 
 @pytest.fixture

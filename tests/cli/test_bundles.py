@@ -10,7 +10,6 @@ import shlex
 import shutil
 import stat
 import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -26,16 +25,9 @@ FLAGS = ["-aic-hw", "-aic-hw-version=ai100"]
 
 
 @pytest.fixture
-def tools(tmp_path):
+def tools(warm_commands):
     """An environment in which the tools are found by their names."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name, module in (("qaic-compile", "compile"), ("qaic-runner", "runner")):
-        code = f"import sys; from qaic.cli.{module} import main; sys.exit(main())"
-        tool = folder / name
-        tool.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", code])} "$@"\n')
-        tool.chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return {**os.environ, "PATH": f"{warm_commands}:{os.environ['PATH']}"}
 
 
 def write_bundle(folder, model, flags, inputs, outputs):

@@ -17,19 +17,11 @@ from onnx import helper
 import decoder_model
 import qaic
 import session_models
-import warm_tools
 import weight_free_models
 from guide_blocks import ROOT, SHELL, blocks, blocks_to_run
 
 PAGES = sorted({block.page for block in blocks() if block.language in SHELL and not block.mark})
 SHAPES = json.dumps(decoder_model.specializations(context=128))
-
-
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bin")
-    with warm_tools.installed(folder, ROOT):
-        yield folder
 
 
 @cache
@@ -174,7 +166,7 @@ def commands(block):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_of_a_page_run(page, tools, tmp_path, monkeypatch):
+def test_commands_of_a_page_run(page, warm_commands, tmp_path, monkeypatch):
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -188,7 +180,7 @@ def test_commands_of_a_page_run(page, tools, tmp_path, monkeypatch):
     assert len(script) > 1
     environment = {
         **{name: text for name, text in os.environ.items() if name not in ("QAIC_DEVICE", "QAIC_KMD")},
-        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PATH": f"{warm_commands}:{os.environ['PATH']}",
         **SETTINGS.get(page, {}),
     }
     done = subprocess.run(

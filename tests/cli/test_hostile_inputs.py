@@ -38,7 +38,7 @@ from transcript.__main__ import tool as transcript_tool
 TRANSCRIPT = Path(__file__).parent.parent / "data" / "transcripts" / "run.jsonl"
 STATS = "aic-program-0-inf-0-net-aiccyclecounts.bin"
 #: of each file and command; a run that draws other seeds draws more
-EXAMPLES = 20 if settings.default.derandomize else 200
+EXAMPLES = 12 if settings.default.derandomize else 200
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

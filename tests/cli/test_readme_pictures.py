@@ -6,7 +6,6 @@ from importlib import import_module
 
 import pytest
 
-import warm_tools
 from guide_blocks import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_card("the picture shows virtual cards")]
@@ -18,13 +17,10 @@ def pictures(monkeypatch):
     return import_module("readme")
 
 
-def test_the_pictures_show_the_current_code(pictures, tmp_path, monkeypatch):
+def test_the_pictures_show_the_current_code(pictures, warm_commands, tmp_path, monkeypatch):
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    with warm_tools.installed(folder, ROOT):
-        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-        texts = pictures.run_commands(tmp_path)
+    monkeypatch.setenv("PATH", f"{warm_commands}{os.pathsep}{os.environ['PATH']}")
+    texts = pictures.run_commands(tmp_path)
     assert json.loads((ROOT / "docs" / "images" / "shown.json").read_text()) == pictures.shown(texts)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prose.__main__ import main, verdict
+from prose.__main__ import verdict
 from prose.rules import RULES
 from prose.texts import Text, of_file
 
@@ -107,4 +107,3 @@ def test_the_line_for_all_matches_of_a_rule_works():
         check=True,
     )
     assert not listed.stdout.strip()
-    assert main(["no rule of this name"]) == 0

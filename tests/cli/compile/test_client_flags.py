@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import qaic
-from decoder_model import decoder, specializations
+from decoder_model import Sizes, decoder, specializations
 from qaic.cli import compile as compile_tool
 
 SLICES = {
@@ -41,8 +41,8 @@ FILES = {
     "custom_io.yaml": "".join(
         f" - IOName: {name}\n   Precision: {precision}\n\n"
         for precision, names in (
-            ("float16", ("past_key.0", "past_value.0", "past_key.1", "past_value.1")),
-            ("float16", tuple(f"past_{kind}.{n}_RetainedState" for kind in ("key", "value") for n in (0, 1))),
+            ("float16", ("past_key.0", "past_value.0")),
+            ("float16", ("past_key.0_RetainedState", "past_value.0_RetainedState")),
         )
         for name in names
     ),
@@ -89,7 +89,7 @@ FLAGS = {
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    model = decoder()
+    model = decoder(Sizes(layers=1))
     onnx.save(model, "decoder.onnx")
     # As the lists of the clients: results of normalizations, and names from the bodies of functions.
     norms = [node.output[0] for node in model.graph.node if node.op_type == "CustomRMSNorm"]

@@ -78,12 +78,12 @@ def test_the_next_step_repeats_what_made_this_run_possible(call, tmp_path, comma
     model = save(tmp_path, model_of_open_batch())
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     made = [model, "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol", "batch,2"]
-    short = {"bench": ["-n", "1"], "profile": ["-n", "1"]}.get(command, [])
-    code, out, _ = call(command, *made, *short)
+    short = {"bench": ["-n", "1"], "profile": ["-n", "1"]}
+    code, out, _ = call(command, *made, *short.get(command, []))
     assert code == 0
     step = shlex.split(out.splitlines()[-1].removeprefix("next: "))
     assert step[2:] == [str(model), "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol=batch,2", *step[8:]]
-    assert call(*step[1:])[0] == 0
+    assert call(*step[1:], *short.get(step[1], []))[0] == 0
 
 
 @pytest.mark.parametrize("command", ["run", "bench -n 1", "profile -n 1"])
