@@ -1,6 +1,9 @@
 """A browser without a window, which opens pages and writes what it made of them."""
 
+import contextlib
+import fcntl
 import html.parser
+import json
 import os
 import re
 import shutil
@@ -8,9 +11,13 @@ import subprocess
 
 import pytest
 
+from child_process import started
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 NEEDS_BROWSER = pytest.mark.skipif(BROWSER is None, reason="no chromium; `make browser` installs it")
+
+COMPLAINTS = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 
 # Kept out of the page's own script: what hands do, as events.
 DRIVER = """
@@ -66,32 +73,90 @@ class Dom(html.parser.HTMLParser):
             self._table = None
 
 
+class Browser:
+    """A browser that one test after the other opens pages in.
+
+    Requests and answers are JSON with a zero octet behind each: the Chrome DevTools protocol over pipes.
+    """
+
+    def __init__(self, requests, answers):
+        self._requests, self._answers = requests, answers
+        self._number, self._bytes, self._events = 0, b"", []
+
+    def _read(self):
+        while b"\0" not in self._bytes:
+            read = os.read(self._answers, 1 << 20)
+            assert read, "the browser ended"
+            self._bytes += read
+        message, _, self._bytes = self._bytes.partition(b"\0")
+        return json.loads(message)
+
+    def _call(self, method, session=None, **params):
+        self._number += 1
+        page = {"sessionId": session} if session else {}
+        request = {"id": self._number, "method": method, "params": params, **page}
+        os.write(self._requests, json.dumps(request).encode() + b"\0")
+        while True:
+            message = self._read()
+            if message.get("id") == self._number:
+                assert "error" not in message, message
+                return message["result"]
+            self._events.append(message)
+
+    def _wait(self, event):
+        while all(message["method"] != event for message in self._events):
+            self._events.append(self._read())
+
+    def document(self, address):
+        """Return the text of a page after twenty seconds of its own time, and what its console shows."""
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Log", "Runtime"):
+            self._call(f"{domain}.enable", session)
+        self._call("Emulation.setVirtualTimePolicy", session, policy="pause")
+        self._call("Page.navigate", session, url=address)
+        policy = "pauseIfNetworkFetchesPending"
+        self._call("Emulation.setVirtualTimePolicy", session, policy=policy, budget=20_000)
+        self._wait("Emulation.virtualTimeBudgetExpired")
+        text = "document.documentElement.outerHTML"
+        found = self._call("Runtime.evaluate", session, expression=text, returnByValue=True)
+        self._call("Target.closeTarget", targetId=target)
+        complaints = [message for message in self._events if message["method"] in COMPLAINTS]
+        self._events.clear()
+        return found["result"]["value"], complaints
+
+
+@contextlib.contextmanager
 def opener(home):
-    """Return what opens a page and returns the document after its script has run; ``home`` is its folder."""
+    """Give what opens a page and returns the document after its script has run; ``home`` is its folder."""
+    (for_browser, requests), (answers, of_browser) = os.pipe(), os.pipe()
+    # The shell gives them the numbers that the browser expects.
+    passed = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (for_browser, of_browser)]
+    command = [
+        *("bash", "-c", 'exec 3<&{} 4>&{}; exec "$@"'.format(*passed), "bash"),
+        *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+        *("--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={home / 'profile'}"),
+        *("--window-size=1280,1000", "--remote-debugging-pipe"),
+    ]
+    environment = {**os.environ, "HOME": str(home)}
+    with started(command, stderr=subprocess.DEVNULL, pass_fds=passed, env=environment):
+        for number in (for_browser, of_browser, *passed):
+            os.close(number)
+        browser = Browser(requests, answers)
 
-    def opened(path, drive=None):
-        if drive is not None:
-            text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
-            script = f"{DRIVER}\nasync function run() {{ {drive} }}\nwait();"
-            path = path.with_name("driven.html")
-            path.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
-        done = subprocess.run(
-            [
-                BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND",
-                f"--user-data-dir={home / 'profile'}", "--enable-logging=stderr",
-                "--virtual-time-budget=20000", "--window-size=1280,1000", "--dump-dom", path.as_uri(),
-            ],
-            capture_output=True, env={**os.environ, "HOME": str(home)}, check=False,
-        )  # fmt: skip
-        complaints = [
-            line for line in done.stderr.decode("utf-8", "replace").splitlines() if "CONSOLE" in line
-        ]
-        assert done.returncode == 0, done.stderr
-        assert not complaints
-        return Dom(done.stdout.decode())
+        def opened(path, drive=None):
+            if drive is not None:
+                text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
+                script = f"{DRIVER}\nasync function run() {{ {drive} }}\nwait();"
+                path = path.with_name("driven.html")
+                path.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
+            text, complaints = browser.document(path.as_uri())
+            assert not complaints
+            return Dom(text)
 
-    return opened
+        yield opened
+        for number in (requests, answers):
+            os.close(number)
 
 
 def assert_healthy(dom):

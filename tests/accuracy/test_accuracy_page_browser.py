@@ -10,6 +10,12 @@ pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture(scope="module")
+def show(tmp_path_factory):
+    with opener(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def report():
     """A transformer with two faults, whose names are as long as those of exporters."""
     model, samples, _, _ = models.planted_transformer(["overflow", "cancellation"])
@@ -23,9 +29,8 @@ def report():
 
 
 @pytest.mark.parametrize("width", [500, 1280])
-def test_it_fits_the_window(report, tmp_path, tmp_path_factory, width):
+def test_it_fits_the_window(report, tmp_path, show, width):
     """The widest element is measured in a frame of this width, which a window may not be as narrow as."""
-    show = opener(tmp_path_factory.mktemp("browser"))
     page = report.page(tmp_path / "page.html")
     drive = f"""
     document.body.style.width = "{width}px";
@@ -38,8 +43,8 @@ def test_it_fits_the_window(report, tmp_path, tmp_path_factory, width):
     assert dom.root["data-wide"] == ""
 
 
-def test_tables_hold_the_numbers_of_the_rows(report, tmp_path, tmp_path_factory):
-    dom = opener(tmp_path_factory.mktemp("browser"))(report.page(tmp_path / "page.html"))
+def test_tables_hold_the_numbers_of_the_rows(report, tmp_path, show):
+    dom = show(report.page(tmp_path / "page.html"))
     assert_healthy(dom)
     for number, item in enumerate(report.precisions):
         cells = [row for row in dom.cells[f"nodes-{number}", "nodes"] if row]

@@ -17,7 +17,8 @@ const press = (key) => part("area").dispatchEvent(new KeyboardEvent("keydown", {
 
 @pytest.fixture(scope="module")
 def show(tmp_path_factory):
-    return opener(tmp_path_factory.mktemp("browser"))
+    with opener(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
 
 
 def chain(count, name=lambda place: f"/model/layers.{place // 8}/part.{place % 8 // 4}/op{place}"):

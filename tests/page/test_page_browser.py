@@ -21,7 +21,8 @@ pytestmark = NEEDS_BROWSER
 
 @pytest.fixture(scope="module")
 def show(tmp_path_factory):
-    return opener(tmp_path_factory.mktemp("browser"))
+    with opener(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
 
 
 def test_tables_hold_the_numbers_of_the_reports(tmp_path, show):
