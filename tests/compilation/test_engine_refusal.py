@@ -34,7 +34,7 @@ REFUSED = {
     "a tree without its leaves": (
         "TreeEnsembleRegressor",
         [node("TreeEnsembleRegressor", ["r"], ["y"], domain="ai.onnx.ml", n_targets=1, **TREE)],
-        "node_id",
+        "a branch to node 1",
     ),
     "an unknown mode": (
         "Resize",
@@ -123,6 +123,11 @@ def test_a_division_by_zero_while_running_names_the_node(op_type, name, dtype):
             "onnxruntime::Div<T>::Div(const onnxruntime::OpKernelInfo&) [with T = int] b[i] != 0 was false. "
             "Integer division by zero\n",
             "Integer division by zero",
+        ),
+        (
+            "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: "
+            "onnxruntime::Texts::Locale::Locale(const std::string&)::<lambda()> Failed to construct locale",
+            "Failed to construct locale",
         ),
         (
             "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Swish(24) node",

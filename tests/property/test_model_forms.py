@@ -1,5 +1,6 @@
 """Forms in which exporters and editors write models, in every precision, compared with the user's model."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
@@ -346,3 +347,279 @@ def test_attributes_pass_through_functions_that_call_functions(precision, levels
     x = np.random.default_rng(13).standard_normal((4, 4)).astype(np.float32)
     expected = {"y": np.where(x < 0, x * np.float32(slope), x)}
     assert_close(computed(model, {"x": x, "c": np.array(True)}, precision), expected, precision)
+
+
+NARROW = {
+    "BFLOAT16": ml_dtypes.bfloat16,
+    "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn,
+    "FLOAT8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+    "FLOAT8E5M2": ml_dtypes.float8_e5m2,
+    "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+}
+
+
+def weight_in(place, tensor, opset, size):
+    """Multiply an input by a weight of a narrow type, which a node widens."""
+    constant = node("Constant", [], ["w"], value=tensor)
+    nodes = [node("Cast", ["w"], ["wide"], to=TensorProto.FLOAT), node("MatMul", ["x", "wide"], ["y"])]
+    inputs, outputs, held = [info("x", [3, size])], [info("y", [3, size])], []
+    if place == "like":
+        nodes[0] = node("CastLike", ["w", "x"], ["wide"])
+    if place == "branch":
+        other = helper.make_graph([node("Neg", ["x"], ["z"])], "else", [], [info("z", [3, size])])
+        then = helper.make_graph(nodes, "then", [], outputs, [tensor])
+        nodes = [node("If", ["c"], ["r"], then_branch=then, else_branch=other)]
+        inputs, outputs = [*inputs, info("c", [], BOOL)], [info("r", [3, size])]
+    elif place == "constant":
+        nodes = [constant, *nodes]
+    else:
+        held = [tensor]
+    model = model_of(nodes, inputs, outputs, held, opset=opset)
+    return PLACES["function"](model) if place == "function" else model
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("size", [4, 64])
+@pytest.mark.parametrize("place", ["initializer", "like", "constant", "branch", "function"])
+@pytest.mark.parametrize("kind", NARROW)
+def test_weights_of_narrow_floats(kind, place, size, precision):
+    rng = np.random.default_rng(17)
+    codes = (rng.standard_normal((size, size)) * 2).astype(NARROW[kind])
+    raw = TensorProto(
+        name="w", data_type=getattr(TensorProto, kind), dims=codes.shape, raw_data=codes.tobytes()
+    )
+    x = rng.standard_normal((3, size)).astype(np.float32)
+    model = weight_in(place, raw, 19, size)
+    feeds = {"x": x, "c": np.array(True)} if place == "branch" else {"x": x}
+    expected = {model.graph.output[0].name: x @ codes.astype(np.float32)}
+    assert_close(computed(model, feeds, precision), expected, precision)
+
+
+#: numbers of float16 around the largest and the smallest ones of narrow types, and between two of them
+EDGES = [
+    *(0.0, -0.0, 1.0, -1.0, 0.3, -2.7, 447.0, 448.0, 464.0, 465.0, 500.0, -240.0, 248.0, 57344.0, -61440.0),
+    *(65504.0, np.inf, -np.inf, np.nan, 2**-6, 2**-9, 2**-10, 3 * 2**-11, -(2**-16), 2**-17, 1e-7),
+]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("saturates", [True, False])
+@pytest.mark.parametrize("kind", NARROW)
+def test_casts_to_narrow_floats(kind, saturates, precision):
+    x = np.float32(np.float16(EDGES))
+    more = {} if kind == "BFLOAT16" else {"saturate": int(saturates)}
+    nodes = [
+        node("Cast", ["x"], ["n"], to=getattr(TensorProto, kind), **more),
+        node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = model_of(nodes, [info("x", x.shape)], [info("y", x.shape)], opset=19)
+    largest = float(ml_dtypes.finfo(NARROW[kind]).max) if more and saturates else np.inf
+    if kind == "FLOAT8E5M2" and not saturates:
+        # onnxruntime makes no numbers of those that are too large by less than a step.
+        x = x[~(np.isfinite(x) & (np.abs(x) > 57344))]
+        model.graph.input[0].CopyFrom(info("x", x.shape))
+        model.graph.output[0].CopyFrom(info("y", x.shape))
+    expected = np.clip(x, -largest, largest).astype(NARROW[kind]).astype(np.float32)
+    np.testing.assert_array_equal(run(model, {"x": x}, optimize=False)["y"], expected)
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            expected = np.float32(np.float16(expected))
+    np.testing.assert_array_equal(computed(model, {"x": x}, precision)["y"], expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", [kind for kind in NARROW if kind != "BFLOAT16"])
+def test_quantization_to_narrow_floats(kind, precision):
+    x = (np.random.default_rng(19).standard_normal((4, 8)) * 100).astype(np.float32)
+    zero = TensorProto(name="z", data_type=getattr(TensorProto, kind), raw_data=b"\0")
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s"], ["y"])]
+    model = model_of(nodes, [info("x", [4, 8])], [info("y", [4, 8])], [("s", np.float32(0.5)), zero], 19)
+    largest = float(ml_dtypes.finfo(NARROW[kind]).max)
+    expected = np.clip(x * 2, -largest, largest).astype(NARROW[kind]).astype(np.float32) / 2
+    np.testing.assert_array_equal(run(model, {"x": x}, optimize=False)["y"], expected)
+    assert_close(computed(model, {"x": x}, precision), {"y": expected}, precision)
+
+
+X = np.random.default_rng(23).standard_normal((4, 2)).astype(np.float32)
+INDICES = np.array([0, 2, 1, 5])
+
+
+def encoded(name, *texts):
+    """Write a node that makes the numbers 1, 2, ... of texts, and 9 of others."""
+    numbers = ", ".join(f"{number}.0" for number in range(1, len(texts) + 1))
+    keys = ", ".join(f'"{text}"' for text in texts)
+    return (
+        f"y = ai.onnx.ml.LabelEncoder <keys_strings = [{keys}], values_floats = [{numbers}], "
+        f"default_float = 9.0> ({name})"
+    )
+
+
+#: nodes that make a float `y` of the texts `s` and `n`; `i` are indices, `c` is a condition
+STRINGS = {
+    "looked up": f"t = Gather (s, i) {encoded('t', 'a', 'é')}",
+    "of labels": f"""
+      t = ai.onnx.ml.LabelEncoder <keys_int64s = [0, 1], values_strings = ["a", "é"], default_string = "?">
+        (i)
+      {encoded("t", "é", "?")}""",
+    "of categories": """
+      t = ai.onnx.ml.CategoryMapper <cats_strings = ["a", "b", "c"], cats_int64s = [0, 1, 2]> (i)
+      j = ai.onnx.ml.CategoryMapper <cats_strings = ["c", "b"], cats_int64s = [7, 8], default_int64 = -4> (t)
+      y = Cast <to = 1> (j)""",
+    "compared": """
+      t = Gather (s, i) k = Constant <value_string = "c"> () e = Equal (t, k) y = Cast <to = 1> (e)""",
+    "of numbers": "t = Gather (n, i) y = Cast <to = 1> (t)",
+    "of floats": "f = Cast <to = 1> (i) t = Cast <to = 8> (f) y = Cast <to = 1> (t)",
+    "normalized": f"""
+      t = StringNormalizer <locale = "C", stopwords = ["b"], is_case_sensitive = 1> (s)
+      u = Gather (t, i1) {encoded("u", "a", "c")}""",
+    "joined": f"t = Gather (s, i) u = StringConcat (t, t) {encoded('u', 'aa', 'cc')}",
+    "split": """u, counts = StringSplit <delimiter = "."> (n) y = Cast <to = 1> (counts)""",
+    "matched": """t = Gather (s, i) e = RegexFullMatch <pattern = "[a-c]+"> (t) y = Cast <to = 1> (e)""",
+    "counted": """
+      t = Gather (s, i)
+      y = TfIdfVectorizer <max_gram_length = 2, max_skip_count = 1, min_gram_length = 1, mode = "TF",
+        ngram_counts = [0, 3], ngram_indexes = [0, 1, 2, 3], pool_strings = ["a", "b", "c", "a", "c"]> (t)""",
+    "one hot": """
+      t = Gather (s, i) h = ai.onnx.ml.OneHotEncoder <cats_strings = ["a", "c"], zeros = 1> (t)
+      y = ReduceSum <keepdims = 0> (h)""",
+    "moved": f"""
+      t = Gather (s, i) k = Constant <value_string = "c"> () e = Equal (t, k) w = Where (e, k, t)
+      u = Concat <axis = 0> (w, t) d = Reshape (u, shape) v = Transpose (d) {encoded("v", "a", "c")}""",
+    "of a branch": f"""
+      t = If (c) <then_branch = g1 () => (string[4] a) {{ a = Gather (s, i) }},
+                  else_branch = g2 () => (string[4] b) {{ b = Gather (n, i) }}> {encoded("t", "a", "c")}""",
+    "of a loop": f"""
+      s0 = Constant <value_strings = ["a"]> ()
+      t = Loop (trips, c, s0) <body = b (int64 at, bool on, string[1] s1) => (bool still, string[1] s2)
+        {{ s2 = StringConcat (s1, s1) still = Identity (on) }}> {encoded("t", "aaaa")}""",
+}
+CONSTANTS = "int64 trips = {2}, int64[2] shape = {4, 2}, int64[2] i1 = {1, 0}"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("what", STRINGS)
+def test_strings_inside_of_a_model(what, precision):
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 20, "ai.onnx.ml" : 3]>
+        g (int64[4] i, float[4,2] x, bool c) => (float y, float[4,2] z)
+        <{CONSTANTS}> {{ z = Relu (x) {STRINGS[what]} }}"""
+    )
+    texts = {"s": ["a", "b", "c", "d", "e", "é"], "n": ["1", "2.5", "-3e2", "0.0", "inf", "7"]}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.array(values, object), name) for name, values in texts.items()
+    )
+    feeds = {"i": INDICES, "x": X, "c": np.array(True)}
+    expected = run(model, feeds, optimize=False)
+    options = PRECISIONS[precision][0] | {"output_shapes": {"y": list(expected["y"].shape)}}
+    if precision == "int8":
+        options |= {"calibration_data": [feeds]}
+    with qaic.Session(model.SerializeToString(), **options) as session:
+        assert_close(session.run(feeds), expected, precision)
+
+
+#: form of a Dropout -> operator sets that have it, attributes, and operands behind the first
+DROPOUTS = {
+    "plain": ((7, 9, 10, 11, 12, 13, 22), {}, {}),
+    "share as an attribute": ((7, 10, 11), {"ratio": 0.4}, {}),
+    "share": ((12, 13, 22), {}, {"r": np.float32(0.4)}),
+    "inference": ((12, 13, 22), {"seed": 7}, {"r": np.float32(0.4), "t": np.array(False)}),
+    "training of nothing": ((12, 13, 22), {}, {"r": np.float32(0), "t": np.array(True)}),
+    "training": ((12, 13, 22), {"seed": 7}, {"r": np.float32(0.4), "t": np.array(True)}),
+    "mode as an input": ((12, 13, 22), {"seed": 7}, {"r": np.float32(0.4), "t": None}),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("form", "opset", "results"),
+    [
+        (form, opset, results)
+        for form, row in DROPOUTS.items()
+        for opset in row[0]
+        for results in (["d"], ["d", ""], ["d", "m"])
+        # The optimizer of onnxruntime removes each Dropout whose mask nothing reads, in training mode too.
+        if "m" in results or form not in {"training", "mode as an input"}
+    ],
+)
+def test_dropout(form, opset, results, precision):
+    _, attributes, operands = DROPOUTS[form]
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"]),
+        node("Dropout", ["p", *operands], results, **attributes),
+        node("Relu", ["d"], ["y"]),
+    ]
+    rng = np.random.default_rng(29)
+    constants = [(name, value) for name, value in operands.items() if value is not None]
+    inputs, outputs = [info("x", [8, 16])], [info("y", [8, 16])]
+    if "t" in operands and operands["t"] is None:
+        inputs.append(info("t", [], BOOL))
+    if "m" in results:
+        nodes.append(node("Cast", ["m"], ["mask"], to=TensorProto.FLOAT))
+        outputs.append(info("mask", [8, 16]))
+    weight = rng.standard_normal((16, 16)).astype(np.float32)
+    model = model_of(nodes, inputs, outputs, [("w", weight), *constants], opset=opset)
+    feeds = {"x": rng.standard_normal((8, 16)).astype(np.float32)}
+    for mode in [True, False] if len(inputs) > 1 else [None]:
+        given = feeds if mode is None else feeds | {"t": np.array(mode)}
+        assert_close(computed(model, given, precision), run(model, given, optimize=False), precision)
+
+
+POINTWISE = ["Abs", "Neg", "Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "Softsign"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(deadline=None, max_examples=25)
+@example(steps=[("Neg", 0, 0), ("Add", 1, 0), ("Relu", 2, 0)], is_normalized=False)
+@example(steps=[("Sigmoid", 0, 0), ("Mul", 1, 0), ("Clip", 2, 0)], is_normalized=False)
+@example(steps=[("Relu", 0, 0)], is_normalized=True)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([*POINTWISE, "Add", "Mul", "Sub", "Max"]), st.integers(0, 5), st.integers(0, 5)
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    is_normalized=st.booleans(),
+)
+def test_functions_of_values_that_several_nodes_read(precision, steps, is_normalized):
+    """Each step reads one or two of the last values, counted from the latest one."""
+    nodes, values = [], ["x"]
+    if is_normalized:
+        nodes = [
+            node("ReduceMean", ["x"], ["mean"], axes=[-1]),
+            node("Sub", ["x", "mean"], ["d"]),
+            node("Mul", ["d", "d"], ["square"]),
+            node("ReduceMean", ["square"], ["v"], axes=[-1]),
+            node("Add", ["v", "low"], ["more"]),
+            node("Sqrt", ["more"], ["root"]),
+            node("Div", ["d", "root"], ["n"]),
+        ]
+        values = ["n"]
+    for at, (operator, first, second) in enumerate(steps):
+        names = [values[-1 - first % len(values)], values[-1 - second % len(values)]]
+        more = ["low", "high"] if operator == "Clip" else []
+        nodes.append(node(operator, [*(names[:1] if operator in POINTWISE else names), *more], [f"v{at}"]))
+        values.append(f"v{at}")
+    nodes.append(node("MatMul", [values[-1], "w"], ["y"]))
+    rng = np.random.default_rng(31)
+    constants = [("low", np.float32(0.1)), ("high", np.float32(0.8))]
+    constants.append(("w", rng.standard_normal((16, 16)).astype(np.float32)))
+    model = model_of(nodes, [info("x", [4, 16])], [info("y", [4, 16])], constants)
+    feeds = {"x": rng.standard_normal((4, 16)).astype(np.float32)}
+    expected, found = run(model, feeds, optimize=False), computed(model, feeds, precision)
+    if precision in {"float32", "expanded"} or not np.abs(expected["y"]).max() > 0.1:
+        assert_close(found, expected, precision)
+    else:
+        # Differences of equal values have no digits to compare.
+        largest = max(np.abs(value).max() for value in run(every(model), feeds).values())
+        limit = largest * {"float16": 2**-6, "int8": 0.5}[precision] * 16
+        np.testing.assert_allclose(found["y"], expected["y"], rtol=0, atol=limit)
+
+
+def every(model):
+    """Copy a model whose results are all those of its nodes."""
+    copy = type(model).FromString(model.SerializeToString())
+    del copy.graph.output[:]
+    copy.graph.output.extend(helper.make_empty_tensor_value_info(one.output[0]) for one in copy.graph.node)
+    return copy

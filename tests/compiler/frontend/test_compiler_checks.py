@@ -66,7 +66,15 @@ def test_wider_types_are_allowed_inside():
             helper.make_value_info(
                 "x", helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2]))
             ),
-            "a optional",
+            "an optional",
+        ),
+        (helper.make_value_info("x", helper.make_sparse_tensor_type_proto(FLOAT, [2])), "a sparse tensor"),
+        (
+            helper.make_value_info(
+                "x",
+                helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(FLOAT, [2])),
+            ),
+            "a map",
         ),
     ],
 )
@@ -206,3 +214,24 @@ def test_rejects_a_model_without_outputs():
     with pytest.raises(CompileError, match="no outputs") as caught:
         lowered(model_of([node("Neg", ["x"], ["y"])], [info("x", [2])], []))
     assert caught.value.code == "compile.no_outputs"
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_broken_rules_name_the_node(name):
+    leaving_out = node("Dropout", ["x"], ["", "y"], name=name)
+    model = model_of([leaving_out], [info("x", [2])], [info("y", [2], TensorProto.BOOL)])
+    with pytest.raises(CompileError, match=rf"a broken rule .Node \({name or 'y'}\)") as caught:
+        lowered(model)
+    assert caught.value.code == "compile.invalid_model"
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_contradictions_that_onnx_finds_name_the_node(name):
+    """A classifier without its second result ends the inference of onnx."""
+    attributes = {"coefficients": [1.0, 2.0], "intercepts": [0.5], "classlabels_ints": [3, 4]}
+    classifier = node("LinearClassifier", ["x"], ["y"], name=name, domain="ai.onnx.ml", **attributes)
+    model = model_of([classifier], [info("x", [3, 2])], [info("y", [3], TensorProto.INT64)])
+    with pytest.raises(
+        CompileError, match=rf"node '{name or 'y'}' \(LinearClassifier\): found a contradiction \(Output 1 "
+    ):
+        lowered(model)

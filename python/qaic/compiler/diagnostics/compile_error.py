@@ -46,7 +46,7 @@ _BEFORE: Final = (
     re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : "),
     re.compile(r"^.*\.(?:cc|h|cpp):\d+ ", re.DOTALL),
     re.compile(r"^.*\[with .*?\] (?=\S)", re.DOTALL),
-    re.compile(r"^[\w:<>, ]+::\w+\(.*?\) (?:const )?(?=\S)"),
+    re.compile(r"^[\w:<>, ]+::\w+\(.*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?=\S)"),
     re.compile(r"^(?:operator\(\)|Compute) (?=\S)"),
     re.compile(r"^.* was false\. (?=\S)", re.DOTALL),
 )

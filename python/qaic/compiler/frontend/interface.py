@@ -33,7 +33,7 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
         raise refuse(
             what,
             code="unsupported_type",
-            found=f"a {form.removesuffix('_type').replace('_', ' ')}",
+            found=f"{'an' if form.startswith('o') else 'a'} {form.removesuffix('_type').replace('_', ' ')}",
             expected="a dense tensor",
             fix="remove it from the interface of the model",
             context=context,

@@ -5,15 +5,17 @@ is decided.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import onnx
 from onnx import shape_inference
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.compile_error import engine_reason, listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
+from qaic.compiler.frontend.validation import with_named_nodes
 from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
 from qaic.compiler.ir.graph_edits import set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
@@ -24,6 +26,9 @@ from qaic.options.codecs.structures import ModelInput
 from qaic.options.files.specializations import SpecializationEntry
 
 _log = logging.getLogger("qaic.compiler")
+
+#: operator and name of a node in a message of onnx
+_NODE: Final = re.compile(r"\(op_type:(\w+), node name: (.*?)\): ")
 
 #: symbols that exporters for the card write into every specialization, used by the model or not
 _OF_EXPORTERS: Final = frozenset(
@@ -344,10 +349,17 @@ def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto
     try:
         return shape_inference.infer_shapes(view, data_prop=follows_values)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        text = str(error)
+        try:
+            shape_inference.infer_shapes(with_named_nodes(view), data_prop=follows_values)
+        except (shape_inference.InferenceError, RuntimeError, ValueError) as named:
+            text = str(named)
+        place = _NODE.search(text)
+        reason = engine_reason(RuntimeError(text[place.end() :] if place else text))
         raise refuse(
-            "shapes of the model",
+            f"node {place[2]!r} ({place[1]})" if place else "shapes of the model",
             code="invalid_model",
-            found=f"a contradiction ({str(error).strip()})",
+            found=f"a contradiction ({reason})",
             expected="operators that fit their inputs",
             fix="check the shapes given with onnx_define_symbol and model_inputs",
         ) from error

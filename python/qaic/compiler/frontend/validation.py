@@ -14,8 +14,9 @@ from onnx import checker, defs
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend.function_calls import ENGINE_DOMAINS, normalize_functions
 from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.graph_edits import rename_output, set_inputs
+from qaic.compiler.ir.graph_edits import clone, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import (
     ONNX_DOMAINS,
     STANDARD_DOMAINS,
@@ -271,16 +272,30 @@ def check_structure(view: onnx.ModelProto) -> None:
     `view` has its weights as inputs and inferred shapes. Raises CompileError if the model breaks a rule of
     the ONNX specification.
     """
-    try:
-        checker.check_model(view)
-    except (checker.ValidationError, ValueError) as error:
-        text = str(error).strip().split("\n\n")[0]
-        if text == _MISSING_SHAPE:
-            return
+    text = _broken_rule(view)
+    if "Node ()" in text:
+        text = _broken_rule(with_named_nodes(view))
+    if text not in {"", _MISSING_SHAPE}:
         raise refuse(
             "structure of the model",
             code="invalid_model",
             found=f"a broken rule ({text})",
             expected="a model that passes onnx.checker.check_model",
             fix="run the checker where the model is exported",
-        ) from error
+        )
+
+
+def _broken_rule(view: onnx.ModelProto) -> str:
+    try:
+        checker.check_model(view)
+    except (checker.ValidationError, ValueError) as error:
+        return str(error).strip().split("\n\n")[0]
+    return ""
+
+
+def with_named_nodes(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model and name all its nodes: onnx's messages name nodes that have a name of their own."""
+    named = clone(view)
+    for node in all_nodes(named.graph.node):
+        node.name = node_label(node)
+    return named

@@ -78,7 +78,7 @@ class Group:
     @property
     def nodes(self) -> tuple[onnx.NodeProto, ...]:
         """All nodes of the group, in the order of the graph."""
-        return self.function or (self.node, *self.joined)
+        return (*(self.function or (self.node,)), *self.joined)
 
 
 class Scheme(enum.Enum):

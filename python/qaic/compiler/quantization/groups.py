@@ -41,11 +41,14 @@ def find_groups(
             groups[node_key(node)] = joining.join(node)
     patterns = PatternFinder(graph, constants, facts, classes, taken=set(joining.absorbed), profiled=profiled)
     for pattern in patterns.find():
+        *before, last = pattern.nodes
+        # A product or sum of several values may be the last node, and bounds may be joined to it.
+        group = groups.setdefault(node_key(last), Group(last, node_key(last)))
         if pattern.is_quantized:
-            *before, last = pattern.nodes
-            groups[node_key(last)] = Group(last, node_key(last), function=pattern.nodes)
+            group.function = pattern.nodes
             joining.absorbed.update(node_key(node) for node in before)
         else:
+            joining.absorbed.difference_update(map(node_key, group.joined))
             groups.update(
                 (node_key(n), Group(n, node_key(n), normalization=pattern.nodes)) for n in pattern.nodes
             )

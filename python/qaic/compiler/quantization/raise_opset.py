@@ -21,7 +21,7 @@ from qaic.compiler.ir.graph_edits import (
     remove_inputs,
     replace_graph,
 )
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, find_nodes, read_values, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
@@ -54,6 +54,9 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
             if entry.domain in STANDARD_DOMAINS:
                 entry.version = WANTED
         return True
+    masks = {name for node in find_nodes(model.graph.node, {_CHANGED_IN_12}) for name in node.output[1:]}
+    if masks & read_values(model.graph):
+        return _as_it_is(version, "the mask of Dropout has another type or value in newer sets")
     if _changes_inside(model, version):
         return _as_it_is(version, "a nested graph has operators of another form in newer sets")
     constants = ConstantReader(model.graph, weights)
