@@ -94,16 +94,12 @@ class Timeline {
     }
     const rest = this.model.ranked.length - PALETTE.length;
     const { samples, shown } = this.model.header;
-    const notes = [
-      rest > 0 ? `and ${rest} more kinds` : "",
-      samples.length > 1 ? `shares of the time of inference ${samples[shown].name}` : "",
-    ];
-    for (const note of notes.filter(Boolean)) {
-      const item = document.createElement("li");
-      item.className = "note";
-      item.textContent = note;
-      list.append(item);
-    }
+    const notes = [rest > 0 && `and ${rest} more kinds`];
+    if (samples.length > 1) notes.push(`shares of the time of inference ${samples[shown].name}`);
+    const item = document.createElement("li");
+    item.className = "note";
+    item.textContent = notes.filter(Boolean).join("; ");
+    if (item.textContent) list.append(item);
   }
 
   buildSamples() {

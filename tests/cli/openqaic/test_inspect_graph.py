@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
+import stats_captures
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import main, program_graph
 from qaic.cli.openqaic.drawn_card import drawn_card
-from qaic.cli.openqaic.drawn_program import drawn_program
+from qaic.cli.openqaic.drawn_program import drawn_program, node_times
+from qaic.stats.reports import REPORTS, Capture
 
 QPCS = Path(__file__).parents[2] / "data" / "qpc"
 UNARY = ("Relu", "Tanh", "Sqrt", "Sigmoid")
@@ -207,6 +209,19 @@ def test_times_of_the_model_sum_to_those_of_the_program(model, tmp_path):
     assert main(["inspect", str(model), "graph", "-o", str(page), "--color", "time"]) == 0
     sums = [sum(filter(None, carried(page, at)["colorings"][0]["amounts"])) for at in (0, 1)]
     assert sums[0] == pytest.approx(sums[1])
+
+
+def test_times_are_of_the_inference_that_reports_show():
+    """The medians of all inferences are of none of them."""
+    program = stats_captures.cpu_program([("/a", "Conv"), ("/b", "Mul"), ("/c", "Relu")])
+    buffers = [
+        stats_captures.buffer(program, {(0, 0): stats_captures.in_row(times)}, inference=number, device=1)
+        for number, times in enumerate([(50, 30, 20), (52, 4111, 20), (49, 31, 22), (51, 29, 21)])
+    ]
+    capture = Capture(buffers)
+    table = REPORTS["nodes"](capture).table("nodes")
+    _, of_operations = node_times(capture)
+    assert of_operations.own_us == dict(zip(table.column("node"), table.column("time"), strict=True))
 
 
 def test_times_are_those_of_the_nodes(model, tmp_path):

@@ -92,8 +92,8 @@ def drawn_program(
     if measured is not None:
         colorings.append(Coloring("time", amounts=times))
         notes.append(
-            "Times are medians. A node without a time runs as a part of another, or is computed once: the "
-            "engine fuses nodes and folds constants."
+            "Times are of the inference nearest to the medians. A node without a time runs as a part of "
+            "another, or is computed once: the engine fuses nodes and folds constants."
         )
     return DrawnGraph(drawn, edges, colorings, notes, label)
 

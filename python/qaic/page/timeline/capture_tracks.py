@@ -12,6 +12,7 @@ from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, TimeSpan, T
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.op_info import OpInfo
 from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
+from qaic.support.text import duration as duration_text
 
 # Consecutive stages; the wait in the queue precedes them and is drawn as a wait.
 _STAGES: Final = (
@@ -118,7 +119,7 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
                 rows[row].append(merger.apply(track))
         starts = [origins[id(reader)] for reader in sample.readers]
         ends = [origins[id(reader)] + reader.span_us * 1000 for reader in sample.readers]
-        title = f"{sample.inference} ({sample.span_us / 1000:.3f} ms)"
+        title = f"{sample.inference} ({duration_text(sample.span_us)})"
         timeline.samples.append(TimeSpan(title, min(starts), max(ends)))
     for row in sorted(rows, key=lambda key: key.order):
         timeline.tracks.extend(lanes(_joined(row, rows[row])))
