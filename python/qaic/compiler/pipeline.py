@@ -234,7 +234,7 @@ def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
     """Run the passes that are needed, in order; each is timed, and with `enable_debug` checked and kept."""
     is_verified = context.options.enable_debug or VERIFY_VARIABLE in os.environ
-    is_changed, facts = True, model.facts
+    is_changed, facts, checked = True, model.facts, None
     for step in passes:
         if not step.is_needed(context):
             continue
@@ -248,6 +248,7 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
                 raise_with_node(error, model)
         if is_verified and context.is_checked:
             # Inference of onnx takes time, and has faults, which must not refuse a user's model.
-            is_new = VERIFY_VARIABLE in os.environ and (is_changed or model.facts is not facts)
-            verify(model, step.name, are_types_verified=is_new)
-            facts = model.facts
+            found = model.proto.SerializeToString(), [*model.weights]
+            if is_changed or model.facts is not facts or found != checked:
+                verify(model, step.name, are_types_verified=VERIFY_VARIABLE in os.environ)
+            facts, checked = model.facts, found
