@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 
 import onnx_suite  # noqa: E402 (found through the line above)
 from onnx_suite import Outcome, Status  # noqa: E402
+from qaic_backend import QaicBackend  # noqa: E402
 
 REPORT = ROOT / "docs" / "reference" / "onnx-node-tests.md"
 EXPECTED = ROOT / "tests" / "conformance" / "expected.json"
@@ -146,8 +147,10 @@ def main() -> int:
         "--check", action="store_true", help="write nothing; fail when the files are out of date"
     )
     check = parser.parse_args().check
-    ours, theirs = onnx_suite.run_both()
-    others = {way: onnx_suite.run_way(way) for way in onnx_suite.WAYS if way != "float32"}
+    selected = onnx_suite.names(QaicBackend)
+    found = {name: onnx_suite.run(QaicBackend, selected, way) for name, way in onnx_suite.WAYS.items()}
+    ours, theirs = found["float32"], onnx_suite.run_onnxruntime(selected)
+    others = {way: outcomes for way, outcomes in found.items() if way != "float32"}
     stale = []
     for path, text in ((REPORT, report(ours, theirs, others)), (EXPECTED, expected(ours))):
         if path.exists() and path.read_text(encoding="utf-8") == text:
