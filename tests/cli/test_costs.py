@@ -16,7 +16,7 @@ from qaic.cli.openqaic import main
 from qaic.compiler.backend.cpu import qpc_writer
 
 #: The first takes what is imported and read once; each of the others is measured.
-LENGTHS = (8, 1_000, 2_000, 10_000)
+LENGTHS = (8, 500, 1_000, 5_000)
 OPERATORS = ("Mul", "Relu", "Add", "Sigmoid")
 
 
@@ -68,7 +68,7 @@ def programs(tmp_path_factory):
     return places, calls
 
 
-def test_compiling_ten_thousand_nodes(programs):
+def test_compiling_five_thousand_nodes(programs):
     assert_linear(LENGTHS, programs[1])
 
 
@@ -84,7 +84,7 @@ def test_compiling_ten_thousand_nodes(programs):
     ],
     ids=" ".join,
 )
-def test_ten_thousand_nodes(programs, tmp_path, words):
+def test_five_thousand_nodes(programs, tmp_path, words):
     calls = [
         calls_of(*(word.format(place, tmp_path / place.name) for word in words)) for place in programs[0]
     ]
@@ -94,7 +94,7 @@ def test_ten_thousand_nodes(programs, tmp_path, words):
 @pytest.mark.parametrize("words", [("check",), ("accuracy", "--to", "fp16"), ("profile",)], ids=" ".join)
 def test_commands_that_compile_twice_or_more(tmp_path, words):
     # Each model is new, so that none is in the cache.
-    lengths = (8, 50, 100, 200)
+    lengths = (8, 25, 50, 150)
     calls = [calls_of(words[0], write_chain(tmp_path, length), *words[1:]) for length in lengths]
     assert_linear(lengths, calls)
 

@@ -170,7 +170,7 @@ if sys.argv[2] == "busy":
     inside = threading.Event()
     def hold():
         inside.set()
-        session.run({"n": np.int64(1_000_000), "x": one})
+        session.run({"n": np.int64(200_000), "x": one})
     sys.setswitchinterval(1000)  # only the run itself gives the lock of the interpreter up
     holder = threading.Thread(target=hold)
     holder.start()
