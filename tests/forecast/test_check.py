@@ -76,6 +76,12 @@ def test_every_section_has_a_verdict_sentences_and_a_line(model):
             assert row["cores"] * row["instances"] <= 14
 
 
+def test_texts_name_types_and_lines_name_precisions(model):
+    sections = {section.report.name: section.text(120) for section in qaic.check(model).sections}
+    assert "weights in float16" in sections["memory"]
+    assert "--to fp16" in sections["precision"]
+
+
 def test_lines_run_as_they_are_printed(model, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     found = qaic.check(model).to_json()["sections"]

@@ -8,6 +8,7 @@ from typing import Final
 
 from qaic.accuracy import AccuracyReport
 from qaic.accuracy.prepared import options_of
+from qaic.accuracy.reports.precision_accuracy import TYPES
 from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.errors import CompileError, OptionError
 from qaic.forecast.analysis import Analysis, ShapeSet
@@ -45,6 +46,11 @@ class Checked:
     failure: CompileError | None = None
     warnings: list[Diagnostic] = field(default_factory=list)
     accuracy: AccuracyReport | None = None
+
+    @property
+    def types(self) -> str:
+        """Names of the types of the precision, for people."""
+        return "+".join(TYPES.get(part, part) for part in self.precision.split("+"))
 
     @property
     def devices(self) -> int:

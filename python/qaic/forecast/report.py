@@ -99,7 +99,7 @@ class CheckReport:
             )
             for section in self.sections
         ]
-        subtitle = f"{one.precision} on {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
+        subtitle = f"{one.types} on {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
         target = Path(path)
         replace_bytes(target, document(f"Check of {one.title}", subtitle, parts).encode())
         return target

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from qaic.accuracy.reports.precision_accuracy import TYPES
 from qaic.forecast.analysis import ShapeSet
 from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import OBJECTIVES, Configuration, Fixed
@@ -132,9 +131,8 @@ def _fix(one: Checked) -> str:
 def _memory(one: Checked) -> Section:
     memory = one.memory
     assert memory is not None  # noqa: S101  # the caller has looked
-    precision = "+".join(TYPES.get(part, part) for part in one.precision.split("+"))
     parts = {
-        f"weights in {precision}": memory.weight_bytes,
+        f"weights in {one.types}": memory.weight_bytes,
         "state between inferences": memory.state_bytes,
         "activations": memory.activation_bytes,
         "inputs and outputs": memory.transfer_bytes,

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,21 @@ def test_help_names_the_form_of_each_value(call):
     shown = call("compile", "--help")[1]
     assert "--aic-num-cores N" in shown
     assert "--input-list-file FILE" in shown
-    assert "VALUE" not in shown
+    assert "--shape [INPUT:]NxN" in shown
+
+
+@pytest.mark.parametrize(
+    "tool", [*NAMES, "qaic-opstats", "qaic-opstats report", "qaic-qpc", "qaic-runner", "qaic-util"]
+)
+def test_help_has_seconds_for_times_alone_and_no_nameless_value(tool, capsys):
+    name, *words = tool.split() if tool.startswith("qaic-") else ("openqaic", tool)
+    with pytest.raises(SystemExit) as end:
+        import_module(f"qaic.cli.{name.removeprefix('qaic-')}").main([*words, "--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    of_seconds = set(re.findall(r"(--[a-z-]+) \[?SECONDS", shown))
+    assert of_seconds <= {"--seconds", "--time", "--watch", "--drain", "--body-timeout", "--table"}
+    assert not re.search(r"-[a-z-]+ \[?VALUE\b", shown)
 
 
 def test_nothing_to_do_shows_help_as_wrong_usage(call):

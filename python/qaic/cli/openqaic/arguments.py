@@ -43,14 +43,9 @@ def add_inputs(parser: Parser) -> None:
         default=[],
         help=".npy, .npz, a picture, or raw data; repeatable (default: random inputs)",
     )
-    for name, default in (("--mean", "0"), ("--scale", "1")):
-        parser.add_argument(
-            name,
-            metavar="X[,X,X]",
-            type=_channel_values,
-            default=default,
-            help=f"of pictures, (pixel - mean) / scale, for all channels or each (default: {default})",
-        )
+    for name, default, work in (("--mean", "0", "subtract from pixels"), ("--scale", "1", "then divide by")):
+        text = f"{work}, for pictures; one value or one for each channel (default: {default})"
+        parser.add_argument(name, metavar="X[,X,X]", type=_channel_values, default=default, help=text)
 
 
 def pixels_of(arguments: argparse.Namespace) -> Pixels:

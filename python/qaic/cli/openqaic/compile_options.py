@@ -166,7 +166,9 @@ def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
         case FlagForm.OPTIONAL:
             add(*names, shown=summary, nargs="?", metavar=placeholder(spec.codec))
         case FlagForm.REPEAT | FlagForm.VALUE:
-            add(*names, shown=summary, metavar=placeholder(spec.codec))
+            # A shell takes this form without quotes.
+            form = "[INPUT:]NxN" if spec.name == "model_inputs" else placeholder(spec.codec)
+            add(*names, shown=summary, metavar=form)
 
 
 def next_command(name: str, arguments: argparse.Namespace, *more: str, without: Collection[str] = ()) -> str:
