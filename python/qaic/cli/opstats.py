@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
-from qaic.cli.opstats_report import hints_of, report
+from qaic.cli.opstats_report import Refusals, report
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted
@@ -117,8 +117,7 @@ class _Run:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._output = Path(arguments.output_dir)
-        self._failed = False
-        self._hints: dict[str, None] = {}
+        self._refusals = Refusals()
         self._host_trace: bytes | None = None
         self._programs: list[Descriptor] = []
         self._has_noted_level = False
@@ -152,9 +151,8 @@ class _Run:
         expected = [number for number in known if chosen is None or number in chosen]
         for files in samples:
             self._sample([file for file in files if chosen is None or (file.slice or 0) in chosen], expected)
-        for hint in self._hints:
-            print_message("hint", hint)
-        return FAILURE if self._failed else SUCCESS
+        self._refusals.show()
+        return FAILURE if self._refusals.files else SUCCESS
 
     def _sample(self, files: list[StatsFile], expected: list[int]) -> None:
         """Decode the buffers of one inference."""
@@ -182,7 +180,7 @@ class _Run:
                 file.path, qpc=self._programs, layout=arguments.layout, force=arguments.force, check=True
             )
         except (QaicError, OSError) as error:
-            self._fail(file.path, error)
+            self._refusals.add(file.path, error)
             return None
         if arguments.verbose:
             run = buffer.run
@@ -218,7 +216,7 @@ class _Run:
         try:
             buffer.write_summary(path, cores=self._arguments.select_cores)
         except QaicError as error:
-            self._fail(file.path, error)
+            self._refusals.add(file.path, error)
             return None
         return path
 
@@ -252,19 +250,9 @@ class _Run:
             )
         except QaicError as error:
             foreign = error.code == "stats.host_trace"
-            self._fail(Path(arguments.host_trace) if foreign else group[0][0].path, error)
+            self._refusals.add(Path(arguments.host_trace) if foreign else group[0][0].path, error)
             return None
         return path
-
-    def _fail(self, path: Path, error: QaicError | OSError) -> None:
-        """Report the error of one file; the others continue."""
-        self._failed = True
-        if isinstance(error, QaicError):
-            text = error.message.removeprefix(f"{path}: ")
-            print_message("error", f"{path}: {text} [{error.code}]")
-            self._hints.update(dict.fromkeys(hints_of(error)))
-        else:
-            print_message("error", f"{path}: {error.strerror or error}")
 
 
 def _show_generated(what: str, paths: list[Path]) -> None:

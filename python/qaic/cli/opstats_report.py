@@ -114,9 +114,7 @@ def _capture(
     if qpc is not None:
         programs = qaic.stats.descriptors(qpc, opstats_schema=arguments.opstats_schema)
     buffers = []
-    failed = False
-    hints: dict[str, None] = {}
-    refused: dict[str, tuple[Path, QaicError | OSError, int]] = {}
+    refusals = Refusals(option)
     for path in paths:
         try:
             buffers.append(
@@ -125,21 +123,13 @@ def _capture(
                 )
             )
         except (QaicError, OSError) as error:
-            failed = True
-            # One mistake, such as a wrong program, is one error for all files.
-            text = str(error).replace(str(path), "")
-            first, why, count = refused.get(text, (path, error, 0))
-            refused[text] = (first, why, count + 1)
-            hints.update(dict.fromkeys(hints_of(error, option)))
-    for first, why, count in refused.values():
-        _complain_of(first, why, others=count - 1)
-    for hint in hints:
-        print_message("hint", hint)
+            refusals.add(path, error)
+    refusals.show()
     host = _latencies(arguments.latency, place)
     if not buffers and paths:
         print_message("error", f"none of {len(paths)} stats buffers could be read")
         return None, True
-    return Capture(buffers, host=host, name=str(place or files[0]) if paths else ""), failed
+    return Capture(buffers, host=host, name=str(place or files[0]) if paths else ""), bool(refusals.files)
 
 
 def _found(place: Path) -> list[Path]:
@@ -149,13 +139,31 @@ def _found(place: Path) -> list[Path]:
     return [place] if place.is_file() else [file.path for file in files_in(place)]
 
 
-def _complain_of(path: Path, error: QaicError | OSError, *, others: int) -> None:
-    more = f" and {counted(others, 'other file')}" if others else ""
-    if isinstance(error, OSError) and not isinstance(error, QaicError):
-        print_message("error", f"{path}{more}: {error.strerror or error}")
-        return
-    where = "" if str(path) in error.message and not others else f"{path}{more}: "
-    print_message("error", f"{where}{error.message} [{error.code}]")
+class Refusals:
+    """Files that could not be read; one mistake, such as a wrong program, is one error for all of them."""
+
+    def __init__(self, option: str = "--qpc") -> None:
+        self._option = option
+        self._hints: dict[str, None] = {}
+        #: error, without the path of its file -> the files
+        self.files: dict[str, list[Path]] = {}
+
+    def add(self, path: Path, error: QaicError | OSError) -> None:
+        """Note the error of a file."""
+        if isinstance(error, QaicError):
+            text = f"{error.message.replace(f'{path}: ', '')} [{error.code}]"
+            self._hints.update(dict.fromkeys(hints_of(error, self._option)))
+        else:
+            text = error.strerror or str(error)
+        self.files.setdefault(text, []).append(path)
+
+    def show(self) -> None:
+        """Print the errors, then their hints."""
+        for text, (first, *others) in self.files.items():
+            more = f" and {counted(len(others), 'other file')}" if others else ""
+            print_message("error", f"{first}{more}: {text}")
+        for hint in self._hints:
+            print_message("hint", hint)
 
 
 def _latencies(given: str | None, place: str | None) -> HostLatencies | None:

@@ -153,6 +153,20 @@ def test_bad_files_are_named_and_the_others_are_decoded(run, folder):
     assert outputs(folder) == [f"{STEM.format(0)}.qaic-opstats.summary.txt", "programqpc.bin", "stats"]
 
 
+def test_buffers_of_another_program_are_one_error(run, folder):
+    other = encoded(descriptor=stats_buffers.descriptor_json([4]))
+    for inference in (3, 4, 5):
+        (folder / "stats" / NAME.format(inference)).write_bytes(other)
+    code, out, err = run("--summary")
+    assert code == 1
+    assert f"{STEM.format(0)}.qaic-opstats" in out
+    error, hint = err.splitlines()
+    first = f"stats/{NAME.format(3)}"
+    assert error.startswith(f"error: {first} and 2 other files: the buffer is from another program: ")
+    assert error.count(first) == 1
+    assert hint.startswith("hint: --qpc takes the container of the buffers")
+
+
 def test_a_network_called_over_several_lines_is_found(run, folder):
     (folder / "stats" / "p-program-0-activation-0-inf-3-two\nlines-aiccyclecounts.bin").write_bytes(encoded())
     code, out, err = run("--summary")

@@ -138,7 +138,7 @@ def test_the_hint_for_the_buffer_of_another_program_names_options(report, stats,
         # One mistake is one error, whatever the number of files.
         mistakes = [line for line in err.splitlines() if "from another program" in line]
         assert len(mistakes) == 1
-        assert f"{other / name_of(1)} and 1 other file: " in mistakes[0]
+        assert f"{other / name_of(1)} and 1 other file: the buffer is " in mistakes[0]
 
 
 def test_no_file_of_the_name_says_which(report, tmp_path):
