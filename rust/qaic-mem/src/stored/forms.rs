@@ -216,7 +216,7 @@ pub(super) trait Tile: Copy {
     type Factors<S: Simd>: Copy;
     /// True if decoding takes few instructions, so that the processor waits for memory unless it reads several tiles.
     const IN_STREAMS: bool = false;
-    /// True if [`Self::add_scaled`] multiplies.
+    /// True if the products of a unit are summed before they are added to the total, as factors apply to these sums.
     const SCALES_SUMS: bool = false;
     /// Returns a range of the units.
     fn part(self, units: Range<usize>) -> Self;
@@ -340,9 +340,11 @@ struct Mxint8Tile<'a, const TOGETHER: usize>(Units<'a, MXINT8_BYTES, TOGETHER>);
 struct Int8Tile<'a, const TOGETHER: usize>(Units<'a, UNIT, TOGETHER>, Groups<'a, TOGETHER>);
 #[derive(Clone, Copy)]
 struct Uint4Tile<'a, const TOGETHER: usize>(Units<'a, { UNIT / 2 }, TOGETHER>, Groups<'a, TOGETHER>);
-/// Rows of float32 numbers, which need no decoding.
+/// Rows of float32 numbers, which need no decoding. `SUMS_UNITS` is that of the form they were decoded from.
 #[derive(Clone, Copy)]
-pub(super) struct PlainTile<'a, const ROWS: usize>(pub(super) [&'a [[f32; UNIT]]; ROWS]);
+pub(super) struct PlainTile<'a, const ROWS: usize, const SUMS_UNITS: bool>(
+    pub(super) [&'a [[f32; UNIT]]; ROWS],
+);
 
 /// Tiles that are read together, each one a stream of memory. They have `COLUMNS` rows together.
 #[derive(Clone, Copy)]
@@ -475,8 +477,9 @@ mx_tile!(Mxint8Tile, |simd, block| {
     simd.int8(elements, simd.splat(ZEROS[0]), simd.splat(1.0 / 64.0))
 });
 
-impl<const ROWS: usize> Tile for PlainTile<'_, ROWS> {
+impl<const ROWS: usize, const SUMS_UNITS: bool> Tile for PlainTile<'_, ROWS, SUMS_UNITS> {
     type Factors<S: Simd> = ();
+    const SCALES_SUMS: bool = SUMS_UNITS;
 
     #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {
@@ -499,6 +502,7 @@ impl<T: Tile, const TILES: usize, const COLUMNS: usize> Several<T, TILES, COLUMN
 
 impl<T: Tile, const TILES: usize, const COLUMNS: usize> Tile for Several<T, TILES, COLUMNS> {
     type Factors<S: Simd> = T::Factors<S>;
+    const SCALES_SUMS: bool = T::SCALES_SUMS;
 
     #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {

@@ -271,13 +271,17 @@ impl Block<'_> {
                 widen(simd, tile, index, column % TOGETHER, numbers);
             }
         }
-        simd.run(WidenedTiles { block: self, chunk, widened: &widened });
+        if T::SCALES_SUMS {
+            simd.run(WidenedTiles::<true> { block: self, chunk, widened: &widened });
+        } else {
+            simd.run(WidenedTiles::<false> { block: self, chunk, widened: &widened });
+        }
         *self.widened = widened;
     }
 
     /// Adds a chunk's products to every sum, `ROWS` rows at a time.
     #[inline(always)]
-    fn tiles<S: Simd, const ROWS: usize, const COLUMNS: usize>(
+    fn tiles<S: Simd, const ROWS: usize, const COLUMNS: usize, const SUMS_UNITS: bool>(
         &mut self,
         simd: S,
         chunk: &Range<usize>,
@@ -287,7 +291,7 @@ impl Block<'_> {
         for first_row in (0..self.product.rows).step_by(ROWS) {
             for first_column in (0..self.columns.len()).step_by(COLUMNS) {
                 let column = |at: usize| &widened[at * len..(at + 1) * len];
-                let weights: PlainTile<'_, COLUMNS> =
+                let weights: PlainTile<'_, COLUMNS, SUMS_UNITS> =
                     PlainTile(std::array::from_fn(|at| column((first_column + at).min(last))));
                 self.tile_at::<S, _, ROWS, COLUMNS>(simd, chunk, first_row, first_column, weights);
             }
@@ -327,24 +331,24 @@ impl Block<'_> {
     }
 }
 
-/// Multiplies with decoded weights, one part of a [`Block`]. The task is compiled once for all storage formats.
-struct WidenedTiles<'a, 'b> {
+/// Multiplies with decoded weights, one part of a [`Block`]. The task is compiled once for each order of sums.
+struct WidenedTiles<'a, 'b, const SUMS_UNITS: bool> {
     block: &'a mut Block<'b>,
     chunk: &'a Range<usize>,
     widened: &'a [[f32; UNIT]],
 }
 
-impl Task for WidenedTiles<'_, '_> {
+impl<const SUMS_UNITS: bool> Task for WidenedTiles<'_, '_, SUMS_UNITS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { block, chunk, widened } = self;
         let rows = block.product.rows;
         // Tiles of equal size, so that few rows are computed twice.
         match (S::IS_WIDE, rows.div_ceil(rows.div_ceil(5))) {
-            (false, _) => block.tiles::<S, 3, 2>(simd, chunk, widened),
-            (true, ..=3) => block.tiles::<S, 3, COLUMNS>(simd, chunk, widened),
-            (true, 4) => block.tiles::<S, 4, COLUMNS>(simd, chunk, widened),
-            (true, _) => block.tiles::<S, 5, COLUMNS>(simd, chunk, widened),
+            (false, _) => block.tiles::<S, 3, 2, SUMS_UNITS>(simd, chunk, widened),
+            (true, ..=3) => block.tiles::<S, 3, COLUMNS, SUMS_UNITS>(simd, chunk, widened),
+            (true, 4) => block.tiles::<S, 4, COLUMNS, SUMS_UNITS>(simd, chunk, widened),
+            (true, _) => block.tiles::<S, 5, COLUMNS, SUMS_UNITS>(simd, chunk, widened),
         }
     }
 }
@@ -384,9 +388,13 @@ fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
                 let (halves, _) = activations[row][index].as_chunks::<LANES>();
                 let (first, second) = (simd.load(&halves[0]), simd.load(&halves[1]));
                 for column in columns.clone() {
-                    let [low, high] = numbers[column % 4];
-                    let sum = simd.mul_add(second, high, simd.mul(first, low));
-                    sums[row][column] = T::add_scaled(simd, sum, factors[column], sums[row][column]);
+                    let ([low, high], total) = (numbers[column % 4], sums[row][column]);
+                    sums[row][column] = if T::SCALES_SUMS {
+                        let sum = simd.mul_add(second, high, simd.mul(first, low));
+                        T::add_scaled(simd, sum, factors[column], total)
+                    } else {
+                        simd.mul_add(second, high, simd.mul_add(first, low, total))
+                    };
                 }
             }
         }
