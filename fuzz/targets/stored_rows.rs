@@ -29,6 +29,9 @@ fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
         let mut numbers = vec![0.0; len];
         stored.gather(rows.saturating_sub(1), &mut numbers);
         stored.gather(0, &mut vec![0.0; rows * len]);
+        if let Some(part) = stored.part(rows / 2..rows) {
+            part.gather(0, &mut numbers);
+        }
         for count in [1, 3] {
             let activations = numbers.repeat(count);
             let Ok(product) = Product::new(stored, &activations, &[], Rounding::Float16) else { continue };

@@ -3,10 +3,12 @@
 A token of a language model reads each of these bytes once, so no inference takes less time than reading them.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,9 +16,13 @@ from qaic.cli.graph_model import read_graph
 from qaic.qpc import Qpc
 from qaic.qpc.initializers import check_records, mapped_sizes
 
-#: the operator that multiplies with a weight of the plan
+if TYPE_CHECKING:
+    import onnx
+
 _DOMAIN: Final = "com.openqaic"
+#: the operators that multiply with a weight of the plan, and with some of its matrices
 _PRODUCT: Final = "StoredMatMul"
+_EXPERTS: Final = "StoredExperts"
 
 _MOST_READ: Final = 1 << 30
 _REPEATS: Final = 3
@@ -26,28 +32,37 @@ def stored_weights(qpc: Qpc) -> dict[str, Any] | None:
     """Sum the weights that kernels of the device read in the container. Blocking.
 
     Returns ``count``, ``bytes``, ``bytes_per_weight``, and ``read_bytes``: the bytes that products of one
-    inference read, each matrix once. Returns None if the program has no such weights. Raises QpcError if the
-    plan or the graph is damaged.
+    inference read, each matrix once. For a mixture of experts, these are the matrices that the set of
+    shapes with the fewest chooses, if all differ. Returns None if the program has no such weights. Raises
+    QpcError if the plan or the graph is damaged.
     """
     records = check_records((qpc.plan or {}).get("initializers", []))
     sizes = mapped_sizes(records)
     if not sizes:
         return None
-    read = {
-        attribute.s.decode(errors="replace")
-        for node in read_graph(qpc).graph.node
-        if node.op_type == _PRODUCT and node.domain == _DOMAIN
-        for attribute in node.attribute
-        if attribute.name == "weight"
-    }
+    read = dict(map(_share, filter(_multiplies, read_graph(qpc).graph.node)))
     count = sum(elements for elements, _ in sizes.values())
     total = sum(size for _, size in sizes.values())
     return {
         "count": count,
         "bytes": total,
         "bytes_per_weight": total / count if count else None,
-        "read_bytes": sum(size for name, (_, size) in sizes.items() if name in read),
+        "read_bytes": sum(int(size * read[name]) for name, (_, size) in sizes.items() if name in read),
     }
+
+
+def _multiplies(node: onnx.NodeProto) -> bool:
+    return node.op_type in {_PRODUCT, _EXPERTS} and node.domain == _DOMAIN
+
+
+def _share(node: onnx.NodeProto) -> tuple[str, float]:
+    """Return the weight of a product, and the share of it that an inference reads."""
+    values = {attribute.name: attribute for attribute in node.attribute}
+    share = 1.0
+    if node.op_type == _EXPERTS and "experts" in values and "chosen" in values:
+        experts, chosen = values["experts"].i, values["chosen"].i
+        share = chosen / experts if 0 < chosen < experts else 1.0
+    return values["weight"].s.decode(errors="replace") if "weight" in values else "", share
 
 
 def bandwidth_limit(qpc: Qpc, read_bytes: int) -> dict[str, Any]:

@@ -243,6 +243,31 @@ proptest! {
     }
 
     #[test]
+    fn a_product_with_a_part_has_the_columns_of_that_part(
+        (rows, columns, len) in sizes(), (first, last) in any::<(prop::sample::Index, prop::sample::Index)>(),
+        (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
+        numbers in prop::collection::vec(number(), 997),
+    ) {
+        let drawn = |count: usize| -> Vec<f32> { numbers.iter().copied().cycle().take(count).collect() };
+        let (bytes, _) = matrix(FORMS[at], layout, columns, len, &drawn(columns * len));
+        let stored = StoredRows::new(FORMS[at], layout, columns, len, &bytes).unwrap();
+        let activations = drawn(rows * len);
+        let whole = product(Isa::best(), stored, &activations, &[], Rounding::Float32);
+        let first = first.index(columns);
+        let range = first..first + 1 + last.index(columns - first);
+        let is_whole = |end: usize| layout == Layout::Rows || end.is_multiple_of(TILE_ROWS);
+        let Some(part) = stored.part(range.clone()) else {
+            prop_assert!(!(is_whole(range.start) && (is_whole(range.end) || range.end == columns)));
+            return Ok(());
+        };
+        prop_assert!(is_whole(range.start) && (is_whole(range.end) || range.end == columns));
+        let found = product(Isa::best(), part, &activations, &[], Rounding::Float32);
+        for (found, whole) in found.chunks(range.len()).zip(whole.chunks(columns)) {
+            prop_assert_eq!(bits(found), bits(&whole[range.clone()]));
+        }
+    }
+
+    #[test]
     fn bytes_of_another_number_are_refused(
         (rows, len) in (any::<usize>(), any::<usize>()), count in 0_usize..200,
         (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
@@ -267,6 +292,8 @@ fn operands_that_do_not_fit_are_refused_with_their_numbers() {
         let refused = StoredRows::new(Form::Int8 { group }, Layout::Rows, 1, 96, &[0; 101]).unwrap_err();
         assert_eq!(refused, StoredError::Group { found: group });
     }
+    assert!(stored.part(39..41).is_none());
+    assert!(stored.part(41..42).is_none());
     let short = StoredRows::new(Form::Float16, Layout::Rows, 2, 40, &[0; 255]).unwrap_err().to_string();
     assert_eq!(short, "255 bytes of float16 for 2 rows of 40 elements; 256 are expected");
 }

@@ -8,11 +8,11 @@ import onnx
 
 from qaic.compiler.ir.precision_ops import integer_attribute
 
-#: the weights of StoredMatMul are not an operand
+#: the weights of StoredMatMul and StoredExperts are not an operand
 _MATMULS: Final = frozenset(
     {
         *("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul", "MatMulIntegerToFloat"),
-        *("DynamicQuantizeMatMul", "MatMulNBits", "StoredMatMul"),
+        *("DynamicQuantizeMatMul", "MatMulNBits", "StoredMatMul", "StoredExperts"),
     }
 )
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})

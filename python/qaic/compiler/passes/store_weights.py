@@ -5,18 +5,21 @@ device has operators that name a weight instead and read it in the mapped file, 
 stored, with the bias added and the result rounded in the same pass. Small products stay with the engine, and
 so do those that always have many rows of activations, for which packed weights are faster, unless the copies
 would take gigabytes. Programs whose weights fit the caches of a processor stay as they are.
+
+A mixture of experts gathers the matrices of the chosen experts, and multiplies with the copies. One operator
+of the device reads these matrices in place, each once.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.stored_rows import TILES, UNIT, RowsSource, TilesSource
+from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, RowsSource, TilesSource
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
@@ -29,6 +32,7 @@ from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
+EXPERTS: Final = "StoredExperts"
 #: least elements of a matrix that is stored for the device
 LEAST_ELEMENTS: Final = 1 << 16
 #: least elements of a program that reads its weights from memory in each inference
@@ -50,8 +54,10 @@ class _Use:
 
     node: onnx.NodeProto
     weight: Weight
-    #: true if the dims are those of the weight, swapped
+    #: true if the dims of a matrix are those of the weight, swapped
     swapped: bool
+    #: indices of the matrices that are multiplied; empty for a weight of one matrix
+    indices: str = ""
 
 
 @compiler_pass(lambda context: context.options.stored_weights)
@@ -94,6 +100,10 @@ class _Rewriter:
                 self.skip("the weights of the program are small", use.node)
             return False
         for weight, uses_of in candidates:
+            if uses_of[0].indices:
+                # The engine copies the matrices of an inference, once for each index.
+                self._rewrite(weight, uses_of)
+                continue
             if weight.elem_type == FLOAT and weight.blocks is None and total < LEAST_FLOAT32:
                 reason = "the float32 weights of the program are small"
             elif total >= MANY_ELEMENTS or self._has_few_rows(uses_of):
@@ -115,36 +125,59 @@ class _Rewriter:
 
     def _uses(self, weight: Weight) -> list[_Use] | None:
         """Find all readers of a weight; None if a reader needs it as a tensor."""
-        is_known = weight.elem_type in _FORMATS and len(weight.dims) == 2
+        is_known = weight.elem_type in _FORMATS and len(weight.dims) in {2, 3}
         if not is_known or math.prod(weight.dims) < LEAST_ELEMENTS or weight.layout is not None:
             return None
         if weight.blocks is not None and weight.blocks.encoding != ENCODING:
             return None
         found = []
-        pending = [(weight.name, weight.elem_type, False)]
+        has_experts = len(weight.dims) == 3
+        pending = [(weight.name, weight.elem_type, False, "")]
         while pending:
-            name, elem_type, swapped = pending.pop()
+            name, elem_type, swapped, indices = pending.pop()
             readers = self.readers.get(name, [])
             # A value that is an output, or that a nested graph reads, has more uses than readers here.
             if len(readers) != self.counts[name]:
                 return None
             for node, position in readers:
                 if _widens(node):
-                    pending.append((node.output[0], FLOAT, swapped))
+                    pending.append((node.output[0], FLOAT, swapped, indices))
                 elif standard(node, "Identity"):
-                    pending.append((node.output[0], elem_type, swapped))
-                elif standard(node, "Transpose") and _swaps(node):
-                    pending.append((node.output[0], elem_type, not swapped))
+                    pending.append((node.output[0], elem_type, swapped, indices))
+                elif standard(node, "Transpose") and _swaps(node, len(weight.dims)):
+                    pending.append((node.output[0], elem_type, not swapped, indices))
+                elif has_experts and not indices and position == 0 and self._chooses(node):
+                    pending.append((node.output[0], elem_type, swapped, node.input[1]))
                 else:
-                    use = _Use(node, weight, swapped)
+                    use = _Use(node, weight, swapped, indices)
                     if elem_type != FLOAT or not self._can_read(use, position):
                         self.skip("a reader needs a large weight as a tensor", node)
                         return None
                     found.append(use)
         return found
 
+    def _chooses(self, node: onnx.NodeProto) -> bool:
+        """Return True if a node gathers matrices by a list of indices."""
+        facts = self.model.facts
+        return (
+            standard(node, "Gather")
+            and integer_attribute(node, "axis", 0) == 0
+            and facts.types.get(node.input[1]) in {INT32, INT64}
+            and len(facts.shapes.get(node.input[1], ())) == 1
+        )
+
     def _can_read(self, use: _Use, position: int) -> bool:
         node, weight = use.node, use.weight
+        shapes = self.model.facts.shapes
+        if len(weight.dims) == 3:
+            return (
+                use.indices != ""
+                and position == 1
+                and standard(node, "MatMul")
+                and weight.blocks is None
+                and self._columns(use) % TILE_ROWS == 0
+                and len(shapes.get(self._described(node.input[0], shapes), ())) == 3
+            )
         if standard(node, "Gather"):
             return (
                 position == 0
@@ -171,7 +204,7 @@ class _Rewriter:
         return use.swapped != (use.node.op_type == "Gemm" and integer_attribute(use.node, "transB", 0) == 1)
 
     def _columns(self, use: _Use) -> int:
-        return use.weight.dims[0 if self._is_by_rows(use) else 1]
+        return use.weight.dims[-2 if self._is_by_rows(use) else -1]
 
     def _is_bias(self, name: str, columns: int) -> bool:
         """Return True if a value is a constant with a number for each column."""
@@ -188,15 +221,24 @@ class _Rewriter:
         return any(self._few_rows(use.node.input[0]) for use in uses_of if use.node.op_type != "Gather")
 
     def _few_rows(self, name: str) -> bool:
-        makers = self.makers
-        while (
-            not any(name in sizes for sizes in self.sizes)
-            and name in makers
-            and standard(makers[name], "Cast")
-        ):
-            name = makers[name].input[0]
+        name = self._described(name, *self.sizes)
         known = [sizes.get(name) for sizes in self.sizes]
         return not known or any(size is None or math.prod(size[:-1]) <= FEW_ROWS for size in known)
+
+    def _described(self, name: str, *described: Collection[str]) -> str:
+        """Return the value that one of the descriptions has, through casts."""
+        while not any(name in names for names in described):
+            maker = self.makers.get(name)
+            if maker is None or not standard(maker, "Cast"):
+                break
+            name = maker.input[0]
+        return name
+
+    def _fewest(self, indices: str) -> int:
+        """Return the number of indices in the set of shapes that has the fewest; 0 if unknown."""
+        known = [sizes[indices] for sizes in self.sizes if indices in sizes]
+        declared = self.model.facts.shapes[indices]
+        return min((dims[0] for dims in (declared, *known) if isinstance(dims[0], int)), default=0)
 
     def _rewrite(self, weight: Weight, uses_of: Sequence[_Use]) -> None:
         moved = not self._is_by_rows(uses_of[0])
@@ -207,14 +249,16 @@ class _Rewriter:
             else:
                 self._product(use)
 
+    def _wide(self, indices: str) -> tuple[str, list[onnx.NodeProto]]:
+        """Return int64 indices, and the node that makes them."""
+        if self.model.facts.types[indices] == INT64:
+            return indices, []
+        wide = self.fresh.make(indices, "int64")
+        return wide, [helper.make_node("Cast", [indices], [wide], to=INT64)]
+
     def _gather(self, use: _Use) -> None:
         node = use.node
-        made = []
-        indices = node.input[1]
-        if self.model.facts.types[indices] == INT32:
-            wide = self.fresh.make(indices, "int64")
-            made.append(helper.make_node("Cast", [indices], [wide], to=INT64))
-            indices = wide
+        indices, made = self._wide(node.input[1])
         self.used.add(GATHER)
         made.append(
             helper.make_node(
@@ -234,7 +278,7 @@ class _Rewriter:
         bias = node.input[2] if len(node.input) > 2 else ""
         result = node.output[0]
         reader = self._only_reader(result)
-        if not bias and reader is not None and standard(reader, "Add"):
+        if not bias and not use.indices and reader is not None and standard(reader, "Add"):
             other = reader.input[1] if reader.input[0] == result else reader.input[0]
             if other != result and self._is_bias(other, self._columns(use)):
                 # The bias may be computed only after the product.
@@ -247,18 +291,26 @@ class _Rewriter:
             if widened:
                 self.replaced[id(reader)] = self.replaced[id(widened[0])] = []
                 narrow, rounding, result = reader.output[0], cast_target(reader), widened[0].output[0]
-        self.used.add(PRODUCT)
-        made = [
+        operator, operands = PRODUCT, [bias] if bias else []
+        more: dict[str, Any] = {}
+        made: list[onnx.NodeProto] = []
+        if use.indices:
+            indices, made = self._wide(use.indices)
+            operator, operands = EXPERTS, [indices]
+            more = {"experts": use.weight.dims[0], "chosen": self._fewest(use.indices)}
+        self.used.add(operator)
+        made.append(
             helper.make_node(
-                PRODUCT,
-                [node.input[0], *([bias] if bias else [])],
+                operator,
+                [node.input[0], *operands],
                 [result],
                 name=node.name,
                 domain=DEVICE_DOMAIN,
                 weight=use.weight.name,
                 rounding=rounding,
+                **more,
             )
-        ]
+        )
         if narrow and self.counts[narrow] > 1:
             # The cast changes nothing.
             made.append(helper.make_node("Cast", [result], [narrow], to=rounding))
@@ -277,7 +329,9 @@ def _known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
 
 def _stored(weight: Weight, *, moved: bool) -> Weight:
     """Give a weight the layout of the kernels; `moved` if its columns become the rows."""
-    rows, length = weight.dims[::-1] if moved else weight.dims
+    *matrices, first, second = weight.dims
+    count = math.prod(matrices)
+    rows, length = (count * second, first) if moved else (count * first, second)
     source: TensorSource = weight.source
     blocks = weight.blocks
     if blocks is not None:
@@ -286,8 +340,7 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
             source = replace(source, float16=True)
         blocks = BlockFormat(blocks.encoding, 1)
     elif moved or length % UNIT:
-        dims = (weight.dims[0], weight.dims[1])
-        source = RowsSource(source, dims, _FORMATS[weight.elem_type], moved)
+        source = RowsSource(source, (first, second), _FORMATS[weight.elem_type], moved, count)
     units = -(-length // UNIT)
     source = TilesSource(source, rows, source.nbytes // rows // units)
     return replace(weight, dims=(rows, length), source=source, blocks=blocks, layout=StoredLayout(TILES))
@@ -298,6 +351,7 @@ def _widens(node: onnx.NodeProto) -> bool:
     return standard(node, "Cast") and integer_attribute(node, "to", 0) == FLOAT
 
 
-def _swaps(node: onnx.NodeProto) -> bool:
-    order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [1, 0])
-    return order == [1, 0]
+def _swaps(node: onnx.NodeProto, rank: int) -> bool:
+    """Return whether a node swaps the dims of a matrix."""
+    order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [*range(rank)][::-1])
+    return order == [*range(rank - 2), rank - 1, rank - 2]

@@ -180,6 +180,21 @@ impl<'a> StoredRows<'a> {
         Ok(Self { form, layout, rows, len, codes, scales, zeros })
     }
 
+    /// Returns a range of rows that begins and ends with a tile; `None` if it does not.
+    pub fn part(&self, rows: Range<usize>) -> Option<Self> {
+        let together = self.layout.together();
+        let is_whole = rows.end.is_multiple_of(together) || rows.end == self.rows;
+        if rows.end > self.rows || !rows.start.is_multiple_of(together) || !is_whole {
+            return None;
+        }
+        let held = rows.start..rows.end.next_multiple_of(together);
+        let of = |count: usize| held.start * count..held.end * count;
+        let groups = self.form.groups(self.units()).unwrap_or(0);
+        let codes = self.codes.get(of(self.units() * self.form.unit_bytes()))?;
+        let (scales, zeros) = (self.scales.get(of(groups))?, self.zeros.get(of(groups))?);
+        Some(Self { rows: rows.len(), codes, scales, zeros, ..*self })
+    }
+
     /// Number of rows, which are the columns of a product.
     pub const fn rows(&self) -> usize {
         self.rows

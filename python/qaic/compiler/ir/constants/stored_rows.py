@@ -6,13 +6,13 @@ over the memory reads every weight once, in order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from qaic.compiler.ir.constants.weights import TensorSource, whole_pieces
+from qaic.compiler.ir.constants.weights import MemoryRange, TensorSource, whole_pieces
 
 #: rows are padded to a multiple of this many elements
 UNIT: Final = 32
@@ -59,21 +59,27 @@ class RowsSource:
 
     #: the payload, little-endian
     inner: TensorSource
-    #: its dims, two
+    #: dims of a matrix, two
     dims: tuple[int, int]
     #: format of an element for numpy
     dtype: str
-    #: true if its columns are the rows
+    #: true if the columns of a matrix are its rows
     moved: bool
+    #: number of matrices, one after the other
+    count: int = 1
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
         rows, length = self.dims[::-1] if self.moved else self.dims
-        return rows * -(-length // UNIT) * UNIT * np.dtype(self.dtype).itemsize
+        return self.count * rows * -(-length // UNIT) * UNIT * np.dtype(self.dtype).itemsize
 
     def chunks(self) -> Iterator[memoryview]:
         """Turn and pad a strip at a time."""
+        if self.count > 1:
+            for piece in whole_pieces(self.inner, self.inner.nbytes // self.count):
+                yield from replace(self, inner=MemoryRange(piece), count=1).chunks()
+            return
         for strip in strips(self.inner, self.dims, np.dtype(self.dtype), moved=self.moved):
             padding = -strip.shape[1] % UNIT
             whole = np.pad(strip, ((0, 0), (0, padding))) if padding else np.ascontiguousarray(strip)

@@ -17,7 +17,7 @@ use ort_sys::{
 };
 
 use self::call::Call;
-use self::stored_weights::{GatherKernel, ProductKernel};
+use self::stored_weights::{ExpertsKernel, GatherKernel, ProductKernel};
 use super::library::check;
 
 pub(super) use stored_weights::StoredWeights;
@@ -26,7 +26,7 @@ pub(super) use stored_weights::StoredWeights;
 const DOMAIN: &CStr = c"com.openqaic";
 
 /// Names of the operators, as plans list them.
-pub(super) const NAMES: &[&str] = &["AttendedRows", "StoredMatMul", "StoredGather"];
+pub(super) const NAMES: &[&str] = &["AttendedRows", "StoredMatMul", "StoredExperts", "StoredGather"];
 
 const FLOAT: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
 const FLOAT16: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
@@ -45,7 +45,7 @@ struct Signature {
 }
 
 /// Signatures of the operators. Variants of one name differ in the types of their inputs.
-static SIGNATURES: [Signature; 5] = [
+static SIGNATURES: [Signature; 6] = [
     attended_rows(&[FLOAT, INT64, INT64, FLOAT, BOOL]),
     attended_rows(&[FLOAT16, INT64, INT64, FLOAT, BOOL]),
     attended_rows(&[UINT8, INT64, INT64, FLOAT, BOOL]),
@@ -54,6 +54,12 @@ static SIGNATURES: [Signature; 5] = [
         inputs: &[FLOAT, FLOAT],
         is_last_optional: true,
         create: |stored, attributes| ProductKernel::new(stored, attributes).map(Kernel::Product),
+    },
+    Signature {
+        name: c"StoredExperts",
+        inputs: &[FLOAT, INT64],
+        is_last_optional: false,
+        create: |stored, attributes| ExpertsKernel::new(stored, attributes).map(Kernel::Experts),
     },
     Signature {
         name: c"StoredGather",
@@ -76,6 +82,7 @@ const fn attended_rows(inputs: &'static [ONNXTensorElementDataType]) -> Signatur
 enum Kernel {
     AttendedRows { is_rounded: bool },
     Product(ProductKernel),
+    Experts(ExpertsKernel),
     Gather(GatherKernel),
 }
 
@@ -277,6 +284,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
     let done = guarded(|| match &node.kernel {
         Kernel::AttendedRows { is_rounded } => attended_rows::run(call, *is_rounded),
         Kernel::Product(product) => product.run(call),
+        Kernel::Experts(experts) => experts.run(call),
         Kernel::Gather(gather) => gather.run(call),
     });
     match done {

@@ -6,14 +6,17 @@
 //! | operator | inputs | attributes | result |
 //! |---|---|---|---|
 //! | `StoredMatMul` | activations `[..., K]`, bias `[N]` or none | `weight`: `[N, K]`; `rounding` | `[..., N]` |
+//! | `StoredExperts` | activations `[B, M, K]` or `[1, M, K]`, indices `[B]` or `[1]` | `weight`: `[experts * N, K]`; `experts`; `rounding` | `[B, M, N]` |
 //! | `StoredGather` | indices `[...]` | `weight`: `[rows, K]` | `[..., K]` |
 //!
+//! `StoredExperts` multiplies each entry of the batch with the matrix of its index, and reads only these matrices.
 //! `rounding` is the ONNX type that results are rounded to.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows};
+use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows, TILE_ROWS};
 use qaic_qpc::plan::{Initializer, Plan};
 
 use super::Attributes;
@@ -98,15 +101,18 @@ pub(super) struct ProductKernel {
     rounding: Rounding,
 }
 
+fn rounding(attributes: &Attributes) -> Result<Rounding, String> {
+    match attributes.number(c"rounding")? {
+        1 => Ok(Rounding::Float32),
+        10 => Ok(Rounding::Float16),
+        16 => Ok(Rounding::Bfloat16),
+        other => Err(format!("results rounded to type {other}; 1, 10 or 16 is expected")),
+    }
+}
+
 impl ProductKernel {
     pub(super) fn new(stored: &StoredWeights, attributes: &Attributes) -> Result<Self, String> {
-        let rounding = match attributes.number(c"rounding")? {
-            1 => Rounding::Float32,
-            10 => Rounding::Float16,
-            16 => Rounding::Bfloat16,
-            other => return Err(format!("results rounded to type {other}; 1, 10 or 16 is expected")),
-        };
-        Ok(Self { matrix: stored.named(attributes)?, rounding })
+        Ok(Self { matrix: stored.named(attributes)?, rounding: rounding(attributes)? })
     }
 
     pub(super) fn run(&self, call: Call) -> Result<(), String> {
@@ -134,6 +140,108 @@ impl ProductKernel {
     }
 }
 
+/// The kernel of a `StoredExperts`.
+#[derive(Debug)]
+pub(super) struct ExpertsKernel {
+    matrix: Matrix,
+    experts: usize,
+    rounding: Rounding,
+}
+
+/// The entries of a batch that use one expert, and their rows of activations.
+struct Chosen<'a> {
+    expert: usize,
+    entries: &'a [usize],
+    activations: Cow<'a, [f32]>,
+}
+
+impl ExpertsKernel {
+    pub(super) fn new(stored: &StoredWeights, attributes: &Attributes) -> Result<Self, String> {
+        let matrix = stored.named(attributes)?;
+        let found = attributes.number(c"experts")?;
+        let experts = usize::try_from(found).ok().filter(|&count| {
+            count > 0 && matrix.rows.is_multiple_of(count) && (matrix.rows / count).is_multiple_of(TILE_ROWS)
+        });
+        let Some(experts) = experts else {
+            return Err(format!(
+                "{} stored rows for {found} experts; whole tiles for each are expected",
+                matrix.rows
+            ));
+        };
+        Ok(Self { matrix, experts, rounding: rounding(attributes)? })
+    }
+
+    pub(super) fn run(&self, call: Call) -> Result<(), String> {
+        let (activations, indices) = (call.required(0)?, call.required(1)?);
+        let stored = self.matrix.stored()?;
+        let columns = stored.rows() / self.experts;
+        // SAFETY: the engine has checked the types of operands, and they do not change during the call.
+        let indices = unsafe { indices.elements::<i64>() };
+        // SAFETY: as above.
+        let numbers = unsafe { activations.elements::<f32>() };
+        let mut dims = activations.dims_with_last(stored.row_len(), columns)?;
+        let [given, rows, _] = *dims else {
+            return Err(format!("activations of dims {:?}, expected three", activations.dims));
+        };
+        let (given, rows) = (usize::try_from(given).unwrap_or(0), usize::try_from(rows).unwrap_or(0));
+        // A single entry or index is that of the whole batch.
+        let batch = if given == 1 { indices.len() } else { given };
+        if ![1, batch].contains(&indices.len()) {
+            return Err(format!("{} indices of experts for {given} entries of activations", indices.len()));
+        }
+        dims[0] = i64::try_from(batch).unwrap_or(i64::MAX);
+        let entry_len = rows * stored.row_len();
+        let entry_at = |entry: usize| if given == 1 { 0 } else { entry * entry_len };
+        let experts = indices.iter().map(|&index| {
+            index_of(index, self.experts).ok_or_else(|| format!("index {index} of {} experts", self.experts))
+        });
+        let mut experts: Vec<usize> = experts.collect::<Result<_, _>>()?;
+        experts.resize(batch, experts.first().copied().unwrap_or(0));
+        let count = (batch * columns).checked_mul(rows).ok_or("more numbers than there can be")?;
+        let result = call.result(&dims, count)?;
+        // Each expert is read once, for all entries that use it.
+        let mut order: Vec<usize> = (0..batch).collect();
+        order.sort_by_key(|&entry| experts[entry]);
+        let chosen = order.chunk_by(|&one, &other| experts[one] == experts[other]).map(|entries| {
+            let part = |entry: usize| &numbers[entry_at(entry)..entry_at(entry) + entry_len];
+            let activations = match *entries {
+                [one] => Cow::Borrowed(part(one)),
+                _ => Cow::Owned(entries.iter().flat_map(|&entry| part(entry)).copied().collect()),
+            };
+            Chosen { expert: experts[entries[0]], entries, activations }
+        });
+        let chosen: Vec<Chosen<'_>> = chosen.collect();
+        let mut first = 0;
+        let products = chosen.iter().map(|chosen| {
+            let start = chosen.expert * columns;
+            let weights =
+                stored.part(start..start + columns).ok_or("an expert that begins inside of a tile")?;
+            let product = Product::new(weights, &chosen.activations, &[], self.rounding)
+                .map_err(|error| error.to_string())?;
+            first += product.blocks();
+            Ok((first, product, chosen.entries))
+        });
+        let products: Vec<_> = products.collect::<Result<_, String>>()?;
+        let block = |block: usize| {
+            let at = products.partition_point(|(end, ..)| *end <= block);
+            let Some((end, product, entries)) = products.get(at) else { return };
+            product.block(block + product.blocks() - end, |row, column, numbers| {
+                let start = (entries[row / rows] * rows + row % rows) * columns + column;
+                // SAFETY: blocks, rows and entries do not overlap, and the result has all of them.
+                let place = unsafe { result.part(start..start + numbers.len()) };
+                place.copy_from_slice(numbers);
+            });
+        };
+        call.in_parallel(first, &block)
+    }
+}
+
+/// Returns the place of an index, which counts from the end if negative; `None` if it is outside.
+fn index_of(index: i64, count: usize) -> Option<usize> {
+    let index = if index < 0 { index.checked_add_unsigned(count as u64)? } else { index };
+    usize::try_from(index).ok().filter(|&index| index < count)
+}
+
 #[derive(Debug)]
 pub(super) struct GatherKernel {
     matrix: Matrix,
@@ -150,10 +258,7 @@ impl GatherKernel {
         let (rows, len) = (stored.rows(), stored.row_len());
         // SAFETY: the engine has checked the type of the operand, and it does not change during the call.
         let numbers = unsafe { indices.elements::<i64>() };
-        let place = |index: i64| {
-            let index = if index < 0 { index.checked_add_unsigned(rows as u64)? } else { index };
-            usize::try_from(index).ok().filter(|&index| index < rows)
-        };
+        let place = |index| index_of(index, rows);
         if let Some(outside) = numbers.iter().find(|&&index| place(index).is_none()) {
             return Err(format!("index {outside} of {rows} rows"));
         }

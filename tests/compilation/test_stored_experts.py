@@ -1,0 +1,144 @@
+"""Mixtures of experts that read chosen matrices in the container, beside the plain way and float64."""
+
+import numpy as np
+import pytest
+
+import qaic
+from compiler_oracle import info, model_of, node
+from qaic.cli.stored_weights import stored_weights
+from qaic.compiler.passes import store_weights
+from session_models import save
+
+EXPERTS, HIGH, WIDE = 5, 320, 288
+#: more than each expert once, in no order, and one from the end
+CHOSEN = (3, 0, 3, -1, 3, 1, 0)
+ENTRIES = len(CHOSEN)
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_any_size(monkeypatch):
+    monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+
+
+def drawn(shape, seed):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def experts(nodes=None, count=ENTRIES, rows=1, shape=(EXPERTS, HIGH, WIDE), index_type=7, entries=None):
+    """Multiply entries with the gathered matrices of their experts, as exporters write it."""
+    nodes = nodes or [node("Gather", ["w", "chosen"], ["copies"]), node("MatMul", ["x", "copies"], ["y"])]
+    inputs = [info("x", [entries or count, rows, HIGH]), info("chosen", [count], index_type)]
+    wide = shape[1] if shape[2] == HIGH else shape[2]
+    outputs = [info("y", [entries or count, rows, wide])]
+    return model_of(nodes, inputs, outputs, [("w", drawn(shape, 1))])
+
+
+def compiled(folder, proto, name, **options):
+    where = folder / name
+    where.mkdir()
+    return qaic.compile(save(where, proto), output_dir=where / "qpc", **options).path
+
+
+def answer(path, feeds):
+    with qaic.Session(path) as session:
+        return session.run(feeds)["y"].astype(np.float32)
+
+
+TURNED = [
+    node("Gather", ["w", "chosen"], ["copies"], axis=0),
+    node("Transpose", ["copies"], ["turned"], perm=[0, 2, 1]),
+    node("MatMul", ["x", "turned"], ["y"]),
+]
+
+
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}])
+@pytest.mark.parametrize("index_type", [6, 7])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("nodes", [None, TURNED])
+def test_each_entry_is_multiplied_with_its_expert(tmp_path, nodes, rows, index_type, options):
+    shape = (EXPERTS, WIDE, HIGH) if nodes else (EXPERTS, HIGH, WIDE)
+    proto = experts(nodes, rows=rows, shape=shape, index_type=index_type)
+    stored, plain = (
+        compiled(tmp_path, proto, name, **options, **more)
+        for name, more in (("stored", {}), ("plain", {"stored_weights": False}))
+    )
+    plan = qaic.Qpc(stored).plan
+    assert plan["own_operators"] == [store_weights.EXPERTS]
+    (entry,) = plan["initializers"]
+    assert (entry["dims"], entry["layout"]) == ([EXPERTS * WIDE, HIGH], "tiles")
+    feeds = {"x": drawn((ENTRIES, rows, HIGH), 2), "chosen": np.array(CHOSEN)}
+    feeds["chosen"] = feeds["chosen"].astype(np.int32 if index_type == 6 else np.int64)
+    weight = drawn(shape, 1)
+    used = [a.astype(np.float16 if options else np.float32).astype(np.float64) for a in (feeds["x"], weight)]
+    matrices = used[1][list(CHOSEN)]
+    matrices = matrices.swapaxes(1, 2) if nodes else matrices
+    size = np.abs(used[0]) @ np.abs(matrices)
+    found, expected = answer(stored, feeds), used[0] @ matrices
+    bound = 1e-6 * size + (np.spacing(np.abs(expected).astype(np.float16)) if options else 0)
+    assert (np.abs(found - expected) <= bound).all()
+    assert (np.abs(found - answer(plain, feeds)) <= 2 * bound).all()
+
+
+def test_sums_depend_neither_on_other_entries_nor_on_threads(tmp_path):
+    x = drawn((ENTRIES, 1, HIGH), 2)
+    one = compiled(tmp_path, experts(count=1), "one", convert_to_fp16=True)
+    alone = np.concatenate(
+        [answer(one, {"x": x[at : at + 1], "chosen": [at_]}) for at, at_ in enumerate(CHOSEN)]
+    )
+    for cores in (1, 2):
+        path = compiled(tmp_path, experts(), f"cores{cores}", convert_to_fp16=True, aic_num_cores=cores)
+        np.testing.assert_array_equal(answer(path, {"x": x, "chosen": CHOSEN}), alone)
+
+
+@pytest.mark.parametrize(("entries", "chosen"), [(1, [4, 1, 4]), (3, [2]), (1, [3])])
+def test_one_entry_or_index_serves_the_whole_batch(tmp_path, entries, chosen):
+    proto = experts(count=len(chosen), entries=entries)
+    proto.graph.output[0].CopyFrom(info("y", [max(entries, len(chosen)), 1, WIDE]))
+    path = compiled(tmp_path, proto, "shared")
+    assert qaic.Qpc(path).plan["own_operators"] == [store_weights.EXPERTS]
+    x = drawn((entries, 1, HIGH), 2)
+    expected = x @ drawn((EXPERTS, HIGH, WIDE), 1)[chosen]
+    np.testing.assert_allclose(answer(path, {"x": x, "chosen": chosen}), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_inference_reads_the_chosen_experts(tmp_path):
+    path = compiled(tmp_path, experts(count=2), "stored", convert_to_fp16=True)
+    weights = stored_weights(qaic.Qpc(path))
+    assert weights["bytes"] == 2 * EXPERTS * HIGH * WIDE
+    assert weights["read_bytes"] == 2 * 2 * HIGH * WIDE
+    every = compiled(tmp_path, experts(), "every", convert_to_fp16=True)
+    assert stored_weights(qaic.Qpc(every))["read_bytes"] == 2 * EXPERTS * HIGH * WIDE
+
+
+@pytest.mark.virtual_card("a failing operator ends the channel of a card with all inferences in flight")
+@pytest.mark.parametrize("index", [EXPERTS, -EXPERTS - 1])
+def test_expert_that_does_not_exist_is_an_error(tmp_path, index):
+    path = compiled(tmp_path, experts(count=1), "stored")
+    with (
+        qaic.Session(path) as session,
+        pytest.raises(qaic.errors.QaicError, match=f"index {index} of 5 experts"),
+    ):
+        session.run({"x": drawn((1, 1, HIGH), 2), "chosen": [index]})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape"),
+    [
+        # Rows of an expert that fill no tiles.
+        (None, (EXPERTS, HIGH, WIDE + 1)),
+        # Another reader of the copies, or of the weight.
+        ([*TURNED, node("Relu", ["copies"], ["z"])], (EXPERTS, WIDE, HIGH)),
+        ([*TURNED, node("Relu", ["w"], ["z"])], (EXPERTS, WIDE, HIGH)),
+        # Other axes.
+        ([node("Gather", ["w", "chosen"], ["y"], axis=1)], (EXPERTS, HIGH, WIDE)),
+    ],
+)
+def test_experts_that_the_device_cannot_read_stay_with_the_engine(tmp_path, nodes, shape):
+    proto = experts(nodes, shape=shape)
+    if nodes and nodes[-1].output[0] == "z":
+        proto.graph.output.append(info("z", None))
+    if len(nodes or TURNED) == 1:
+        del proto.graph.input[0]
+        proto.graph.output[0].CopyFrom(info("y", [EXPERTS, ENTRIES, WIDE]))
+    path = compiled(tmp_path, proto, "plain", convert_to_fp16=True)
+    assert "own_operators" not in qaic.Qpc(path).plan
