@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as limited
 from hypothesis import strategies as st
 
 from qaic.forecast.operations import WORK_DTYPE, OperationTable
@@ -42,6 +43,7 @@ def tables(draw):
     )
 
 
+FEWER = limited(max_examples=40)
 SETTINGS = st.tuples(st.integers(1, 14), st.integers(1, 14), st.integers(1, 32), st.integers(1, 8))
 
 
@@ -51,6 +53,7 @@ def one(table, cores, instances, batch, set_size, parameters=None, **options):
     return float(found.samples_per_s[0]), float(found.latency_s[0]), float(found.device_s[0])
 
 
+@FEWER
 @given(tables(), SETTINGS)
 def test_throughput_times_latency_are_the_samples_in_flight(table, settings):
     speed, delay, device = one(table, *settings)
@@ -59,6 +62,7 @@ def test_throughput_times_latency_are_the_samples_in_flight(table, settings):
     assert delay >= device * (1 - 1e-9)
 
 
+@FEWER
 @given(tables(), SETTINGS, st.sampled_from([field.name for field in fields(Parameters)]))
 def test_nothing_gets_slower_by_a_faster_card_or_host(table, settings, name):
     now = shipped().parameters
@@ -70,6 +74,7 @@ def test_nothing_gets_slower_by_a_faster_card_or_host(table, settings, name):
     assert after[1] <= before[1] * (1 + 1e-9)
 
 
+@FEWER
 @given(tables(), SETTINGS)
 def test_more_in_flight_and_more_instances_give_no_less_throughput(table, settings):
     cores, instances, batch, set_size = settings
@@ -78,6 +83,7 @@ def test_more_in_flight_and_more_instances_give_no_less_throughput(table, settin
     assert one(table, cores, instances + 1, batch, set_size)[0] >= now * (1 - 1e-9)
 
 
+@FEWER
 @given(tables(), SETTINGS)
 def test_more_cores_are_no_slower_while_no_sample_is_cut(table, settings):
     cores, instances, batch, set_size = settings
@@ -87,6 +93,7 @@ def test_more_cores_are_no_slower_while_no_sample_is_cut(table, settings):
     assert more[0] >= fewer[0] * (1 - 1e-9)
 
 
+@FEWER
 @given(tables(), SETTINGS)
 def test_a_larger_batch_takes_longer_and_never_exceeds_the_link(table, settings):
     cores, instances, batch, set_size = settings
@@ -97,11 +104,13 @@ def test_a_larger_batch_takes_longer_and_never_exceeds_the_link(table, settings)
     assert now[0] <= limit * table.samples * (1 + 1e-9)
 
 
+@FEWER
 @given(tables(), SETTINGS, st.sampled_from(["int8", "mxfp6"]))
 def test_smaller_weights_are_not_slower(table, settings, precision):
     assert one(table, *settings, precision=precision)[2] <= one(table, *settings)[2] * (1 + 1e-9)
 
 
+@FEWER
 @given(tables(), st.lists(SETTINGS, min_size=1, max_size=5))
 def test_many_configurations_at_once_are_those_one_by_one(table, rows):
     found = forecast(table, Settings(*np.array(rows, np.float64).T), shipped().parameters, CARD)

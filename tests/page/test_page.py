@@ -409,7 +409,7 @@ def test_inferences_whose_clock_starts_anew_are_shown_in_turn():
 
 
 @given(stats_buffers.contents(), st.integers(1, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_buffer_becomes_a_page_with_every_operation(content, most):
     run, sections, facts = content
     descriptor = _core.StatsDescriptor.from_json(json.dumps(facts).encode())

@@ -15,7 +15,7 @@ from qaic.stats.reports import REPORTS, Capture, diff
 from qaic.stats.reports.files import rendered
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(stats_buffers.contents())
 def test_reports_of_any_buffer_have_every_form(made):
     run, sections, facts = made
