@@ -89,11 +89,19 @@ def collected():
             print_text(text, **more)
             if origins:
                 folder = str(Path.cwd())
-                # Escapes stand for what a terminal must not get; such a name is not that of its file.
-                lines = [line for line in text.split("\n") if "\\x" not in line]
+                # Escapes stand for what a terminal must not get; such a name is not that of its file. A name
+                # with a line end cuts its command in two.
+                lines = [
+                    line
+                    for line in text.split("\n")
+                    if line.isprintable() and "\\x" not in line and line.count("`") % 2 == 0
+                ]
                 for command in (command for line in lines for command in commands_of(line)):
                     words = shlex.split(command)
-                    paths = tuple(word for word in words if (Path(folder) / word).exists())
+                    # A word may be too long for a name.
+                    paths = tuple(
+                        word for word in words if len(word) < 256 and (Path(folder) / word).exists()
+                    )
                     steps.append(Step(command, origins[0], folder, paths, _environment()))
 
         patch.setattr(console, "run", noting_run)

@@ -597,6 +597,16 @@ def test_sums_of_reports_are_sums_of_operations(made_capture):
         assert sum(REPORTS[name](made_capture).table(table).column("time")) == pytest.approx(whole)
 
 
+@pytest.mark.parametrize("kind", ["Foo", "aicsoftmax", "aiccopytovtcm", "elementadd"])
+def test_engines_that_work_at_the_same_time_take_no_more_than_all_of_it(kind):
+    program = made.Program(groups=made.CARD_GROUPS, thread_groups=made.CARD_THREADS)
+    for place, _ in enumerate(made.CARD_THREADS):
+        program.op(0, f"n{place}", kind, group=made.CARD_THREADS[place])
+    executions = {(0, thread): in_row([100], ocs=[thread]) for thread, _ in enumerate(made.CARD_THREADS)}
+    parts = dict(REPORTS["overview"](capture(buffer(program, executions))).table("parts").rows)
+    assert max(parts.values()) == pytest.approx(100)
+
+
 @given(captures())
 @settings(max_examples=40)
 def test_no_part_is_more_than_the_whole(made_capture):

@@ -82,15 +82,16 @@ def bottleneck_of(capture: Capture, floor_us: float | None) -> Bottleneck | None
 def _of_core(reader: TraceReader, core: CoreFacts, floor_us: float | None) -> Bottleneck:
     threads = [thread for thread in reader.threads if thread.core == core.core]
     span = core.span_u
-    active = activity(reader, core)
-    idle = 100 * active.idle_u / span
+    idle = 100 * activity(reader, core).idle_u / span
     by_category = _by_category(reader, core)
 
-    def part(categories: Iterable[str], engine: str | None = None) -> float:
-        keys = [key for key in by_category if key[1] in categories and engine in {None, key[0]}]
-        return 100 * sum(by_category[key] for key in keys) / span
-
     engines = {thread.engine for thread in threads}
+
+    def part(categories: Iterable[str], *names: str) -> float:
+        """Return the share of the busiest engine; its threads work at the same time."""
+        sums = (sum(by_category.get((name, one), 0.0) for one in categories) for name in names or engines)
+        return min(100 * max(sums) / span, 100.0)
+
     if "HMX" not in engines:
         small = _at_floor(reader, core, floor_us)
         spent = {category: part((category,)) for _, category in by_category}
