@@ -16,6 +16,8 @@ COMMANDS = [
     "accuracy model.onnx --to fp16,int8",
     "bench model.onnx -n 3 --streams 1",
     "profile model.onnx -n 3",
+    "inspect model.onnx nodes",
+    "inspect model.onnx tensors",
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qaic import _core
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
+from qaic.cli.console import SUCCESS, Parser, fitting_table, print_json, print_line, print_text, table
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
@@ -90,7 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
     shown = [row for row in rows if row.get("node", "") is not None or row["operator"] != "Cast"]
     if shown:
         header = list(shown[0])
-        print_text(table([[_cell(row[name]) for name in header] for row in shown], header=header))
+        text, absent = fitting_table([[_cell(row[name]) for name in header] for row in shown], header=header)
+        print_text(text)
+        if absent:
+            print_line(f"columns without room: {', '.join(absent)}; --json lists all")
     if added := len(rows) - len(shown):
         print_line(f"The table omits {counted(added, 'Cast')} without a name; --json lists all nodes")
     split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
