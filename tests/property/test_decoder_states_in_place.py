@@ -8,7 +8,9 @@ by bit.
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
+import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -29,10 +31,55 @@ FORMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    made = tmp_path_factory.mktemp("decoders")
-    return (made / str(number) for number in itertools.count())
+#: Number of programs in the default profile. Several examples share one, because compiling takes most time;
+#: the profile `explore` takes other programs each time.
+PROGRAMS = 8 if settings.default.derandomize else 1 << 32
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A decoder, how it is compiled, and how many slots its caches have; one without `batch_index`."""
+
+    sizes: decoder_model.Sizes
+    form: str
+    chunk: int
+    slots: int
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def config(self):
+        return decoder_model.specializations(
+            self.chunk,
+            context=self.sizes.context,
+            slots=self.slots if self.sizes.slots else None,
+            compute_lengths=self.lengths or None,
+        )
+
+
+def setup_of(number, *, compute_lengths=False):
+    """Make the setup of a number; small numbers give every form of caches with and without slots."""
+    rng = random.Random(number)
+    groups = rng.randint(1, 2)
+    sizes = decoder_model.Sizes(
+        layers=rng.randint(1, 2),
+        heads=groups * rng.randint(1, 3),
+        groups=groups,
+        width=2 * rng.randint(1, 8),
+        vocabulary=23,
+        context=rng.choice([rng.randint(16, 24), rng.randint(100, 200)]),
+        window=rng.choice([None, rng.randint(1, 8)]),
+        slots=number % 2 == 0,
+        computed_scale=rng.random() < 0.5,
+        compute_lengths=compute_lengths,
+    )
+    lengths = rng.sample(range(10, sizes.context + 1), rng.randint(2, 3)) if compute_lengths else ()
+    forms = ["float32", "float16 border", "mxint8"] if compute_lengths else sorted(FORMS)
+    slots = rng.randint(2, 4) if sizes.slots else 1
+    return Setup(sizes, forms[number % len(forms)], rng.randint(2, 9), slots, tuple(lengths))
+
+
+SETUPS = st.integers(0, PROGRAMS - 1).map(setup_of)
+WITH_LENGTHS = st.integers(0, PROGRAMS // 2 - 1).map(functools.partial(setup_of, compute_lengths=True))
 
 
 def options_of(form, sizes):
@@ -47,39 +94,36 @@ def options_of(form, sizes):
     return options
 
 
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """Compile a setup with whole caches and with caches in place, once."""
+
+    @functools.cache
+    def compiled_once(setup):
+        sizes = setup.sizes
+        # With chosen lengths the next value of a cache is read, so it is computed.
+        is_in_place = not sizes.compute_lengths
+        model = decoder_model.decoder(sizes)
+        kept = {"split_retained_state_io": True, **options_of(setup.form, sizes)}
+        folder = tmp_path_factory.mktemp("decoder")
+        found = [
+            compiled(model, setup.config, folder / str(is_whole), whole_caches=is_whole, **kept)
+            for is_whole in (True, False)
+        ]
+        plans = [qaic.Qpc(path).plan for path in found]
+        assert "state_rows" not in plans[0]
+        updates = plans[1].get("state_rows", {}).get("updates", ())
+        assert len(updates) == (len(sizes.caches) if is_in_place else 0)
+        return found
+
+    return compiled_once
+
+
 @contextlib.contextmanager
-def both(sizes, config, folders, form="float32", sessions=1):
+def both(found, sessions=1):
     """Sessions of a program with whole caches, and of one that keeps them in place."""
-    # With chosen lengths the next value of a cache is read, so it is computed.
-    is_in_place = not sizes.compute_lengths
-    model = decoder_model.decoder(sizes)
-    kept = {"split_retained_state_io": True, **options_of(form, sizes)}
-    paths = [
-        compiled(model, config, next(folders), whole_caches=is_whole, **kept) for is_whole in (True, False)
-    ]
-    plans = [qaic.Qpc(path).plan for path in paths]
-    assert "state_rows" not in plans[0]
-    updates = plans[1].get("state_rows", {}).get("updates", ())
-    assert len(updates) == (len(sizes.caches) if is_in_place else 0)
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(qaic.Session(path)) for path in paths for _ in range(sessions)]
-
-
-@st.composite
-def decoders(draw, *, slots=None, compute_lengths=False):
-    groups = draw(st.integers(1, 2))
-    return decoder_model.Sizes(
-        layers=draw(st.integers(1, 2)),
-        heads=groups * draw(st.integers(1, 3)),
-        groups=groups,
-        width=2 * draw(st.integers(1, 8)),
-        vocabulary=23,
-        context=draw(st.integers(16, 24) | st.integers(100, 200)),
-        window=draw(st.none() | st.integers(1, 8)),
-        slots=draw(st.booleans()) if slots is None else slots,
-        computed_scale=draw(st.booleans()),
-        compute_lengths=compute_lengths,
-    )
+        yield [stack.enter_context(qaic.Session(path)) for path in found for _ in range(sessions)]
 
 
 def states(session, sizes):
@@ -139,14 +183,12 @@ def draw_feed(data, rng, sizes, chunk, slots):
 
 
 @settings(max_examples=10, deadline=None)
-@given(data=st.data(), sizes=decoders(), form=st.sampled_from(sorted(FORMS)))
-def test_any_order_of_prompts_tokens_reads_and_writes(folders, data, sizes, form):
+@given(data=st.data(), setup=SETUPS)
+def test_any_order_of_prompts_tokens_reads_and_writes(paths, data, setup):
     """Every slot is at a position of its own; states that were read come back, whole or of one sequence."""
-    chunk = data.draw(st.integers(2, 9), "chunk")
-    slots = data.draw(st.integers(2, 4), "slots") if sizes.slots else 1
+    sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
-    config = decoder_model.specializations(chunk, context=sizes.context, slots=slots if sizes.slots else None)
-    with both(sizes, config, folders, form=form) as sessions:
+    with both(paths(setup)) as sessions:
         kept = [states(sessions[0], sizes)]
         actions = st.sampled_from(["run", "run", "run", "keep", "write", "write one", "reset"])
         for action in data.draw(st.lists(actions, min_size=3, max_size=10), "actions"):
@@ -173,16 +215,14 @@ def test_any_order_of_prompts_tokens_reads_and_writes(folders, data, sizes, form
 
 
 @settings(max_examples=8, deadline=None)
-@given(data=st.data(), sizes=decoders(), form=st.sampled_from(sorted(FORMS)))
-def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(folders, data, sizes, form):
+@given(data=st.data(), setup=SETUPS)
+def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(paths, data, setup):
     """A program with whole caches goes on from the state of one without, and the other way round."""
-    chunk = data.draw(st.integers(2, 9), "chunk")
-    slots = 2 if sizes.slots else 1
+    sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
-    config = decoder_model.specializations(chunk, context=sizes.context, slots=slots if sizes.slots else None)
     slot = data.draw(st.integers(0, slots - 1), "slot") if sizes.slots else None
     length = data.draw(st.integers(1, sizes.context - 4), "length")
-    with both(sizes, config, folders, form=form, sessions=2) as sessions:
+    with both(paths(setup), sessions=2) as sessions:
         whole, other_whole, narrow, other_narrow = sessions
         for start in range(0, length, chunk):
             feed = prompt(rng, sizes, chunk, start, min(chunk, length - start), slot)
@@ -199,23 +239,13 @@ def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(folders, 
 
 
 @settings(max_examples=8, deadline=None)
-@given(
-    data=st.data(),
-    sizes=decoders(compute_lengths=True),
-    form=st.sampled_from(["float32", "float16 border", "mxint8"]),
-)
-def test_compute_lengths_share_the_state(folders, data, sizes, form):
+@given(data=st.data(), setup=WITH_LENGTHS)
+def test_compute_lengths_share_the_state(paths, data, setup):
     """Each inference says how many slots it reads; all of them write one cache."""
-    chunk = data.draw(st.integers(2, 9), "chunk")
-    slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else 1
+    sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
-    chosen = st.lists(st.integers(10, sizes.context), min_size=2, max_size=3, unique=True)
-    lengths = data.draw(chosen, "lengths")
-    config = decoder_model.specializations(
-        chunk, context=sizes.context, slots=slots if sizes.slots else None, compute_lengths=lengths
-    )
-    with both(sizes, config, folders, form=form) as sessions:
-        for length in data.draw(st.lists(st.sampled_from(lengths), min_size=2, max_size=6), "steps"):
+    with both(paths(setup)) as sessions:
+        for length in data.draw(st.lists(st.sampled_from(setup.lengths), min_size=2, max_size=6), "steps"):
             if data.draw(st.booleans(), "is prompt"):
                 count = data.draw(st.integers(1, chunk), "count")
                 start = data.draw(st.integers(0, length - count), "start")
@@ -230,14 +260,12 @@ def test_compute_lengths_share_the_state(folders, data, sizes, form):
 
 @pytest.mark.virtual_card("failed cores of a card end the whole program")
 @settings(max_examples=8, deadline=None)
-@given(data=st.data(), sizes=decoders(), form=st.sampled_from(sorted(FORMS)))
-def test_inferences_that_fail_leave_every_cache(folders, data, sizes, form):
+@given(data=st.data(), setup=SETUPS)
+def test_inferences_that_fail_leave_every_cache(paths, data, setup):
     """A token that the vocabulary lacks, among others and in any slot, ends an inference in the engine."""
-    chunk = data.draw(st.integers(2, 9), "chunk")
-    slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else 1
+    sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
-    config = decoder_model.specializations(chunk, context=sizes.context, slots=slots if sizes.slots else None)
-    with both(sizes, config, folders, form=form) as sessions:
+    with both(paths(setup)) as sessions:
         for is_failing in data.draw(st.lists(st.booleans(), min_size=2, max_size=6), "failing"):
             feed = draw_feed(data, rng, sizes, chunk, slots)
             if not is_failing:
@@ -257,13 +285,13 @@ def test_inferences_that_fail_leave_every_cache(folders, data, sizes, form):
 
 @pytest.mark.virtual_card("a card completes an inference that it has accepted, even if nothing waits for it")
 @pytest.mark.parametrize("form", ["float32", "float16 border"])
-def test_inferences_that_are_ended_leave_every_cache(folders, form):
+def test_inferences_that_are_ended_leave_every_cache(paths, form):
     """Limits that grow end the same chunk at other places, until one is long enough."""
     sizes = decoder_model.Sizes(layers=2, heads=8, groups=4, width=64, context=1024)
-    config = decoder_model.specializations(512, context=sizes.context)
+    setup = Setup(sizes, form, chunk=512, slots=1)
     rng = np.random.default_rng(0)
     first, second = prompt(rng, sizes, 512, 0, 512), prompt(rng, sizes, 512, 512, 512)
-    with both(sizes, config, folders, form=form) as sessions:
+    with both(paths(setup)) as sessions:
         assert_equal_answers(sessions, first)
         answers = []
         for session in sessions:
