@@ -21,9 +21,10 @@ from state_row_models import writer
 SIZES = decoder_model.Sizes(layers=2, heads=4, groups=2, width=4, context=128)
 
 
-def compiled(sizes, folder, *, slots=None, **options):
+def compiled(sizes, folder, *, slots=None, only_tokens=False, **options):
+    sets = decoder_model.specializations(8, context=sizes.context, slots=slots)
     given = {
-        "network_specialization_config": decoder_model.specializations(8, context=sizes.context, slots=slots),
+        "network_specialization_config": sets[1:] if only_tokens else sets,
         "retained_state": True,
         **options,
     }
@@ -42,11 +43,12 @@ def half_border(sizes):
     return {"custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in caches]}
 
 
+@pytest.mark.parametrize("only_tokens", [False, True])
 @pytest.mark.parametrize("is_half", [False, True])
-def test_each_cache_is_read_by_one_copy(tmp_path, is_half):
+def test_each_cache_is_read_by_one_copy(tmp_path, is_half, only_tokens):
     """Rows of values that are not used are blanked by it, and the float16 of a buffer is widened."""
     options = {"convert_to_fp16": True, **half_border(SIZES)} if is_half else {}
-    qpc, graph = compiled(SIZES, tmp_path / "qpc", **options)
+    qpc, graph = compiled(SIZES, tmp_path / "qpc", only_tokens=only_tokens, **options)
     found = {node.input[0]: node for node in copies(graph)}
     assert found.keys() == {*SIZES.caches}
     assert qpc.plan["own_operators"] == [OPERATOR]
@@ -114,7 +116,7 @@ def test_operands_of_a_guarded_scatter_are_found_again():
     assert legalize(model)
     makers = producers(model.functions[0].node)
     scatter = makers["written"]
-    indices, rows = unguarded(scatter, makers)
+    indices, rows = unguarded(scatter, makers, {})
     assert rows == "rows"
     assert (makers[indices].op_type, makers[indices].input[0]) == ("Cast", "at")
     # Rows and indices that were chosen in different ways are no pair.
@@ -122,6 +124,6 @@ def test_operands_of_a_guarded_scatter_are_found_again():
     other = helper.make_node("Where", ["other", "counting", "count"], ["moved"])
     makers["moved"] = other
     chosen.input[1] = "moved"
-    assert unguarded(scatter, makers) is None
+    assert unguarded(scatter, makers, {}) is None
     plain = scattering("pkg.other").functions[0].node[0]
-    assert unguarded(plain, producers([plain])) is None
+    assert unguarded(plain, producers([plain]), {}) is None

@@ -113,7 +113,7 @@ class _Finder:
         self.graph = model.proto.graph
         self.of = AttentionGraph(self.graph)
         self.readers = consumers(self.graph.node)
-        self.types = model.facts.types
+        self.types, self.shapes = model.facts.types, model.facts.shapes
         rows = model.state_rows
         updates = () if rows is None else rows.updates
         self.states = {model.inputs[update.input].name: model.inputs[update.input] for update in updates}
@@ -139,7 +139,7 @@ class _Finder:
         while part is not None and standard(part, "Cast", "Identity"):
             casts.append(part)
             part = self.of.makers.get(part.input[0])
-        operands = unguarded(scatter, self.of.makers)
+        operands = unguarded(scatter, self.of.makers, self.shapes)
         if part is None or operands is None or scatter.attribute or not self._is_attended(part):
             return None
         # Rows are float32, so their destination is float32, too.

@@ -73,6 +73,7 @@ class _States:
         self.model = model
         self.graph = model.proto.graph
         self.makers = producers(self.graph.node)
+        self.shapes = model.facts.shapes
         self.count = uses(self.graph)
 
     def find(self, skip: Skip = lambda _reason, _node: None) -> list[_State]:
@@ -116,7 +117,7 @@ class _States:
         rounding = narrowed(entering, elem_type)
         if first != name or not narrowed(leaving, elem_type) <= rounding <= {FLOAT16, BFLOAT16}:
             return None
-        operands = unguarded(node, self.makers)
+        operands = unguarded(node, self.makers, self.shapes)
         indices, rows = operands or node.input[1:3]
         if indices not in self.makers or rows not in self.makers:
             return None

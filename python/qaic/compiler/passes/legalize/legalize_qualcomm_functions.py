@@ -7,7 +7,7 @@ Such a function stands for an operator of the card. Its body is plain ONNX, whic
 * A normalization is one operator with float32 inside, whatever the type of its tensors. The body mixes types.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -136,26 +136,39 @@ def _guard_scatter(writer: _Writer) -> None:
     replace_input_with(writer.node, 2, add("Reshape", rows, add("Shape", updates)))
 
 
-def unguarded(scatter: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> tuple[str, str] | None:
+def unguarded(
+    scatter: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], shapes: Mapping[str, Sequence[int | str]]
+) -> tuple[str, str] | None:
     """Find the indices and rows of a scatter before those outside were replaced.
 
-    Returns indices, of which those outside are to be skipped, and rows; None where nothing was replaced.
+    `shapes` are the known shapes of values. Returns indices, of which those outside are to be skipped, and
+    rows; None if nothing was replaced.
     """
     found = []
     places = []
     for name in scatter.input[1:3]:
         reshape = makers.get(name)
         gather = _maker(makers, reshape, 0, "Reshape", "Gather")
-        shape = _maker(makers, reshape, 1, "Reshape", "Shape")
         concat = _maker(makers, gather, 0, "Gather", "Concat")
         chosen = _maker(makers, gather, 1, "Gather", "Where")
         flat = _maker(makers, concat, 0, "Concat", "Reshape")
-        if shape is None or chosen is None or flat is None or flat.input[0] != shape.input[0]:
+        if reshape is None or chosen is None or flat is None:
             return None
-        found.append(shape.input[0])
+        shape = makers.get(reshape.input[1])
+        if shape is None or not _gives_shape(shape, flat.input[0], shapes):
+            return None
+        found.append(flat.input[0])
         places.append(list(chosen.input[:2]))
     # Rows that lie inside stay where they are, for both in the same way.
     return (found[0], found[1]) if places[0] == places[1] else None
+
+
+def _gives_shape(node: onnx.NodeProto, name: str, shapes: Mapping[str, Sequence[int | str]]) -> bool:
+    """Return whether a node makes the shape of a value; it is a constant if all sizes are known."""
+    if standard(node, "Shape"):
+        return node.input[0] == name
+    values = [numpy_helper.to_array(a.t).tolist() for a in node.attribute if a.name == "value"]
+    return standard(node, "Constant") and values == [list(shapes.get(name, ()))]
 
 
 def _maker(
