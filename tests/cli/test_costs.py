@@ -53,7 +53,8 @@ def assert_linear(lengths, calls):
     """Each further node costs what those before it cost, whatever a command costs without nodes."""
     _, small, medium, large = lengths
     _, few, some, many = calls
-    assert (many - some) / (large - medium) <= 1.1 * (some - few) / (medium - small)
+    # A call more or less for each node is what loads and waits differ by.
+    assert (many - some) / (large - medium) <= 1.1 * (some - few) / (medium - small) + 1
 
 
 @pytest.fixture(scope="module")
