@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import qaic
 from compiler_oracle import PLACES, info, model_of, node, run
+from qaic import accuracy
 
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
 PRECISIONS = {
@@ -623,3 +624,15 @@ def every(model):
     del copy.graph.output[:]
     copy.graph.output.extend(helper.make_empty_tensor_value_info(one.output[0]) for one in copy.graph.node)
     return copy
+
+
+@pytest.mark.parametrize("to", ["fp16", "int8"])
+@pytest.mark.parametrize("size", [3, 300])
+def test_accuracy_of_a_model_whose_constant_is_an_output(size, to):
+    constant = np.random.default_rng(37).standard_normal(size).astype(np.float32)
+    nodes = [node("Add", ["x", "k"], ["s"]), node("Relu", ["s"], ["y"])]
+    outputs = [info("y", [2, size]), info("k", [size])]
+    model = model_of(nodes, [info("x", [2, size])], outputs, [("k", constant)])
+    feeds = {"x": np.random.default_rng(38).standard_normal((2, size)).astype(np.float32)}
+    found = accuracy.compare(model, to=to, samples=[feeds])
+    assert {one.name for one in found.outputs[to]} == {"y", "k"}

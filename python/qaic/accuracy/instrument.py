@@ -171,7 +171,7 @@ class _Instrumenter(ObserverNodes):
     # --- the reference ---------------------------------------------------------------------------------
 
     def _add_reference(self) -> None:
-        """Copy the float graph; its constants are shared where the deployed graph has the same."""
+        """Copy the float graph; constants are shared if both graphs have them and they are no outputs."""
         graph = self.reference.proto.graph
         names = {value.name for value in graph.input}
         names |= {name for node in all_nodes(graph.node) for name in node.output if name}
@@ -179,11 +179,11 @@ class _Instrumenter(ObserverNodes):
         for inner in _nested(graph.node):
             names |= {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
         for tensor in graph.initializer:
-            if tensor.name not in own or own[tensor.name] != tensor:
+            if tensor.name in self.outputs or own.get(tensor.name) != tensor:
                 names.add(tensor.name)
                 register_initializer(self.graph, tensor, REFERENCE + tensor.name)
         for name, weight in self.reference.weights.items():
-            if self.deployed.weights.get(name) is not weight:
+            if name in self.outputs or self.deployed.weights.get(name) is not weight:
                 names.add(name)
                 self.deployed.weights[REFERENCE + name] = replace(weight, name=REFERENCE + name)
         for sparse in graph.sparse_initializer:

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.elem_types import CODES, FLOAT
@@ -145,7 +145,7 @@ def inferred(
             raise refuse(
                 f"shape of output {_open_outputs(found)[0]!r}",
                 code="invalid_model",
-                found=f"a graph the engine refuses ({problem})",
+                found=f"a graph the engine refuses ({engine_reason(RuntimeError(problem))})",
                 expected="operators that fit their inputs",
                 fix="check the model, and the shapes given with onnx_define_symbol and model_inputs",
             )
