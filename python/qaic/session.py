@@ -142,10 +142,10 @@ class Session(Measurements):
     def reset(self, *, timeout: float | None = None) -> None:
         """Release the device: cores, exec objects, weights, retained state. The next ``run`` loads again.
 
-        Inferences in flight, including those of futures, end normally; the last of them releases the cores.
+        Inferences in flight end normally; the last one releases the cores. Loads that need them wait for it.
 
-        Blocks until the device has released everything; if the cores of a card restart, this takes seconds.
-        After Ctrl-C and after ``timeout``, the release continues in the background.
+        Without these, blocks until the device has released everything, which takes seconds if the cores of a
+        card restart. After Ctrl-C and after ``timeout``, the release continues in the background.
 
         Parameters
         ----------

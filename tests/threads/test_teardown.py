@@ -344,6 +344,20 @@ def test_load_waits_for_cores_that_are_being_given_back(control, tmp_path):
         one = Client(path)
 
 
+def test_load_waits_for_cores_that_inferences_of_a_reset_session_still_use(tmp_path):
+    model = session_models.save(tmp_path, session_models.affine())
+    first, second = (qaic.Session(model, aic_num_cores=16) for _ in range(2))
+    first.run(X)
+    # A call of another thread has this reference, and ends while the load waits.
+    used_by_a_call = [first._loaded]
+    first.reset()
+    ends = threading.Timer(0.3, used_by_a_call.clear)
+    ends.start()
+    assert second.run(X)["y"].shape == (2, 4)
+    ends.join()
+    second.reset()
+
+
 SCRIPT = """
 import json, sys
 import numpy as np

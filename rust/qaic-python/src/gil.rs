@@ -113,12 +113,13 @@ impl PyTeardown {
 #[pymethods]
 impl PyTeardown {
     /// Waits until the program is torn down if its last reference is gone, for at most `seconds` (default: one
-    /// minute).
+    /// minute). Loads that find the device busy wait for its teardown from now on.
     ///
     /// Blocking, without the interpreter lock. The teardown continues after Ctrl-C and after the limit.
     #[pyo3(signature = (seconds = None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let deadline = deadline_after(py, seconds.or(Some(reaper::LIMIT.as_secs_f64())))?;
+        reaper::announce(&self.teardown);
         py.detached(|detached| answering_signals(detached, deadline, |scope| self.teardown.wait(scope)))
     }
 }

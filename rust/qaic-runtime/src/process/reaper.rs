@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -93,6 +93,12 @@ impl Teardown {
         *self.changed.wait_at_most(phase, limit) != Phase::UnderWay
     }
 
+    /// Returns true if the object is destroyed, after one wait of at most `limit`.
+    fn is_over_within(&self, limit: Duration) -> bool {
+        let phase = self.phase.lock();
+        *phase == Phase::Over || *self.changed.wait_at_most(phase, limit) == Phase::Over
+    }
+
     fn set(&self, phase: Phase) {
         *self.phase.lock() = phase;
         self.changed.notify_all();
@@ -137,34 +143,45 @@ pub fn run<T: Send + 'static>(
     ended.unwrap_or_else(|| Err(ErrorDetail::Internal { what: "a teardown panicked".to_owned() }.into()))
 }
 
-/// Calls `attempt`, and calls it again if the device was busy while objects were being destroyed.
-///
-/// Blocking: as `attempt`, and as [`drain`].
-pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
-    let was_idle = is_idle();
-    let outcome = attempt();
-    let is_busy = matches!(
-        outcome.as_ref().err().map(RuntimeError::detail),
-        Some(
-            ErrorDetail::Device(
-                DeviceError::Busy { .. } | DeviceError::HostMemory { .. } | DeviceError::OutOfMemory { .. }
-            ) | ErrorDetail::Card(CardError::Firmware { .. })
-        )
-    );
-    if !is_busy || (was_idle && is_idle()) {
-        return outcome;
-    }
-    let mut is_cancelled = CancellationToken::is_current_cancelled;
-    let mut scope = WaitScope::until(Deadline::after(LIMIT)).checked_by(&mut is_cancelled);
-    match drain(&mut scope) {
-        Ok(()) => attempt(),
-        Err(error) if error.is_interrupted() => Err(error),
-        Err(_) => outcome,
-    }
+/// Announces the teardown of an object whose owner has finished with it while other owners, such as inferences in flight,
+/// still use it. [`when_free`] waits for it.
+pub fn announce(teardown: &Arc<Teardown>) {
+    let reaper = reaper();
+    let mut state = reaper.state.lock();
+    state.announced.retain(|other| other.strong_count() > 0);
+    state.announced.push(Arc::downgrade(teardown));
 }
 
-pub(crate) fn is_idle() -> bool {
-    reaper().is_idle()
+/// Calls `attempt`, and calls it again as long as the device is busy while objects are being destroyed or their teardown
+/// is announced.
+///
+/// Blocking: as `attempt`, and at most [`LIMIT`] for teardowns.
+pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
+    let mut is_cancelled = CancellationToken::is_current_cancelled;
+    let mut scope = WaitScope::until(Deadline::after(LIMIT)).checked_by(&mut is_cancelled);
+    let reaper = reaper();
+    loop {
+        let was_settled = reaper.is_settled();
+        let outcome = attempt();
+        let is_busy = matches!(
+            outcome.as_ref().err().map(RuntimeError::detail),
+            Some(
+                ErrorDetail::Device(
+                    DeviceError::Busy { .. }
+                        | DeviceError::HostMemory { .. }
+                        | DeviceError::OutOfMemory { .. }
+                ) | ErrorDetail::Card(CardError::Firmware { .. })
+            )
+        );
+        if !is_busy || (was_settled && reaper.is_settled()) {
+            return outcome;
+        }
+        match reaper.settle(&mut scope) {
+            Ok(()) => {}
+            Err(error) if error.is_interrupted() => return Err(error),
+            Err(_) => return outcome,
+        }
+    }
 }
 
 /// Waits until all dropped objects are destroyed.
@@ -210,6 +227,8 @@ struct ReaperState {
     unfinished: usize,
     threads: usize,
     idle: usize,
+    // A teardown ends with its object, also if another owner destroys the object.
+    announced: Vec<Weak<Teardown>>,
 }
 
 impl fmt::Debug for Reaper {
@@ -249,10 +268,6 @@ impl Reaper {
         }
     }
 
-    fn is_idle(&self) -> bool {
-        self.state.lock().unfinished == 0
-    }
-
     fn drain(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         loop {
             let state = self.state.lock();
@@ -261,6 +276,32 @@ impl Reaper {
             }
             drop(self.drained.wait_at_most(state, scope.sleep_limit()));
             scope.poll(WHAT)?;
+        }
+    }
+
+    /// Returns true if no object is being destroyed and no announced teardown is left.
+    fn is_settled(&self) -> bool {
+        self.state.lock().unfinished == 0 && self.first_announced().is_none()
+    }
+
+    /// Waits until all announced teardowns are over, and all that have begun.
+    fn settle(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
+        scope.poll(WHAT)?;
+        while let Some(teardown) = self.first_announced() {
+            teardown.is_over_within(scope.sleep_limit());
+            drop(teardown);
+            scope.poll(WHAT)?;
+        }
+        self.drain(scope)
+    }
+
+    fn first_announced(&self) -> Option<Arc<Teardown>> {
+        let mut state = self.state.lock();
+        loop {
+            match state.announced.first()?.upgrade() {
+                Some(teardown) if !teardown.is_over_within(Duration::ZERO) => return Some(teardown),
+                _ => state.announced.swap_remove(0),
+            };
         }
     }
 
@@ -398,6 +439,36 @@ mod tests {
     }
 
     #[test]
+    fn attempt_that_finds_a_device_busy_waits_for_every_announced_teardown() {
+        let busy = || RuntimeError::from(DeviceError::Busy { id: 0, needed: 1, free: 0, total: 16 });
+        let (first, second, forgotten) = (Teardown::new(), Teardown::new(), Teardown::new());
+        for teardown in [&first, &second, &forgotten] {
+            announce(teardown);
+        }
+        // The last owner of this object is not monitored.
+        drop(forgotten);
+        let mut owned = vec![(Arc::new(1), first), (Arc::new(2), second)];
+        let mut attempts = 0;
+        when_free(|| {
+            attempts += 1;
+            if owned.is_empty() {
+                return Ok(());
+            }
+            let owned = std::mem::take(&mut owned);
+            thread::spawn(move || {
+                for (object, teardown) in owned {
+                    assert!(release_as(&teardown, object));
+                }
+            });
+            Err(busy())
+        })
+        .unwrap();
+        assert_eq!(attempts, 2);
+        let refused: Result<(), _> = when_free(|| Err(busy()));
+        assert_eq!(refused.unwrap_err().code(), "device.busy");
+    }
+
+    #[test]
     fn idle_threads_end() {
         let reaper = Arc::new(Reaper::default());
         reaper.submit(Box::new(|| ()));
@@ -436,7 +507,7 @@ mod tests {
             let mut found: Vec<_> = runs.iter().take(free.len()).collect();
             found.sort_unstable();
             prop_assert_eq!(&found, &free);
-            prop_assert!(free.len() == blocks.len() || !reaper.is_idle());
+            prop_assert!(free.len() == blocks.len() || reaper.state.lock().unfinished > 0);
             drop(unblock);
             reaper.drain(&mut limited_to(LONG)).unwrap();
             prop_assert!(reaper.state.lock().queue.is_empty());
