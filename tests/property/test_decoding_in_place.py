@@ -75,7 +75,7 @@ BORDERS = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data(), sizes=decoders(), border=st.sampled_from(list(BORDERS)))
 def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, border):
     """Prompts and tokens in any order, at any position that has been reached, each in a slot of its own."""
