@@ -76,7 +76,7 @@ def install_qairt() -> None:
         where = _real_package()
         if where is not None:
             raise StateError(
-                f"the package {_ROOT} can be imported ({where}), so its names are not taken over",
+                f"the package {_ROOT} is installed ({where}), so openqaic does not replace its names",
                 code="compat.qairt_present",
                 context={"package": _ROOT, "path": where},
                 hints=("import the classes from qaic.configs, or uninstall the other package",),

@@ -98,7 +98,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     with recorded() as diagnostics:
         _report_unknown(request, strict=resolved.session.strict_options)
         if request.ignored:
-            text = "fields of CompileConfig without an effect on AIC: %s"
+            text = "fields of CompileConfig that have no effect for AIC: %s"
             warn("config.no_effect", text, ", ".join(request.ignored), nodes=request.ignored)
         content = model_content(source)
         with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
@@ -253,7 +253,7 @@ def _single(model: object) -> object:
         code="compile.several_models",
         context={"models": len(model)},
         hints=(
-            "where they are one model with several sets of input shapes, compile that model with "
+            "if they are one model with several sets of input shapes, compile that model with "
             "network_specialization_config; else compile each by itself",
         ),
     )
@@ -288,7 +288,7 @@ def model_content(model: object) -> Path | bytes | onnx.ModelProto:
         f"model: found a {type(model).__name__}, expected a path, bytes or an onnx.ModelProto",
         code="option.model_type",
         context={"found": type(model).__name__},
-        hints=("qaic.Session takes a qaic.Qpc too",),
+        hints=("qaic.Session also accepts a qaic.Qpc",),
     )
 
 
@@ -297,7 +297,7 @@ def _compiled_already(what: str) -> InputTypeError:
         f"{what} is a compiled container, an ONNX model is expected",
         code="option.model_compiled",
         context={"model": what},
-        hints=("qaic.Session runs a container and qaic.Qpc looks into it",),
+        hints=("qaic.Session runs a container, and qaic.Qpc inspects it",),
     )
 
 

@@ -155,7 +155,7 @@ def _refuse_of_running(given: Mapping[str, object]) -> None:
     running = [name for name in given if (found := find(name)) and found.stage is Stage.RUNTIME]
     if running:
         raise OptionError(
-            f"{', '.join(running)}: found among options of compiling; they are options of running",
+            f"{', '.join(running)}: found in compile options, but they are run options",
             code="option.of_running",
             context={"options": running},
             hints=("pass them to qaic.Session",),

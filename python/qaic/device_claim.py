@@ -153,9 +153,9 @@ def _folder() -> Path:
     if found.st_uid != os.getuid() or found.st_mode & _OTHERS or path.is_symlink():
         raise OptionError(
             f"{path} is of user {found.st_uid} with mode {found.st_mode & 0o7777:o}; a folder of user "
-            f"{os.getuid()} with mode 700 is expected, because processes of one user meet in it",
+            f"{os.getuid()} with mode 700 is expected, because the processes of one user share it",
             code="option.claim_folder",
-            hints=("remove it, or name another with QAIC_CPU_SHARED",),
+            hints=("remove it, or set QAIC_CPU_SHARED to another folder",),
         )
     return path
 
@@ -167,7 +167,7 @@ def _too_few(count: float, ready: list[Device]) -> DeviceBusyError:
         "have claimed too many of them",
         code="device.claims",
         hints=(
-            "let the scheduler give out no more devices than `openqaic devices` lists; QAIC_CPU_DEVICES sets "
+            "let the scheduler assign no more devices than `openqaic devices` lists; QAIC_CPU_DEVICES sets "
             "the number of virtual cards",
         ),
     )

@@ -93,8 +93,8 @@ def _program_in(folder: Path) -> Path:
     path = folder / QPC_FILE_NAME
     if not path.exists():
         models = sorted(entry.name for entry in folder.glob("*.onnx"))
-        instead = f"; it holds {', '.join(models[:3])}: pass that file" if models else ""
-        raise FileNotFoundError(errno.ENOENT, f"the folder holds no {QPC_FILE_NAME}{instead}", str(folder))
+        instead = f"; it contains {', '.join(models[:3])}: pass that file" if models else ""
+        raise FileNotFoundError(errno.ENOENT, f"the folder contains no {QPC_FILE_NAME}{instead}", str(folder))
     return path
 
 
@@ -151,7 +151,7 @@ def _from_text(path: Path) -> onnx.ModelProto:
 
 def _wrong(path: Path, problem: str) -> OptionError:
     return OptionError(
-        f"{path} is no model in the text form of protobuf: {problem}",
+        f"{path} is not a model in the text form of protobuf: {problem}",
         code="option.model_path",
         context={"path": str(path)},
     )

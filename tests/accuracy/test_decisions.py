@@ -79,7 +79,7 @@ def test_of_a_card(chain, tmp_path):
     [
         ("no_such_module:f", "which cannot be imported"),
         ("json:no_such_function", "which cannot be imported"),
-        ("json:decoder", "which is no function"),
+        ("json:decoder", "which is not a function"),
         ("argmax", "expected a function of a name and an array, or module:function"),
         (3, "expected a function of a name and an array"),
     ],

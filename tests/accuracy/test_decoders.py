@@ -61,7 +61,7 @@ def test_errors_are_those_of_rounding(report):
 
 
 def test_the_report_says_where_tokens_differ(report, tmp_path):
-    assert "all 6 tokens of 2 prompts are those of float32" in str(report)
+    assert "all 6 tokens of 2 prompts equal those of float32" in str(report)
     content = json.loads(report.write_json(tmp_path / "a.json").read_text())
     assert len(content["precisions"][0]["decoding"]["steps"]) == 12
     assert "Caches in fp16" in report.page(tmp_path / "a.html").read_text()
@@ -124,7 +124,9 @@ def test_a_cache_of_another_layout(to):
             expected.append(int(logits[0, -1].argmax()))
         rows = found.decoding.steps[found.decoding.steps["prompt"] == number]
         assert rows["token"].tolist() == expected[len(prompt) :]
-    with pytest.raises(OptionError, match="found 9 tokens and 16 to make, expected at most 24"):
+    with pytest.raises(
+        OptionError, match="found a prompt of 9 tokens and 16 to generate, expected at most 24 together"
+    ):
         accuracy.compare(model, to=to, samples=prompts(), tokens=16, **options)
 
 
@@ -153,12 +155,16 @@ def test_random_prompts(shaped):
 @pytest.mark.parametrize(
     ("samples", "tokens", "message"),
     [
-        (prompts([[1, 2]]), 31, "found 2 tokens and 31 to make, expected at most 32"),
-        (prompts([[1, 99]]), 4, "tokens outside of 0 to 22"),
+        (
+            prompts([[1, 2]]),
+            31,
+            "found a prompt of 2 tokens and 31 to generate, expected at most 32 together",
+        ),
+        (prompts([[1, 99]]), 4, "tokens outside 0 to 22"),
         ([{"input_ids": np.array([[1.5]])}], 4, "found float64"),
         ([{"ids": np.array([1])}], 4, "found the arrays ids"),
         (prompts([[]]), 4, "found float64"),
-        ([{"input_ids": np.zeros((1, 0), int)}], 4, "or none"),
+        ([{"input_ids": np.zeros((1, 0), int)}], 4, "no tokens, or"),
     ],
 )
 def test_wrong_prompts(shaped, samples, tokens, message):
@@ -168,7 +174,7 @@ def test_wrong_prompts(shaped, samples, tokens, message):
 
 @pytest.mark.parametrize("tokens", [0, True, 2.5, "3"])
 def test_wrong_numbers_of_tokens(tokens):
-    with pytest.raises(OptionError, match="expected how many tokens"):
+    with pytest.raises(OptionError, match="expected the number of tokens"):
         accuracy.compare(decoder(ONE), to="fp16", samples=prompts(), tokens=tokens, **OPTIONS)
 
 

@@ -134,7 +134,7 @@ def test_few_samples(count):
     plan = accuracy.search(model, to="fp16", samples=samples[:count], target="sqnr>=40")
     assert np.isnan(plan.held_out)
     assert plan.is_reached
-    assert "no samples held out" in str(plan)
+    assert "no held-out samples" in str(plan)
 
 
 def weakest(found, reference):
@@ -168,7 +168,7 @@ def test_a_target_out_of_reach():
         ("tokens>=0", "0 tokens"),
         ("tokens>=2.5", r"2\.5 tokens"),
         ("no_such_module:f>=1", "'no_such_module:f', which cannot be imported"),
-        ("math:pi>=1", "'math:pi', which is no function"),
+        ("math:pi>=1", "'math:pi', which is not a function"),
     ],
 )
 def test_wrong_targets(target, message):

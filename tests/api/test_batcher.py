@@ -367,7 +367,7 @@ def test_state_on_the_device_is_refused():
         ({"x": rows(0, 0)}, r"x \[0, 16\]"),
         ({"x": np.float32(1)[None].reshape(())}, r"x \[\]"),
         ({"x": rows(1, 0, 3)}, r"x \[1, 3\]"),
-        ({"x": np.full((1, WIDTH), 1e300)}, "holds 1e\\+300"),
+        ({"x": np.full((1, WIDTH), 1e300)}, "contains 1e\\+300"),
         ({"x": np.zeros((1, WIDTH), complex)}, "does not convert"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_model_that_is_cut_off_is_called_so(path, tmp_path, size):
     cut.write_bytes(content[:size])
     with pytest.raises(CompileError, match=r"a whole ONNX model") as caught:
         qaic.Session(cut)
-    assert "the file is cut off; copy or download it again" in caught.value.hints[0]
+    assert "the file is truncated; copy or download it again" in caught.value.hints[0]
 
 
 @pytest.mark.parametrize("name", ["modle.onnx", "model.onx", "Model.onnx"])
@@ -133,6 +133,6 @@ def test_no_card_is_called_so(path, monkeypatch, capsys):
     monkeypatch.delenv("QAIC_KMD_EMULATE", raising=False)
     assert runner_tool(["-t", str(program)]) == 3
     errors = capsys.readouterr().err
-    assert "error: no card answers" in errors
+    assert "error: no card responds" in errors
     assert "QS_NODEV" not in errors
     assert "hint: without QAIC_DEVICE, or with QAIC_DEVICE=cpu, the program runs on the host" in errors

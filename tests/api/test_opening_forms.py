@@ -357,5 +357,5 @@ def test_a_copy_is_a_session_of_its_own(path):
 def test_options_of_running_are_told_from_options_of_compiling(path):
     options = qaic.CompileOptions(aic_num_cores=2)
     assert qaic.Session(path, **options).qpc.program_info.num_cores == 2
-    with pytest.raises(OptionError, match="options of running"):
+    with pytest.raises(OptionError, match="run options"):
         qaic.CompileOptions(set_size=2)

@@ -94,14 +94,14 @@ def test_repeated_flags_and_switches_that_are_off(model, out, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "no model; -m=MODEL.onnx is expected"),
+        ([], "no model; qaic-compile expects -m=MODEL.onnx"),
         (["-aic-num-cores=2"], "no model"),
         (["model.onnx"], "unexpected argument model.onnx"),
         (["-m"], "-m needs a value"),
         (["-m=a.onnx", "-m=b.onnx"], "give it once"),
         (["-m=a.onnx"], "the folder for the container is missing; -aic-binary-dir=DIR is expected"),
-        (["-m=a.onnx", "-aic-binary-dir=d", "-io-encrypt=x"], "not available without the SDK"),
-        (["-operators-supported=caffe"], "-operators-supported=onnx is expected"),
+        (["-m=a.onnx", "-aic-binary-dir=d", "-io-encrypt=x"], "needs the SDK"),
+        (["-operators-supported=caffe"], "expected -operators-supported=onnx"),
     ],
 )
 def test_wrong_usage_is_said_before_anything_is_done(argv, message, capsys, tmp_path, monkeypatch):
@@ -154,7 +154,7 @@ def test_a_model_in_text_form(tmp_path, out, capsys):
     for content in (b"graph {", b"\xff", b"{" * 100_000):
         path.write_bytes(content)
         assert compile_tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 2
-        assert "is no model in the text form" in capsys.readouterr().err
+        assert "is not a model in the text form" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["-h", "-help", "--help", "--usage", "-u"])
@@ -369,7 +369,7 @@ def test_warnings_come_each_time(tmp_path, out, capsys):
     for _ in range(2):
         assert compile_tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 0
         assert capsys.readouterr().err == (
-            "warning: a compiler for the card is unlikely to take this model: "
+            "warning: a compiler for the card is unlikely to accept this model: "
             "NonZero (not on the list of operators) at 'select'\n"
         )
     assert compile_tool.main([f"-m={path}", f"-aic-binary-dir={out}2", "-strict-aic"]) == 1
@@ -478,7 +478,7 @@ def test_exec_with_compile_only_does_not_run(model, out, capsys):
     assert compile_and_run.main([*argv, "-num-iter=3"]) == 0
     printed = capsys.readouterr()
     assert "InferenceCnt" not in printed.out
-    assert printed.err == "warning: -num-iter without effect: with -compile-only nothing is run\n"
+    assert printed.err == "warning: -num-iter: no effect, because -compile-only only compiles\n"
 
 
 def test_exec_refuses_before_it_compiles(model, out, capsys):

@@ -321,8 +321,8 @@ def test_version(run):
         (["-t", "0"], "'0' is not a number of seconds of at least 0.1"),
         (["-t", "nan"], "'nan' is not a number of seconds"),
         (["-t", "1", "-q"], "not allowed with"),
-        (["-t", "1", "-j", "x"], "-j goes with a query"),
-        (["-p", "0000:00:00.0"], "it goes with -s"),
+        (["-t", "1", "-j", "x"], "-j needs a query"),
+        (["-p", "0000:00:00.0"], "it needs -s"),
         (["extra"], "unexpected argument extra"),
     ],
 )
@@ -587,7 +587,7 @@ class TestCards:
         code, out, err = run("-s")
         assert (code, err) == (0, "")
         assert [line.split(":")[0] for line in out.splitlines()] == ["QID 0", "QID 1"]
-        assert "what was on it is lost" in out.splitlines()[0]
+        assert "its programs are lost" in out.splitlines()[0]
         assert "nothing to reset" in out.splitlines()[1]
         control.hurry()
         assert "\tStatus:Ready" in run("-q", "-d", "0")[1]
@@ -610,7 +610,7 @@ def test_no_device_at_all_is_a_device_failure(run, monkeypatch):
         pytest.skip("this machine has cards")
     code, _, err = run("-q")
     assert code == 3
-    assert "there is no device" in err
+    assert "no device was found" in err
     assert "hint: " in err
     with pytest.raises(Exception, match="device"):
         qaicrt.Context()

@@ -357,13 +357,13 @@ def test_outputs_are_compared_within_a_tolerance(tool, pair, tmp_path, error, fl
     found, _, err = tool("-t", pair, *files, "-o", raw(tmp_path, "d", difference), "-n", "3", *flags)
     assert found == code, err
     if code and flags:
-        assert "1 of 6 elements beyond the tolerance, the most at 3: 2.0, " in err
+        assert "1 of 6 elements exceed the tolerance, most at 3: 2.0, " in err
 
 
 def test_a_tolerance_without_something_to_compare_is_refused(tool, program):
     code, _, err = tool("-t", program, "--rtol", "0.1")
     assert code == 2
-    assert "--rtol and --atol are about -o or -c" in err
+    assert "--rtol and --atol need -o or -c" in err
 
 
 def test_several_devices(tool, program, monkeypatch):
@@ -462,7 +462,7 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["--num-iterations", "5"], 2, "did you mean --num-iter?"),
         (["stray"], 2, "unexpected argument stray"),
         (["-n", "4", "--time", "1"], 2, "-n and --time both set the length of the run"),
-        (["-d", "0", "-D", "0"], 2, "-d and -D both choose devices"),
+        (["-d", "0", "-D", "0"], 2, "-d and -D both select devices"),
         (["-D", "0:0"], 2, "-D '0:0' names a device twice"),
         (["-D", "0:1,2"], 2, "-D '0:1,2' is neither"),
         (["-D", ""], 2, "expected text, found ''"),
@@ -470,15 +470,15 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["-D", "0:9"], 3, "Device 9 invalid"),
         (["-p", "maybe"], 2, "expected one of on, off, found 'maybe'"),
         (["-i", "x", "--aic-batch-json-input", "y"], 2, "are different sources of inputs"),
-        (["-i", "x", "--unbound-random"], 2, "--unbound-random is about random inputs"),
-        (["-i", "x", "--auto-batch-input"], 2, "--auto-batch-input combines files"),
-        (["--aic-batch-json-input", "y", "-o", "z"], 2, "-o expects the same outputs"),
+        (["-i", "x", "--unbound-random"], 2, "--unbound-random selects random inputs"),
+        (["-i", "x", "--auto-batch-input"], 2, "--auto-batch-input needs"),
+        (["--aic-batch-json-input", "y", "-o", "z"], 2, "-o compares all inferences"),
         (["-i", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (["-i", "."], 1, "error: .: Is a directory"),
         (["-o", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (["-i", "a", "-i", "b"], 1, "-i: 2 files for 1 inputs: 'x'"),
         (["-o", "a", "-o", "b"], 1, "-o: 2 files for 1 outputs: 'y'"),
-        (["--write-output-start-iter", "3", "-n", "3"], 2, "end at inference 4, and 3 are run"),
+        (["--write-output-start-iter", "3", "-n", "3"], 2, "end at inference 4, but only 3 are run"),
         (["--write-output-dir", "no/where"], 1, "error: no/where: No such file or directory"),
         (["--aic-batch-input-directory", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (["--aic-batch-input-file-list", "nowhere"], 1, "error: nowhere: No such file or directory"),

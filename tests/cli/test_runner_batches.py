@@ -79,11 +79,11 @@ def test_a_folder_is_for_one_input(tool, pair, tmp_path):
 def test_an_empty_folder_and_an_empty_list(tool, program, tmp_path):
     code, _, err = tool("-t", program, "--aic-batch-input-directory", tmp_path)
     assert code == 1
-    assert "there is no input file" in err
+    assert "found no input file" in err
     (tmp_path / "list").write_text("\n\n")
     code, _, err = tool("-t", program, "--aic-batch-input-file-list", "list")
     assert code == 1
-    assert "there is no input file" in err
+    assert "found no input file" in err
 
 
 def test_each_line_of_a_list_is_an_inference(tool, pair, tmp_path):
@@ -133,7 +133,7 @@ def test_files_of_batch_1_are_combined_on_request(tool, batch_of_four, tmp_path)
     options = ["-t", batch_of_four, "--aic-batch-input-directory", folder]
     code, _, err = tool(*options)
     assert code == 1
-    assert "these are inputs of batch 1, and the program has batch 4" in err
+    assert "the files have batch size 1, but the program has batch size 4" in err
     assert "hint: --auto-batch-input combines them" in err
     code, lines, err = tool(*options, "--auto-batch-input", "--write-output-num-samples", "2")
     assert code == 0
@@ -150,7 +150,7 @@ def test_files_to_combine_have_the_size_of_one(tool, batch_of_four, tmp_path):
     raw(folder, "0.raw", numbers(0, 12))
     code, _, err = tool("-t", batch_of_four, "--aic-batch-input-directory", folder, "--auto-batch-input")
     assert code == 1
-    assert "has 48 bytes; 'x' takes 12 for one of a batch of 4" in err
+    assert "has 48 bytes; 'x' needs 12 for one sample of a batch of 4" in err
 
 
 def test_json_files_and_their_folder(tool, pair, tmp_path):
@@ -217,7 +217,7 @@ def test_outputs_of_a_batch_are_compared_on_request(tool, program, tmp_path):
     assert "nowhere: No such file or directory" in err
     path = batch_json(tmp_path, [good[:1]])
     code, _, err = tool("-t", program, "--aic-batch-json-input", path, "-c")
-    assert (code, err) == (0, "note: -c: there is no output file to compare with\n")
+    assert (code, err) == (0, "note: -c: the batch file lists no output file to compare with\n")
 
 
 X = entry("x", "in", "x", 4)
@@ -226,22 +226,22 @@ X = entry("x", "in", "x", 4)
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("{", "not JSON"),
-        (b"\xff", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        ("{", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
         ("[]", 'an object with a list "IO-files" is expected'),
         ({"IO-files": {}}, 'an object with a list "IO-files" is expected'),
-        ({"IO-files": []}, "there is no inference in it"),
+        ({"IO-files": []}, "the list is empty; at least one inference is expected"),
         ({"IO-files": [{}]}, "IO-files[0]: a list of files is expected"),
         ({"IO-files": [[7]]}, "IO-files[0][0]: an object is expected"),
-        ({"IO-files": [[X], []]}, "IO-files[1]: there is no data for input 'x', and the device keeps none"),
+        ({"IO-files": [[X], []]}, "IO-files[1]: input 'x' has no data, and the device keeps no state for it"),
         ({"IO-files": [[X, X]]}, "IO-files[0][1]: 'x' is listed a second time"),
         ({"IO-files": [[{**X, "io-direction": "inout"}]]}, "\"io-direction\" is 'inout'"),
         ({"IO-files": [[{**X, "map-to": "xx"}]]}, "the program has no input 'xx'; did you mean 'x'?"),
         ({"IO-files": [[{**X, "io-direction": "out"}]]}, "the program has no output 'x'; there are 'y'"),
-        ({"IO-files": [[{**X, "path": ""}]]}, "\"path\" is ''; a text is expected"),
-        ({"IO-files": [[{**X, "path": 3}]]}, '"path" is 3; a text is expected'),
-        ({"IO-files": [[{**X, "path": "a\0b"}]]}, "a text is expected"),
+        ({"IO-files": [[{**X, "path": ""}]]}, "\"path\" is ''; a string is expected"),
+        ({"IO-files": [[{**X, "path": 3}]]}, '"path" is 3; a string is expected'),
+        ({"IO-files": [[{**X, "path": "a\0b"}]]}, "a string is expected"),
         ({"IO-files": [[{**X, "path": "nowhere"}]]}, "nowhere: No such file or directory"),
         ({"IO-files": [[{**X, "path": "."}]]}, "Is a directory"),
         ({"IO-files": [[{**X, "path": "short"}]]}, "short has 12 bytes; 'x' takes 32"),
@@ -252,7 +252,7 @@ X = entry("x", "in", "x", 4)
         ({"IO-files": [[{**X, "dims": [1] * 9}]]}, "a list of up to 8 sizes is expected"),
         ({"IO-files": [[{**X, "dims": [10**30]}]]}, "a list of up to 8 sizes is expected"),
         ({"IO-files": [[{**X, "dims": 8}]]}, '"dims" is 8'),
-        ({"IO-files": [[{**X, "dims": [0]}]]}, "there is no data for input 'x'"),
+        ({"IO-files": [[{**X, "dims": [0]}]]}, "input 'x' has no data"),
         (
             {"IO-files": [[{**X, "elem-size": 2, "dims": [1, 8]}]]},
             "elements have 2 bytes; those of 'x'",
@@ -285,7 +285,7 @@ def test_a_file_that_shrinks_while_it_runs(tool, program, tmp_path, monkeypatch)
     monkeypatch.setattr(Part, "read", shrinking)
     code, _, err = tool("-t", program, "-i", path)
     assert code == 1
-    assert "0 bytes were read, and there were 32 at the start" in err
+    assert "read 0 bytes, expected 32 as at the start" in err
 
 
 def request_of(size, number):
@@ -377,7 +377,7 @@ def test_a_shape_the_program_does_not_have(tool, stateful, tmp_path):
     item = entry(raw(tmp_path, "ids", np.zeros((1, 3), np.int64)), "in", "input_ids", 8, [1, 3])
     code, _, err = tool("-t", stateful, "--aic-batch-json-input", batch_json(tmp_path, [[item]]))
     assert code == 1
-    assert "'input_ids' has no shape 1x3; it may have 1x8, 1x1" in err
+    assert "'input_ids' has no shape 1x3; expected one of 1x8, 1x1" in err
 
 
 def test_shapes_that_do_not_go_together(tool, stateful, tmp_path):
@@ -443,7 +443,7 @@ def test_relative_paths_stay_in_the_folder_of_the_file(tool, program, tmp_path, 
     file = batch_json(folder, [entries])
     code, _, err = tool("-t", program, "--aic-batch-json-input", file, "--write-output-dir", "out")
     assert code == 1
-    assert f'"path" is {path!r}, which leads out of' in err
+    assert f'"path" is {path!r}, which is outside' in err
     assert not (tmp_path / "out").exists()
 
 

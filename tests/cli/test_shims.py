@@ -170,5 +170,5 @@ def test_a_record_cannot_name_other_folders(prefix, tmp_path):
 
 def test_nothing_to_remove_is_said(prefix, capsys):
     assert run("remove", "--prefix", str(prefix)) == 0
-    assert capsys.readouterr().out == f"there is no shim under {prefix}\n"
+    assert capsys.readouterr().out == f"found no shim under {prefix}\n"
     assert not prefix.exists()

@@ -233,7 +233,7 @@ def test_config_with_fields_without_effect_on_aic_warns(path, caplog):
         module_format="bin",
     )
     qaic.compile(path, config)
-    assert "without an effect on AIC: graph_custom_configs, io_tensor_mem_type" in caplog.text
+    assert "that have no effect for AIC: graph_custom_configs, io_tensor_mem_type" in caplog.text
 
 
 def test_a_float_model_without_a_word_about_fp16_gives_one_hint(path, caplog):

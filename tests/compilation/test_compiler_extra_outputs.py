@@ -80,7 +80,7 @@ def test_outputs_of_the_model_may_be_named():
     ("text", "reason"),
     [
         ("nn", "no result of a node"),
-        ("x", "that is an input of the model"),
+        ("x", "the name is an input of the model"),
         ("w", "no result of a node"),
         ("graph0:m", "no graph 'graph0'"),
         ("net:nn", "no result of a node"),
@@ -94,7 +94,7 @@ def test_unknown_tensors_are_refused(text, reason):
 
 def test_a_tensor_that_was_cut_away_is_refused_with_the_way_out():
     model = session_models.affine()
-    with pytest.raises(CompileError, match="name this one there"):
+    with pytest.raises(CompileError, match="list it there"):
         qaic.compile(model, output_node_names="m", extra_output_tensors="a")
     assert names(qaic.compile(model, output_node_names="m,a")) == ["m", "a"]
 

@@ -140,9 +140,9 @@ def test_an_operator_without_any_implementation_is_refused(tmp_path):
         ("- {name: A, implementations: [{backend: interpreter}]}\n", "no impl"),
         ("- {name: A, implementations: []}\n- {name: A, implementations: []}\n", "described twice"),
         ("a: &a [*a]\n", "nested too deeply"),
-        ("- {name: A, name: B, implementations: []}\n", "'name' stands already on line 1"),
-        ("{", "no YAML"),
-        ("[" * 5000, "no YAML"),
+        ("- {name: A, name: B, implementations: []}\n", "'name' is already on line 1"),
+        ("{", "not a YAML"),
+        ("[" * 5000, "not a YAML"),
     ],
 )
 def test_wrong_descriptions_are_refused_by_name(tmp_path, text, said):

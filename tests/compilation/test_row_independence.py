@@ -123,7 +123,7 @@ DEPENDENT = {
     "everything": (chain(node("ReduceSum", "x", "s"), node("Add", "x s")), "works across the batch"),
     "other numbers for each row": (
         chain(node("Add", "x b"), constants={"b": RAMP}),
-        "a constant with other numbers",
+        "has a constant that differs between rows",
     ),
     "softmax of columns": (chain(node("Softmax", "x", axis=0)), "Softmax 'y' works across"),
     "sums of rows before": (chain(node("CumSum", "x a"), constants={"a": np.array(0)}), "CumSum"),
@@ -159,7 +159,7 @@ DEPENDENT = {
     ),
     "range of the batch": (
         chain(node("DynamicQuantizeLinear", "x", "q s z"), node("DequantizeLinear", "q s z")),
-        "quantizes all rows by the range of all",
+        "quantizes each row with the range of all rows",
     ),
     "parameters for each row": (
         chain(
@@ -167,7 +167,7 @@ DEPENDENT = {
             node("DequantizeLinear", "q s z", axis=0),
             constants={"s": np.linspace(0.1, 1, BATCH, dtype=FLOATS), "z": np.zeros(BATCH, np.int8)},
         ),
-        "other parameters for each row",
+        "has parameters that differ between rows",
     ),
     "batch statistics": (
         chain(
@@ -176,7 +176,7 @@ DEPENDENT = {
             ),
             constants={"w": ONES[0], "b": ONES[0]},
         ),
-        "results that are not of one sample",
+        "has results that depend on several samples",
     ),
     "a state for each row": (
         chain(
@@ -185,7 +185,7 @@ DEPENDENT = {
             node("Reshape", "l s"),
             constants=LSTM_WEIGHTS | {"s": whole(BATCH, WIDTH), "h": RAMP[None]},
         ),
-        "a constant with other numbers",
+        "has a constant that differs between rows",
     ),
     "rows as time": (
         chain(
@@ -250,8 +250,8 @@ def test_the_size_of_one_of_several_batches_is_no_constant():
         node("Cast", "s", "c", to=1),
         node("Div", "x c"),
     )
-    assert "computes with the size of the batch" in found(divided, (1, 4))
-    assert "computes with the size of the batch" in found(divided, (2, 4))
+    assert "computes with the batch size" in found(divided, (1, 4))
+    assert "computes with the batch size" in found(divided, (2, 4))
     repeated = batches(
         node("Shape", "x", "s", end=1),
         node("ReduceSum", "x a", "r"),
@@ -260,7 +260,7 @@ def test_the_size_of_one_of_several_batches_is_no_constant():
         node("ReduceSum", "e a", "u"),
         node("Add", "x u"),
     )
-    assert "the size of the batch decides about more" in found(repeated, (1, 4))
+    assert "the batch size changes more" in found(repeated, (1, 4))
     assert not found(batches(node("Shape", "x", "s"), node("Reshape", "x s")), (1, 4))
 
 

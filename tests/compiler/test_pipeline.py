@@ -70,7 +70,7 @@ def test_model_with_a_producer_for_every_use_is_valid(nodes):
     ("nodes", "outputs", "fault"),
     [
         ([relu("a", "y"), relu("x", "a")], ("y",), "'a' is read by Relu '' and has no producer before it"),
-        ([relu("x", "y"), relu("x", "y")], ("y",), "'y' is made twice"),
+        ([relu("x", "y"), relu("x", "y")], ("y",), "'y' is computed twice"),
         ([relu("x", "y")], ("z",), "output 'z' has no producer"),
         ([relu("x", "y", "other")], ("y",), "no operator set of domain 'other'"),
         ([nested("gone")], ("y",), "'gone' is read by Relu"),
@@ -85,7 +85,7 @@ def test_model_that_is_none_is_refused_with_the_pass_and_the_fault(nodes, output
 def test_weight_that_is_in_the_graph_too_is_refused():
     model = model_of([relu("x", "y")], weights=["w"])
     model.weights["w"] = None
-    with pytest.raises(InvalidModelError, match="weight 'w' is in the graph too"):
+    with pytest.raises(InvalidModelError, match="weight 'w' is also in the graph"):
         verify(model, "a pass")
 
 

@@ -91,7 +91,7 @@ def test_the_real_package_is_never_replaced(tmp_path, monkeypatch, is_imported):
     monkeypatch.syspath_prepend(tmp_path)
     if is_imported:
         importlib.import_module("qairt")
-    with pytest.raises(StateError, match="can be imported") as caught:
+    with pytest.raises(StateError, match="is installed") as caught:
         compat.install_qairt()
     assert caught.value.code == "compat.qairt_present"
     assert str(package) in str(caught.value)

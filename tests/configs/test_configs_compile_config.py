@@ -276,7 +276,7 @@ def test_a_file_passed_through_is_not_read(tmp_path, caplog):
     [
         ("[]", "found a JSON list, expected an object"),
         ("{", "not valid JSON"),
-        ('{"compiler_stat_level": 1, "compiler_stat_level": 2}', "stands twice"),
+        ('{"compiler_stat_level": 1, "compiler_stat_level": 2}', "occurs twice"),
         ('{"compiler_num_of_cores": "many"}', "compiler_num_of_cores"),
         ('{"backend_extensions": {}}', "config_file_path"),
         ("\udcff", "not valid JSON"),

@@ -80,7 +80,7 @@ def test_file_that_an_argument_overrides_is_not_read(tmp_path):
     [
         ("{", r"JSON in the file .*specializations\.json.*a mistake"),
         ("\xff", "JSON in the file"),
-        ('{"specializations": [], "specializations": []}', "'specializations' stands twice"),
+        ('{"specializations": [], "specializations": []}', "'specializations' occurs twice"),
         ([1], "an object with sizes of symbols as specialization 0.*found 1"),
         ({"specialization": []}, "the key 'specializations'.*found the keys 'specialization'"),
         ({"specializations": {"a": 1}}, "expected a list of specializations"),

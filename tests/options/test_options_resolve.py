@@ -343,7 +343,7 @@ def test_metrics_and_profiling_exclude_each_other(options_file):
     metrics = f"enable-metrics ({path}, line 1)"
     assert str(caught.value) == (
         f"{metrics} and enable_profiling exclude each other: "
-        f"profiling records the metrics too, so drop {metrics}"
+        f"profiling also records the metrics, so omit {metrics}"
     )
     assert caught.value.code == "option.metrics_and_profiling"
     assert caught.value.context["options"] == ["enable_metrics", "enable_profiling"]
@@ -353,7 +353,7 @@ def test_metrics_and_profiling_exclude_each_other(options_file):
 def test_all_broken_rules_are_in_one_error():
     with pytest.raises(OptionConflictError) as caught:
         resolved({"enable_metrics": 1, "enable_profiling": 1, "compile": False})
-    assert str(caught.value).startswith("2 rules between options are broken:\n  enable_metrics and")
+    assert str(caught.value).startswith("2 rules between options are violated:\n  enable_metrics and")
     assert caught.value.code == "option.conflict"
     assert caught.value.context["rules"] == ["metrics_and_profiling", "container_needed"]
 
@@ -482,7 +482,7 @@ def test_a_file_counts_by_its_content(tmp_path):
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
     with pytest.raises(OptionError, match=r"load_profile: expected a readable profile, .*No such file"):
         resolved({"load_profile": tmp_path / "missing"})
-    with pytest.raises(OptionError, match="which is no regular file"):
+    with pytest.raises(OptionError, match="which is not a regular file"):
         resolved({"load_profile": tmp_path})
 
 

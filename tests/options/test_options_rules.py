@@ -236,11 +236,11 @@ def test_all_broken_rules_are_in_one_error_before_any_warning(caplog):
     with pytest.raises(OptionConflictError) as caught:
         resolve(given, options_path=None, model_is_container=False)
     assert str(caught.value).splitlines() == [
-        "2 rules between options are broken:",
+        "2 rules between options are violated:",
         "  enable_metrics and enable_profiling exclude each other: "
-        "profiling records the metrics too, so drop enable_metrics",
+        "profiling also records the metrics, so omit enable_metrics",
         "  sub-functions and always-expand-onnx-functions exclude each other: "
-        "the one is the opposite of the other",
+        "each is the opposite of the other",
     ]
     assert caught.value.code == "option.conflict"
     assert caplog.records == []

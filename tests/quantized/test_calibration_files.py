@@ -116,7 +116,7 @@ def test_a_profile_of_another_model_is_refused(tmp_path, caplog):
     assert "allow_profile_mismatch" in caught.value.hints[0]
     found = lowered(other, load_profile=path, allow_profile_mismatch=True).profile
     assert found.tensors == lowered(built, load_profile=path).profile.tensors
-    assert "is of another graph" in caplog.text
+    assert "belongs to another graph" in caplog.text
 
 
 def test_a_profile_of_another_compiler_is_matched_by_names(tmp_path, caplog):
@@ -246,7 +246,7 @@ def test_the_older_generation_fixes_parameters(tmp_path, caplog):
             "Histogram: found one value",
         ),
         (HEAD + "- NodeOutputName: a\n  Min: 1\n  Max: 2\n  Histogram: [ 1, b ]\n", 8, "in Histogram"),
-        (HEAD + "- NodeOutputName: a\n  Min: 1\n  Max: 2\n  Histogram: [ 1, -1 ]\n", 8, "no count"),
+        (HEAD + "- NodeOutputName: a\n  Min: 1\n  Max: 2\n  Histogram: [ 1, -1 ]\n", 8, "invalid count"),
         (HEAD + "- NodeOutputName: a\n  Kind: 1\n", 9, "Kind: found an unknown key"),
         (HEAD + "- NodeOutputName: a\n  Scale: 1\n  Offset: 300\n", 8, "offset 300"),
         (HEAD + "- NodeOutputName: a\n  Scale: -1\n  Offset: 3\n", 8, "Scale -1"),
@@ -288,7 +288,7 @@ def test_a_profile_that_changes_while_compiling_is_refused(tmp_path):
     path = dumped(tmp_path, convolutional(), calibration_data=samples_of(convolutional(), 1))
     resolved = resolve({"load_profile": path}, options_path=None, model_is_container=False)
     path.write_text("---\n")
-    with pytest.raises(OptionError, match="another content"):
+    with pytest.raises(OptionError, match="has changed since the options"):
         driver.compile_model(convolutional().SerializeToString(), resolved.compile, resolved.set_compile)
 
 
@@ -390,7 +390,7 @@ def test_a_profile_is_an_external_file_too(tmp_path):
         ({"x": [encoding(0.5, -100, scale=-0.5)]}, "tensor 'x'"),
         ({"x": [encoding(0.5, -100, offset=0.5)]}, "offset 0.5"),
         ({"x": [encoding(0.5, -300)]}, "offset"),
-        ({"x": [encoding(0.5, -100, min=-49.0)]}, "min -49.0 and max 77.5 beside scale 0.5 and offset -100"),
+        ({"x": [encoding(0.5, -100, min=-49.0)]}, "min -49.0 and max 77.5 with scale 0.5 and offset -100"),
         ({"x": [encoding(0.5, -100, min=9.0, max=1.0)]}, "min 9.0 above max 1.0"),
         ({"x": [{"bitwidth": 8}]}, "the keys bitwidth"),
         ({"x": [encoding(0.5, -100), encoding(0.5, -100)]}, "2 encodings"),
@@ -406,7 +406,7 @@ def test_wrong_encodings_are_refused(tmp_path, activations, message):
 
 def test_one_tensor_with_two_encodings_is_refused(tmp_path):
     text = '{"activation_encodings": {"x": [], "x": []}}'
-    with pytest.raises(OptionError, match="the key 'x' stands twice"):
+    with pytest.raises(OptionError, match="the key 'x' occurs twice"):
         encodings(tmp_path, text=text)
 
 

@@ -288,5 +288,5 @@ def test_a_product_that_reads_unlike_values_is_named(caplog):
     nodes = [*PARTS, *JOINED["Where"], node("Conv", ["c", "k"], ["y"])]
     with caplog.at_level(logging.WARNING, "qaic"):
         compiled(nodes, {"size": 1e4, "choice": CHOICE, "k": np.ones((2, 4, 1, 1))})
-    assert "Where 'c' joins values whose ranges are too different" in caplog.text
+    assert "Where 'c' combines values with ranges too different" in caplog.text
     assert "'y' reads them" in caplog.text

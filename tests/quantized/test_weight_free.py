@@ -216,7 +216,7 @@ GOOD = {"name": "model.norm.weight", "location": {"file": 0, "key": "model.norm.
         ("", "no JSON"),
         ("{", "no JSON"),
         ("[" * 100_000, "values are nested too deeply"),
-        ('{"version": 5, "version": 4}', "the key 'version' stands twice"),
+        ('{"version": 5, "version": 4}', "the key 'version' occurs twice"),
         ("[]", r"found \[\], expected a JSON object"),
         ({"version": 6}, "'version' of .*: found 6, expected at most 5"),
         ({"version": 0}, "found 0"),
@@ -358,7 +358,7 @@ def test_checkpoint_named_by_a_relative_path_is_found_from_there(tmp_path, weigh
     refused(path, "no file 'tiny-qeff-prepared-float32/model_0000.safetensors' in .*export'")
     link.unlink()
     link.symlink_to(tmp_path / "checkpoints" / link.name)
-    refused(path, "which leads to")
+    refused(path, "a link to")
     monkeypatch.chdir(tmp_path)
     assert opened(path).keys() >= {"lm_head.weight"}
 
@@ -380,7 +380,7 @@ def test_cache_of_a_model_hub_is_followed(tmp_path, weights):
     (snapshot / "model.safetensors").unlink()
     shutil.move(hub / "blobs" / "9f8e", tmp_path / "elsewhere")
     (snapshot / "model.safetensors").symlink_to(tmp_path / "elsewhere")
-    refused(path, "which leads to .*elsewhere'")
+    refused(path, "a link to .*elsewhere'")
 
 
 def with_file(tmp_path, file, model_id=""):
@@ -400,14 +400,14 @@ def test_paths_that_climb_are_refused(tmp_path, file):
 def test_absolute_path_is_for_a_folder_that_is_named(tmp_path, monkeypatch):
     file = tmp_path / "checkpoints" / "tiny-qeff-prepared-float32" / "model_0000.safetensors"
     path = with_file(tmp_path, str(file))
-    refused(path, f"which leads to '{file}', expected a file in '{tmp_path}/export'")
+    refused(path, f"a link to '{file}', expected a file in '{tmp_path}/export'")
     monkeypatch.setenv("AIC_EXTERNAL_DATA_ROOT", str(tmp_path / "checkpoints"))
     assert opened(path).keys() >= {"lm_head.weight"}
 
 
 def test_link_that_leads_out_of_all_folders_is_refused(tmp_path):
     path = with_file(tmp_path, "tiny-qeff-prepared-float32/model_0000.safetensors")
-    refused(path, "which leads to .*checkpoints/tiny-qeff-prepared-float32/model_0000.safetensors'")
+    refused(path, "a link to .*checkpoints/tiny-qeff-prepared-float32/model_0000.safetensors'")
 
 
 @pytest.mark.parametrize("file", ["missing.safetensors", "x" * 5000, "LlamaForCausalLM.onnx/x", "\ud800"])
@@ -526,7 +526,7 @@ def test_small_weight_may_be_a_shape(tmp_path):
         (np.zeros(models.HIDDEN, np.bool_), "found type BOOL"),
         (np.zeros(models.HIDDEN + 1, np.float32), r"found shape \[25\] of tensor .*, expected \[24\]"),
         (np.zeros((1, models.HIDDEN), np.float32), r"found shape \[1, 24\]"),
-        (None, "found no tensor 'model.norm.weight' in .*, expected it among its 3 tensors"),
+        (None, "found no tensor 'model.norm.weight' in .*, expected one of its 3 tensors"),
     ],
 )
 def test_tensor_that_does_not_fit_its_input_is_refused(tmp_path, weights, array, text):
@@ -556,7 +556,7 @@ def test_input_that_is_no_tensor_is_refused(tmp_path):
     (entry,) = (entry for entry in model.graph.input if entry.name == "lm_head.weight")
     entry.CopyFrom(onnx.helper.make_tensor_sequence_value_info("lm_head.weight", 1, None))
     path.write_bytes(model.SerializeToString())
-    refused(path, "'lm_head.weight' .*: found no tensor type", "weight_spec")
+    refused(path, "'lm_head.weight' .*: found a type other than a tensor", "weight_spec")
 
 
 # --- the cache, and files that change ------------------------------------------------------------------
@@ -677,5 +677,5 @@ def test_the_tool_says_what_is_missing(tmp_path, capsys):
     assert main([f"-m={path}", f"-aic-binary-dir={tmp_path / 'qpc'}"]) == 1
     err = capsys.readouterr().err
     assert "error: weights of input 'model.embed_tokens.weight': found no file 'missing.safetensors'" in err
-    assert "hint: name the folder" in err
+    assert "hint: set AIC_EXTERNAL_DATA_ROOT to the folder" in err
     assert not (tmp_path / "qpc").exists()

@@ -87,7 +87,7 @@ def test_wrong_options_are_refused_at_once():
         qaic.CompileOptions(aic_num_cores=0)
     with pytest.raises(OptionConflictError):
         qaic.CompileOptions({"aic_num_cores": 2, "aic-num-cores": 3})
-    with pytest.raises(OptionError, match=r"set_size.*options of running") as caught:
+    with pytest.raises(OptionError, match=r"set_size.*run options") as caught:
         qaic.CompileOptions(set_size=2, num_activations=1)
     assert caught.value.code == "option.of_running"
 

@@ -17,13 +17,14 @@ _INTRODUCTION = """\
 
 <!-- Written by `make docs`. Edit the sources, not this page. -->
 
-`qaic` raises exceptions of one tree. Each has a stable `code`, a `context` with the values, and `hints`.
-`OSError` and `KeyboardInterrupt` of Python are not converted. `openqaic explain CODE` describes a code.
+The exceptions of `qaic` form one class tree. Each has a stable `code`, a `context` with the values, and
+`hints`. `qaic` does not convert Python's `OSError` and `KeyboardInterrupt`. `openqaic explain CODE` describes
+a code.
 
 Most calls of `qaicrt` return a `QStatus` and write the message to the log of the context. Constructors
 raise `ExceptionInit`, or `ExceptionNullPtr` if memory or a required object is missing. The few other calls
-without a status raise `ExceptionRuntime`. All three are a `RuntimeError` and a `QaicError` with the codes
-below. If an exception of the table caused one, it is the `__cause__`.
+without a status raise `ExceptionRuntime`. All three are subclasses of `RuntimeError` and
+`QaicError`, and have the codes below. If an exception of the table caused the error, it is the `__cause__`.
 
 ## Exceptions
 
@@ -32,7 +33,7 @@ below. If an exception of the table caused one, it is the `__cause__`.
 """
 
 _RUNTIME = """
-## While running
+## Runtime
 
 The messages are examples.
 
@@ -46,17 +47,17 @@ Statuses that depend on the call:
 * `inference.in_flight` is `QS_BUSY` from `Queue.enqueue` and from calls that would change the buffers of a
   running inference, and `QS_INVAL` from `InferenceSet.submit`.
 * `program.live_exec_objs` is `QS_ERROR` from `Program.unload`.
-* A buffer from a descriptor is `QS_UNSUPPORTED` on virtual cards, and so is a buffer whose type differs
-  from the type of its memory.
+* A buffer from a descriptor, and a buffer whose type differs from the type of its memory, are
+  `QS_UNSUPPORTED` on virtual cards.
 
-The error handler of the context also receives failures of the device. Errors of the caller (`QS_INVAL`,
-`QS_BUSY`, `QS_UNSUPPORTED`) are only in the log.
+The error handler of the context also receives failures of the device. Only the log contains errors
+of the caller (`QS_INVAL`, `QS_BUSY`, `QS_UNSUPPORTED`).
 """
 
 _CONTAINERS = """
 ## Containers
 
-Defects of a program container. `qaicrt.Qpc` raises `ExceptionInit` for all of them.
+These errors report defects of a program container. `qaicrt.Qpc` raises `ExceptionInit` for all of them.
 
 | code | exception | message |
 |---|---|---|
@@ -65,7 +66,7 @@ Defects of a program container. `qaicrt.Qpc` raises `ExceptionInit` for all of t
 _STATISTICS = """
 ## Statistics
 
-Defects of a stats buffer, or of the description of its operations.
+These errors report defects of a stats buffer, or of the description of its operations.
 
 | code | exception | message |
 |---|---|---|
@@ -74,8 +75,8 @@ Defects of a stats buffer, or of the description of its operations.
 _OTHERS = """
 ## Arguments, options, compiler and tools
 
-Only `qaic` and its tools raise these errors. The message names the argument, the found and the expected
-value.
+Only `qaic` and its tools raise these errors. The message contains the argument, the found
+value and the expected value.
 
 | exception | codes |
 |---|---|

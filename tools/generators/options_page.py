@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _STAGES = {
     Stage.SESSION: "Model, other options, and backend.",
-    Stage.COMPILE: "Used when the model is an ONNX file. A container ignores them, with one warning.",
+    Stage.COMPILE: "These options apply to ONNX models. A container ignores them, with one warning.",
     Stage.RUNTIME: (
-        "Never stored in the container. Those that *can change* after construction are the keys of\n"
-        "`Session.backend_options()` and `Session.update_backend_options()`."
+        "These options are not stored in the container. Those that *can change* after construction are\n"
+        "the keys of `Session.backend_options()` and `Session.update_backend_options()`."
     ),
-    Stage.CLI: "Flags of the command line tools; a YAML file may carry them, and a session ignores them.",
+    Stage.CLI: "Flags of the command line tools; a YAML file can contain them, and a session ignores them.",
 }
 
 _COLUMNS = ("option", "value", "default", "flag", "effect", "documented", "meaning")
@@ -65,7 +65,7 @@ The column *effect* shows the effect of an option on the CPU device:
 | timing | changes the speed only |
 | file | writes a file |
 | diagnostic | changes measurements or reports |
-| validated | checked, without another effect |
+| validated | checked; no other effect |
 | recorded only | for hardware only: checked and stored in the container, with a message |
 
 The column *documented* shows where the vendor documents an option: for `Session`, for the command line
@@ -85,7 +85,7 @@ keyword.
 | list | a sequence, or text with commas | a sequence, or text with commas |
 | input file | as a path | text; two files with the same content are equal |
 
-Every option accepts text, also in Python. A YAML file is read as text and converted to the type of each
+Every option accepts text, even in Python. A YAML file is read as text and converted to the type of each
 option, so a symbol may have the name `on` or `no`. `null`, `None`, `~` and an empty value mean "not set"
 unless they are quoted. With the key `relative-path: true`, paths are relative to the folder of the file. A
 repeated key, also in another spelling, is an error.
@@ -96,13 +96,13 @@ repeated key, also in another spelling, is an error.
 `model_inputs` takes a list of mappings with `input_name`, `input_type` and `input_shape`, one such mapping,
 or texts of the form `"data,float32,[1,3,224,224]"`.
 
-`network_specialization_config` and `mdp_load_partition_config` take the path of a JSON file, and in Python
-also its content, and the first one also its list ([shapes and state](../guide/shapes-and-state.md)).
-`custom_io_list_file` and `node_precision_info_file` take the path of a YAML file, and in Python also its
-content.
+`network_specialization_config` and `mdp_load_partition_config` take the path of a JSON file, or in Python
+its content. `network_specialization_config` also takes the list of specializations
+([shapes and state](../guide/shapes-and-state.md)). `custom_io_list_file` and `node_precision_info_file` take
+the path of a YAML file, or in Python its content.
 
 `mos`, `sdp_cluster_sizes`, `exclude_mxfp6_matmul` and `aic_pmu_events` also accept text with spaces. Events
-are hexadecimal: `aic_pmu_events: 70` in a file is the event 0x70. In Python a single integer is refused,
+are hexadecimal: `aic_pmu_events: 70` in a file is the event 0x70. In Python, a single integer is refused,
 because it is ambiguous.
 
 A flag has one or two dashes, and its value after `=` or as the next argument. A switch without a value is
@@ -128,15 +128,15 @@ def render() -> str:
         explained.add(stage)
         parts.append(f"## {section}\n\n{text}" + _table(_COLUMNS, map(_row, rows)))
     parts.append(_runner())
-    parts.append("## Rules between options\n\n" + _table(("rule", "when broken"), map(_rule, RULES)))
+    parts.append("## Rules between options\n\n" + _table(("rule", "if violated"), map(_rule, RULES)))
     return "\n".join(parts)
 
 
 def _runner() -> str:
     """Return the section of the options that ``qaic-runner`` alone has."""
     text = (
-        "Flags of `qaic-runner` only, without keyword arguments and YAML keys. Flags with more than one\n"
-        "letter have one or two dashes.\n\n"
+        "These flags belong to `qaic-runner` only; they are not keyword arguments or YAML keys. Flags with\n"
+        "more than one letter have one or two dashes.\n\n"
     )
     rows = map(_runner_row, rows_of(RunnerOptions, Stage.CLI))
     return f"## {RunnerOptions.SECTION}\n\n{text}" + _table(_RUNNER_COLUMNS, rows)

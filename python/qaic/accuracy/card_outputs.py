@@ -93,7 +93,7 @@ class CardOutputs:
             if not self._files and not self._archives:
                 raise self._wrong(
                     "neither NAME-activation-A-inf-I.bin nor .npz files",
-                    "what qaic-runner --write-output-dir writes",
+                    "the files that qaic-runner --write-output-dir writes",
                 )
         self._stacked = None if self._path.is_dir() else _archive(self._path)
         self._sums: dict[str, tuple[OutputSums, OutputSums, OutputSums]] = {}

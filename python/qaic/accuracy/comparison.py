@@ -91,7 +91,7 @@ def compare(
     if against is not None and (len(names) != 1 or tokens is not None):
         beside = "tokens" if len(names) == 1 else f"the precisions {', '.join(names)}"
         raise OptionError(
-            f"against: found {beside}, expected the one precision that the card computed in, and "
+            f"against: found {beside}, expected one precision, the one in which the card computed, and "
             "outputs of samples",
             code="option.accuracy_against",
         )
@@ -127,7 +127,7 @@ def compile_options_of(
 def warn_of_reports(options: CompileOptions) -> None:
     """Warn of options for reports of a compilation."""
     if wanted := emit_report.wanted(options):
-        text = "%s: without effect, because a comparison of precisions has no reports of the compiler"
+        text = "%s: no effect, because a comparison of precisions does not produce compiler reports"
         warn("option.accuracy_reports", text, ", ".join(wanted))
 
 
@@ -153,7 +153,7 @@ def check_tokens(tokens: object) -> None:
     """Refuse an invalid number of tokens."""
     if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
         raise OptionError(
-            f"tokens: found {tokens!r}, expected how many tokens to make, at least 1",
+            f"tokens: found {tokens!r}, expected the number of tokens to generate, at least 1",
             code="option.accuracy_tokens",
         )
 

@@ -133,8 +133,8 @@ class Decoder:
         self._step, self._chunk = sets[0], sets[-1]
         if self._step[0] != 1 and len({count for count, _, _ in sets}) > 1:
             raise OptionError(
-                f"tokens: found no set of shapes with one token, but {self._step[0]} as the least, expected "
-                "one for steps, in addition to the one for prompts",
+                f"tokens: found at least {self._step[0]} tokens in each set of shapes, expected also a set "
+                "with one token, for the steps after a prompt",
                 code="option.accuracy_tokens",
             )
         #: most tokens of a prompt and its continuation; infinite without a cache
@@ -187,11 +187,11 @@ class Decoder:
         for sample in samples.given():
             for row in _rows(sample.place, sample.arrays):
                 if row.size == 0 or row.min() < 0 or row.max() >= self.vocabulary:
-                    raise _wrong(sample.place, f"tokens outside of 0 to {self.vocabulary - 1}, or none")
+                    raise _wrong(sample.place, f"no tokens, or tokens outside 0 to {self.vocabulary - 1}")
                 if row.size + tokens > self.context:
                     raise OptionError(
-                        f"samples, {sample.place}: found {row.size} tokens and {tokens} to make, expected at "
-                        f"most {self.context}, the context of the model",
+                        f"samples, {sample.place}: found a prompt of {row.size} tokens and {tokens} to "
+                        f"generate, expected at most {self.context} together, the context of the model",
                         code="option.accuracy_tokens",
                     )
                 yield [int(token) for token in row]

@@ -215,7 +215,7 @@ def named(to: object) -> tuple[str, ...]:
                 near = nearest_name(part, PRECISIONS)
                 hint = f" (did you mean {near}?)" if near else ""
                 raise OptionError(
-                    f"to: found {part!r}{hint}, expected {', '.join(PRECISIONS)}, or some joined by +",
+                    f"to: found {part!r}{hint}, expected {', '.join(PRECISIONS)}, or several joined by +",
                     code="option.to",
                 )
     return names

@@ -90,7 +90,7 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
         return _write_operators(resolved)
     options = resolved.compile
     if resolved.session.model_path is None:
-        return _misused(f"no model; -m=MODEL.onnx is expected by {name}", name)
+        return _misused(f"no model; {name} expects -m=MODEL.onnx", name)
     dumped = [path for path in (getattr(options, dump) for dump in _DUMPS) if path is not None]
     # The vendor's tool exits after it has written a profile; for the other options this is our decision.
     only_dumps = options.dump_profile is not None or (bool(dumped) and options.output_dir is None)
@@ -147,7 +147,7 @@ def _write_operators(resolved: ResolvedOptions) -> int:
     options, wanted = resolved.compile, resolved.run_step.operators_supported
     if wanted != "onnx":
         raise OptionError(
-            f"-operators-supported={wanted}: models are read as ONNX; -operators-supported=onnx is expected",
+            f"-operators-supported={wanted}: expected -operators-supported=onnx; other formats are not read",
             code="option.operators_supported",
             context={"options": ["operators_supported"]},
         )
@@ -268,9 +268,7 @@ def _warn_unused(resolved: ResolvedOptions, name: str) -> None:
         return
     unused = [str(origin) for option, origin in resolved.origins.items() if option in _FOR_RUNS]
     if unused:
-        print_message(
-            "note", f"{', '.join(unused)}: for a run by qaic-exec or qaic-runner; {name} runs nothing now"
-        )
+        print_message("note", f"{', '.join(unused)}: no effect in {name} without a run; use qaic-runner")
 
 
 if __name__ == "__main__":

@@ -318,7 +318,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         print_message("error", f"{where}{error.strerror or error}")
         return exit_code(error)
     except MemoryError as error:
-        print_message("error", f"memory is used up ({error or 'no more is known'})")
+        print_message("error", f"out of memory ({error or 'no details are known'})")
         return FAILURE
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a bug of ours and must be seen whole
         import traceback

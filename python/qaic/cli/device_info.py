@@ -261,9 +261,9 @@ class DeviceSource:
         ids = self._context.ids()
         if not ids:
             raise DeviceError(
-                "there is no device",
+                "no device was found",
                 code="device.list",
-                hints=("cards are looked for on the PCI bus; unset QAIC_DEVICE to have virtual ones",),
+                hints=("cards are searched for on the PCI bus; unset QAIC_DEVICE to use virtual cards",),
             )
         unknown = sorted({number for number in wanted or () if number not in ids})
         chosen = sorted(set(ids) if wanted is None else set(ids) & set(wanted))

@@ -22,7 +22,7 @@ def read_graph(qpc: Qpc) -> onnx.ModelProto:
     content = qpc.graph if qpc.is_program else None
     if content is None:
         raise StateError(
-            f"{qpc.path} holds no graph: only programs for the CPU device do",
+            f"{qpc.path} contains no graph: only programs for the CPU device contain one",
             code="inspect.no_graph",
             hints=(f"`openqaic inspect {shlex.quote(str(qpc.path))}` shows its contents",),
         )

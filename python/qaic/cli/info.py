@@ -52,7 +52,7 @@ def device_lines(devices: list[dict[str, Any]]) -> Iterator[str]:
         header=["device", "kind", "status", "cores", "free", "memory MB", "name"],
     )
     if not devices:
-        yield "no card answers, or QAIC_VISIBLE_DEVICES hides all;"
+        yield "no card responds, or QAIC_VISIBLE_DEVICES hides all devices;"
         yield "without QAIC_DEVICE, or with QAIC_DEVICE=cpu, programs run on the host"
     for device in devices:
         if device["reason"]:

@@ -53,11 +53,11 @@ def tool_parser() -> console.Parser:
     )
     parser.add_version()
     parser.add_argument("-q", "--qpc", required=True, metavar="FILE", help="programqpc.bin of the buffers")
-    parser.add_argument("-i", "--input-dir", required=True, metavar="DIR", help="folder of the buffers")
+    parser.add_argument("-i", "--input-dir", required=True, metavar="DIR", help="folder with the buffers")
     parser.add_argument(
         "-o", "--output-dir", default=".", metavar="DIR", help="output folder (default: the current folder)"
     )
-    parser.add_argument("--summary", action="store_true", help="write a text for each buffer")
+    parser.add_argument("--summary", action="store_true", help="write a text summary for each buffer")
     parser.add_argument("--trace", action="store_true", help="write a timeline for each inference")
     parser.add_argument(
         "--host-trace", metavar="FILE", help="Chrome trace of the host, added to the timelines"
@@ -74,7 +74,7 @@ def tool_parser() -> console.Parser:
             name, type=_truth, nargs="?", const=True, default=True, metavar="true|false", help=text
         )
     parser.add_argument(
-        "--flow-events", choices=["none", "full"], default="none", help="dependencies (default: none)"
+        "--flow-events", choices=["none", "full"], default="none", help="draw dependencies (default: none)"
     )
     parser.add_argument(
         "--show-barrier-events", action="store_true", help="add tracks for the waits after operations"
@@ -98,7 +98,7 @@ def _numbers(text: str) -> list[int]:
     if not parts or not all(part.isascii() and part.isdigit() and int(part[:6]) < 1 << 16 for part in parts):
         from argparse import ArgumentTypeError
 
-        raise ArgumentTypeError(f"{text!r} is not a list of numbers as 0,5,1")
+        raise ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,5,1")
     return [int(part) for part in parts]
 
 
@@ -202,7 +202,7 @@ class _Run:
             self._has_noted_level = True
             level = buffer.run.stats_level
             print_message(
-                "note", f"{file.path}: level {level} has no operations, those need level {_OP_LEVEL}"
+                "note", f"{file.path}: level {level} contains no operations; they need level {_OP_LEVEL}"
             )
         cores = self._arguments.select_cores
         missing = sorted(set(cores or ()) - {int(core) for core in buffer.cores["core"]})

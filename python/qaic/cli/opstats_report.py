@@ -48,7 +48,7 @@ def tool_parser() -> console.Parser:
 
     parser = console.Parser(
         prog="qaic-opstats report",
-        description="Report what limits the measured inferences, and which operations take the time.",
+        description="Report the limiting factor of the measured inferences, and the slowest operations.",
         epilog=f"NAME is one of {', '.join(REPORTS)}, diff, or all; without one: {', '.join(_FIRST)}"
         " (all with --format json, csv or html)",
     )
@@ -87,7 +87,7 @@ def _split(parser: console.Parser, arguments: argparse.Namespace) -> tuple[list[
     if not files and arguments.input_dir is None and (arguments.latency is None or arguments.against):
         parser.error("no stats buffer: give files, or a directory with --input-dir")
     if "diff" in names and arguments.against is None:
-        parser.error("diff compares with --against PATH, which is missing")
+        parser.error("diff needs --against PATH")
     if arguments.format == "html" and arguments.output_dir is None:
         parser.error("--format html needs --output-dir")
     if not names and not arguments.against:
@@ -212,5 +212,5 @@ def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ..
     if not isinstance(error, QaicError):
         return ()
     if error.code == "stats.other_program":
-        return (f"{option} takes the container of the buffers; --force reads the buffers anyway",)
+        return (f"{option} expects the container of the buffers; --force reads the buffers anyway",)
     return tuple(error.hints)

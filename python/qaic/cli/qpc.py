@@ -30,9 +30,9 @@ def tool_parser() -> console.Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = {
         "info": "show target, options, inputs and outputs, constants",
-        "list": "list the segments, also of containers inside",
+        "list": "list the segments, including those of inner containers",
         "extract": "write segments to files, and their content as JSON and ONNX",
-        "validate": "check everything, checksums included; exit code 1 if there is an error",
+        "validate": "check everything, including checksums; exit code 1 if there is an error",
     }
     for name, text in about.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -116,7 +116,7 @@ def _extract(arguments: argparse.Namespace) -> int:
         written = qpc.extract(arguments.output_dir, arguments.pattern, force=arguments.force)
     except FileExistsError as error:
         console.print_message("error", f"{error.filename}: {error.strerror}")
-        console.print_message("hint", "--force overwrites, another --output-dir keeps both")
+        console.print_message("hint", "--force overwrites it; another --output-dir keeps both")
         return FAILURE
     if arguments.json:
         print_json([str(path) for path in written])
@@ -125,7 +125,7 @@ def _extract(arguments: argparse.Namespace) -> int:
     if not written:
         console.print_message("error", f"no file matches {arguments.pattern!r}")
         console.print_message(
-            "hint", "a pattern matches a whole path, as *networkdesc.json; without -s all is written"
+            "hint", "a pattern matches a whole path, such as *networkdesc.json; omit -s to write all files"
         )
         return FAILURE
     return SUCCESS
@@ -242,7 +242,7 @@ def _info_lines(facts: _Json) -> Iterator[str]:
     for text in facts["warnings"]:
         yield f"warning: {escape_unprintable(text)}"
     for item in facts["diagnostics"]:
-        yield f"{item['severity']} of the compiler: {escape_unprintable(item['message'])}"
+        yield f"compiler {item['severity']}: {escape_unprintable(item['message'])}"
     for text in facts["problems"]:
         yield f"problem: {escape_unprintable(text)}"
     if facts["kind"] == "program":
@@ -308,7 +308,7 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
 def stored_weights_text(stored: _Json) -> str:
     """Write the sizes of :func:`~qaic.cli.stored_weights.stored_weights`."""
     size, each = bytes_text(stored["bytes"]), three_digits(stored["bytes_per_weight"] or 0)
-    return f"{size}, {each} bytes a weight; an inference reads {bytes_text(stored['read_bytes'])}"
+    return f"{size}, {each} bytes per weight; an inference reads {bytes_text(stored['read_bytes'])}"
 
 
 def _target(facts: _Json) -> str:

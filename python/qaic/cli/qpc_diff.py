@@ -358,7 +358,7 @@ def graph_of(qpc: Qpc) -> onnx.ModelProto | None:
     try:
         model.ParseFromString(data.tobytes())
     except DecodeError as error:
-        raise QpcFormatError(f"the graph is no ONNX model ({error})", code="qpc.graph") from error
+        raise QpcFormatError(f"the graph is not an ONNX model ({error})", code="qpc.graph") from error
     try:
         check_texts(model)
     except CompileError as error:

@@ -55,7 +55,7 @@ def install(prefix: str) -> int:
         for path in foreign:
             print_message("error", f"{path} exists and is not a shim of openqaic")
         print_message(
-            "hint", "nothing was installed; move these away, or choose another root with --prefix DIR"
+            "hint", "nothing was installed; move these files, or select another root with --prefix DIR"
         )
         return FAILURE
     made: list[Path] = []
@@ -77,7 +77,7 @@ def install(prefix: str) -> int:
     for place in tools:
         print_line(f"installed {root / place}")
     for place in _TOOLS.keys() - tools.keys():
-        print_message("note", f"{Path(place).name} is not in this version and was left out")
+        print_message("note", f"{Path(place).name} is not in this version and was skipped")
     return SUCCESS
 
 
@@ -93,10 +93,10 @@ def remove(prefix: str) -> int:
     except OSError as error:
         return _explain(error, root, "remove")
     if not shims:
-        print_line(f"there is no shim under {root}")
+        print_line(f"found no shim under {root}")
     for path in (root / place for place in _TOOLS):
         if _occupied(path):
-            print_message("note", f"{path} is not a shim of openqaic and was left alone")
+            print_message("note", f"{path} is not a shim of openqaic and was not removed")
     return SUCCESS
 
 

@@ -29,7 +29,7 @@ def tool_parser() -> console.Parser:
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-q", "--query", action="store_true", help="list devices (default action)")
     action.add_argument(
-        "-t", "--table", type=_seconds, metavar="SECONDS", help="full-screen table, until Ctrl-C"
+        "-t", "--table", type=_seconds, metavar="SECONDS", help="show a full-screen table until Ctrl-C"
     )
     action.add_argument("-s", "--soc-reset", action="store_true", help="reset all cards, or those of -d, -p")
     action.add_argument("-a", "--enable-mdp", action="store_true", help="enable multi-device features")
@@ -61,11 +61,11 @@ def _tool(argv: Sequence[str]) -> int:
     parser = tool_parser()
     arguments = parser.parse_args(argv)
     if arguments.json is not None and (arguments.table or arguments.soc_reset or arguments.enable_mdp):
-        parser.error("-j goes with a query, not with -t, -s or -a")
+        parser.error("-j needs a query, without -t, -s or -a")
     if arguments.address is not None and not arguments.soc_reset:
-        parser.error("-p names the device to reset; it goes with -s")
+        parser.error("-p names the device to reset; it needs -s")
     if arguments.filter is not None and "==" not in arguments.filter:
-        parser.error(f"-f {arguments.filter!r} is not KEY==VALUE, as 'Status==Ready'")
+        parser.error(f"-f {arguments.filter!r} is not KEY==VALUE, such as 'Status==Ready'")
     if arguments.version:
         from qaic import __version__
 
@@ -154,10 +154,10 @@ def _act(arguments: argparse.Namespace) -> int:
             why = (
                 "a virtual card keeps no state beyond the process that uses it: nothing to reset"
                 if arguments.soc_reset
-                else "virtual cards run one program together as they are: nothing to enable"
+                else "virtual cards run one program together without this setting: nothing to enable"
             )
         elif arguments.enable_mdp:
-            why = "cards run programs of one device each: nothing to enable"
+            why = "cards run only programs for one device: nothing to enable"
         else:
             try:
                 source.reset(device.qid)
@@ -168,7 +168,7 @@ def _act(arguments: argparse.Namespace) -> int:
                     print_message("hint", hint)
                 code = DEVICE
                 continue
-            why = "reset; what was on it is lost, and it is back when qaic-util shows it as Ready"
+            why = "reset; its programs are lost, and it is usable when qaic-util shows it as Ready"
         print_line(f"QID {device.qid}: {why}")
     return code
 

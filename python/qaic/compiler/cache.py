@@ -83,7 +83,7 @@ class Cache:
                 note_use(path)
                 return path
             if not is_there and path.exists():
-                _log.warning("the cached program %s is damaged or foreign; it is compiled again", path)
+                _log.warning("the cached program %s is damaged or foreign; compiling the model again", path)
                 path.unlink()
             # All programs are written in one folder; each writer removes what killed writers left.
             write_replacing(path, write, work_parent=self.folder)

@@ -73,7 +73,7 @@ def size_limit() -> int | None:
         return None
     limit = parse_size(given)
     if limit is None:
-        message = f"QAIC_CACHE_LIMIT is {given!r}; bytes are expected, as 500M or 20G"
+        message = f"QAIC_CACHE_LIMIT is {given!r}; a size such as 500M or 20G is expected"
         raise OptionError(message, code="option.cache_limit", context={"found": given})
     return limit
 

@@ -68,7 +68,7 @@ def find_compiler() -> Path:
                 code="card_compiler_missing",
                 found=problem,
                 expected="the vendor's compiler",
-                fix=f"correct {_VARIABLE}, or unset it to have the other places looked at",
+                fix=f"correct {_VARIABLE}, or unset it to search the other places",
                 context={"looked_at": [named]},
             )
         return Path(named).absolute()
@@ -83,7 +83,7 @@ def find_compiler() -> Path:
         code="card_compiler_missing",
         found=f"no {' or '.join(_NAMES)} of the vendor ({_VARIABLE} is not set; looked in {looked})",
         expected="the vendor's compiler",
-        fix=f"install the SDK or set {_VARIABLE}; the target cpu needs neither",
+        fix=f"install the SDK, set {_VARIABLE}, or use the target cpu",
         context={"looked_at": [_VARIABLE, *map(str, places)]},
     )
 
@@ -274,7 +274,7 @@ def _checked(compiler: Path, path: Path) -> Path:
             raise OSError("it is a pipe")  # noqa: TRY301  # refused below like everything else
         _core.Qpc(str(path))
     except (OSError, QpcError) as error:
-        found = f"a file that is no container ({error})" if path.exists() else f"no {QPC_FILE_NAME}"
+        found = f"a file that is not a container ({error})" if path.exists() else f"no {QPC_FILE_NAME}"
         raise refuse(
             f"result of {compiler}",
             code="card_compiler_result",
@@ -288,7 +288,7 @@ def _problem(path: Path) -> str | None:
     """Return why a path is not the vendor's compiler; None if it can be."""
     try:
         if not path.is_file():
-            return "no such file" if not path.exists() else "something that is no file"
+            return "a missing file" if not path.exists() else "something that is not a file"
         if not os.access(path, os.X_OK):
             return "a file that cannot be executed"
         is_ours = _OURS in read_regular(path, _HEAD_BYTES)

@@ -72,7 +72,7 @@ def check_container(path: Path, option: str = "output_dir", target: str = "cpu")
             return
     except (OSError, QpcError):
         pass
-    raise refused(path.parent, option, f"its {path.name} was not made by openqaic")
+    raise refused(path.parent, option, f"its {path.name} was not created by openqaic")
 
 
 def check_alone(folder: Path, option: str, target: str) -> None:
@@ -83,13 +83,13 @@ def check_alone(folder: Path, option: str, target: str) -> None:
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        raise refused(folder, option, "it is no directory")
+        raise refused(folder, option, "it is not a directory")
     ours = {RECORD_NAME, DEBUG_FOLDER, *recorded(folder)}
     held = sorted(
         path.name for path in folder.iterdir() if path.name not in ours and not is_work_folder(path.name)
     )
     if held and QPC_FILE_NAME not in {*held, *ours}:
-        raise refused(folder, option, f"it holds {held[0]}" + (" and more" if len(held) > 1 else ""))
+        raise refused(folder, option, f"it contains {held[0]}" + (" and more" if len(held) > 1 else ""))
     check_container(folder / QPC_FILE_NAME, option, target)
 
 
@@ -119,7 +119,7 @@ def record(folder: Path, names: Iterable[str]) -> None:
             if name == QPC_FILE_NAME:
                 check_container(folder / name, target="card")
             else:
-                raise refused(folder, "output_dir", f"its {name} was not made by openqaic")
+                raise refused(folder, "output_dir", f"its {name} was not created by openqaic")
     _write_record(folder, known.union(names))
 
 
@@ -144,7 +144,7 @@ def debug_folder(output_dir: Path) -> Path:
     """
     folder = output_dir / DEBUG_FOLDER
     if os.path.lexists(folder) and not (folder / RECORD_NAME).is_file():
-        raise refused(output_dir, "output_dir", f"its {DEBUG_FOLDER} was not made by openqaic")
+        raise refused(output_dir, "output_dir", f"its {DEBUG_FOLDER} was not created by openqaic")
     folder.mkdir(exist_ok=True)
     for name in recorded(folder):
         (folder / name).unlink(missing_ok=True)
@@ -155,9 +155,9 @@ def debug_folder(output_dir: Path) -> Path:
 def refused(folder: Path, option: str, reason: str) -> OptionError:
     """Return the error about a folder that holds what a compilation would destroy."""
     return OptionError(
-        f"{option}: {str(folder)!r} cannot be used, {reason}; expected a directory that is missing, empty, "
-        f"or holds a container of openqaic, which is replaced",
+        f"{option}: {str(folder)!r} cannot be used, {reason}; expected a missing or empty directory, "
+        f"or one with a container of openqaic, which is replaced",
         code="option.output_dir",
         context={"options": ["output_dir"], "path": str(folder)},
-        hints=("remove the directory, or choose another one",),
+        hints=("remove the directory, or select another one",),
     )

@@ -247,7 +247,7 @@ class CompileConfig(ConfigModel):
         if value is None or backend is None:
             return value
         if backend is not BackendType.HTP:
-            _LOG.warning("soc_details is ignored: it exists for HTP, the backend is %s", backend)
+            _LOG.warning("soc_details is ignored: it applies to HTP, and the backend is %s", backend)
         else:
             parse_soc_details(value)
             if info.data.get("device_custom_configs"):
@@ -361,7 +361,7 @@ class CompileConfig(ConfigModel):
         data = extension_json.read_extension_file(path)
         if passthrough:
             _LOG.warning(
-                "%s is passed through: its options are not checked and fields do not change them", path
+                "%s is passed through: its options are not checked, and fields do not change them", path
             )
             self._passed_through = data
             return self

@@ -52,7 +52,7 @@ def parse_soc_details(text: str) -> tuple[SocTarget, ...]:
                 )
                 raise ValueError(message)
             if key in given:
-                raise ValueError(f"{key} is given twice for one SoC; a | begins the next")
+                raise ValueError(f"{key} is given twice for one SoC; | separates SoCs")
             given[key] = value.strip()
         targets.append(_soc(given))
     return tuple(targets)
@@ -177,7 +177,7 @@ def _target(config: HtpConfig, soc_model: int | None, dsp_arch: str | None) -> S
             + said,
             code="option.soc_unknown",
             context={"missing": missing, "soc_details": details},
-            hints=("there is no data base of SoCs here: pass soc_model=43, dsp_arch='v73' or the like",),
+            hints=("openqaic has no database of SoCs: pass soc_model=43, dsp_arch='v73' or the like",),
         )
     return SocTarget(known.chipset, architecture, model, known.cores)
 

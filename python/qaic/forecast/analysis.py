@@ -55,7 +55,7 @@ def analyze(model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: Co
 
     Only options about shapes and operators have an effect. Raises the errors of `qaic.compile`.
     """
-    with opened(model) as source, Progress("looking at the model") as progress:
+    with opened(model) as source, Progress("analyzing the model") as progress:
         read, context = begin(source, options, progress)
         for phase in ("legalize", "shapes"):
             run_passes(PHASES[phase], read, context)

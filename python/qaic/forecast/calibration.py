@@ -75,7 +75,7 @@ def _of_table(file: Path, text: str, card: Card) -> Measurements:
         raise _wrong(
             file,
             f"found the columns {', '.join(map(format_value, columns[:20])) or 'of an empty file'}, expected "
-            f"{', '.join(missing)} too{hint}",
+            f"also {', '.join(missing)}{hint}",
         )
     foreign = [name for name in columns if name.startswith(_MEASURED_OTHERWISE) and name not in _MEASURED]
     if foreign:
@@ -199,7 +199,5 @@ def _wrong(file: Path, problem: str) -> InputError:
     return InputError(
         f"{file}: {problem}",
         code="check.measured",
-        hints=(
-            "the first line of such a table is cores,instances,batch,set_size,inferences_per_s,latency_ms",
-        ),
+        hints=("the first line of the table is cores,instances,batch,set_size,inferences_per_s,latency_ms",),
     )

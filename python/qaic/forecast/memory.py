@@ -12,8 +12,8 @@ from qaic.forecast.speed import Card
 _ADDED_SHARE: Final = 0.1
 _ADDED_BYTES: Final = 256 << 20
 ASSUMPTION: Final = (
-    "what a program of the card adds (code, tables, buffers) is not public; assumed are 10 % of the weights "
-    "and 256 MiB. Activations are an upper bound: the values alive at one time, each in memory of its own."
+    "the size of code, tables and buffers of a card program is not public; 10 % of the weights and 256 MiB "
+    "are assumed. Activations are an upper bound: the values alive at one time, each in separate memory."
 )
 #: devices that a model may be split over
 _MOST_DEVICES: Final = 64

@@ -137,7 +137,7 @@ def _precision(precision: object) -> str:
         near = nearest_name(str(precision), PRECISIONS)
         raise OptionError(
             f"precision: found {format_value(precision)}{f' (did you mean {near}?)' if near else ''}, "
-            f"expected one of {', '.join(PRECISIONS)}, or some joined by +",
+            f"expected one of {', '.join(PRECISIONS)}, or several joined by +",
             code="option.to",
         ) from None
     return name

@@ -90,7 +90,7 @@ def _operators(one: Checked) -> Section:
         sentences = [f"The model does not compile: {message}."]
         is_open = one.failure.context.get("example") is not None
         if is_open:
-            sentences.append("The sizes in the next line are examples: the forecast is for the sizes given.")
+            sentences.append("The sizes in the next line are examples. Replace them with your sizes.")
         else:
             sentences += [f"Fix: {hint}." for hint in one.failure.hints]
         verdict = "unknown" if is_open else "no"
@@ -104,8 +104,8 @@ def _operators(one: Checked) -> Section:
     verdict = "no" if refused else "perhaps" if unlikely else "yes"
     if rows:
         sentences.append(
-            "A compiler for the card may refuse what the table lists. The list of operators is an estimate, "
-            "because the vendor publishes none; aic_operator_list names another one."
+            "A compiler for the card may refuse the nodes in the table. The list of operators is an "
+            "estimate, because the vendor publishes none; aic_operator_list selects another list."
         )
     else:
         sentences.append("All operators are on the list of operators, which is an estimate.")
@@ -151,7 +151,7 @@ def _memory(one: Checked) -> Section:
         if memory.devices > 1:
             cards = math.ceil(memory.devices / one.card.devices)
             sentence += (
-                f" It has to be split over {memory.devices} devices ({counted(cards, 'card')}), with "
+                f" It must be split over {memory.devices} devices ({counted(cards, 'card')}), with "
                 "mdp_load_partition_config."
             )
     sentences = [sentence]
@@ -192,7 +192,7 @@ def _precision(one: Checked) -> Section:
     sentences = [f"Weights: {text}." for text in losses]
     if not losses and "fp16" in one.precision:
         sentences = ["All weights are in the range of float16."]
-    sentences.append("Nothing is known about activations without samples of real data (--samples).")
+    sentences.append("An assessment of activations needs samples of real data (--samples).")
     return Section(
         Report("precision", "Precision", sentences),
         "perhaps" if losses else "unknown",
@@ -210,7 +210,7 @@ def _speed(one: Checked) -> Section:
             f"Intervals are wider, because the forecast is an extrapolation: {'; '.join(reasons)}."
         )
     if one.precision == "fp32":
-        sentences.append("Nothing is known about float32 on a card; the figures are of float16.")
+        sentences.append("No measurements of float32 on a card exist; the figures are for float16.")
     if one.measurements is not None:
         correction = one.correction(one.analysis.sets[0])
         sentences.append(
@@ -265,8 +265,8 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
         for one in found
     ]
     note = (
-        "all instances of one device together; with several devices, each runs as many. Of nearly equal "
-        "forecasts, the one with the shorter latency is first, and for latency the one with the higher "
+        "all instances of one device together; with several devices, each runs the same number. Of nearly "
+        "equal forecasts, the one with the shorter latency is first, and for latency the one with the higher "
         "throughput. Balanced is the largest throughput divided by the square root of the latency."
     )
     return Table("best", "Best configurations", columns, list(rows), note)
@@ -296,7 +296,7 @@ def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:
                 found.limit,
             )
         )
-    note = "of one device; where the model is split over several, communication is not counted"
+    note = "for one device; if the model is split over several, communication is not counted"
     return Table("sets", "Sets of shapes", columns, list(rows), note)
 
 
@@ -330,14 +330,14 @@ def _help(one: Checked) -> Section:
     rows = sorted(_gains(one), key=lambda row: -row[1])
     columns = (Column("change"), Column("throughput", "x", "significant"))
     sentences = (
-        ["Ordered by the forecast of the best throughput; gains add up only in part."]
+        ["Ordered by the forecast of the best throughput; gains only partly add up."]
         if rows
-        else ["No change that was tried has a forecast above 1.05 x."]
+        else ["None of the tested changes has a forecast above 1.05 x."]
     )
     table = [Table("changes", "Changes", columns, [row[:2] for row in rows])] if rows else []
     data = {"changes": [{"change": what, "factor": factor, "line": line} for what, factor, line in rows]}
     return Section(
-        Report("help", "What would help", sentences, table),
+        Report("help", "Suggested changes", sentences, table),
         "forecast",
         {what: line for what, _, line in rows},
         data,

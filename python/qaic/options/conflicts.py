@@ -36,26 +36,24 @@ _RUNNING = ("num_iter", "time", "write_output_dir")
 def _container_needed(view: RuleView) -> str | None:
     if view.values["compile"] or view.model_is_container:
         return None
-    return (
-        f"{view.format('compile')} is false, but the model is not compiled: give a container or leave it out"
-    )
+    return f"{view.format('compile')} is false, but the model is not compiled: give a container or omit it"
 
 
 @rule(
     *_SDK_ONLY,
     "target",
     severity=Severity.ERROR,
-    summary=f"{format_names([f'`{name}`' for name in _SDK_ONLY])} is not available without the SDK, "
-    "that is for the `target` `cpu`.",
+    summary=f"{format_names([f'`{name}`' for name in _SDK_ONLY])} needs the SDK, so it is not "
+    "available for the `target` `cpu`.",
 )
 def _needs_sdk(view: RuleView) -> str | None:
     asked = view.given_names(_SDK_ONLY)
     if not asked or view.values["target"] == "card":
         return None
-    return f"{format_names(asked)} is not available without the SDK: only with the target card"
+    return f"{format_names(asked)} needs the SDK, so it is only available with the target card"
 
 
-@rule("allow_unknown_options", "target", summary="`allow_unknown_options` is for the `target` `card`.")
+@rule("allow_unknown_options", "target", summary="`allow_unknown_options` needs the `target` `card`.")
 def _unknown_for_card(view: RuleView) -> str | None:
     if not view.is_asked("allow_unknown_options") or view.values["target"] == "card":
         return None
@@ -67,8 +65,8 @@ def _unknown_for_card(view: RuleView) -> str | None:
     "mos",
     "aic_num_cores",
     severity=Severity.ERROR,
-    summary="The sum of `sdp_cluster_sizes` is `aic_num_cores`; `mos` has one value or one for each cluster, "
-    "and none is larger than `aic_num_cores`.",
+    summary="The sum of `sdp_cluster_sizes` must equal `aic_num_cores`; `mos` must have one value or one per "
+    "cluster, of at most `aic_num_cores`.",
 )
 def _clusters(view: RuleView) -> str | None:
     cores = view.values["aic_num_cores"]
@@ -95,7 +93,7 @@ def _clusters(view: RuleView) -> str | None:
     "execute_nodes_in_fp16",
     "keep_original_precision_for_nodes",
     severity=Severity.ERROR,
-    summary="`execute_nodes_in_fp16` and `keep_original_precision_for_nodes` list different operators.",
+    summary="`execute_nodes_in_fp16` and `keep_original_precision_for_nodes` must list different operators.",
 )
 def _same_kind(view: RuleView) -> str | None:
     lists = ("execute_nodes_in_fp16", "keep_original_precision_for_nodes")
@@ -126,14 +124,14 @@ def _schemas(view: RuleView) -> str | None:
     if not wrong:
         return None
     values = format_names([f"{view.format(name)} ({view.values[name]})" for name in wrong])
-    return f"{view.format('quantization_schema')} ({both}) contradicts {values}: drop one of them"
+    return f"{view.format('quantization_schema')} ({both}) contradicts {values}: omit one of them"
 
 
 @rule(
     "graph_names",
     "network_specialization_config",
     severity=Severity.ERROR,
-    summary="`graph_names` has one name for each graph.",
+    summary="`graph_names` must have one name for each graph.",
 )
 def _graph_names(view: RuleView) -> str | None:
     names, graphs = view.values["graph_names"], view.values["network_specialization_config"]
@@ -142,7 +140,7 @@ def _graph_names(view: RuleView) -> str | None:
         return None
     return (
         f"{view.format('graph_names')} has {len(names)} names for {expected} "
-        f"{'graph' if expected == 1 else 'graphs'}; every set of sizes is a graph"
+        f"{'graph' if expected == 1 else 'graphs'}; each set of sizes is a graph"
     )
 
 
@@ -159,15 +157,15 @@ def _bfloat16(view: RuleView) -> str | None:
     if not names or view.values["aic_hw_version"] == "ai200":
         return None
     return (
-        f"{view.format('custom_io_list_file')} gives bfloat16 to {names[0]!r}, which only "
-        f"{view.format('aic_hw_version')} ai200 has"
+        f"{view.format('custom_io_list_file')} gives bfloat16 to {names[0]!r}, which needs "
+        f"{view.format('aic_hw_version')} ai200"
     )
 
 
 @rule(
     "percentile_calibration_value",
     "quantization_calibration",
-    summary="`percentile_calibration_value` is for `quantization_calibration` `Percentile`.",
+    summary="`percentile_calibration_value` applies only to `quantization_calibration` `Percentile`.",
 )
 def _percentile(view: RuleView) -> str | None:
     method = view.values["quantization_calibration"]
@@ -182,7 +180,7 @@ def _percentile(view: RuleView) -> str | None:
 @rule(
     "quantization_calibration",
     "num_histogram_bins",
-    summary=f"The KL calibrations need `num_histogram_bins` of at least {_BINS_OF_KL}.",
+    summary=f"The KL calibrations need a `num_histogram_bins` of at least {_BINS_OF_KL}.",
 )
 def _bins_of_kl(view: RuleView) -> str | None:
     method, bins = view.values["quantization_calibration"], view.values["num_histogram_bins"]
@@ -190,7 +188,7 @@ def _bins_of_kl(view: RuleView) -> str | None:
         return None
     return (
         f"{view.format('quantization_calibration')} {method} needs {view.format('num_histogram_bins')} of at "
-        f"least {_BINS_OF_KL}; with {bins} the whole range is taken"
+        f"least {_BINS_OF_KL}; with {bins}, the whole range is used"
     )
 
 
@@ -227,14 +225,14 @@ def _samples_unused(view: RuleView) -> str | None:
         return None
     return (
         f"{format_names(view.asked_names(unused))} without {view.format('convert_to_quantize')} or "
-        f"{view.format('dump_profile')}: nothing is observed"
+        f"{view.format('dump_profile')}: nothing is measured"
     )
 
 
 @rule(
     "input_list_file",
     "use_random_input_data",
-    summary="`use_random_input_data` gives way to `input_list_file`.",
+    summary="`input_list_file` has precedence over `use_random_input_data`.",
 )
 def _list_or_random(view: RuleView) -> str | None:
     if len(view.asked_names(("input_list_file", "use_random_input_data"))) < 2:
@@ -260,7 +258,7 @@ def _clip_without_fp16(view: RuleView) -> str | None:
 @rule(
     "mdp_load_partition_config",
     "aic_num_cores",
-    summary="`numCores` of `mdp_load_partition_config` is that of `aic_num_cores`.",
+    summary="`numCores` in `mdp_load_partition_config` must equal `aic_num_cores`.",
 )
 def _cores_of_partitions(view: RuleView) -> str | None:
     config, cores = view.values["mdp_load_partition_config"], view.values["aic_num_cores"]
@@ -295,23 +293,23 @@ def _several_devices(view: RuleView) -> str | None:
     "aic_pmu_recipe",
     "aic_pmu_events",
     "stats_level",
-    summary=f"Hardware counters need `stats_level` of at least {_MEASURING}.",
+    summary=f"Hardware counters need a `stats_level` of at least {_MEASURING}.",
 )
 def _measured(view: RuleView) -> str | None:
     asked = view.asked_names(("ddr_stats", "aic_pmu_recipe", "aic_pmu_events"))
     level = view.values["stats_level"]
     if not asked or level >= _MEASURING:
         return None
-    needed = f"{view.format('stats_level')} is {level}, {_MEASURING} is needed"
-    return f"{format_names(asked)} without effect: {needed}"
+    needed = f"{view.format('stats_level')} is {level}; {_MEASURING} or more is needed"
+    return f"{format_names(asked)}: no effect, because {needed}"
 
 
-@rule("compile_only", *_RUNNING, summary="With `compile_only` nothing is run.")
+@rule("compile_only", *_RUNNING, summary="`compile_only` disables options of a run.")
 def _compile_only(view: RuleView) -> str | None:
     asked = view.asked_names(_RUNNING)
     if not asked or not view.values["compile_only"]:
         return None
-    return f"{format_names(asked)} without effect: with {view.format('compile_only')} nothing is run"
+    return f"{format_names(asked)}: no effect, because {view.format('compile_only')} only compiles"
 
 
 RULES: tuple[Rule, ...] = (
@@ -319,14 +317,14 @@ RULES: tuple[Rule, ...] = (
         "metrics_and_profiling",
         "enable_metrics",
         "enable_profiling",
-        because="profiling records the metrics too, so drop {0}",
+        because="profiling also records the metrics, so omit {0}",
     ),
     _container_needed,
     _needs_sdk,
     exclusive(
         "profile_sources", "dump_profile", "load_profile", "convert_to_quantize", "external_quantization_file"
     ),
-    exclusive("preprocessing", "host_preproc", "aic_preproc", because="the one is the opposite of the other"),
+    exclusive("preprocessing", "host_preproc", "aic_preproc", because="each is the opposite of the other"),
     exclusive(
         "device_preprocessing_of_graphs",
         "aic_preproc",
@@ -339,7 +337,7 @@ RULES: tuple[Rule, ...] = (
         "functions",
         "sub_functions",
         "always_expand_onnx_functions",
-        because="the one is the opposite of the other",
+        because="each is the opposite of the other",
     ),
     exclusive("samples", "calibration_data", "input_list_file"),
     exclusive("random_samples", "calibration_data", "use_random_input_data"),

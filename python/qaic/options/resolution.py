@@ -231,7 +231,7 @@ def _refuse_nested(in_file: Sequence[RawOption]) -> None:
     for item in in_file:
         if item.value is not None and find(item.key) is _OPTIONS_PATH:
             raise OptionError(
-                f"{item.origin}: an options file cannot name another one",
+                f"{item.origin}: an options file cannot name another options file",
                 code="option.nested_file",
                 context={"options": [_OPTIONS_PATH.name]},
             )
@@ -384,7 +384,7 @@ def _refuse_broken(view: RuleView) -> None:
     found = broken(view, Severity.ERROR)
     if found:
         raise OptionConflictError(
-            _listed([text for _, text in found], "rules between options are broken"),
+            _listed([text for _, text in found], "rules between options are violated"),
             code=f"option.{found[0][0].name}" if len(found) == 1 else "option.conflict",
             context={
                 "rules": [rule.name for rule, _ in found],

@@ -91,7 +91,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
             f"{expected_dtype} without loss",
             code="input.type",
             context=context,
-            hints=(f"convert it on purpose with .astype(numpy.{expected_dtype})",),
+            hints=(f"convert it explicitly with .astype(numpy.{expected_dtype})",),
         )
     count = math.prod(expected_shape)
     if array.size != count and not (partial and array.size < count):
@@ -103,7 +103,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     if array.size == count and not _has_layout(array.shape, expected_shape):
         axes = _transposition(array.shape, expected_shape)
         hint = (
-            f"reshape it on purpose with .reshape{expected_shape}"
+            f"reshape it explicitly with .reshape{expected_shape}"
             if axes is None
             else f"its axes are in another order: numpy.transpose({_argument(name)}, {axes}) fits"
         )
@@ -132,7 +132,7 @@ def _as_array(name: str, value: object) -> NDArray[Any]:
             "memory is expected",
             code="input.device",
             context={"name": name, "found": device_type},
-            hints=("copy it to the host first, for instance with .cpu()",),
+            hints=("copy it to the host first, for example with .cpu()",),
         )
     try:
         return np.from_dlpack(value)
@@ -218,7 +218,7 @@ def _check_overflow(
         value = array[lost].flat[0]
         largest = np.finfo(converted.dtype).max
         raise InputError(
-            f"input {name!r} holds {value}; {converted.dtype} holds numbers up to {largest}",
+            f"input {name!r} contains {value}; {converted.dtype} holds numbers up to {largest}",
             code="input.range",
             context={**context, "found_value": float(value), "largest": float(largest)},
         )
@@ -236,7 +236,7 @@ def _check_range(name: str, array: NDArray[Any], target: np.dtype[Any], context:
     limits = np.iinfo(target)
     if smallest < limits.min or largest > limits.max:
         raise InputError(
-            f"input {name!r} holds {array.dtype} values from {smallest} to {largest}; "
+            f"input {name!r} contains {array.dtype} values from {smallest} to {largest}; "
             f"{target} holds {limits.min} to {limits.max}",
             code="input.range",
             context={**context, "smallest": smallest, "largest": largest},

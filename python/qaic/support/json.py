@@ -31,5 +31,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         # One pass, because an untrusted text may have millions of keys.
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         shown = twice if len(twice) <= _LONGEST_SHOWN else f"{twice[:_LONGEST_SHOWN]}..."
-        raise ValueError(f"the key {shown!r} stands twice in one object")
+        raise ValueError(f"the key {shown!r} occurs twice in one object")
     return made

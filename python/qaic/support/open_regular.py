@@ -46,7 +46,7 @@ def read_text(path: str | os.PathLike[str], most_bytes: int = 64 << 20) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"found bytes that are no UTF-8 at {error.start}") from error
+        raise ValueError(f"found bytes that are not UTF-8 at {error.start}") from error
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> bytes:

@@ -46,7 +46,7 @@ class DuplicateKeyError(YamlMistakeError):
     """
 
     def __init__(self, key: str, line: int, first: str, first_line: int) -> None:
-        super().__init__(f"the key {key!r} stands already on line {first_line}", line)
+        super().__init__(f"the key {key!r} is already on line {first_line}", line)
         self.key = key
         self.first = first
         self.lines = (first_line, line)

@@ -38,7 +38,7 @@ def test_every_view_has_the_same_bytes(path, capsys):
     weights = stored_weights(qaic.Qpc(path))
     assert weights == {"count": HIGH * WIDE, "bytes": READ, "bytes_per_weight": 2.0, "read_bytes": READ}
     text = printed(capsys, "inspect", path)
-    assert "180 KiB, 2.00 bytes a weight; an inference reads 180 KiB" in text
+    assert "180 KiB, 2.00 bytes per weight; an inference reads 180 KiB" in text
     fit = json.loads(printed(capsys, "inspect", path, "fit", "--json"))["weights"]
     limit = fit.pop("limit")
     assert fit == weights

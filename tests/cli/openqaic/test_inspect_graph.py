@@ -291,7 +291,7 @@ def test_a_container_of_a_card_is_drawn(name, tmp_path, capsys):
 def test_a_card_has_no_times_of_nodes(tmp_path, capsys):
     arguments = ["inspect", str(QPCS / "s01_simple_f32_file.qpc"), "graph", "-o", str(tmp_path / "g.html")]
     assert main([*arguments, "--color", "time"]) == 1
-    assert "leave out --color time" in capsys.readouterr().err
+    assert "omit --color time" in capsys.readouterr().err
 
 
 @pytest.mark.run_profiles

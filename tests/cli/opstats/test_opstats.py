@@ -233,7 +233,7 @@ def test_an_output_that_cannot_be_written(run, folder):
         ((), "nothing to do: give --summary, --trace or both"),
         (
             ("--summary", "--select-cores", "one"),
-            "argument -c/--select-cores: 'one' is not a list of numbers as 0,5,1",
+            "argument -c/--select-cores: 'one' is not a list of numbers such as 0,5,1",
         ),
         (
             ("--trace", "--merge-mq-traces", "perhaps"),
@@ -353,7 +353,7 @@ def test_levels_without_operations_are_noted_once(run, folder):
         (folder / "stats" / NAME.format(inference)).write_bytes(buffer)
     code, _, err = run("--summary", "--trace")
     assert code == 0
-    assert err == f"note: stats/{NAME.format(0)}: level 40 has no operations, those need level 70\n"
+    assert err == f"note: stats/{NAME.format(0)}: level 40 contains no operations; they need level 70\n"
     assert "opdetails" not in (folder / f"{STEM.format(0)}.qaic-opstats.summary.txt").read_text()
 
 

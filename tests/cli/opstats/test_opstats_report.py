@@ -133,7 +133,7 @@ def test_the_hint_for_the_buffer_of_another_program_names_options(report, stats,
         assert code == 1
         hints = [line for line in err.splitlines() if line.startswith("hint: ")]
         assert hints == [
-            f"hint: {option} takes the container of the buffers; --force reads the buffers anyway"
+            f"hint: {option} expects the container of the buffers; --force reads the buffers anyway"
         ]
         # One mistake is one error, whatever the number of files.
         mistakes = [line for line in err.splitlines() if "from another program" in line]
@@ -159,7 +159,7 @@ def test_only_bad_files_are_a_failure(report, tmp_path):
     [
         ([], "no stats buffer: give files"),
         (["overveiw", "-i", "."], "did you mean overview?"),
-        (["diff", "-i", "."], "diff compares with --against"),
+        (["diff", "-i", "."], "diff needs --against"),
         (["-i", ".", "--format", "html"], "--format html needs --output-dir"),
         (["-i", ".", "--fromat", "csv"], "did you mean --format?"),
     ],

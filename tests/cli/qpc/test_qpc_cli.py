@@ -486,7 +486,7 @@ def test_extract_twice(run):
         1,
         "",
         "error: out/constants.bin: the file exists\n"
-        "hint: --force overwrites, another --output-dir keeps both\n",
+        "hint: --force overwrites it; another --output-dir keeps both\n",
     )
     assert run("extract", SPLIT, "-o", "out", "--force")[0] == 0
 

@@ -523,7 +523,7 @@ def test_build_works_where_locks_do_not(tmp_path, monkeypatch):
         ({}, "the largest finite value (clip_fp16_constants=false makes them infinite; ", 65504),
         (
             {"clip_fp16_constants": False},
-            "infinity (clip_fp16_constants is false; ",
+            "infinite (clip_fp16_constants is false; ",
             np.inf,
         ),
     ],
@@ -539,7 +539,7 @@ def test_constants_beyond_float16_are_reported_once(options, became, value, cach
         path = compiled(model, convert_to_fp16=True, **options)
     assert caplog.messages == [
         f"600 constants beyond the range of float16 became {became}`openqaic accuracy MODEL "
-        "--to fp16` shows what that costs): 't' (1e+06, read by 'y')"
+        "--to fp16` shows the effect on accuracy): 't' (1e+06, read by 'y')"
     ]
     (y,) = run_program(path, {"x": np.ones(600, np.float32)})
     assert (y == value).all()

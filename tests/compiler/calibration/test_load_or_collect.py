@@ -35,7 +35,7 @@ def test_profile_of_another_model_is_refused(tmp_path):
     path = Path(options["load_profile"])
     path.write_text(path.read_text().replace("'2021'", "'openqaic 0'"))
     model, context = before(NAME, relu(), **options)
-    with pytest.raises(OptionError, match="is of another model or of other shapes"):
+    with pytest.raises(OptionError, match="belongs to another model or to other shapes"):
         applied(NAME, model, context)
 
 
@@ -43,7 +43,7 @@ def test_profile_that_changed_since_it_was_named_is_refused(tmp_path):
     options = golden_programs.ranges(relu(), tmp_path)
     model, context = before(NAME, relu(), **options)
     context.options.load_profile.path.write_text("other")
-    with pytest.raises(OptionError, match="another content"):
+    with pytest.raises(OptionError, match="has changed since the options"):
         applied(NAME, model, context)
 
 

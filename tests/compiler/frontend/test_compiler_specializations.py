@@ -242,7 +242,7 @@ def test_retained_state_is_recorded():
     [
         (
             stateful(kind=TensorProto.FLOAT16),
-            r"found float16 \[2, 4\], expected float32 \[2, 4\] as input 'past'",
+            r"found float16 \[2, 4\], expected float32 \[2, 4\] as for input 'past'",
         ),
         (stateful(past=(1, 4), retained=(2, 4)), r"found float32 \[2, 4\], expected float32 \[1, 4\]"),
     ],
@@ -316,7 +316,8 @@ def test_unknown_nodes_of_partitions_are_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         lowered(chain(), mdp_load_partition_config=partitions(["first", "gone"], ["second", "lost"]))
     assert (
-        "a card's compiler refuses this: names in mdp_load_partition_config that no node has" in caplog.text
+        "a card's compiler refuses this model: names in mdp_load_partition_config that are not nodes"
+        in caplog.text
     )
     assert "'gone', 'lost'" in caplog.text
 

@@ -84,17 +84,17 @@ def test_order_in_the_file_is_that_of_the_offsets(tmp_path):
         (encoded(b"[]", b""), "a header that begins with"),
         (encoded(b"\xef\xbb\xbf{}", b""), "a header that begins with"),
         (encoded(b" {}", b""), "a header that begins with"),
-        (encoded(b"{", b""), "no JSON"),
-        (encoded(b"{}{}", b""), "no JSON"),
-        (encoded(b'{"\xff": 1}', b""), "no JSON"),
-        (encoded(b'{"a":' * 100_000, b""), "no JSON .values are nested too deeply"),
-        (encoded(b'{"a": {"a": 1, "a": 2}}', b""), "no JSON .the key 'a' stands twice"),
-        (encoded(b'{"a": 1, "b": 2, "a": 3}', b""), "no JSON .the key 'a' stands twice"),
+        (encoded(b"{", b""), "not JSON"),
+        (encoded(b"{}{}", b""), "not JSON"),
+        (encoded(b'{"\xff": 1}', b""), "not JSON"),
+        (encoded(b'{"a":' * 100_000, b""), "not JSON .values are nested too deeply"),
+        (encoded(b'{"a": {"a": 1, "a": 2}}', b""), "not JSON .the key 'a' occurs twice"),
+        (encoded(b'{"a": 1, "b": 2, "a": 3}', b""), "not JSON .the key 'a' occurs twice"),
         (encoded({"a": 1}, b""), "tensor 'a' described by 1"),
         (encoded({"a": {"dtype": "F32"}}, b""), "tensor 'a' described by"),
         (encoded({"x" * 10_000: 1}, b""), r"tensor 'xxx.*\.\.\. described by 1"),
-        (encoded({"__metadata__": []}, b""), "no object of texts"),
-        (encoded({"__metadata__": {"a": 1}}, b""), "no object of texts"),
+        (encoded({"__metadata__": []}, b""), "not an object of strings"),
+        (encoded({"__metadata__": {"a": 1}}, b""), "not an object of strings"),
         (changed(more=1), "tensor 'b' described by"),
         (changed(dtype="F31"), "tensor 'b' of type 'F31'"),
         (changed(dtype=None), "tensor 'b' of type None"),
@@ -118,8 +118,8 @@ def test_order_in_the_file_is_that_of_the_offsets(tmp_path):
         (changed(data_offsets=[2**64 + 24, 2**64 + 56]), "a range inside 56 bytes"),
         (changed(data_offsets=[16, 48]), "tensor 'b', which overlaps the one before"),
         (changed(data_offsets=[0, 32]), "overlaps the one before"),
-        (encoded(*described(ARRAYS)) + b"\0", "1 bytes behind the last tensor"),
-        (encoded({}, b"12345678"), "8 bytes behind the last tensor"),
+        (encoded(*described(ARRAYS)) + b"\0", "1 bytes after the last tensor"),
+        (encoded({}, b"12345678"), "8 bytes after the last tensor"),
         (encoded(*described(ARRAYS))[:-1], "a range inside 55 bytes"),
         (encoded({"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}, b"1"), "expected 12 bits"),
     ],
@@ -151,7 +151,7 @@ def test_late_repetition_among_many_keys_is_found_at_once(tmp_path):
     # Counting each key would take the square of their number.
     keys = [f'"{index}":0' for index in range(200_000)]
     refused(
-        tmp_path, encoded(("{" + ",".join([*keys, keys[-1]]) + "}").encode(), b""), "'199999' stands twice"
+        tmp_path, encoded(("{" + ",".join([*keys, keys[-1]]) + "}").encode(), b""), "'199999' occurs twice"
     )
 
 

@@ -32,7 +32,7 @@ def test_pass_is_needed_where_there_is_state():
 
 def test_pair_of_two_types_is_refused():
     model, context = before(NAME, state(TensorProto.FLOAT16), retained_state=True)
-    with pytest.raises(CompileError, match=r"float16 \[2, 3\].*float32 \[2, 3\] as input 'past'"):
+    with pytest.raises(CompileError, match=r"float16 \[2, 3\].*float32 \[2, 3\] as for input 'past'"):
         applied(NAME, model, context)
 
 

@@ -59,7 +59,7 @@ def test_too_many_names_are_refused():
 def test_output_that_is_an_input_is_refused():
     proto = model_of([node("Relu", ["x"], ["y"])], [info("x", [2])], [info("y", [2]), info("x", [2])])
     model, context = before(NAME, proto)
-    with pytest.raises(CompileError, match="an input of the model under the same name"):
+    with pytest.raises(CompileError, match="an input of the model with the same name"):
         applied(NAME, model, context)
 
 

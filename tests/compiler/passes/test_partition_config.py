@@ -119,7 +119,8 @@ def test_lists_in_any_order_and_with_gaps(operands, data):
     missing = [names[number] for number in sorted(used) if names[number] not in place]
     found = refusals(model, of_lists(listed))
     assert (
-        sorted(set(found.get("nodes that 'P0' lists before the ones whose results they read", []))) == behind
+        sorted(set(found.get("nodes that 'P0' lists before the nodes that compute their operands", [])))
+        == behind
     )
     assert found.get("nodes in no partition", []) == missing
 

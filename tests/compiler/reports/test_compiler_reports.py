@@ -161,7 +161,7 @@ def test_hints_name_what_is_slow():
     ]
     more = perf_metrics.hints(model, {}, {**halves, "m": PrecisionClass.FP32})
     assert sorted(set(more) - set(found)) == [
-        "1x computed in fp32, which a card does slowly (convert_to_fp16): 'odd'"
+        "1x computed in float32, slow on a card (convert_to_fp16): 'odd'"
     ]
 
 
@@ -213,7 +213,7 @@ def test_hints_follow_the_options_about_precision(model, caplog):
     ]:
         caplog.clear()
         build(model, aic_perf_warnings=True, **options)
-        assert ("computed in fp32" in caplog.text) == expected, options
+        assert ("computed in float32" in caplog.text) == expected, options
 
 
 def test_reports_do_not_change_the_container(model, tmp_path):
@@ -269,14 +269,14 @@ def test_debug_does_not_take_a_place_that_is_not_its_own(model, tmp_path, taken)
         (kept / "compile.log").write_text("mine")
     if taken == "link":
         folder.symlink_to(kept)
-    with pytest.raises(OptionError, match="compiler-debug was not made by openqaic"):
+    with pytest.raises(OptionError, match="compiler-debug was not created by openqaic"):
         build(model, enable_debug=True, output_dir=tmp_path / "out")
     assert (kept if taken == "file" else kept / "compile.log").read_text() == "mine"
 
 
 def test_debug_without_a_place_says_so(model, caplog):
     build(model, enable_debug=True)
-    assert "without output_dir there are none" in caplog.text
+    assert "so it needs output_dir" in caplog.text
 
 
 def test_a_debug_log_does_not_change_what_is_shown(tmp_path):

@@ -82,7 +82,7 @@ def test_operands_that_must_be_constants(kind, operands):
     node = NODE(kind, operands, outputs, name="n")
     at = operands.index("s")
     dynamic = built([node], [floats("x", 2, 2), ints("s", 2)], [floats("y", 2, 2)])
-    assert findings(dynamic) == {f"{kind} with operand {at} not constant": ["n"]}
+    assert findings(dynamic) == {f"{kind} whose operand {at} is not constant": ["n"]}
     fixed = built([node], [floats("x", 2, 2)], [floats("y", 2, 2)], [constant("s", 1, 1)])
     assert findings(fixed) == {}
     # What is computed from shapes is constant once the shapes are.
@@ -101,7 +101,7 @@ def test_conditions_and_what_is_inside_of_branches():
     condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
     dynamic = built([node], [floats("x", 2, 2), condition], [floats("y", 2)])
     assert findings(dynamic) == {
-        "If with a condition that is not constant": ["n"],
+        "If whose condition is not constant": ["n"],
         "NonZero (not on the list of operators)": ["inner", "inner"],
     }
     fixed = numpy_helper.from_array(np.array(True), "c")
@@ -217,7 +217,7 @@ def test_one_warning_for_each_compilation_also_from_the_cache(selecting, caplog)
         texts[0]
         == texts[1]
         == [
-            "a compiler for the card is unlikely to take this model: "
+            "a compiler for the card is unlikely to accept this model: "
             "Compress (not on the list of operators) at 'select'"
         ]
     )
@@ -311,7 +311,7 @@ def interface(inputs, sets, outputs=()):
 def test_sets_of_sizes_need_an_input_that_identifies_them(inputs, sets, is_refused):
     survey = Survey()
     survey_specializations(interface(inputs, sets, ["past_RetainedState"]), survey)
-    what = "several sets of sizes without an input that has another shape in each"
+    what = "several sets of sizes, but no input with a different shape in each"
     assert survey.refusals == ({what: [f"S{n}" for n in range(len(sets))]} if is_refused else {})
 
 
@@ -323,11 +323,11 @@ def test_what_a_card_refuses_is_a_warning_and_an_error_when_strict(caplog):
     )
     lists = [{"name": "P", "devices": [{"deviceId": 0}], "nodeList": ["two", "one"]}]
     options = {"mdp_load_partition_config": {"partitions": lists}}
-    text = "nodes that 'P' lists before the ones whose results they read at 'two'"
+    text = "nodes that 'P' lists before the nodes that compute their operands at 'two'"
     with caplog.at_level(logging.WARNING):
         qaic.compile(model, **options)
-    assert f"a card's compiler refuses this: {text}" in caplog.text
-    with pytest.raises(CompileError, match="what the card's compiler takes") as caught:
+    assert f"a card's compiler refuses this model: {text}" in caplog.text
+    with pytest.raises(CompileError, match="a model that the card's compiler accepts") as caught:
         qaic.compile(model, strict_aic=True, **options)
     assert caught.value.code == "compile.card_refusal"
     assert text in str(caught.value)

@@ -111,9 +111,9 @@ class PrecisionPlan:
         show = self.target.show
         names = f" ({len(self.nodes)} names)" if len(self.nodes) != self.units else ""
         back = (
-            "no samples held out"
+            "no held-out samples"
             if math.isnan(self.held_out)
-            else f"on samples held out {show(self.held_out)}"
+            else f"on held-out samples {show(self.held_out)}"
         )
         lines = [
             f"{self.model} in {self.to}: {self.units} of {self.of} units{names} stay in "
@@ -124,12 +124,10 @@ class PrecisionPlan:
         ]
         if not self.is_safe:
             lines.append(
-                "no margin: even with all units kept the target is within three standard errors of the bound"
+                "no margin: even if all units stay, the result is within three standard errors of the bound"
             )
         if not self.is_reached:
-            lines.append(
-                "the target does not hold on the samples that were held out: search with more samples"
-            )
+            lines.append("the held-out samples miss the target: search with more samples")
         return "\n".join(lines)
 
 

@@ -96,7 +96,7 @@ def search(
         )
     if wanted.tokens is not None and tokens not in {None, wanted.tokens}:
         raise OptionError(
-            f"tokens: found {tokens} and the target {wanted.text}, expected one number of tokens",
+            f"tokens: found {tokens} and the target {wanted.text}, expected one number of tokens for both",
             code="option.accuracy_tokens",
         )
     given = Samples(samples)
@@ -207,7 +207,7 @@ class _Search:
             raise StateError(
                 f"target {self._target.text}: found {self._target.show(score.value)} with all "
                 f"{len(self._ranked)} units in {self._keep}, expected at least "
-                f"{self._target.show(self._target.bound)}; what is left comes from "
+                f"{self._target.show(self._target.bound)}; the remaining error comes from "
                 "inputs, outputs or constants of another precision",
                 code="state.target_out_of_reach",
             )

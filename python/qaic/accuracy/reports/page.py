@@ -34,8 +34,8 @@ def accuracy_page(title: str, precisions: Sequence[PrecisionAccuracy]) -> str:
     others = [table for table in first.tables if not table.name.startswith("worst-")]
     charts = "".join(
         f"<figure>{errors_svg(item)}<figcaption>{escape(item.to)}: the line is the SQNR in dB of each result "
-        "in the deployed program, in the order of the graph; bars are what a node loses by itself, from the "
-        "top down.</figcaption></figure>"
+        "in the deployed program, in the order of the graph; bars, drawn from the top, "
+        "are the error that a node adds.</figcaption></figure>"
         for item in precisions
     )
     charts = f'<div class="wide-charts">{charts}</div>'

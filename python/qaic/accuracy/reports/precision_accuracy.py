@@ -49,20 +49,20 @@ GOOD_SAME: Final = 0.99
 _WRONG_SAME: Final = 0.9
 
 _REMEDIES: Final = {
-    Reason.OVERFLOW: "results pass 65504, the largest float16, and become infinite: keep it and what reads "
-    "it in float32 (FP32NodeInstanceNames of node_precision_info_file)",
-    Reason.UNDERFLOW: "results are below 2^-14, the smallest normal float16, and lose digits: keep it in "
-    "float32, or scale its operands",
+    Reason.OVERFLOW: "results pass 65504, the largest float16, and become infinite: keep the node and its "
+    "readers in float32 (FP32NodeInstanceNames of node_precision_info_file)",
+    Reason.UNDERFLOW: "results are below 2^-14, the smallest normal float16, and lose precision: keep the "
+    "node in float32, or scale its operands",
     Reason.SATURATION: "values beyond the calibrated range are clipped: calibrate with more samples or "
-    "without shrinking (quantization_calibration=None), or keep it in float",
-    Reason.CANCELLATION: "large operands cancel, and their rounding is as large as the result: keep it and "
-    "the nodes that make its operands in float32",
+    "without shrinking (quantization_calibration=None), or keep the node in floating point",
+    Reason.CANCELLATION: "large operands cancel, and their rounding is as large as the result: keep the "
+    "node and the nodes that compute its operands in float32",
     Reason.OUTLIER_CHANNEL: "one channel is far larger than the others and takes the range of the integers: "
-    "keep it in float16, or use int16",
-    Reason.WEIGHTS: "its weights lose most: give them one scale per channel (enable_channelwise, "
-    "enable_rowwise), or keep it in float",
-    Reason.ACCUMULATION: "it sums many values, and the result is rounded coarsely: keep it in float32",
-    Reason.NONE: "keep it in float32",
+    "keep the node in float16, or use int16",
+    Reason.WEIGHTS: "its weights cause most of the error: give them one scale per channel "
+    "(enable_channelwise, enable_rowwise), or keep the node in floating point",
+    Reason.ACCUMULATION: "the node rounds a sum of many values: keep the node in float32",
+    Reason.NONE: "keep the node in float32",
 }
 
 
@@ -280,12 +280,12 @@ class PrecisionAccuracy:
         same = float(np.mean(found.steps["token"] == found.steps["found"]))
         if first is None:
             prompts = counted(self.samples, "prompt")
-            yield f"{self.to}: all {found.tokens} tokens of {prompts} are those of float32."
+            yield f"{self.to}: all {found.tokens} tokens of {prompts} equal those of float32."
         else:
             prompt, step = first
             yield (
-                f"{self.to}: the first token that differs is number {step + 1} of prompt {prompt + 1}; "
-                f"{same:.1%} of the tokens of {counted(self.samples, 'prompt')} are those of float32."
+                f"{self.to}: the first different token is number {step + 1} of prompt {prompt + 1}; "
+                f"{same:.1%} of the tokens of {counted(self.samples, 'prompt')} equal those of float32."
             )
         worst = min(found.caches, key=lambda cache: cache.sqnr_db, default=None)
         if worst is not None:
@@ -346,7 +346,7 @@ def _figures(output: OutputAccuracy) -> str:
         parts.append(f"channel {channel.index} of dimension {channel.axis} has {lost}")
     if output.not_finite:
         parts.append(
-            f"{output.not_finite} of {output.elements} elements are not finite in float32 itself and are not "
+            f"{output.not_finite} of {output.elements} elements are not finite even in float32 and are not "
             "compared: check the samples"
         )
     if output.first_not_finite is not None:

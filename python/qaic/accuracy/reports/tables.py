@@ -109,9 +109,9 @@ def card_table(item: PrecisionAccuracy) -> Table:
         for one in item.card
     ]
     note = (
-        "SQNR against float32, but for the third, which is the card against what rounding gives; N/A where "
-        "both are equal. More than it must: an error of more than twice the power that rounding has, with "
-        "fewer equal decisions."
+        "The first two SQNRs compare with float32, the third compares the card with the expected rounding; "
+        "N/A means equal. More than it must: the error has more than twice the power of the expected "
+        "rounding, and fewer decisions are equal."
     )
     return Table("card", f"The card in {item.to}", columns, rows, note)
 
@@ -136,7 +136,7 @@ def steps_table(item: PrecisionAccuracy, decoding: DecodingAccuracy) -> Table:
         )
         for row in decoding.steps
     ]
-    note = "Both sides go on with the token of float32. Errors are those of the logits."
+    note = "Both runs continue with the token of float32. Errors are those of the logits."
     return Table(f"steps-{item.to}", f"Tokens in {item.to}", columns, rows, note)
 
 
@@ -144,7 +144,7 @@ def caches_table(item: PrecisionAccuracy, decoding: DecodingAccuracy) -> Table:
     """Return the errors of the caches."""
     columns = (Column("cache"), Column("SQNR", "dB", "float"))
     rows: list[tuple[Cell, ...]] = [(cache.name, _decibels(cache.sqnr_db)) for cache in decoding.caches]
-    note = "Behind the last token of every prompt, all rows of the cache."
+    note = "All rows of the cache, after the last token of each prompt."
     return Table(f"caches-{item.to}", f"Caches in {item.to}", columns, rows, note)
 
 

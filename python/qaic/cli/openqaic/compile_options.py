@@ -52,7 +52,7 @@ _NO: Final = "--no-"
 def add_compile_options(parser: Parser, *, without: Collection[str] = ()) -> None:
     """Declare all options of the compiler, but for some by name; help shows the common ones."""
     group = parser.add_argument_group(
-        "options of the compiler", "the common ones; `qaic-compile --help` lists all, also accepted here"
+        "compile options", "common options; `qaic-compile --help` lists all, and this command accepts all"
     )
     for spec in _specs():
         if spec.name not in without:

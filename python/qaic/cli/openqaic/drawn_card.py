@@ -55,10 +55,7 @@ def drawn_card(qpc: Qpc) -> tuple[DrawnGraph, list[Table]]:
         picture.nodes,
         picture.edges,
         [Coloring("part", [node.kind for node in picture.nodes])],
-        [
-            "The container states how data comes and goes. "
-            "What the cores compute is machine code in network.elf."
-        ],
+        ["The container describes the transfers. The computation is machine code in network.elf."],
     )
     tables = [
         _bindings_table([*inputs, *outputs]),

@@ -88,11 +88,11 @@ def drawn_program(
         times.append(None)
         edges += _arrows([value.name], made, len(drawn) - 1)
     colorings = [Coloring("precision", precisions), Coloring("operator", [node.kind for node in drawn])]
-    notes = ["Constants are not drawn; the facts of a node name those that it reads."] if weights else []
+    notes = ["Constants are not drawn; the details of a node list those that it reads."] if weights else []
     if measured is not None:
         colorings.append(Coloring("time", amounts=times))
         notes.append(
-            "Times are of the inference nearest to the medians. A node without a time runs as a part of "
+            "Times are of the inference nearest to the medians. A node without a time runs as part of "
             "another, or is computed once: the engine fuses nodes and folds constants."
         )
     return DrawnGraph(drawn, edges, colorings, notes, label)
@@ -173,7 +173,7 @@ def _time(node: DrawnNode, measured: NodeTimes | None) -> float | None:
     if node.name in measured.own_us:
         return measured.own_us[node.name]
     if (within := measured.within.get(node.name)) is not None:
-        node.facts.append(("runs as a part of", within))
+        node.facts.append(("runs as part of", within))
     return None
 
 
@@ -181,7 +181,7 @@ def check_output(output: Path | None, command: str) -> Path:
     """Return the file to write. Raises OptionError if there is none."""
     if output is None:
         raise OptionError(
-            "-o is missing: the graph is written to a page",
+            "-o is missing: the graph needs an HTML page",
             code="inspect.output",
             hints=(f"`{command} -o graph.html` draws it",),
         )
@@ -213,9 +213,9 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
 
     if timed:
         raise StateError(
-            f"{qpc.path} is of a card: its container holds no graph whose nodes could have times",
+            f"{qpc.path} is a program for a card: its container has no graph with nodes to time",
             code="inspect.no_graph",
-            hints=("leave out --color time; a profile of measured files reports the times of a card",),
+            hints=("omit --color time; a profile of measured files reports the times of a card",),
         )
     return drawn_card(qpc)
 

@@ -101,7 +101,7 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
         return program
     if given := given_options(arguments):
         raise OptionError(
-            f"{found.path} is compiled already, so {given[0]} cannot have an effect; give the .onnx file",
+            f"{found.path} is already compiled, so {given[0]} has no effect; give the .onnx file",
             code="option.compiled_model",
             context={"path": str(found.path), "options": given},
         )
@@ -183,7 +183,7 @@ def check_output_file(
         raise OptionError(
             f"{option} {path}: the folder {path.parent} does not exist",
             code="option.output_path",
-            hints=(f"`mkdir -p {shlex.quote(str(path.parent))}` makes it",),
+            hints=(f"`mkdir -p {shlex.quote(str(path.parent))}` creates it",),
         )
     if path.exists() and any(Path(other).exists() and path.samefile(other) for other in read):
         raise OptionError(
@@ -195,9 +195,7 @@ def check_output_file(
 def check_page(output: str | PathLike[str] | None, *, read: Iterable[str | PathLike[str]]) -> None:
     """Refuse the ``-o`` of a page, as `check_output_file`, also if its name is not that of a page."""
     if output is not None and Path(output).suffix.lower() not in {".html", ".htm"}:
-        raise OptionError(
-            f"-o {output}: pages are HTML; a name that ends in .html is expected", code="option.output_path"
-        )
+        raise OptionError(f"-o {output}: a name that ends in .html is expected", code="option.output_path")
     check_output_file("-o", output, read=read)
 
 

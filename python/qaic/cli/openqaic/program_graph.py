@@ -153,7 +153,7 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
     size = sum(array.nbytes for array in qpc.initializers.values())
     if size > _LARGEST_MESSAGE:
         raise StateError(
-            f"the weights of {qpc.path} are {size} bytes, and one ONNX file holds {_LARGEST_MESSAGE}",
+            f"the weights of {qpc.path} have {size} bytes; one ONNX file has at most {_LARGEST_MESSAGE}",
             code="inspect.too_large",
             hints=(f"`openqaic inspect {shlex.quote(str(qpc.path))} tensors` lists them",),
         )

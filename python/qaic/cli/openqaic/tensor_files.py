@@ -93,7 +93,7 @@ def _arrays(text: str, inputs: ShapeDict, pixels: Pixels) -> list[tuple[str, NDA
     if not name:
         if len(inputs) != 1:
             raise InputError(
-                f"{text} names no input; the program has {len(inputs)}: give NAME={text} with one of "
+                f"{text} has no input name; the program has {len(inputs)}: give NAME={text} with one of "
                 f"{', '.join(inputs)}",
                 code="run.input_name",
             )
@@ -108,8 +108,8 @@ def _arrays(text: str, inputs: ShapeDict, pixels: Pixels) -> list[tuple[str, NDA
     size = path.stat().st_size
     if size % dtype.itemsize:
         raise InputError(
-            f"{path} has {size} bytes, which is no number of elements of {dtype}; input {name!r} has "
-            f"{dtype.itemsize} bytes an element",
+            f"{path} has {size} bytes, not a multiple of the size of a {dtype}; input {name!r} has "
+            f"{dtype.itemsize} bytes per element",
             code="run.input_size",
         )
     return [(name, np.frombuffer(read_regular(path), dtype))]
@@ -121,7 +121,7 @@ def _loaded(path: Path) -> dict[str, NDArray[Any]]:
 
     def refuse(found: str) -> InputError:
         return InputError(
-            f"{path}: found {found}, expected a sound file of numpy",
+            f"{path}: found {found}, expected a valid NumPy file",
             code="run.input_file",
             hints=("numpy.save and numpy.savez write such files",),
         )

@@ -45,7 +45,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        refuse(str(path), f"not JSON that can be read: {error}")
+        refuse(str(path), f"not valid JSON: {error}")
     return document if isinstance(document, dict) else {}
 
 
@@ -55,7 +55,7 @@ def text_of(entry: dict[str, Any], name: str, where: str) -> str:
         refuse(where, f'"{name}" is missing')
     value = entry[name]
     if not isinstance(value, str) or not value or "\0" in value or _SURROGATES.search(value):
-        refuse(where, f'"{name}" is {value!r}; a text is expected')
+        refuse(where, f'"{name}" is {value!r}; a string is expected')
     return value
 
 
@@ -73,8 +73,8 @@ def located(entry: dict[str, Any], name: str, folder: Path, where: str) -> Path:
     if not inside and not Path(text).is_absolute():
         refuse(
             where,
-            f'"{name}" is {text!r}, which leads out of {str(folder)!r}, the folder of this file; '
-            "put the data there, or write an absolute path",
+            f'"{name}" is {text!r}, which is outside {str(folder)!r}, the folder of this file; '
+            "move the data there, or use an absolute path",
         )
     return path
 
@@ -103,7 +103,7 @@ def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
     if not isinstance(sets, list):
         refuse(str(path), f'an object with a list "{TOP}" is expected')
     if not sets:
-        refuse(f'{path}: "{TOP}"', "there is no inference in it")
+        refuse(f'{path}: "{TOP}"', "the list is empty; at least one inference is expected")
     return [
         _Inference(network, path.parent, f"{path}: {TOP}[{number}]", compare=compare).read(entries)
         for number, entries in enumerate(sets)
@@ -201,7 +201,7 @@ class _Inference:
         binding = part.binding
         if binding.allowed and not binding.partial and part.dims not in (binding.dims, *binding.allowed):
             shapes = ", ".join(dict.fromkeys(map(_shape, binding.allowed)))
-            refuse(where, f"{binding.name!r} has no shape {_shape(part.dims)}; it may have {shapes}")
+            refuse(where, f"{binding.name!r} has no shape {_shape(part.dims)}; expected one of {shapes}")
         if not binding.accepts(part.nbytes):
             refuse(
                 where,
@@ -212,7 +212,7 @@ class _Inference:
 
     def _kept(self, binding: Binding) -> Part:
         if not self._network.keeps(binding):
-            refuse(self._where, f"there is no data for input {binding.name!r}, and the device keeps none")
+            refuse(self._where, f"input {binding.name!r} has no data, and the device keeps no state for it")
         return Part(binding, SKIPPED)
 
     def _default_dims(self, given: list[Part]) -> Any:
@@ -296,7 +296,7 @@ def read_bindings(path: Path, network: Network) -> Request:
     )
     for (number, _, _), (following, where, _) in pairwise(numbered):
         if number == following:
-            refuse(where, f'"num" is {number}, and so is that of another buffer')
+            refuse(where, f'"num" is {number}, which another buffer also has')
     for text in dict.fromkeys(text for _, _, row in numbered for text in unknown_keys(row, _KEYS)):
         print_message("warning", f"{path}: {text}")
     given = [(where, row) for _, where, row in numbered if not _is_output(row, network)]
@@ -306,7 +306,7 @@ def read_bindings(path: Path, network: Network) -> Request:
         wanted = [binding for binding in wanted if not network.keeps(binding)]
     if len(given) != len(wanted):
         names = ", ".join(repr(binding.name) for binding in wanted)
-        refuse(str(path), f"there are files for {len(given)} inputs; the program has {len(wanted)}: {names}")
+        refuse(str(path), f"found files for {len(given)} inputs; the program has {len(wanted)}: {names}")
     parts = {
         binding.position: _part(row, binding, path.parent, where, network)
         for binding, (where, row) in zip(wanted, given, strict=True)
@@ -320,7 +320,7 @@ def _number(row: object, where: str) -> int:
         refuse(where, "an object is expected")
     number = row.get("num")
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        refuse(where, f'"num" is {number!r}; the number of the buffer is expected')
+        refuse(where, f'"num" is {number!r}; a buffer number is expected')
     return number
 
 
@@ -336,7 +336,7 @@ def _part(row: dict[str, Any], binding: Binding, folder: Path, where: str, netwo
     if name != binding.name and any(other.name == name for other in network.inputs):
         refuse(
             where,
-            f'"name" is {name!r}, and by the order of "num" it is {binding.name!r}; correct one of the two',
+            f'"name" is {name!r}, but the order of "num" gives {binding.name!r}; correct one of them',
         )
     path = located(row, "inputFile", folder, where)
     found, size = file_bytes(path), row.get("buffSize")

@@ -165,11 +165,11 @@ def _placeholder(codec: Codec[Any], name: str) -> str:
 def _refuse_contradictions(options: RunnerOptions) -> bool:
     """Refuse options that exclude each other; return True if the inputs are a batch."""
     if options.aic_device_id is not None and options.aic_device_map is not None:
-        raise _conflict("-d and -D both choose devices; give one of them")
+        raise _conflict("-d and -D both select devices; give one of them")
     if options.num_iter is not None and options.time is not None:
         raise _conflict("-n and --time both set the length of the run; give one of them")
     if options.time == 0:
-        raise _conflict("--time 0 is no time to run; a number of seconds greater than 0 is expected")
+        raise _conflict("--time is 0; a number of seconds greater than 0 is expected")
     if (message := contradiction(options)) is not None:
         raise _conflict(message)
     sources = {
@@ -183,11 +183,11 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
         raise _conflict(f"{' and '.join(given)} are different sources of inputs; give one of them")
     is_batch = bool(given) and given[0] != "-i"
     if is_batch and options.output_file:
-        raise _conflict("-o expects the same outputs of every inference, and a batch has different inputs")
+        raise _conflict("-o compares all inferences with the same outputs, but a batch has different inputs")
     if (options.rtol is not None or options.atol is not None) and not (
         options.output_file or options.compare_outputs
     ):
-        raise _conflict("--rtol and --atol are about -o or -c, which compare outputs")
+        raise _conflict("--rtol and --atol need -o or -c, which compare outputs")
     if options.unbound_random and options.bound_random:
         raise _conflict("--unbound-random and --bound-random are different random inputs; give one of them")
     for flag, is_given in (
@@ -195,14 +195,12 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
         ("--bound-random", options.bound_random),
     ):
         if is_given and given:
-            raise _conflict(f"{flag} is about random inputs, and {given[0]} gives others")
+            raise _conflict(f"{flag} selects random inputs, but {given[0]} gives other inputs")
     if options.auto_batch_input and given not in (
         ["--aic-batch-input-directory"],
         ["--aic-batch-input-file-list"],
     ):
-        raise _conflict(
-            "--auto-batch-input combines files of --aic-batch-input-directory or --aic-batch-input-file-list"
-        )
+        raise _conflict("--auto-batch-input needs --aic-batch-input-directory or --aic-batch-input-file-list")
     return is_batch
 
 
@@ -229,7 +227,7 @@ def _devices(options: RunnerOptions) -> tuple[tuple[int, ...], bool]:
     separator = ":" if ":" in text else ","
     parts = text.split(separator)
     if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
-        raise _conflict(f"-D {text!r} is neither a map as 3:1:2 nor a list as 3,4,5 of device ids")
+        raise _conflict(f"-D {text!r} is neither a map of device ids such as 3:1:2 nor a list such as 3,4,5")
     ids = tuple(map(int, parts))
     if len(set(ids)) < len(ids):
         raise _conflict(f"-D {text!r} names a device twice")

@@ -93,7 +93,7 @@ def _plan(request: RunRequest) -> _Plan:
     _check_range(request, count)
     writer = Writer(request, network) if request.writes or options.dump_input_buffers else None
     if options.compare_outputs and not any(part.paths for request in requests for part in request.outputs):
-        print_message("note", "-c: there is no output file to compare with")
+        print_message("note", "-c: the batch file lists no output file to compare with")
     compares = bool(options.output_file) or options.compare_outputs
     comparer = Comparer(network, options.output_file, Tolerance.of(options)) if compares else None
     statistics = statistics_of(request.program)
@@ -119,7 +119,7 @@ def _check_range(request: RunRequest, count: int | None) -> None:
     ):
         raise OptionError(
             f"--write-output-start-iter {first} and --write-output-num-samples {samples} end at inference "
-            f"{first + samples}, and {count} are run",
+            f"{first + samples}, but only {count} are run",
             code="runner.write_range",
         )
 
@@ -144,7 +144,7 @@ def _check_devices(ids: list[int]) -> int:
     if status == rt.QStatus.QS_NODEV:
         # Virtual cards always exist, so the user asked for cards only.
         raise DeviceError(
-            "no card answers: neither the kernel's driver nor an emulated one shows a device",
+            "no card responds: neither the kernel driver nor the emulated driver shows a device",
             code="device.none",
             hints=("without QAIC_DEVICE, or with QAIC_DEVICE=cpu, the program runs on the host",),
         )
@@ -187,7 +187,7 @@ def _pick(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> int:
     status, chosen = context.findDevice(qpc)
     if status != rt.QStatus.QS_SUCCESS:
         raise DeviceBusyError(
-            f"none of the devices {', '.join(map(str, ids))} has the cores and memory the program takes: "
+            f"none of the devices {', '.join(map(str, ids))} has the cores and memory for the program: "
             f"{status.name}",
             code="device.busy",
         )

@@ -125,7 +125,7 @@ class Loop:
             self._use(handle, iteration)
         status = self.inference_set.putCompleted(handle)
         if status != _OK:
-            _fail(status, f"inference {iteration}: its handle was not taken back")
+            _fail(status, f"inference {iteration}: its handle was not returned")
         self.progress.completed += 1
         if self.progress.fault is not None:
             raise self.progress.fault

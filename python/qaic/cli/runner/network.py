@@ -141,7 +141,7 @@ class Part(NamedTuple):
         if len(whole) != self.nbytes:
             names = ", ".join(map(str, self.paths))
             raise InputError(
-                f"{names}: {len(whole)} bytes were read, and there were {self.nbytes} at the start",
+                f"{names}: read {len(whole)} bytes, expected {self.nbytes} as at the start of the run",
                 code="runner.file_changed",
             )
         return whole
@@ -210,7 +210,7 @@ def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where:
         for path in files:
             if (found := file_bytes(path)) != one:
                 raise InputError(
-                    f"{path} has {found} bytes; {binding.name!r} takes {one} for one of a batch of "
+                    f"{path} has {found} bytes; {binding.name!r} needs {one} for one sample of a batch of "
                     f"{network.batch}",
                     code="runner.file_size",
                 )

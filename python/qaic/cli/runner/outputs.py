@@ -195,7 +195,7 @@ class Comparer:
         # NaN counts as the largest difference.
         place = int(np.argmax(off))
         return (
-            f"{np.count_nonzero(beyond)} of {len(given)} elements beyond the tolerance, the most at {place}: "
+            f"{np.count_nonzero(beyond)} of {len(given)} elements exceed the tolerance, most at {place}: "
             f"{given[place]}, {wanted[place]} expected"
         )
 
@@ -228,7 +228,7 @@ def require_plain_transfers(container: Path) -> None:
     """
     described = facts(Qpc(container))
     if described["kind"] != "program":
-        reasons = ["it is a container of several, one per device"]
+        reasons = ["it contains one container per device"]
     else:
         bindings = [*described["inputs"], *described["outputs"]]
         reasons = list(_reasons(bindings))
@@ -237,7 +237,7 @@ def require_plain_transfers(container: Path) -> None:
             f"-p off: the buffers of this program on the device are not its inputs and outputs: "
             f"{'; '.join(reasons)}",
             code="runner.raw_buffers",
-            hints=("-p on takes and gives the program's own inputs and outputs",),
+            hints=("-p on reads and writes the inputs and outputs of the program",),
         )
 
 

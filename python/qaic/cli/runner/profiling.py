@@ -264,9 +264,7 @@ class Recording:
 def _drained(profiler: _core.Profiler) -> _core.Samples:
     samples = profiler.drain()
     if samples.dropped:
-        print_message(
-            "note", f"{samples.dropped} inferences were not recorded: there was no room for so many"
-        )
+        print_message("note", f"{samples.dropped} inferences were not recorded: the buffer was full")
     return samples
 
 

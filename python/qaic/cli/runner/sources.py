@@ -99,7 +99,7 @@ def _bindings_file(path: Path, network: Network) -> Request:
     try:
         request = read_bindings(path, network)
     except InputError as error:
-        hints = (*error.hints, f"-i gives inputs in place of {path}, --bound-random takes random ones")
+        hints = (*error.hints, f"-i replaces the inputs of {path}; --bound-random uses random inputs")
         raise InputError(error.message, code=error.code, context=error.context, hints=hints) from error
     for part in request.inputs:
         for name in part.paths:
@@ -112,7 +112,7 @@ def _folder(folder: Path, network: Network, *, join: bool) -> list[Request]:
         raise InputError(
             f"--aic-batch-input-directory is for programs with one input; this one has {len(network.inputs)}",
             code="runner.directory_inputs",
-            hints=("--aic-batch-input-file-list takes a file per input",),
+            hints=("--aic-batch-input-file-list accepts one file per input",),
         )
     rows = [[path] for path in sorted(folder.iterdir()) if path.is_file()]
     return _rows(rows, network, str(folder), join=join)
@@ -130,7 +130,7 @@ def _listed(path: Path, network: Network, *, join: bool) -> list[Request]:
         names = [name.strip() for name in line.split(",")]
         if not all(names) or "\0" in line:
             raise InputError(
-                f"{path}, line {number}: a name is empty; file names with commas between them are expected",
+                f"{path}, line {number}: a name is empty; file names separated by commas are expected",
                 code="runner.file_list",
             )
         rows.append([_place(Path(name), path.parent) for name in names])
@@ -144,7 +144,7 @@ def _place(name: Path, folder: Path) -> Path:
 
 def _rows(rows: Sequence[Sequence[Path]], network: Network, where: str, *, join: bool) -> list[Request]:
     if not rows:
-        raise InputError(f"{where}: there is no input file", code="runner.no_files")
+        raise InputError(f"{where}: found no input file", code="runner.no_files")
     if join and network.batch > 1:
         return _joined(rows, network, where)
     try:
@@ -159,7 +159,7 @@ def _rows(rows: Sequence[Sequence[Path]], network: Network, where: str, *, join:
             and file_bytes(rows[0][0]) * batch == first.nbytes
         ):
             raise InputError(
-                f"{error.message}: these are inputs of batch 1, and the program has batch {batch}",
+                f"{error.message}: the files have batch size 1, but the program has batch size {batch}",
                 code=error.code,
                 hints=("--auto-batch-input combines them",),
             ) from error

@@ -119,7 +119,7 @@ def _not_a_number(name: str, place: str, values: NDArray[np.float32]) -> Compile
         code="calibration_not_finite",
         found=f"{int(np.isnan(values).sum())} NaN of {values.size} values",
         expected="numbers, because a range is measured",
-        fix="use samples as the model gets them, or keep the operators around this tensor in a float "
+        fix="use realistic samples, or keep the operators around this tensor in a float "
         "precision: node_precision_info_file, keep_original_precision_for_nodes",
         context={"tensor": name},
     )
@@ -147,7 +147,7 @@ def collect(
     if run.infinite:
         warn(
             "calibration.infinite_values",
-            "%s: %d of %d tensors hold infinite values (%s), which no range has; the nodes around them stay "
+            "%s: %d of %d tensors are partly infinite (%s), which have no range; the nodes around them stay "
             "in floating point",
             source.option,
             len(run.infinite),
@@ -189,7 +189,7 @@ class _Run:
                 code="no_samples",
                 found="no samples",
                 expected="at least one",
-                fix="give inputs as the model gets them in use",
+                fix="use realistic samples",
             )
 
     def _samples(self) -> Iterator[tuple[int, Sample, dict[str, NDArray[Any]]]]:
@@ -263,7 +263,7 @@ class _Run:
                 f"{self._source.option}, {sample.place}",
                 code="calibration_failed",
                 found=f"inputs on which the model fails ({error.message})",
-                expected="inputs as the model gets them in use",
+                expected="realistic inputs",
                 fix="give samples with input_list_file or calibration_data; random data does not suit inputs "
                 "that hold shapes or axes",
             ) from error

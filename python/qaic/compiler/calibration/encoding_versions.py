@@ -59,7 +59,7 @@ def entries_of(held: Mapping[str, Any], wrong: Wrong) -> Iterator[Entry]:
     if not sections and not is_new:
         raise wrong("the file", f"neither {ACTIVATIONS} nor {PARAMETERS}", f"both, or {_ONE_LIST}")
     if sections and is_new:
-        raise wrong("the file", f"{sections[0]} beside {_ONE_LIST}", "the form of one version")
+        raise wrong("the file", f"{sections[0]} beside {_ONE_LIST}", "the keys of one version")
     if is_new:
         _check_version(held, {2}, wrong)
         yield from _second(_listed(held[_ONE_LIST], _ONE_LIST, wrong), wrong)
@@ -153,7 +153,7 @@ def _second(entries: Iterator[tuple[str, str, dict[str, Any]]], wrong: Wrong) ->
         if found is None:
             raise wrong(where, f"output_dtype {kind!r}", "int8, uint8, int16, uint16, int32 or a float type")
         if "block_size" in entry or "per_block_int_scale" in entry:
-            raise wrong(where, "scales of blocks", "one for the tensor or one per channel; no blocks")
+            raise wrong(where, "scales of blocks", "one for the tensor or one per channel, without blocks")
         if "y_scale" not in entry:
             raise wrong(where, f"the keys {', '.join(sorted(entry))}", "y_scale")
         scales = _flat(where, "y_scale", entry["y_scale"], wrong)
@@ -197,7 +197,7 @@ def _flat(where: str, key: str, value: object, wrong: Wrong) -> list[Any]:
         raise wrong(where, f"{len(numbers)} numbers in {key}", "one or one per channel")
     if any(isinstance(number, list) for number in numbers):
         raise wrong(
-            where, f"lists in {key}, scales of blocks", "one for the tensor or one per channel; no blocks"
+            where, f"lists in {key}, scales of blocks", "one for the tensor or one per channel, no blocks"
         )
     return numbers
 

@@ -231,7 +231,7 @@ class _Encodings:
             return 0
         raise self._wrong(
             where,
-            f"min {low} and max {high} beside scale {scale} and offset {offset}",
+            f"min {low} and max {high} with scale {scale} and offset {offset}",
             f"min = scale * offset and max = scale * (offset + {2 * half - 1}), within one step",
         )
 

@@ -264,9 +264,7 @@ class ProfileBuilder:
         except ValueError as error:
             raise wrong(self.file, self._line, name, f"in Histogram {error}", "numbers") from None
         if not (np.isfinite(counts).all() and (counts >= 0).all() and (counts <= 3e38).all()):
-            raise wrong(
-                self.file, self._line, name, "a count in Histogram that is no count", "numbers of 0 and more"
-            )
+            raise wrong(self.file, self._line, name, "an invalid count in Histogram", "numbers of 0 and more")
         return counts.astype(np.float32) if counts.any() else None
 
 

@@ -109,18 +109,18 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Ca
     elif found.graph_hash != own:
         if not options.allow_profile_mismatch:
             raise OptionError(
-                f"load_profile: {file.path} is of another model or of other shapes: found graph hash "
+                f"load_profile: {file.path} belongs to another model or to other shapes: found graph hash "
                 f"0x{found.graph_hash:016x}, expected 0x{own:016x}",
                 code="option.load_profile",
                 context={"file": str(file.path), "found": found.graph_hash, "expected": own},
                 hints=(
                     "dump the profile again with the same model and sizes, or set allow_profile_mismatch to "
-                    "use what fits",
+                    "use the entries that fit",
                 ),
             )
         warn(
             "calibration.profile_of_another_graph",
-            "load_profile: the profile is of another graph; entries of tensors with equal names are used",
+            "load_profile: the profile belongs to another graph; entries for equal tensor names are used",
         )
     profile = found.bind(graph.proto.graph)
     _complete(profile, choose(graph, _float_nodes(graph, options)), "load_profile", file)
@@ -221,8 +221,8 @@ def read_unchanged(file: InputFileContent, option: str) -> bytes:
         )
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise OptionError(
-            f"{option}: found another content of {file.path} than when the options were read, expected the "
-            "same",
+            f"{option}: found that {file.path} has changed since the options were read, expected the same "
+            "content",
             code=f"option.{option}",
             hints=("do not write to the file while a model is compiled",),
         )

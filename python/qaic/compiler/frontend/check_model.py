@@ -73,8 +73,8 @@ def _check_names(model: onnx.ModelProto) -> None:
                 what,
                 code="invalid_model",
                 found="a definition of an operator that ONNX defines",
-                expected="functions under names of their own",
-                fix="export the model with this function in a domain of its own, or without functions",
+                expected="functions with other names",
+                fix="export the model with this function in a separate domain, or without functions",
             )
 
 

@@ -41,7 +41,7 @@ def read(files: Sequence[InputFileContent]) -> CustomOps:
     for file in files:
         for name, place in _operators(file.path):
             if name in operators:
-                raise _error(file.path, f"operator {name!r} is described twice; leave one description out")
+                raise _error(file.path, f"operator {name!r} is described twice; remove one description")
             operators[name] = None if place is None else _measured(file.path, place)
     found = CustomOps(operators)
     for library in found.libraries:
@@ -84,7 +84,7 @@ def _operators(path: Path) -> Iterator[tuple[str, Path | None]]:
     for entry in _entries(document, _DEPTH):
         name = _name_of(entry)
         if name is None:
-            raise _error(path, "an operator has implementations and no name; add it as name")
+            raise _error(path, "an operator has implementations but no name; add the key name")
         count += 1
         yield name, _library_of(path, name, entry["implementations"])
     if not count:
@@ -99,7 +99,7 @@ def _document(path: Path) -> object:
         root = compose(data)
         return None if root is None else PlainValues().of(root)
     except YamlMistakeError as error:
-        raise _error(path, f"the file is no YAML of a description: {error}") from error
+        raise _error(path, f"the file is not a YAML description: {error}") from error
 
 
 def _entries(value: object, depth: int) -> Iterator[Mapping[str, object]]:
@@ -133,7 +133,7 @@ def _library_of(path: Path, name: str, implementations: object) -> Path | None:
             library = item.get("impl")
             if not isinstance(library, str) or not library:
                 raise _error(
-                    path, f"the implementation of {name!r} for the interpreter has no impl, a library"
+                    path, f"the implementation of {name!r} for the interpreter has no impl (a library)"
                 )
             return (path.parent / library).absolute()
     return None

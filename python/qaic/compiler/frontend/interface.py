@@ -99,7 +99,7 @@ def check_hardware(specs: Iterable[TensorSpec], hardware: str | None) -> None:
                 f"tensor {spec.name!r}",
                 code="unsupported_type",
                 found="type bfloat16",
-                expected=f"float16 or float32 at the border of a program, or hardware {BFLOAT16_HARDWARE}",
+                expected=f"float16 or float32 at the interface of a program, or hardware {BFLOAT16_HARDWARE}",
                 fix="name it in custom_io_list_file with Precision float16, or give "
                 f"aic_hw_version={BFLOAT16_HARDWARE}",
                 context={"tensor": spec.name},

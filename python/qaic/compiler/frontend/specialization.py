@@ -122,7 +122,7 @@ def _refuse_equal(specializations: Sequence[Specialization]) -> None:
         if len(names) > 1:
             raise OptionError(
                 f"{_OPTION}: the specializations {names[0]!r} and {names[1]!r} give all inputs the same "
-                "shapes; the shapes of an inference choose one, so drop one of them",
+                "shapes; the shapes of an inference select a specialization, so remove one of them",
                 code=f"option.{_OPTION}",
                 context={"specializations": names[:2]},
             )

@@ -118,7 +118,7 @@ def check_outputs(
         found = [dim.dim_value for dim in _dims(value)]
         if wanted != found:
             raise _output_error(
-                f"output_shapes: output {value.name!r} has the shape {found}, not {wanted}; leave it out, "
+                f"output_shapes: output {value.name!r} has the shape {found}, not {wanted}; omit it, "
                 "because it follows from the inputs",
                 value.name,
             )

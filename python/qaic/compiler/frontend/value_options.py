@@ -103,7 +103,7 @@ def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
             code="unknown_nodes",
             found=f"no node of the model among {listing(missing)}",
             expected="names of the outputs of nodes" + (f", as {near!r}" if near else ""),
-            fix="look the names up in the model; they are not the names of the nodes themselves",
+            fix="use names from the model; names of nodes are not accepted",
             context={"names": missing[:100]},
         )
     if missing:
@@ -133,9 +133,9 @@ def unknown_result(
     """
     named = next((node for node in graph.node if node.name == name), None)
     if any(value.name == name for value in graph.input):
-        fix = "that is an input of the model"
+        fix = "the name is an input of the model"
     elif named is not None:
-        fix = f"that is the name of a node; its results are {listing(list(named.output))}"
+        fix = f"the name is that of a node; its results are {listing(list(named.output))}"
     elif not fix:
         close = nearest_name(name, known)
         fix = f"did you mean {close!r}?" if close else f"results of the model: {listing(known, 20)}"

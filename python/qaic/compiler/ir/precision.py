@@ -26,7 +26,7 @@ INTEGERS: Final = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
 class FloatReason(enum.Enum):
     """Why a node is not quantized; the value is the sentence that a plan prints."""
 
-    NO_FLOATS = "It reads and makes no floats."
+    NO_FLOATS = "It has no floats as operands or results."
     ADDED = "The compiler added it when it raised the operator set."
     NESTED_GRAPH = "It is in a nested graph, whose values are not measured."
     OPERATOR = "Its operator has no quantized form."
@@ -39,9 +39,9 @@ class FloatReason(enum.Enum):
     NODE_PRECISION_FILE = "node_precision_info_file names it."
     CHOSEN = "Its precision was chosen before quantization."
     OPERATOR_SET = "The operator set of the model is too old and cannot be converted."
-    NORMALIZATION = "It is part of a normalization, which loses too much in integers."
-    UNLIKE_RANGES = "It joins values whose ranges are too different for one scale, or reads what is joined."
-    MAGNIFIED = "What reads its result magnifies small values, which one scale makes zero."
+    NORMALIZATION = "It is part of a normalization, which loses too much precision in integers."
+    UNLIKE_RANGES = "It combines values with ranges too different for one scale, or reads such a result."
+    MAGNIFIED = "A reader of its result magnifies small values, which one scale would round to zero."
     NOT_FINITE = "One of its constants is infinite or not a number."
 
     @property

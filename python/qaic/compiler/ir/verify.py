@@ -36,7 +36,7 @@ def verify(model: Model, after: str, *, are_types_verified: bool = True) -> None
     declared = {tensor.name for tensor in proto.graph.initializer}
     declared |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
     twice = declared & model.weights.keys()
-    faults = [f"weight {name!r} is in the graph too" for name in sorted(twice)]
+    faults = [f"weight {name!r} is also in the graph" for name in sorted(twice)]
     faults += _faults(proto.graph, set(), domains, given=set(model.weights))
     for function in proto.functions:
         known = set(function.input)
@@ -87,8 +87,8 @@ def _node_faults(
         for graph in subgraphs(node):
             faults += _faults(graph, known, domains)
         if not made.isdisjoint(outputs) or not given.isdisjoint(outputs):
-            faults += [f"{name!r} is made twice" for name in outputs if name and name in made]
-            faults += [f"{name!r} is given and made too" for name in outputs if name in given]
+            faults += [f"{name!r} is computed twice" for name in outputs if name and name in made]
+            faults += [f"{name!r} is both an input and computed" for name in outputs if name in given]
         made.update(outputs)
         known.update(outputs)
     return faults

@@ -207,9 +207,9 @@ def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, T
     if beyond:
         warn(
             "float16.calibrated_overflow",
-            "%d values are to be float16, and were beyond its range (%d) in the calibration, so they become "
+            "%d values become float16 but exceeded its range (%d) in the calibration, so they become "
             "infinite: %s; node_precision_info_file keeps them in float32, and `openqaic accuracy MODEL "
-            "--to fp16` finds what has to be kept",
+            "--to fp16` finds the nodes to keep",
             len(beyond),
             _LARGEST_FLOAT16,
             listing(beyond),
@@ -227,6 +227,6 @@ def _warn_untyped(model: Model) -> None:
     if op_types:
         warn(
             "float16.unknown_types",
-            "float16 rounding: the result types of %s are not known; they stay unrounded",
+            "float16 rounding: the result types of %s are unknown; the results are not rounded",
             listing(sorted(op_types)),
         )

@@ -34,15 +34,15 @@ def _check_outputs(interface: Interface) -> None:
             code="no_outputs",
             found="no outputs",
             expected="at least one",
-            fix="name the results of the graph as its outputs when exporting",
+            fix="export the model with the results of the graph as outputs",
         )
     if any(spec.name == STATS_OUTPUT for spec in (*interface.inputs, *interface.outputs)):
         raise refuse(
             f"tensor {STATS_OUTPUT!r}",
             code="reserved_name",
-            found="an input or output of the model under the name of the statistics of a device",
+            found="an input or output with the name of the device statistics",
             expected="another name",
-            fix="rename it when exporting",
+            fix="rename it in the exported model",
             context={"tensor": STATS_OUTPUT},
         )
     passed = {spec.name for spec in interface.inputs} & {spec.name for spec in interface.outputs}
@@ -51,9 +51,9 @@ def _check_outputs(interface: Interface) -> None:
         raise refuse(
             f"output {name!r}",
             code="output_is_input",
-            found="an input of the model under the same name",
+            found="an input of the model with the same name",
             expected="the result of an operator",
-            fix="put an Identity operator between the input and an output of another name",
+            fix="insert an Identity operator between the input and an output with another name",
             context={"tensor": name},
         )
 
@@ -96,7 +96,7 @@ def _check_pair(source: TensorSpec, output: TensorSpec) -> None:
         f"output {output.name!r}",
         code="retained_state",
         found=f"{output.dtype} {list(output.dims)}",
-        expected=f"{source.dtype} {list(source.dims)} as input {source.name!r}, whose next value it is",
+        expected=f"{source.dtype} {list(source.dims)} as for input {source.name!r}",
         fix="export the model with equal types and shapes for both",
         context={"input": source.name, "output": output.name},
     )
@@ -111,7 +111,7 @@ def _check_specializations(interface: Interface, position: int, output: int) -> 
                 f"output {interface.outputs[output].name!r} in specialization {specialization.name!r}",
                 code="retained_state",
                 found=f"the shape {list(specialization.outputs[output])}",
-                expected=f"{list(specialization.inputs[position])} as input {name!r}, whose next value it is",
+                expected=f"{list(specialization.inputs[position])} as for input {name!r}",
                 fix="export the model with equal shapes for both",
                 context={"input": name, "specialization": specialization.name},
             )

@@ -65,9 +65,9 @@ class _Member:
                     yield piece
                 stream.read(1)
         except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, zlib.error) as error:
-            raise _refuse(self.file, f"member {self.name!r}", str(error), "an intact member") from error
+            raise _refuse(self.file, f"member {self.name!r}", str(error), "an undamaged member") from error
         if left:
-            raise _refuse(self.file, f"member {self.name!r}", f"{left} bytes too few", "all of the table")
+            raise _refuse(self.file, f"member {self.name!r}", f"{left} missing bytes", "the whole table")
 
 
 def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) -> None:
@@ -135,7 +135,7 @@ def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weig
             code="embedding_tables",
             found="no Gather node that reads a constant of two dimensions",
             expected="at least one embedding table",
-            fix="leave the option out",
+            fix="omit the option",
         )
     return tables
 
@@ -162,7 +162,7 @@ def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
     seen: set[str] = set()
     for member in members:
         if member.filename in seen:
-            raise _refuse(file, f"member {member.filename!r}", "it twice", "it once")
+            raise _refuse(file, f"member {member.filename!r}", "two members of this name", "one")
         seen.add(member.filename)
 
 
@@ -179,7 +179,7 @@ def _check_header(file: Path, member: zipfile.ZipInfo, stream: IO[bytes], known:
         length = struct.Struct("<H" if prefix[6:7] == b"\x01" else "<I")
         size = int(length.unpack(stream.read(length.size))[0])
         if prefix[:6] != b"\x93NUMPY" or size > _MAX_HEADER:
-            raise _refuse(file, what, "no header of a .npy file", expected)
+            raise _refuse(file, what, "no .npy header", expected)
         text = stream.read(size)
         shape, is_fortran, dtype = _read_header(npy, prefix + length.pack(size) + text)
     except (struct.error, ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error) as error:

@@ -56,7 +56,7 @@ def add_named(
     for name in [name for name in wanted if name not in computed]:
         inner = [] if names is None else as_outputs(graph, name, names)
         if not inner:
-            fix = "output_node_names keeps only what its outputs need: name this one there" if was_cut else ""
+            fix = "output_node_names removes this tensor; list it there" if was_cut else ""
             raise unknown_result("extra_output_tensors", graph, name, sorted(computed), fix)
         wanted |= dict.fromkeys(inner)
     _append(graph, [name for node in graph.node for name in node.output if name in wanted])
@@ -70,8 +70,8 @@ def add_every(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]) ->
     kept = [name for name in fixed if all(name in known for known in ranks)]
     if len(kept) < len(names):
         _log.info(
-            "all_intermediate_outputs: %d of %d tensors cannot be outputs: they have no fixed shape or "
-            "another type than float or integer",
+            "all_intermediate_outputs: %d of %d tensors cannot be outputs: they have no fixed shape, or "
+            "a type other than float or integer",
             len(names) - len(kept),
             len(names),
         )

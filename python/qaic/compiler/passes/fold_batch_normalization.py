@@ -64,7 +64,7 @@ def fold_batch_normalization(
             continue
         conv = makers.get(norm.input[0])
         if conv is None or not standard(conv, "Conv"):
-            skip("no convolution makes the operand", norm)
+            skip("no convolution computes the operand", norm)
             continue
         if not _is_inference(norm):
             skip("the normalization does not use stored statistics for each channel", norm)

@@ -41,7 +41,7 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Su
     }
     unknown = sorted(place.keys() - {node_label(node) for node in all_nodes(graph.node)})
     for name in unknown:
-        survey.note_refusal("names in mdp_load_partition_config that no node has", name)
+        survey.note_refusal("names in mdp_load_partition_config that are not nodes", name)
     makers = producers(node for node in graph.node if node_label(node) in place)
     for node in graph.node:
         name = node_label(node)
@@ -52,7 +52,7 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Su
             if place[maker] == place[name] and order[maker] > order[name]:
                 partition = config.partitions[place[name]].name
                 survey.note_refusal(
-                    f"nodes that {partition!r} lists before the ones whose results they read", name
+                    f"nodes that {partition!r} lists before the nodes that compute their operands", name
                 )
             if place[maker] > place[name]:
                 earlier, later = (config.partitions[place[listed]].name for listed in (name, maker))
@@ -61,7 +61,7 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Su
                     code="partition_order",
                     found=f"the input {value!r} from node {maker!r} of the later partition {later!r}",
                     expected="inputs from the same or an earlier partition",
-                    fix="order the partitions of mdp_load_partition_config as the values flow",
+                    fix="order the partitions of mdp_load_partition_config in the direction of the values",
                     context={"node": name, "partitions": [earlier, later]},
                 )
 

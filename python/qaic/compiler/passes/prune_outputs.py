@@ -50,7 +50,7 @@ def _prune(graph: onnx.GraphProto) -> None:
     for name in reversed(unread):
         note(
             "outputs.unused_input",
-            "output_node_names: input %r is not needed for the outputs and was dropped",
+            "output_node_names: input %r is not needed for the outputs and was removed",
             name,
         )
     remove_inputs(graph, unread)

@@ -65,7 +65,7 @@ def set_batch(
             code="not_batchable",
             found=f"no input whose first dimension is 1 or a symbol ({listing(found, 3)})",
             expected="at least one",
-            fix="leave batchsize out, or export the model with a symbolic first dimension",
+            fix="omit batchsize, or export the model with a symbolic first dimension",
         )
     if batch == _TRACED or not (traced or _claims_traced(model)):
         return values
@@ -83,7 +83,7 @@ def _define(values: dict[str, int], symbol: str, batch: int) -> None:
     if before != batch:
         raise OptionConflictError(
             f"batchsize is {batch}, but onnx_define_symbol gives {symbol!r}, the first dimension of an "
-            f"input, the value {before}: leave one of them out",
+            f"input, the value {before}: omit one of them",
             code="option.batchsize",
             context={"options": ["batchsize", "onnx_define_symbol"], "symbol": symbol},
         )
@@ -157,7 +157,7 @@ def _require_batch(
             raise refuse(
                 f"batchsize {batch}, output {value.name!r}",
                 code="not_batchable",
-                found=f"a first dimension of {dims[0].dim_value} when the inputs have {batch} samples",
+                found=f"a first dimension of {dims[0].dim_value} although the inputs have {batch} samples",
                 expected=str(batch),
                 fix="export the model with a symbolic first dimension",
                 context={"tensor": value.name},

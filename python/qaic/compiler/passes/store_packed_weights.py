@@ -123,7 +123,7 @@ class _Finder:
         bits, group = number.get("bits", 4), number.get("block_size", 0)
         is_known = bits in _FORMS and group >= UNIT and group & (group - 1) == 0
         if not is_known or length % group or rows * length < store_weights.LEAST_ELEMENTS:
-            self.skip("the matrix or its groups are small, or its bits have no stored form", node)
+            self.skip("the matrix or its groups are small, or its number of bits has no stored form", node)
             return None
         given = [*node.input, "", "", ""]
         # The engine computes products with an order of groups or a computed bias.
@@ -134,7 +134,7 @@ class _Finder:
         codes, scales = self._constant(given[1]), self._constant(given[2])
         zeros = self._constant(given[3]) if given[3] else None
         if codes is None or scales is None or (given[3] and zeros is None):
-            self.skip("the weight, its scales or its zero points are no constants", node)
+            self.skip("the weight, its scales or its zero points are not constants", node)
             return None
         fits = (
             codes.elem_type == UINT8

@@ -127,7 +127,7 @@ class QuantParamsChooser:
         if self._centered and self._constants not in _CENTERED:
             note(
                 "quantization.one_offset",
-                "quantization: %d weights with a scale per channel use offset 0, as schema symmetric does, "
+                "quantization: %d weights with a scale per channel use offset 0, as with schema symmetric, "
                 "because %s gives their channels different offsets",
                 self._centered,
                 self._constants,
@@ -151,7 +151,7 @@ def value_range(
             code="not_finite",
             found=f"{count} values that are infinite or not a number",
             expected="finite values, to quantize it",
-            fix="repair the model, or keep the operator in float with keep_original_precision_for_nodes",
+            fix="repair the model, or keep its operator in float with keep_original_precision_for_nodes",
             context={"tensor": name, "count": count},
         )
     return low, high

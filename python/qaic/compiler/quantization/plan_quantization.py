@@ -192,8 +192,8 @@ class _Planner:
         if infinite:
             warn(
                 "quantization.not_finite",
-                "quantization: operators stay in floating point whose constants "
-                f"{listing(infinite)} are not finite",
+                f"quantization: the constants {listing(infinite)} are not finite, so the operators that read "
+                "them stay in floating point",
                 nodes=infinite,
             )
         return plan

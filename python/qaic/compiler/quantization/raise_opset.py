@@ -58,7 +58,7 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     if masks & read_values(model.graph):
         return _as_it_is(version, "the mask of Dropout has another type or value in newer sets")
     if _changes_inside(model, version):
-        return _as_it_is(version, "a nested graph has operators of another form in newer sets")
+        return _as_it_is(version, "a nested graph has operators that differ in newer operator sets")
     constants = ConstantReader(model.graph, weights)
     rounding = {
         node_key(node): _nearest_mode(node, constants)

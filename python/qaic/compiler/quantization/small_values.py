@@ -100,10 +100,10 @@ class SmallValues:
             rest = f" and {len(named) - 5} more" if len(named) > 5 else ""
             warn(
                 "quantization.unlike_ranges",
-                f"quantization: {', '.join(named[:5])}{rest} joins values whose ranges are too different for "
+                f"quantization: {', '.join(named[:5])}{rest} combines values with ranges too different for "
                 f"one scale, and {listing(sorted(self._flattened))} reads them as integers, so the smaller "
-                "values lose most of their digits; node_precision_info_file keeps the readers in floating "
-                "point, and `openqaic accuracy MODEL --to int8` shows what it costs",
+                "values lose most of their precision; node_precision_info_file keeps the readers in floating "
+                "point, and `openqaic accuracy MODEL --to int8` shows the effect",
                 nodes=sorted(joined),
             )
 

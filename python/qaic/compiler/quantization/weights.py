@@ -232,7 +232,7 @@ def _check_axis(node: onnx.NodeProto, rank: int, channel_axis: int, axis: int | 
         code="quantization_axis",
         found=f"parameters along axis {axis}",
         expected=f"one for the tensor, or along axis {channel_axis}, the output channels of a {node.op_type}",
-        fix="quantize per output channel where the file is made",
+        fix="create the file with one scale per output channel",
         context={"tensor": str(node.input[1]), "axis": axis},
     )
 

@@ -129,9 +129,7 @@ def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLo
 
 def _debug_folder(output_dir: Path | None) -> Path | None:
     if output_dir is None:
-        _log.warning(
-            "enable_debug writes its files to the output directory; without output_dir there are none"
-        )
+        _log.warning("enable_debug writes its files to the output directory, so it needs output_dir")
         return None
     folder = debug_folder(output_dir)
     record(folder, [DEBUG_LOG])

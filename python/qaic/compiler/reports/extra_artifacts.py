@@ -59,7 +59,7 @@ def check_targets(model: object, options: CompileOptions) -> None:
         if found is not None:
             raise OptionError(
                 f"{name}: {str(path)!r} is {found}; "
-                "the path of a new file, or of one to replace, is expected",
+                "the path of a new file, or of a file to replace, is expected",
                 code="option.output_file",
                 context={"options": [name], "path": str(path)},
             )

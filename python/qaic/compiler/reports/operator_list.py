@@ -102,7 +102,7 @@ def _from_lines(text: str, path: Path) -> OperatorList:
         domain, name = found[1] or "", found[2]
         operators[domain, name] = Operator(domain, name)
     if not operators:
-        raise _wrong(path, "found no operator, expected one a line")
+        raise _wrong(path, "found no operator, expected one per line")
     return OperatorList(operators, is_estimate=False)
 
 

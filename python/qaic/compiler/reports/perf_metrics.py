@@ -181,10 +181,10 @@ def hints(
             found.setdefault(text, []).append(where)
         is_float = types.get(key) == FLOAT and classes.get(key, PrecisionClass.FP32) is PrecisionClass.FP32
         if is_float and node.op_type not in _MOVES and not any(True for _ in subgraphs(node)):
-            found.setdefault("computed in fp32, which a card does slowly (convert_to_fp16)", []).append(where)
+            found.setdefault("computed in float32, slow on a card (convert_to_fp16)", []).append(where)
     outside = sorted(name for name, weight in weights.items() if _exceeds_half(weight))
     if outside:
-        found["constants beyond the range of fp16 (clip_fp16_constants)"] = outside
+        found["constants beyond the range of float16 (clip_fp16_constants)"] = outside
     return [f"{len(names)}x {text}: {listing(names, 3)}" for text, names in sorted(found.items())]
 
 
@@ -201,18 +201,18 @@ def _of_node(
         yield "arithmetic with 64-bit integers"
     maker = makers.get(node.input[0]) if node.input else None
     if kind == "BatchNormalization" and (maker is None or maker.op_type not in _BEFORE_BATCH_NORM):
-        yield "BatchNormalization that no convolution or product before it can take in"
+        yield "BatchNormalization that cannot be folded into a convolution or product before it"
     if kind == "Transpose" and maker is not None and maker.op_type == "Transpose":
-        yield "Transpose of a Transpose: one does the work of both"
+        yield "Transpose of a Transpose: replace both with one"
     if kind == "Erf" and maker is not None and maker.op_type in {"Div", "Mul"}:
-        yield "Gelu written out as Erf and others: export it as Gelu (operator set 20)"
+        yield "Gelu expanded to Erf and others: export it as Gelu (operator set 20)"
     if kind == "Pow" and maker is not None and maker.op_type == "Sub":
-        yield "a normalization written out as Sub, Pow and others: export it as LayerNormalization"
+        yield "a normalization expanded to Sub, Pow and others: export it as LayerNormalization"
     second = shapes.get(node.input[1]) if len(node.input) > 1 else None
     if second and kind in {"MatMul", "Gemm"} and any(size % _GROUP for size in second[-2:]):
-        yield f"sizes of a matrix that are no multiples of {_GROUP}"
+        yield f"matrix sizes that are not multiples of {_GROUP}"
     if second and kind == "Conv" and second[0] % _GROUP:
-        yield f"output channels that are no multiple of {_GROUP}"
+        yield f"output channels that are not a multiple of {_GROUP}"
 
 
 def _exceeds_half(weight: Weight) -> bool:

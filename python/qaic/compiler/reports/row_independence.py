@@ -67,10 +67,10 @@ def why_dependent(
         except NotProvedError as reason:
             return str(reason)
         except CompileError as error:
-            return f"its shapes are not known: {error.message}"
+            return f"its shapes are unknown: {error.message}"
         for name, found in layouts[0].items():
             if any(layout.get(name) != found for layout in layouts):
-                return f"the size of the batch decides about more than the batch of {name!r}"
+                return f"the batch size changes more than the batch dimension of {name!r}"
     return ""
 
 
@@ -120,7 +120,7 @@ class Analysis(Known):
     def _visit(self, node: Node) -> None:
         proto = node.proto
         if any(True for _ in subgraphs(proto)):
-            raise NotProvedError("runs graphs of its own")
+            raise NotProvedError("runs nested graphs")
         if proto.op_type in RANDOM:
             raise NotProvedError("draws random numbers")
         if not node.rows:
@@ -130,7 +130,7 @@ class Analysis(Known):
             self._read_shape(node)
             return
         if proto.op_type == "DynamicQuantizeLinear":
-            raise NotProvedError("quantizes all rows by the range of all")
+            raise NotProvedError("quantizes each row with the range of all rows")
         rule = RULES.get(proto.op_type)
         if rule is None or proto.domain not in DOMAINS:
             raise NotProvedError("has no rule that keeps rows apart")
@@ -138,7 +138,7 @@ class Analysis(Known):
             value.is_sized and index not in SHAPE_OPERANDS.get(proto.op_type, ())
             for index, value in node.constants.items()
         ):
-            raise NotProvedError("computes with the size of the batch, and there are several")
+            raise NotProvedError("computes with the batch size, which varies")
         found = rule(node)
         axes = [found] * len(proto.output) if isinstance(found, int) else found
         for name, axis in zip(proto.output, axes, strict=False):
@@ -146,7 +146,7 @@ class Analysis(Known):
                 continue
             shape = self.shape(name)
             if not 0 <= axis < len(shape) or shape[axis] % self.batch or 0 in shape:
-                raise NotProvedError("has a result without the batch")
+                raise NotProvedError("has a result without the batch dimension")
             self.values[name] = Rows(shape, axis)
 
     def _fold(self, node: Node) -> None:

@@ -97,7 +97,7 @@ class Node:
                 continue
             value = known.values.get(name)
             if value is None:
-                raise NotProvedError(f"reads {name!r}, of which nothing is known")
+                raise NotProvedError(f"reads {name!r}, about which nothing is known")
             if isinstance(value, Rows):
                 self.rows[index] = value
             else:
@@ -127,7 +127,7 @@ class Node:
                 raise NotProvedError(f"has an input {self.proto.input[index]!r} that is not constant")
             return [int(number) for number in data.ravel()]
         if index in self.rows:
-            raise NotProvedError(f"takes {name} from rows")
+            raise NotProvedError(f"reads {name} from rows")
         found = self.attribute(name, None)
         return None if found is None else [found] if isinstance(found, int) else list(found)
 
@@ -139,7 +139,7 @@ class Node:
             rows.axis + len(result) - len(rows.shape) for index, rows in self.rows.items() if index in chosen
         }
         if len(places) != 1:
-            raise NotProvedError("brings rows together along different dimensions")
+            raise NotProvedError("combines rows along different dimensions")
         (axis,) = places
         for index in chosen:
             if index in self.constants:
@@ -150,7 +150,7 @@ class Node:
     def check_same(self, constant: Constant, axis: int) -> None:
         """Refuse a constant that gives each row something else."""
         if not constant.is_same_along(axis, self.known.batch):
-            raise NotProvedError("has a constant with other numbers for each row")
+            raise NotProvedError("has a constant that differs between rows")
 
     def keep_off(self, rows: Rows, axes: Sequence[int]) -> int:
         """Return the dimension of rows, over which the node must not work."""
@@ -173,7 +173,7 @@ def _quantize(node: Node) -> int:
     if any(math.prod(constant.shape) != 1 for constant in node.constants.values()):
         axis = node.attribute("axis", 1) % len(rows.shape)
         if any(len(constant.shape) > 1 for constant in node.constants.values()) or axis == rows.axis:
-            raise NotProvedError("has other parameters for each row")
+            raise NotProvedError("has parameters that differ between rows")
     return rows.axis
 
 
@@ -226,7 +226,7 @@ def _per_sample(node: Node) -> int:
     """Rule of operators whose first dimension is that of samples, of which each is one of another."""
     node.keep_off(node.only(0), range(1, len(node.rows[0].shape)))
     if len([name for name in node.proto.output if name]) != 1 or node.attribute("training_mode", 0):
-        raise NotProvedError("has results that are not of one sample")
+        raise NotProvedError("has results that depend on several samples")
     return 0
 
 
@@ -238,9 +238,9 @@ def _together(node: Node) -> int:
     sizes = {rows.shape[0] for rows in node.rows.values()}
     is_standard = node.proto.domain in STANDARD_DOMAINS
     if len(sizes) != 1 or not (is_standard or len(node.proto.output) == 1):
-        raise NotProvedError("has samples of different numbers, or several results")
+        raise NotProvedError("has different numbers of samples, or several results")
     if node.proto.op_type == "Attention" and is_standard and 3 in node.rows and len(node.rows[3].shape) < 4:
-        raise NotProvedError("takes a mask of queries from rows")
+        raise NotProvedError("reads a mask of queries from rows")
     for constant in node.constants.values():
         if constant.shape and constant.shape[0] in sizes:
             node.check_same(constant, 0)
@@ -269,7 +269,7 @@ def _multiply(node: Node) -> int:
     of_columns = (4, 5) if second == 3 else (3,)
     for index, constant in node.constants.items():
         if index not in (first, second, *of_columns) and math.prod(constant.shape) != 1:
-            raise NotProvedError("has other parameters for each row")
+            raise NotProvedError("has parameters that differ between rows")
     rank = len(node.result)
     places = set()
     for index, rows in node.rows.items():
@@ -352,7 +352,7 @@ def _same_size(node: Node) -> int:
 
 def _gather(node: Node) -> int:
     if len(node.rows) != 1:
-        raise NotProvedError("takes rows by numbers in rows")
+        raise NotProvedError("selects rows by numbers in rows")
     ((index, rows),) = node.rows.items()
     other = node.constants[1 - index].shape
     data = rows.shape if index == 0 else other

@@ -131,7 +131,7 @@ def survey_specializations(interface: Interface, survey: Survey) -> None:
     if interface.specializations and not identifying:
         for specialization in interface.specializations:
             survey.note_refusal(
-                "several sets of sizes without an input that has another shape in each", specialization.name
+                "several sets of sizes, but no input with a different shape in each", specialization.name
             )
 
 
@@ -153,11 +153,11 @@ def report(survey: Survey, options: CompileOptions) -> None:
                 "the model with its options",
                 code="card_refusal",
                 found=text,
-                expected="what the card's compiler takes (strict_aic is set)",
-                fix="correct what is named, or leave strict_aic out",
+                expected="a model that the card's compiler accepts (strict_aic is set)",
+                fix="correct the model or the options, or omit strict_aic",
                 context={"findings": dict(survey.refusals)},
             )
-        warn("support.refused", "a card's compiler refuses this: %s", text)
+        warn("support.refused", "a card's compiler refuses this model: %s", text)
     if not survey.findings:
         return
     text = _listed(survey.findings)
@@ -165,12 +165,12 @@ def report(survey: Survey, options: CompileOptions) -> None:
         raise refuse(
             "the model",
             code="card_support",
-            found=f"what a card is unlikely to take: {text}",
+            found=f"operators or types that a card is unlikely to support: {text}",
             expected="operators and types of the list (strict_aic is set)",
-            fix="change the model, name your compiler's list with aic_operator_list, or leave strict_aic out",
+            fix="change the model, name your compiler's list with aic_operator_list, or omit strict_aic",
             context={"findings": dict(survey.findings)},
         )
-    warn("support.unlikely", "a compiler for the card is unlikely to take this model: %s", text)
+    warn("support.unlikely", "a compiler for the card is unlikely to accept this model: %s", text)
 
 
 def _listed(findings: Mapping[str, list[str]]) -> str:
@@ -206,10 +206,10 @@ def _check_operands(node: onnx.NodeProto, constant: set[str], survey: Survey) ->
     if node.domain not in STANDARD_DOMAINS:
         return
     if node.op_type == "If" and node.input[0] not in constant:
-        survey.note("If with a condition that is not constant", node_label(node))
+        survey.note("If whose condition is not constant", node_label(node))
     for position in _CONSTANT_OPERANDS.get(node.op_type, ()):
         if position < len(node.input) and node.input[position] and node.input[position] not in constant:
-            survey.note(f"{node.op_type} with operand {position} not constant", node_label(node))
+            survey.note(f"{node.op_type} whose operand {position} is not constant", node_label(node))
             break
 
 

@@ -341,7 +341,7 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         for text in texts:
             if text != text.strip() or "," in text or (self.spaces and len(text.split()) > 1):
                 raise ValueMismatchError(
-                    "values without separators to write them as a flag", format_value(text)
+                    "values without separators, so that a flag can contain them", format_value(text)
                 )
         return texts
 

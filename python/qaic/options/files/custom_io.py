@@ -165,7 +165,7 @@ def _check_numbers(
                 "no Precision" if precision is None else f"Precision {precision}",
             )
         if other_value is None:
-            raise ValueMismatchError(f"the key {other} beside {key} in the entry on {place}", "none")
+            raise ValueMismatchError(f"the keys {other} and {key} in the entry on {place}", "none")
 
 
 def _distinct(entries: Iterable[tuple[CustomIo, str]]) -> tuple[CustomIo, ...]:

@@ -23,7 +23,7 @@ def read_options_file(path: Path) -> list[RawOption]:
     """Read the options of a file, in the order of the file.
 
     The file holds one flat mapping, or nothing. Raises OSError if the file cannot be read, OptionError if it
-    is not a YAML mapping with text keys, and OptionConflictError if a key stands twice, also in two spellings
+    is not a YAML mapping with text keys, and OptionConflictError if a key occurs twice, also in two spellings
     that differ only by hyphens, underscores or case.
     """
     import yaml

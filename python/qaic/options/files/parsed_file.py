@@ -153,7 +153,7 @@ class FileContent(Codec[InputFileContent]):
                     expected = f"a {self.noun} of at most {_MOST_BYTES >> 20} MiB"
                     raise ValueMismatchError(expected, f"{str(value)!r}, which is larger")
         except (NotRegularError, IsADirectoryError):
-            raise ValueMismatchError(self.expected, f"{str(value)!r}, which is no regular file") from None
+            raise ValueMismatchError(self.expected, f"{str(value)!r}, which is not a regular file") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ValueMismatchError(

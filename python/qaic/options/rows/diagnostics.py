@@ -24,7 +24,7 @@ class DiagnosticOptions:
     stats_level: int = option(
         Int(ge=0, le=_LARGEST),
         40,
-        "Device statistics: 40 whole inferences, 50 waits for buffers, 70 single nodes, 0 none.",
+        "Device statistics: 0 none, 40 inferences, 50 also waits for buffers, 70 also operations.",
         Effect.DIAGNOSTIC,
         documented=Documented.CLI,
         aic=AicField("stat_level", 10, "compiler_stat_level"),
@@ -37,7 +37,7 @@ class DiagnosticOptions:
         aic=AicField("stats_batch_size", 2, "compiler_stats_batch_size"),
     )
     ddr_stats: bool = switch(
-        "Measure the traffic of each core with DDR.",
+        "Measure the DDR traffic of each core.",
         Effect.RECORDED,
         aic=AicField("print_ddr_stats", default=True, json_key="compiler_printDDRStats"),
     )
@@ -94,7 +94,7 @@ class DiagnosticOptions:
     io_crc_stride: int | None = option(
         Int(ge=1, le=_LARGEST, unit="bytes"),
         None,
-        "Length of the sections with a separate CRC; unset: one CRC for the buffer.",
+        "Length of the sections with a separate CRC; if unset, one CRC covers the buffer.",
         Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("crc_stride", 256, "compiler_crc_stride"),

@@ -28,7 +28,7 @@ class GraphOptions:
     output_dir: Path | None = option(
         FilePath("directory"),
         None,
-        "Directory for `programqpc.bin`; unset: the container is in the compile cache.",
+        "Directory for `programqpc.bin`; if unset, the compile cache is used.",
         Effect.FILE,
         aliases=("compiler_compilationoutputdir",),
         flag=Flag("aic-binary-dir"),
@@ -88,14 +88,14 @@ class GraphOptions:
     batchsize: int | None = option(
         Int(ge=1, le=2**31 - 1),
         None,
-        "Size of the first dimension of every input that has 1 or a symbol there.",
+        "Size of the first dimension of every input where it is 1 or a symbol.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
     network_specialization_config: tuple[SpecializationEntry, ...] = option(
         Specializations(),
         (),
-        "Specializations: sizes of the symbolic dimensions; the shapes of the inputs select one.",
+        "Specializations with sizes of the symbolic dimensions; the input shapes select one.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
@@ -110,7 +110,7 @@ class GraphOptions:
     dump_custom_io_config_template_file: Path | None = option(
         FilePath("YAML file to write"),
         None,
-        "Write a template of the file for `custom_io_list_file`.",
+        "Write a template for `custom_io_list_file`.",
         Effect.FILE,
         flag=Flag("dump-custom-IO-config-template"),
     )
@@ -178,7 +178,7 @@ class GraphOptions:
         "Count conversions of inputs and outputs as work of the device.", Effect.DIAGNOSTIC
     )
     compile_only: bool = switch(
-        "Do not run the program; only `qaic-exec` runs it without this option.",
+        "Only compile; without this option, `qaic-exec` also runs the program.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=False,
@@ -186,7 +186,7 @@ class GraphOptions:
     aic_hw: bool | None = option(
         CompilationTarget(),
         None,
-        "Compile for the card instead of the host's reference; both run the same here.",
+        "Compile for the card instead of the host reference; openqaic treats both alike.",
         Effect.RECORDED,
         documented=Documented.CLI,
         aic=AicField("compilation_target", "hardware", "compiler_compilation_target", JsonForm.TARGET),
@@ -210,7 +210,7 @@ class GraphOptions:
         aic=AicField("graph_names", (), "graph_names", JsonForm.NAMES),
     )
     qpc_crc: bool = switch(
-        "Store checksums of the container, which loading verifies.",
+        "Store checksums in the container, and verify them when it is loaded.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
@@ -225,7 +225,7 @@ class GraphOptions:
     target: str = option(
         Enum("cpu", "card"),
         "cpu",
-        "Target of the compiler: `cpu` uses the embedded one, `card` runs the vendor's.",
+        "Compiler: `cpu` selects the embedded compiler, `card` the vendor's compiler.",
         Effect.BEHAVIOR,
         ours=True,
     )

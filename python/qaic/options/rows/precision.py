@@ -61,7 +61,7 @@ class PrecisionOptions:
         aic=AicField("exclude_mxfp6_matmul", "", "compiler_exclude_mxfp6_matmul", JsonForm.SPACED),
     )
     allow_mxint8_mdp_io: bool = switch(
-        "Round floats that cross between partitions to the 8-bit block format MXINT8.",
+        "Round floats that pass between partitions to the 8-bit block format MXINT8.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io"),

@@ -51,7 +51,7 @@ class QuantizationOptions:
         Effect.BEHAVIOR,
     )
     quantization_schema: str | None = option(
-        _SCHEMA, None, "Both schemas at once.", Effect.BEHAVIOR, documented=Documented.CLI
+        _SCHEMA, None, "Schema for activations and constants.", Effect.BEHAVIOR, documented=Documented.CLI
     )
     quantization_calibration: str = option(
         Enum("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR"),
@@ -95,7 +95,7 @@ class QuantizationOptions:
     profiling_threads: int | None = option(
         Int(ge=1, le=2**31 - 1),
         None,
-        "Threads that run samples; results do not depend on it.",
+        "Number of threads that run samples; results do not depend on it.",
         Effect.TIMING,
         in_container=False,
     )
@@ -109,7 +109,7 @@ class QuantizationOptions:
     use_random_input_data: str | None = option(
         RandomInputData(),
         None,
-        "Use random samples, uniform or gaussian; they do not show accuracy.",
+        "Use random samples, uniform or gaussian; they are not suited to judge accuracy.",
         Effect.BEHAVIOR,
         flag=Flag(form=FlagForm.OPTIONAL),
         documented=Documented.CLI,

@@ -38,7 +38,7 @@ class RunnerOptions:
     aic_device_id: int | None = tool_option(
         Int(ge=0),
         None,
-        "Device; default: as many as the program was partitioned for, or the first.",
+        "Device id; default: as many devices as the program needs, or the first.",
         Effect.BEHAVIOR,
         "d",
         "dev",
@@ -54,7 +54,7 @@ class RunnerOptions:
     input_file: tuple[Path, ...] = tool_option(
         ListOf(FilePath("file")),
         (),
-        "Raw input, once per input, in order; default: bindings.json in -t, else random.",
+        "Raw input file, one per input, in order; default: bindings.json in -t, or random inputs.",
         Effect.BEHAVIOR,
         "i",
         form=FlagForm.REPEAT,
@@ -84,7 +84,7 @@ class RunnerOptions:
     set_size: int | None = tool_option(
         Int(ge=1),
         None,
-        "Inferences in flight per activation; default: 10, or 1 with -s or --json.",
+        "Number of inferences in flight per activation; default: 10, or 1 with -s or --json.",
         Effect.TIMING,
         "S",
     )
@@ -92,9 +92,9 @@ class RunnerOptions:
         Int(ge=1), 4, "Threads per queue.", Effect.TIMING, "T", "threads-per-queue"
     )
     submit_timeout: int = tool_option(
-        Int(ge=0, unit="ms"), 0, "Limit of one wait for an inference; 0: the device's limit.", Effect.TIMING
+        Int(ge=0, unit="ms"), 0, "Limit of one wait for an inference; 0 is the device's limit.", Effect.TIMING
     )
-    submit_retry_count: int = tool_option(Int(ge=0), 5, "Number of further waits.", Effect.TIMING)
+    submit_retry_count: int = tool_option(Int(ge=0), 5, "Further waits after a timeout.", Effect.TIMING)
     live_reporting: bool = _switch("Report the rate while running.", Effect.DIAGNOSTIC, "l")
     live_reporting_period: int | None = tool_option(
         Int(ge=1, unit="ms"), None, "Period of -l; default: 1000.", Effect.DIAGNOSTIC, "r"
@@ -125,12 +125,12 @@ class RunnerOptions:
         Int(ge=1, unit="MB"), None, "Limit of memory for the inputs of a batch; default: 1024.", Effect.TIMING
     )
     auto_batch_input: bool = _switch(
-        "Combine files of batch size 1 to the batch size of the program.", Effect.BEHAVIOR
+        "Combine files of batch size 1 into batches of the program.", Effect.BEHAVIOR
     )
     output_file: tuple[Path, ...] = tool_option(
         ListOf(FilePath("file")),
         (),
-        "Expected output, once per output, in order; differences are reported at the end.",
+        "Expected output file, one per output, in order; differences are reported at the end.",
         Effect.BEHAVIOR,
         "o",
         form=FlagForm.REPEAT,
@@ -205,7 +205,7 @@ class RunnerOptions:
         Effect.DIAGNOSTIC,
     )
     aic_lib_path: Path | None = tool_option(
-        FilePath("library"), None, "Deprecated, without effect.", Effect.RECORDED
+        FilePath("library"), None, "Deprecated; no effect.", Effect.RECORDED
     )
 
     @property

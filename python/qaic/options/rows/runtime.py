@@ -53,7 +53,7 @@ class RuntimeRows:
     submit_timeout: int = option(
         Int(ge=0, le=_LARGEST, unit="seconds"),
         0,
-        "Limit of one wait for completion, in seconds; 0: the limit of the device.",
+        "Time limit of one wait for completion, in seconds; 0 selects the limit of the device.",
         Effect.TIMING,
         flag=None,
         documented=Documented.CONFIG,
@@ -91,10 +91,10 @@ class RuntimeRows:
         updatable=True,
     )
     enable_metrics: bool = switch(
-        "Record the latency of every run. Not together with `enable_profiling`.", Effect.BEHAVIOR, flag=None
+        "Record the latency of every run. Excludes `enable_profiling`.", Effect.BEHAVIOR, flag=None
     )
     enable_profiling: bool = switch(
-        "Record latency and a Python profile of every run. Not together with `enable_metrics`.",
+        "Record latency and a Python profile of every run. Excludes `enable_metrics`.",
         Effect.BEHAVIOR,
         flag=None,
     )
@@ -104,7 +104,7 @@ class RuntimeRows:
     process_lock: str | None = option(
         Str(),
         None,
-        "A key in stored configurations; has no effect.",
+        "Accepted in stored configurations; no effect.",
         Effect.RECORDED,
         flag=None,
         aliases=("runtime_process_lock",),

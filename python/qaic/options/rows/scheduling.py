@@ -30,7 +30,7 @@ class SchedulingOptions:
     aic_num_cores: int = option(
         Int(ge=1, le=16),
         1,
-        "NSP cores of one activation; on the CPU device, the largest number of threads.",
+        "Number of NSP cores of one activation; on the CPU device, the most threads it uses.",
         Effect.TIMING,
         aic=AicField("num_of_cores", 1, "compiler_num_of_cores"),
     )
@@ -59,7 +59,7 @@ class SchedulingOptions:
     mdts_mos: int | None = option(
         Int(ge=1, le=_LARGEST),
         None,
-        "The effort of `mos` for devices that share the work of each node.",
+        "As `mos`, for devices that share the work of each node.",
         Effect.RECORDED,
         documented=Documented.CLI,
     )
@@ -95,21 +95,21 @@ class SchedulingOptions:
         aic=AicField("force_vtcm_spill", default=True, json_key="compiler_force_VTCM_spill"),
     )
     aic_enable_depth_first: bool = switch(
-        "Schedule depth first.",
+        "Schedule operations depth first.",
         Effect.RECORDED,
         aic=AicField("enable_depth_first", default=True, json_key="compiler_enable_depth_first"),
     )
     aic_depth_first_mem: int | None = option(
         Int(ge=8, le=32),
         None,
-        "Memory for scheduling depth first.",
+        "Memory for depth-first scheduling.",
         Effect.RECORDED,
         aliases=("compiler_depth_first_mem",),
     )
     sdp_cluster_sizes: tuple[int, ...] = option(
         ListOf(Int(ge=1, le=16), spaces=True, most=4),
         (),
-        "Cores of the clusters that one device is divided into.",
+        "Numbers of cores of the clusters into which one device is divided.",
         Effect.RECORDED,
         aic=AicField("cluster_sizes", "1 2 0", "compiler_cluster_sizes", JsonForm.SPACED),
     )
@@ -128,13 +128,13 @@ class SchedulingOptions:
         ),
     )
     combine_inputs: bool = switch(
-        "Put all inputs into one DMA buffer; false: one buffer for each.",
+        "Put all inputs into one DMA buffer; if false, each has its own buffer.",
         Effect.BEHAVIOR,
         default=True,
         aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs"),
     )
     combine_outputs: bool = switch(
-        "Put all outputs into one DMA buffer; false: one buffer for each.",
+        "Put all outputs into one DMA buffer; if false, each has its own buffer.",
         Effect.BEHAVIOR,
         default=True,
         aic=AicField("combine_outputs", default=True, json_key="compiler_combine_outputs"),
@@ -151,26 +151,26 @@ class SchedulingOptions:
     compile_threads: int | None = option(
         Int(ge=1, le=_LARGEST),
         None,
-        "Threads of the compiler; the container does not depend on it.",
+        "Number of compiler threads; the container does not depend on it.",
         Effect.TIMING,
         flag=Flag(inferred=True),
         aic=AicField("compile_threads", 2, "compiler_compileThreads"),
         in_container=False,
     )
     user_tiled: bool = switch(
-        "The model is already cut into tiles.", Effect.RECORDED, documented=Documented.CLI
+        "State that the model is already divided into tiles.", Effect.RECORDED, documented=Documented.CLI
     )
     mdp_load_partition_config: PartitionConfig | None = option(
         Partitions(),
         None,
-        "Partition of the program over devices; the CPU device runs it as one.",
+        "Partition of the program over devices; the CPU device runs the whole program.",
         Effect.VALIDATED,
         aic=AicField("mdp_load_partition_config", "mdp_config.json", "compiler_mdp_load_partition_config"),
     )
     mdp_dump_partition_config: Path | None = option(
         FilePath("JSON file to write"),
         None,
-        "Write a template of the file for `mdp_load_partition_config`.",
+        "Write a template for `mdp_load_partition_config`.",
         Effect.FILE,
         aic=AicField(
             "mdp_dump_partition_config", "mdp_pipeline_template.json", "compiler_mdp_dump_partition_config"

@@ -33,13 +33,13 @@ class SessionOptions:
         flag=None,
     )
     backend: str = option(
-        Enum("aic", "qaic"), "aic", "Backend; both names mean the same.", Effect.VALIDATED, flag=None
+        Enum("aic", "qaic"), "aic", "Backend; both values are equivalent.", Effect.VALIDATED, flag=None
     )
     compile: bool = switch(
         "Compile the model; false requires a compiled container.", Effect.BEHAVIOR, default=True, flag=None
     )
     strict_options: bool = switch(
-        "Refuse unknown keys of a YAML file, and keys that only the tools use, instead of a warning.",
+        "Refuse a YAML file with unknown keys or keys for tools only; otherwise, they cause a warning.",
         Effect.BEHAVIOR,
         ours=True,
     )

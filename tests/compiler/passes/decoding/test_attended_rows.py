@@ -87,7 +87,7 @@ def test_the_reason_for_a_scatter_that_stays_is_reported():
     model = writer(other, outputs=[info("other", [2, 5, 3], TensorProto.FLOAT)])
     (line,) = skipped(name, *before(name, model, retained_state=True))
     assert line.startswith(f"{name} left 1 node (first 'other'): ")
-    assert line.endswith(": the scatter does not write float rows into the attended slots of a cache")
+    assert line.endswith(": the scatter does not write float rows to the attended slots of a cache")
 
 
 def scattering(domain):

@@ -105,7 +105,7 @@ def test_the_reason_for_a_shape_that_stays_is_reported():
     reasons = []
     sets = [{"a": 1, "b": 2}, {"a": 2, "b": 3}]
     folded(*computed_shape([1, 0]), sets, lambda reason, node: reasons.append((reason, node.output[0])))
-    assert reasons == [("several sizes are unknown, or differ between sets of shapes", "y")]
+    assert reasons == [("several sizes are unknown or differ between sets of shapes", "y")]
 
 
 @pytest.mark.parametrize("is_other", [False, True])

@@ -243,4 +243,4 @@ def test_the_reason_for_caches_that_are_read_whole_is_reported():
     later_mask(proto)
     (line,) = skipped("narrow-context", *before("narrow-context", proto, retained_state=True))
     assert line.startswith("narrow-context left 4 nodes (first ")
-    assert "): caches are read whole: " in line
+    assert "): whole caches are read: " in line

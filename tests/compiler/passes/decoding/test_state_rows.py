@@ -88,4 +88,4 @@ def test_the_reason_for_state_that_is_moved_whole_is_reported():
     model = writer(node("Neg", ["past_RetainedState"], ["other"]), outputs=[info("other", STATE)])
     name = "take-out-state-rows"
     (line,) = skipped(name, *before(name, model, retained_state=True))
-    assert line.endswith(": state is moved whole: no scatter of rows makes only its next value")
+    assert line.endswith(": the whole state is copied: no scatter of rows computes only its next value")

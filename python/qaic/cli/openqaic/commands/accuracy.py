@@ -41,11 +41,11 @@ def add_arguments(parser: Parser) -> None:
         default="random",
         help="an input list, a folder of .npz files, one .npz file, or random (default: random)",
     )
-    parser.add_argument("-o", "--output", metavar="PAGE.html", help="write a page")
-    parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output")
+    parser.add_argument("-o", "--output", metavar="PAGE.html", help="write an HTML page")
+    parser.add_argument("--json", metavar="FILE", help="write all results as JSON; - for standard output")
     parser.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
     parser.add_argument(
-        "--tokens", type=count, metavar="N", help="continue each prompt (input_ids) by N tokens, for decoders"
+        "--tokens", type=count, metavar="N", help="for decoders: generate N tokens per prompt (input_ids)"
     )
     parser.add_argument(
         "--against",
@@ -62,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
         help="goal of the search: sqnr>=40, cosine>=0.999, same>=99.5%%, tokens>=64, or module:function>=1",
     )
     parser.add_argument(
-        "--find", metavar="FILE", help="find the nodes that must stay in float32, and write them"
+        "--find", metavar="FILE", help="find the nodes that must stay in float32, and write the list"
     )
     parser.add_argument(
         "--keep", choices=("fp32", "fp16"), default="fp32", help="precision of these nodes (default: fp32)"
@@ -76,17 +76,17 @@ def run(arguments: argparse.Namespace) -> int:
     options = keyword_options(arguments)
     if (arguments.find is None) != (arguments.target is None):
         raise OptionError(
-            "--find and --target go together: what has to hold, and the file for the nodes that it takes",
+            "--find and --target need each other: --target is the goal, and --find is the file for the nodes",
             code="option.accuracy_search",
         )
     if arguments.find is not None and arguments.against is not None:
         raise OptionError(
-            "--against and --find: expected one of the two; outputs of a card are compared, not searched",
+            "--against and --find exclude each other: outputs of a card are compared, not searched",
             code="option.accuracy_search",
         )
     if arguments.model.is_dir():
         raise OptionError(
-            f"{arguments.model} is a folder; accuracy compares a model: give the .onnx file",
+            f"{arguments.model} is a folder; expected an .onnx file",
             code="option.model_path",
             context={"path": str(arguments.model)},
         )

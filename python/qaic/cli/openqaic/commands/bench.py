@@ -61,7 +61,7 @@ def add_arguments(parser: Parser) -> None:
         help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors)",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=2.0, help="time of each measurement (default: %(default)s)"
+        "--seconds", type=positive, default=2.0, help="duration of each measurement (default: %(default)s)"
     )
     parser.add_argument(
         "-n", "--num-iter", type=count, metavar="N", help="inferences per measurement, instead of a time"
@@ -70,11 +70,11 @@ def add_arguments(parser: Parser) -> None:
         "--rate",
         type=positive,
         metavar="R",
-        help="start R inferences per second, evenly spaced (default: each stream starts the next at once)",
+        help="start R inferences per second, evenly spaced (default: streams start the next immediately)",
     )
     add_warm_up(parser, 10)
     parser.add_argument(
-        "--beside", choices=("onnxruntime",), help="also measure the model in this engine, alternately"
+        "--beside", choices=("onnxruntime",), help="also measure the model in this engine, in alternation"
     )
     parser.add_argument(
         "-o",
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     if arguments.beside is not None and arguments.rate is not None:
         raise OptionError(
-            "--rate and --beside: expected one of the two; streams of onnxruntime start inferences at once",
+            "--rate and --beside exclude each other: streams of onnxruntime start inferences without a rate",
             code="bench.rate",
         )
     program = open_program(arguments)
@@ -251,7 +251,7 @@ def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
     if session.left_out:
         print_message(
             "note",
-            f"onnxruntime runs without {', '.join(session.left_out)}, with which it ends the process if a "
+            f"onnxruntime runs without {', '.join(session.left_out)}, because it would end the process if a "
             "body of control flow reads a value of a quantized graph",
         )
     return session
@@ -278,7 +278,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 def _streams(text: str) -> list[int]:
     numbers = [count(part) for part in text.split(",")]
     if max(numbers) > _MOST_STREAMS:
-        raise argparse.ArgumentTypeError(f"{max(numbers)} streams are more than {_MOST_STREAMS}")
+        raise argparse.ArgumentTypeError(f"found {max(numbers)} streams, expected at most {_MOST_STREAMS}")
     return numbers
 
 

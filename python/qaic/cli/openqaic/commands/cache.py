@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
         "action",
         choices=_ACTIONS,
         metavar="|".join(_ACTIONS),
-        help="print the folder; list the programs; remove the least recently used ones; remove all",
+        help="print the folder; list programs; remove the least recently used programs; remove all programs",
     )
     parser.add_argument(
         "--limit",
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = cache_folder()
     if arguments.limit is not None and arguments.action != "prune":
-        raise OptionConflictError(f"--limit goes with prune, not with {arguments.action}", code="cache.limit")
+        raise OptionConflictError(f"--limit needs prune, found {arguments.action}", code="cache.limit")
     if arguments.action == "dir":
         if arguments.json:
             print_json({"folder": str(folder)})
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     limit = 0 if arguments.action == "clear" else arguments.limit
     if limit is None and (limit := size_limit()) is None:
         raise OptionError(
-            "prune needs a size that may stay: --limit SIZE, as 2G, or QAIC_CACHE_LIMIT is expected",
+            "prune needs the size to keep: --limit SIZE, such as 2G, or QAIC_CACHE_LIMIT is expected",
             code="cache.limit",
-            hints=("`openqaic cache clear` removes all",),
+            hints=("`openqaic cache clear` removes all programs",),
         )
     remove_leftovers(folder)
     freed = shrink(folder, limit)
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     kept = sum(entry.nbytes for entry in after)
     print_line(
         f"removed {counted(len(before) - len(after), 'program')}, {bytes_text(freed)}; "
-        f"{counted(len(after), 'program')}, {bytes_text(kept)} stay in {folder}"
+        f"{counted(len(after), 'program')}, {bytes_text(kept)} remain in {folder}"
     )
     return SUCCESS
 
@@ -94,7 +94,7 @@ def _limit(text: str) -> int:
 
     size = parse_size(text)
     if size is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; bytes are expected, as 500M or 20G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; a size such as 500M or 20G is expected")
     return size
 
 

@@ -25,17 +25,17 @@ def add_arguments(parser: Parser) -> None:
         "-a", "--num-activations", type=count, metavar="N", help="instances (default: as many as fit)"
     )
     parser.add_argument(
-        "-S", "--set-size", type=count, metavar="N", help="inferences in flight of each (default: the best)"
+        "-S", "--set-size", type=count, metavar="N", help="inferences in flight per instance (default: best)"
     )
     parser.add_argument(
-        "--samples", metavar="PATH", help="inputs, as openqaic accuracy takes them, to judge the precision"
+        "--samples", metavar="PATH", help="inputs to judge the precision, as for openqaic accuracy"
     )
     parser.add_argument(
         "--measured",
         metavar="RUNS.csv",
         help="runs on a card: cores,instances,batch,set_size,inferences_per_s,latency_ms",
     )
-    parser.add_argument("-o", "--output", metavar="PAGE.html", type=Path, help="write a page")
+    parser.add_argument("-o", "--output", metavar="PAGE.html", type=Path, help="write an HTML page")
     add_json(parser)
     add_compile_options(parser)
     set_examples(

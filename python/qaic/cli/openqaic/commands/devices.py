@@ -17,14 +17,14 @@ def add_arguments(parser: Parser) -> None:
         const=1.0,
         type=positive,
         metavar="SECONDS",
-        help="full-screen table, until Ctrl-C",
+        help="show a full-screen table until Ctrl-C",
     )
     add_json(parser)
     parser.add_argument(
         "--format",
         choices=sorted(_FORMATS),
-        help="print the devices that are ready for a scheduler: JSON of Spark's resource discovery, "
-        "or the value of --resources of a worker of Dask or a node of Ray",
+        help="print the ready devices for a scheduler: JSON for Spark's resource discovery, "
+        "or the value of --resources for a Dask worker or a Ray node",
     )
     set_examples(
         parser,
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List the devices. The exit code is 3 when there is none."""
     others = [f"--{name}" for name in ("json", "format") if getattr(arguments, name)]
     if arguments.watch is not None and others:
-        raise _conflict(f"--watch is a table for people; it goes without {others[0]}")
+        raise _conflict(f"--watch shows a table on a terminal; omit {others[0]}")
     if len(others) > 1:
         raise _conflict("--format and --json are different outputs; give one of them")
     if arguments.watch is not None:

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _draw_graph(arguments)
     if arguments.output is not None:
         raise OptionError(
-            f"-o {arguments.output} is where a graph is drawn, and no graph was asked for",
+            f"-o {arguments.output} needs the view graph",
             code="inspect.output",
             hints=(f"`{next_command('inspect', arguments, 'graph', '-o', str(arguments.output))}` draws it",),
         )

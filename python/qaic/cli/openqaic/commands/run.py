@@ -71,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from qaic import Session
 
     if arguments.output is not None and arguments.output.suffix != ".npz":
-        raise OptionError(
-            f"-o {arguments.output}: a file .npz is expected, which numpy.load opens", code="run.output"
-        )
+        raise OptionError(f"-o {arguments.output}: a name that ends in .npz is expected", code="run.output")
     if arguments.expect is None and not arguments.rtol == arguments.atol is None:
         raise OptionError("--rtol and --atol need --expect", code="run.expect")
     read = [arguments.model, *filter(None, [arguments.expect]), *files_of(arguments.inputs)]

@@ -32,16 +32,16 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument(
-        "--http", metavar="PORT", type=_port, default=8000, help="port for HTTP, or no (default: 8000)"
+        "--http", metavar="PORT", type=_port, default=8000, help="HTTP port, or no for none (default: 8000)"
     )
     parser.add_argument(
-        "--grpc", metavar="PORT", type=_port, default=8001, help="port for gRPC, or no (default: 8001)"
+        "--grpc", metavar="PORT", type=_port, default=8001, help="gRPC port, or no for none (default: 8001)"
     )
     parser.add_argument(
-        "--drain", metavar="SECONDS", type=positive, default=30.0, help="time to shut down (default: 30)"
+        "--drain", metavar="SECONDS", type=positive, default=30.0, help="time limit of shutdown (default: 30)"
     )
     parser.add_argument(
-        "--max-body", metavar="MIB", type=count, default=64, help="largest body of a request (default: 64)"
+        "--max-body", metavar="MIB", type=count, default=64, help="largest request body (default: 64)"
     )
     parser.add_argument(
         "--body-timeout",
@@ -55,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="MIB",
         type=count,
         default=256,
-        help="memory for all requests and responses together (default: 256)",
+        help="memory for all requests and responses (default: 256)",
     )
     parser.add_argument("--model-control", action="store_true", help="let clients load and unload models")
     parser.add_argument(
@@ -87,9 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most <= _OTHER_FILES:
         raise StateError(
-            f"this process may open {most} files; the server needs {_OTHER_FILES}, and one a connection",
+            f"this process may open {most} files; the server needs {_OTHER_FILES}, and one per connection",
             code="serving.open_files",
-            hints=("raise the limit of the shell or service, as with ulimit -Hn 4160",),
+            hints=("raise the limit of the shell or service, for example with ulimit -Hn 4160",),
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     server = server_type(
@@ -129,5 +129,5 @@ def _port(text: str) -> int | None:
     if text == "no":
         return None
     if not (text.isascii() and text.isdigit() and int(text[:10]) <= _MOST_PORT):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {_MOST_PORT}, or 'no'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: expected 0 to {_MOST_PORT}, or 'no'")
     return int(text)

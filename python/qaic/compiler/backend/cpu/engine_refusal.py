@@ -61,9 +61,9 @@ def _with_node(model: Model) -> QaicError | None:
     return refuse(
         f"node {name!r} ({node.op_type})",
         code="engine_refused",
-        found=f"what the engine of the CPU device cannot run ({reason})",
-        expected="attributes, constants and types that it has a kernel for",
-        fix="export the model with another opset, or replace this node",
+        found=f"an operator that the engine of the CPU device cannot run ({reason})",
+        expected="attributes, constants and types for which the engine has a kernel",
+        fix="export the model with another operator set, or replace this node",
         context={"node": name, "operator": node.op_type},
     )
 

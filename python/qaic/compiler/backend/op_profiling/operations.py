@@ -72,7 +72,7 @@ def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx
             model, functions, inline_schema_functions=True
         )
     except Exception as error:  # noqa: BLE001 - of any kind; what has no name is then counted to the last operation
-        _log.debug("standard functions cannot be written out: %s", error)
+        _log.debug("standard functions cannot be expanded: %s", error)
         return None
     return written_out
 

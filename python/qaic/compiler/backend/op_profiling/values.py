@@ -102,7 +102,7 @@ class ValueTable:
             try:
                 inferred = shape_inference.infer_shapes(view, data_prop=may_follow_values(view))
             except Exception as error:  # noqa: BLE001 - of any kind; what is not known stays so
-                _log.debug("sizes of values that the engine has added are not known: %s", error)
+                _log.debug("sizes of values that the engine added are unknown: %s", error)
                 return
             for value in inferred.graph.value_info:
                 self._note(shapes, value)
@@ -160,7 +160,7 @@ def infer_finished_pass(model: Model, _: Context) -> bool:
             model.proto, model.weights, model.symbol_sizes, model.requested, libraries
         )
     except QaicError as error:
-        _log.debug("sizes of values that the compiler has added are not known: %s", error)
+        _log.debug("sizes of values that the compiler added are unknown: %s", error)
         model.described = [[specialized_model] for specialized_model in model.specialized]
         return False
     for specialized_model in finished:

@@ -66,8 +66,8 @@ class CheckpointFiles:
                 what,
                 code="external_data",
                 found=f"no tensor {place.key!r} in {str(path)!r}",
-                expected=f"it among its {len(tensors)} tensors",
-                fix="the checkpoint belongs to another model, or the model has to be exported again",
+                expected=f"one of its {len(tensors)} tensors",
+                fix="the checkpoint belongs to another model, or export the model again",
             )
         return found
 
@@ -79,7 +79,7 @@ class CheckpointFiles:
                 code="external_data",
                 found=f"file {file!r}",
                 expected="a path without '..'",
-                fix=f"export the model again, or name the checkpoint's folder with {DATA_ROOT}",
+                fix=f"export the model again, or set {DATA_ROOT} to the folder of the checkpoint",
             )
         # An absolute path does not depend on the root.
         for root in self._roots:
@@ -90,7 +90,7 @@ class CheckpointFiles:
                 raise refuse(
                     what,
                     code="external_data",
-                    found=f"file {file!r}, which leads to {str(real)!r}",
+                    found=f"file {file!r}, a link to {str(real)!r}",
                     expected=f"a file in {self._listed()}",
                     fix=f"set {DATA_ROOT} to its folder",
                 )
@@ -100,7 +100,7 @@ class CheckpointFiles:
             code="external_data",
             found=f"no file {file!r} in {self._listed()}",
             expected="the checkpoint of the model",
-            fix=f"name the folder that {file!r} is relative to with {DATA_ROOT}{self._exported_to}",
+            fix=f"set {DATA_ROOT} to the folder that contains {file!r}{self._exported_to}",
         )
 
     def _listed(self) -> str:

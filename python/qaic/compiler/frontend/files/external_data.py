@@ -134,7 +134,7 @@ class ExternalData:
                 code="external_data",
                 found=f"bytes {numbers['offset']} to {numbers['offset'] + numbers['length']} of {location!r}",
                 expected=f"a range inside its {file.size} bytes",
-                fix="the data file belongs to another model or was cut off",
+                fix="the data file belongs to another model or is truncated",
             )
         return FileRange(file, numbers["offset"], numbers["length"])
 
@@ -155,7 +155,7 @@ class ExternalData:
                 code="external_data",
                 found=f"location {location!r}",
                 expected="a relative path inside the model's folder",
-                fix="put the data file into the folder of the model and store its name only",
+                fix="move the data file to the folder of the model, and store only its name",
             )
         path = self.folders[0] / relative
         real = self.data.find(path)
@@ -167,7 +167,7 @@ class ExternalData:
             raise refuse(
                 what,
                 code="external_data",
-                found=f"location {location!r}, a link that leads out of the model's folder",
+                found=f"location {location!r}, a link to a file outside the model's folder",
                 expected="a file inside the model's folder",
                 fix="copy the data file into the folder of the model",
             )

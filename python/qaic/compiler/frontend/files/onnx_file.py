@@ -190,11 +190,11 @@ class _Walk:
                 raise refuse(
                     self.out.label,
                     code="not_onnx",
-                    found=f"{len(self.view)} bytes, after which a message goes on",
+                    found=f"{len(self.view)} bytes, which end inside a message",
                     expected="a whole ONNX model",
-                    fix="the file is cut off; copy or download it again",
+                    fix="the file is truncated; copy or download it again",
                 ) from error
-            raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
+            raise _not_onnx(self.out.label, f"bytes that are not a protobuf message ({error})") from error
         self.out.proto_bytes = b"".join(pieces)
         # A tensor with external data has this key; searching the bytes is cheaper than walking all nodes.
         is_external = b"location" in self.out.proto_bytes

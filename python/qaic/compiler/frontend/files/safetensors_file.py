@@ -74,7 +74,7 @@ def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
     for name, entry in entries.items():
         if name == _METADATA:
             if not isinstance(entry, dict) or not all(isinstance(text, str) for text in entry.values()):
-                raise _wrong(file, f"{_METADATA} that is no object of texts", "one, or none")
+                raise _wrong(file, f"{_METADATA} that is not an object of strings", "one, or none")
             continue
         found[name] = _tensor(file, name, entry, begin, data_bytes)
     _check_cover(file, found, begin)
@@ -96,7 +96,7 @@ def _header(file: InputFile) -> tuple[int, dict[str, Any]]:
     try:
         entries = parse_json(text)
     except ValueError as error:
-        raise _wrong(file, f"a header that is no JSON ({error})", "a JSON object") from error
+        raise _wrong(file, f"a header that is not JSON ({error})", "a JSON object") from error
     if not isinstance(entries, dict):
         raise _wrong(file, f"a header that is a JSON {type(entries).__name__}", "an object")
     return _SIZE_BYTES + size, entries
@@ -141,7 +141,7 @@ def _check_cover(file: InputFile, tensors: dict[str, StoredTensor], begin: int) 
             )
         end += tensor.source.nbytes
     if end != file.size:
-        raise _wrong(file, f"{file.size - end} bytes behind the last tensor", "none")
+        raise _wrong(file, f"{file.size - end} bytes after the last tensor", "none")
 
 
 def shown(value: object) -> str:

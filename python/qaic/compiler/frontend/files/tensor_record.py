@@ -37,7 +37,7 @@ def read_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise WireError("a number longer than ten bytes", start)
-    raise WireError("a number cut off by the end of its message", start)
+    raise WireError("a number truncated by the end of its message", start)
 
 
 def signed(value: int) -> int:

@@ -67,7 +67,7 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
             "warning",
             "weights.checkpoint_overflow",
             f"{sum(overflows.counts.values())} values of the checkpoint are beyond the range of float16, the "
-            f"type of the model's inputs, and became infinity: {listing(sorted(overflows.counts))}",
+            f"type of the model's inputs, and became infinite: {listing(sorted(overflows.counts))}",
         )
 
 
@@ -77,8 +77,8 @@ def _elem_type(place: WeightPlace, value: onnx.ValueInfoProto) -> int:
         raise refuse(
             f"input {place.input_name!r} in the model's list of weights",
             code="weight_spec",
-            found="no tensor type",
-            expected="an input that is a tensor of a known type",
+            found="a type other than a tensor",
+            expected="a tensor of a known type",
             fix="export the model again",
         )
     return elem_type
@@ -98,7 +98,7 @@ def _check_dims(place: WeightPlace, value: onnx.ValueInfoProto, stored: StoredTe
             code="external_data",
             found=f"shape {list(stored.dims)} of tensor {place.key!r} in {str(stored.source.file.path)!r}",
             expected=f"{['?' if size is None else size for size in declared]} as the input has",
-            fix="the checkpoint belongs to another model, or has to be prepared by the exporter",
+            fix="the checkpoint belongs to another model, or the exporter must prepare it",
         )
 
 
@@ -113,5 +113,5 @@ def _source(place: WeightPlace, stored: StoredTensor, elem_type: int, overflows:
         code="external_data",
         found=f"type {stored.dtype} of tensor {place.key!r} in {str(stored.source.file.path)!r}",
         expected=f"{elem_types.type_name(elem_type)}, or floats for floats",
-        fix="the checkpoint belongs to another model, or has to be prepared by the exporter",
+        fix="the checkpoint belongs to another model, or the exporter must prepare it",
     )

@@ -152,7 +152,7 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
             "warning",
             "float16.underflow",
             f"{counted(len(vanished), 'constant')} too small for float16 became 0, so a division or "
-            "logarithm that needs them can become infinite or not a number; node_precision_info_file keeps "
+            "logarithm that needs them can return infinity or NaN; node_precision_info_file keeps "
             "their nodes in float32: " + _described(overflows, vanished),
             tuple(sorted(vanished)),
         )
@@ -161,13 +161,13 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
         became = (
             "the largest finite value (clip_fp16_constants=false makes them infinite"
             if overflows.clip
-            else "infinity (clip_fp16_constants is false"
+            else "infinite (clip_fp16_constants is false"
         )
         yield Diagnostic(
             "warning",
             "float16.overflow",
             f"{counted(total, 'constant')} beyond the range of float16 became {became}; "
-            "`openqaic accuracy MODEL --to fp16` shows what that costs): "
+            "`openqaic accuracy MODEL --to fp16` shows the effect on accuracy): "
             + _described(overflows, overflows.farthest),
             tuple(names),
         )

@@ -96,7 +96,7 @@ def _retype(value: onnx.ValueInfoProto, spec: TensorSpec, entry: CustomIo) -> No
     if entry.precision == "mxint8" and not tensor.shape.dim[-1].HasField("dim_value"):
         raise OptionError(
             f"{FILE}: the last dim of {spec.name!r} is not the same in all specializations; Precision "
-            "mxint8 makes blocks along it and needs one size",
+            "mxint8 divides it into blocks and needs one size",
             code="option.custom_io",
             context={"options": [FILE], "tensor": spec.name},
         )

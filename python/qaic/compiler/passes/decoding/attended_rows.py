@@ -128,7 +128,7 @@ class _Finder:
             if standard(node, "ScatterND"):
                 copies = self._copies(node)
                 if copies is None:
-                    skip("the scatter does not write float rows into the attended slots of a cache", node)
+                    skip("the scatter does not write float rows to the attended slots of a cache", node)
                 else:
                     found.append(copies)
         return found

@@ -72,7 +72,7 @@ class _Proof:
     def run(self) -> Attention:
         scatters = [self._scatter(output.name) for output in self.of.graph.output if self._is_state(output)]
         if not scatters:
-            raise _NotProvedError("there are no caches")
+            raise _NotProvedError("the model has no caches")
         positions = {self._positions(node.input[-2]) for node in scatters}
         if len(positions) != 1:
             raise _NotProvedError("rows are written at positions of several inputs")
@@ -93,10 +93,10 @@ class _Proof:
         node = self.of.makers.get(output)
         cache = output.removesuffix(RETAINED_STATE_SUFFIX)
         if node is None or not calls(node, SCATTERS) or node.input[0] != cache:
-            raise _NotProvedError(f"{output} is not rows written into {cache}")
+            raise _NotProvedError(f"{output} is not {cache} with written rows")
         dims = self.of.inputs[cache].type.tensor_type.shape.dim
         if len(dims) != RANK or not dims[SLOTS].dim_param or not dims[1].dim_value:
-            raise _NotProvedError(f"{cache} has not a symbolic number of slots")
+            raise _NotProvedError(f"{cache} does not have a symbolic number of slots")
         others = [reader for reader in self.of.readers[cache] if reader is not node]
         if list(node.input).count(cache) != 1 or not all(standard(reader, "Shape") for reader in others):
             raise _NotProvedError(f"{cache} is read by more than one node")
@@ -116,11 +116,11 @@ class _Proof:
                 and self.of.number(node.input[1]) is not None
             )
             if not is_padding:
-                raise _NotProvedError(f"{name} is not positions of an input")
+                raise _NotProvedError(f"{name} does not contain positions of an input")
             return self._positions(written)
         value = self.of.inputs.get(name)
         if value is None or len(value.type.tensor_type.shape.dim) != 2:
-            raise _NotProvedError(f"{name} is not positions of an input")
+            raise _NotProvedError(f"{name} does not contain positions of an input")
         return name
 
     def _lengths(self, found: Attention, scatter: onnx.NodeProto) -> None:
@@ -132,7 +132,7 @@ class _Proof:
                 for reader in self.of.readers.get(shape.output[0], ()):
                     index = self.of.constant(reader.input[1]) if standard(reader, "Gather") else None
                     if shape.attribute or index is None or index.size != 1 or index.ndim > 1:
-                        raise _NotProvedError(f"{shape.output[0]} is more than a size")
+                        raise _NotProvedError(f"{shape.output[0]} is used for more than one size")
                     if int(index.reshape(-1)[0]) % RANK == SLOTS:
                         found.lengths[reader.output[0]] = index.ndim == 1
                         found.roles[reader.output[0]] = Role.SIZE

@@ -93,7 +93,7 @@ class _Folder:
         for node in self.reshapes:
             shape = self._shape(node)
             if shape is None:
-                skip("several sizes are unknown, or differ between sets of shapes", node)
+                skip("several sizes are unknown or differ between sets of shapes", node)
             else:
                 replace_input_with(node, 1, self._constant(shape))
         self._fold_fills()

@@ -81,11 +81,11 @@ def narrow_context_pass(model: Model, context: Context) -> bool:
         flat = clone(flat)
     found = find_attention(flat.graph)
     if not all(_scatters_once(f) for f in flat.functions if f.domain in DOMAINS and f.name in SCATTERS):
-        found = "a function that writes caches has another body"
+        found = "a function that writes caches has an unknown body"
     if isinstance(found, str):
         for node in flat.graph.node:
             if node.domain in DOMAINS and node.op_type in GATHERS:
-                context.skip(f"caches are read whole: {found}", node)
+                context.skip(f"whole caches are read: {found}", node)
         return False
     options = context.options
     is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None

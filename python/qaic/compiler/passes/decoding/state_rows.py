@@ -92,7 +92,7 @@ class _States:
                 found.append(state)
             elif output.name in self.makers:
                 skip(
-                    "state is moved whole: no scatter of rows makes only its next value",
+                    "the whole state is copied: no scatter of rows computes only its next value",
                     self.makers[output.name],
                 )
         return found
@@ -207,7 +207,7 @@ def take_out_state_rows_pass(model: Model, context: Context) -> bool:
     tensors = _tensors(changed, names)
     if not tensors:
         for state in states:
-            context.skip("state is moved whole: the sizes of its rows are not known", state.scatter)
+            context.skip("the whole state is copied: the sizes of its rows are unknown", state.scatter)
         return False
     inputs = [spec.name for spec in model.inputs]
     outputs = [spec.name for spec in model.outputs]

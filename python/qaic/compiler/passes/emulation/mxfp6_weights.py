@@ -108,7 +108,7 @@ class MxSource:
             raise refuse(
                 f"weight {self.name!r}",
                 code="weight_not_finite",
-                found=f"what has no place in MXFP6 ({error.message})",
+                found=f"values that MXFP6 cannot represent ({error.message})",
                 expected="finite numbers",
                 fix="name the operator in exclude_mxfp6_matmul, or repair the model",
                 context={"tensor": self.name},
@@ -181,7 +181,7 @@ class _Compressor:
             return False
         weight, swapped = self._constant(node.input[1])
         if weight is None or weight.elem_type not in FLOATS or len(weight.dims) not in {2, 3}:
-            self.skip("the right operand is no constant matrix of floats", node)
+            self.skip("the right operand is not a constant matrix of floats", node)
             return False
         if min(weight.dims[-2:]) < _LEAST_SIDE or math.prod(weight.dims) == 0:
             self.skip(f"the matrix has a side below {_LEAST_SIDE}", node)

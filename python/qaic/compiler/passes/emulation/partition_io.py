@@ -31,7 +31,7 @@ def round_traffic(model: Model, config: PartitionConfig | None) -> int:
     if sum(map(bool, listed)) < 2:
         warn(
             "partitions.no_traffic",
-            "allow_mxint8_mdp_io: nothing passes between partitions, there are not two with a nodeList",
+            "allow_mxint8_mdp_io: no value passes between partitions, because fewer than two have a nodeList",
         )
         return 0
     return _Traffic(model, listed).run()

@@ -198,8 +198,8 @@ def upcast_float16_pass(model: Model, context: Context) -> bool:
     if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
         warn(
             "float16.bfloat16",
-            "the model computes in bfloat16, which the hardware family ai100 does not have; "
-            "it computes in %s here (aic_hw_version=ai200 keeps bfloat16)",
+            "the model computes in bfloat16, which the hardware family ai100 does not support; "
+            "the program computes in %s (aic_hw_version=ai200 keeps bfloat16)",
             "float16" if options.convert_to_fp16 else "float32",
         )
     return True

@@ -153,7 +153,7 @@ def is_over_nothing(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
 def nothing_fault(node: onnx.NodeProto, shapes: ShapesInSets) -> str:
     """Describe the first operand of a node that has no elements."""
     sizes = [list(shape) for name in node.input if name for shape in shapes(name) if 0 in shape]
-    return f"an operand of {sizes[0]}, without elements"
+    return f"an operand of {sizes[0]}, which has no elements"
 
 
 def is_zero(node: onnx.NodeProto, results: Iterable[tuple[int, ...]]) -> bool:

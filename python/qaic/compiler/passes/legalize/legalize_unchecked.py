@@ -98,7 +98,7 @@ def fault(
     if standard(node, "MaxUnpool") and node.input[1] in values and node.output[0] in shapes:
         indices, count = values[node.input[1]], math.prod(shapes[node.output[0]])
         is_inside = bool(((indices >= 0) & (indices < count)).all())
-        return "" if is_inside else f"an index that is not one of the {count} elements of the result"
+        return "" if is_inside else f"an index outside the {count} elements of the result"
 
     def known(name: str) -> tuple[tuple[int, ...], ...]:
         return (shapes[name],) if name in shapes else ()
@@ -170,7 +170,7 @@ class _Selection:
             return ""
         least = max(min(counts), 0)
         is_inside = bool(((indices >= 0) & (indices < least)).all())
-        return "" if is_inside else f"an index that is none of the {least} {self.word}"
+        return "" if is_inside else f"an index outside the {least} {self.word}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _Blocks:
         found = cls(given.get("dilations", ones), given.get("strides", ones), pads[:rank] + pads[rank:])
         if any(numbers.size != rank or numbers.min() < 1 for numbers in (found.dilations, found.strides)):
             raise refused_operand(
-                node, "strides or dilations below 1, or not one for each dimension", "others"
+                node, "strides or dilations below 1, or not one value per dimension", "others"
             )
         return found
 
@@ -201,13 +201,13 @@ def _col2im_fault(
 ) -> str:
     image, block = image.reshape(-1), block.reshape(-1)
     if data is None or len(data) != 3 or image.shape != block.shape:
-        return "an operand of an unknown shape, or not as many sizes as the image has dims"
+        return "an operand of unknown shape, or a number of sizes that differs from the dims of the image"
     if not block.size or block.min() < 1 or image.min() < 1 or max(block.max(), image.max()) > _FARTHEST:
         return "sizes that are not positive, or too large"
     given = _Blocks.of(node, image.size)
     counts = (image + given.padding - given.dilations * (block - 1) - 1) // given.strides + 1
     if counts.min() < 1 or math.prod(counts.tolist()) != data[2] or data[1] % math.prod(block.tolist()):
-        return f"blocks {block.tolist()} of an image {image.tolist()}, which {list(data)} does not hold"
+        return f"blocks {block.tolist()} of an image {image.tolist()}, which do not fit {list(data)}"
     return ""
 
 
@@ -227,7 +227,7 @@ def _dft_axis(
 
 def _dft_fault(axis: int | None, rank: int) -> str:
     is_last = axis is not None and (axis == -1 or (rank and axis == rank - 1))
-    return f"axis {axis}, which has the real and imaginary parts" if is_last else ""
+    return f"axis {axis}, which contains the real and imaginary parts" if is_last else ""
 
 
 def legalize_unchecked(
@@ -416,8 +416,8 @@ def _inside(node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: 
     if len(counts) != 1:
         raise refused_operand(
             node,
-            "indices that are not those of a MaxPool, and results of several sizes, or of an unknown one",
-            "one set of sizes, or indices of a MaxPool over a tensor of the size of the result",
+            "indices from another operator than MaxPool, and results of several sizes or of an unknown size",
+            "one set of sizes, or indices from a MaxPool over a tensor of the size of the result",
         )
     count = guards.constant(node.input[1], np.array(counts.pop()))
     return _below(node.input[1], count, f"{node_label(node)} (index beyond the result)", guards)
@@ -500,7 +500,7 @@ def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> 
     known = set(zip(shapes(node.input[0]), shapes(node.output[0]), strict=False))
     if len(known) != 1 or len((pair := known.pop())[0]) != 3 or len(pair[1]) < 3:
         raise refused_operand(
-            node, "sizes that are not constant, and several shapes or an unknown one", "constant sizes"
+            node, "sizes that are not constant, and several shapes or an unknown shape", "constant sizes"
         )
     (_, channels, columns), (_, made, *image) = pair
     given = _Blocks.of(node, len(image))

@@ -67,7 +67,7 @@ def sizes_of(
     if count > MAX_SETS:
         shown = " x ".join(f"{symbol} {size}" for symbol, size in found.items())
         raise _error(
-            f"{_OPTION}: {count} combinations of sizes ({shown}), at most {MAX_SETS} are possible; give "
+            f"{_OPTION}: {count} combinations of sizes ({shown}), expected at most {MAX_SETS}; give "
             "smaller bounds with onnx_define_symbol, or list the sizes in network_specialization_config"
         )
     ranges = [range(size, 0, -1) for size in found.values()]
@@ -157,7 +157,7 @@ def _size(text: str, sizes: Mapping[str, int]) -> int:
             code="unbound_dimension",
             found="no size" if size is None else f"a size of {size}",
             expected="a size of at least 0 for all sizes of its symbols",
-            fix="list the sizes that it has in network_specialization_config",
+            fix="list its sizes in network_specialization_config",
             context={"symbol": text, "option": _OPTION},
         )
     return size

@@ -145,7 +145,7 @@ def inferred(
             raise refuse(
                 f"shape of output {_open_outputs(found)[0]!r}",
                 code="invalid_model",
-                found=f"a graph the engine refuses ({engine_reason(RuntimeError(problem))})",
+                found=f"a graph that the engine refuses ({engine_reason(RuntimeError(problem))})",
                 expected="operators that fit their inputs",
                 fix="check the model, and the shapes given with onnx_define_symbol and model_inputs",
             )

@@ -383,7 +383,7 @@ def refusal(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: Size
         what,
         code="contradicting_sizes",
         found=f"sizes that do not fit: {operands} ({conflict.reason}){f', with {given}' if given else ''}",
-        expected=" or ".join(choices) or "sizes that the operator takes",
+        expected=" or ".join(choices) or "sizes that the operator accepts",
         fix=fix,
         context={
             "node": name,
