@@ -19,6 +19,7 @@ from qaic.stats.reports.cores import findings
 from qaic.stats.reports.files import to_csv
 from qaic.stats.reports.table import to_text
 from qaic.stats.reports.time import timeline
+from qaic.stats.reports.time.bottleneck import bottleneck_of
 from qaic.stats.reports.time.critical_path import walk
 from qaic.stats.reports.time.overhead import calibration
 from qaic.stats.reports.time.timeline import activity
@@ -605,6 +606,20 @@ def test_engines_that_work_at_the_same_time_take_no_more_than_all_of_it(kind):
     executions = {(0, thread): in_row([100], ocs=[thread]) for thread, _ in enumerate(made.CARD_THREADS)}
     parts = dict(REPORTS["overview"](capture(buffer(program, executions))).table("parts").rows)
     assert max(parts.values()) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("floor_us", [None, 1.0, 1e6])
+def test_vector_threads_with_different_work_take_no_more_than_all_of_it(floor_us):
+    """Also without a matrix engine, and less what is not measurable."""
+    kinds = ["aicconvolutiond32", "aicsoftmax", "elementadd", "Foo"]
+    program = made.Program(groups=("HVX",), thread_groups=(0,) * len(kinds))
+    for place, kind in enumerate(kinds):
+        program.op(0, f"n{place}", kind)
+    executions = {(0, thread): in_row([100], ocs=[thread]) for thread, _ in enumerate(kinds)}
+    found = bottleneck_of(capture(buffer(program, executions)), floor_us)
+    parts = [*found.parts.values(), found.other]
+    assert all(0 <= part <= 100 for part in parts)
+    assert max(parts) == pytest.approx(100)
 
 
 @given(captures())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
-from qaic.cli.opstats_report import Refusals, report
+from qaic.cli.opstats_refusals import Refusals
+from qaic.cli.opstats_report import report
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted
@@ -149,9 +150,11 @@ class _Run:
             self._host_trace = read_regular(arguments.host_trace)
         self._output.mkdir(exist_ok=True)
         expected = [number for number in known if chosen is None or number in chosen]
-        for files in samples:
-            self._sample([file for file in files if chosen is None or (file.slice or 0) in chosen], expected)
-        self._refusals.show()
+        try:
+            for files in samples:
+                self._sample([one for one in files if chosen is None or (one.slice or 0) in chosen], expected)
+        finally:
+            self._refusals.show()
         return FAILURE if self._refusals.files else SUCCESS
 
     def _sample(self, files: list[StatsFile], expected: list[int]) -> None:

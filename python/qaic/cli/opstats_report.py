@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text, text_width
+from qaic.cli.opstats_refusals import Refusals
 from qaic.errors import QaicError, StatsError
-from qaic.support.text import counted, nearest_name
+from qaic.support.text import nearest_name
 
 if TYPE_CHECKING:
     from qaic.stats.descriptor import Descriptor
@@ -139,33 +140,6 @@ def _found(place: Path) -> list[Path]:
     return [place] if place.is_file() else [file.path for file in files_in(place)]
 
 
-class Refusals:
-    """Files that could not be read; one mistake, such as a wrong program, is one error for all of them."""
-
-    def __init__(self, option: str = "--qpc") -> None:
-        self._option = option
-        self._hints: dict[str, None] = {}
-        #: error, without the path of its file -> the files
-        self.files: dict[str, list[Path]] = {}
-
-    def add(self, path: Path, error: QaicError | OSError) -> None:
-        """Note the error of a file."""
-        if isinstance(error, QaicError):
-            text = f"{error.message.replace(f'{path}: ', '')} [{error.code}]"
-            self._hints.update(dict.fromkeys(hints_of(error, self._option)))
-        else:
-            text = error.strerror or str(error)
-        self.files.setdefault(text, []).append(path)
-
-    def show(self) -> None:
-        """Print the errors, then their hints."""
-        for text, (first, *others) in self.files.items():
-            more = f" and {counted(len(others), 'other file')}" if others else ""
-            print_message("error", f"{first}{more}: {text}")
-        for hint in self._hints:
-            print_message("hint", hint)
-
-
 def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
     """Read the given latency report, or the only one in the folder of the buffers."""
     from qaic.stats.reports import HostLatencies
@@ -202,15 +176,3 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
     print_line("Generated report outputs:")
     for path in written:
         print_line(f" {path}")
-
-
-def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ...]:
-    """Return what helps, in the words of the command line.
-
-    `error` is the defect of a buffer; `option` is the option that takes the container of the buffer.
-    """
-    if not isinstance(error, QaicError):
-        return ()
-    if error.code == "stats.other_program":
-        return (f"{option} expects the container of the buffers; --force reads the buffers anyway",)
-    return tuple(error.hints)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import qaic.stats
 import stats_buffers
 from qaic import _core
 from qaic.cli.opstats import main
@@ -164,7 +165,23 @@ def test_buffers_of_another_program_are_one_error(run, folder):
     first = f"stats/{NAME.format(3)}"
     assert error.startswith(f"error: {first} and 2 other files: the buffer is from another program: ")
     assert error.count(first) == 1
-    assert hint.startswith("hint: --qpc takes the container of the buffers")
+    assert hint.startswith("hint: --qpc expects the container of the buffers")
+
+
+def test_an_interrupted_run_states_the_errors_so_far(run, folder, monkeypatch):
+    (folder / "stats" / NAME.format(3)).write_bytes(b"")
+    (folder / "stats" / NAME.format(4)).write_bytes(encoded())
+    opened = qaic.stats.open
+
+    def interrupted(path, **options):
+        if NAME.format(4) in str(path):
+            raise KeyboardInterrupt
+        return opened(path, **options)
+
+    monkeypatch.setattr(qaic.stats, "open", interrupted)
+    code, _, err = run("--summary")
+    assert code == 130
+    assert f"error: stats/{NAME.format(3)}: " in err
 
 
 def test_a_network_called_over_several_lines_is_found(run, folder):

@@ -87,21 +87,21 @@ def _of_core(reader: TraceReader, core: CoreFacts, floor_us: float | None) -> Bo
 
     engines = {thread.engine for thread in threads}
 
+    small = {} if "HMX" in engines else _at_floor(reader, core, floor_us)
+
     def part(categories: Iterable[str], *names: str) -> float:
-        """Return the share of the busiest engine; its threads work at the same time."""
+        """Return the share of the busiest engine, less that of small operations; threads work together."""
         sums = (sum(by_category.get((name, one), 0.0) for one in categories) for name in names or engines)
-        return min(100 * max(sums) / span, 100.0)
+        kept = max(sums) - sum(small.get(one, 0.0) for one in categories)
+        return min(max(100 * kept / span, 0.0), 100.0)
 
     if "HMX" not in engines:
-        small = _at_floor(reader, core, floor_us)
-        spent = {category: part((category,)) for _, category in by_category}
-        kept = {category: spent[category] - 100 * small.get(category, 0.0) / span for category in spent}
         return Bottleneck(
-            sum(kept.get(category, 0.0) for category in _ARITHMETIC),
-            kept.get(MOVEMENT, 0.0),
-            kept.get(CONVERT, 0.0),
-            idle + 100 * sum(small.values()) / span,
-            sum(kept.get(category, 0.0) for category in (OTHER, CONTROL)),
+            part(_ARITHMETIC),
+            part((MOVEMENT,)),
+            part((CONVERT,)),
+            min(idle + 100 * sum(small.values()) / span, 100.0),
+            part((OTHER, CONTROL)),
         )
     matrix = [utilization(thread) or 0.0 for thread in threads if thread.engine == "HMX"]
     moved = 100 * active_transfers(reader, core) / span
