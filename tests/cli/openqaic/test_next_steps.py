@@ -97,11 +97,18 @@ def test_the_next_step_repeats_the_conversion_of_pictures(call, tmp_path, comman
         tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     )
     name, *short = command.split()
-    pixels = ["-i", "x.png", "--mean=1.5,2,3", "--scale=58"]
-    code, out, _ = call(name, model, *pixels, *short)
+    pixels = ["-i", "x.png", "--mean=-1.5,2,3", "--scale=58"]
+    code, out, err = call(name, model, "-i", "x.png", "--mean", "-1.5,2,3", "--scale", "58", *short)
     assert code == 0
+    assert "no effect" not in err
     assert shlex.split(out.splitlines()[-1])[4:8] == pixels
-    assert call(name, model, "-i", "x.png", "--mean", "one")[0] == 2
+    for option, value in (("--mean", "one"), ("--scale", "0"), ("--scale", "1,-0.0,1")):
+        code, _, err = call(name, model, "-i", "x.png", option, value)
+        assert code == 2
+        assert f"argument {option}: {value!r}" in err
+    code, _, err = call(name, model, "--scale", "58", *short)
+    assert code == 0
+    assert "warning: --mean and --scale have no effect without a picture\n" in err
 
 
 def test_an_unknown_option_points_to_the_help_of_its_command(call, model):

@@ -109,6 +109,8 @@ def test_a_picture_of_another_size_is_scaled(pictures):
         ((6, 5), np.float32, UNCHANGED, r"has the shape \[6, 5\], expected 3 or 4 dimensions"),
         ((2, 6, 5), np.float32, UNCHANGED, "with 1 or 3 channels"),
         ((6, 5, 3), np.int8, UNCHANGED, "found pixels from .*, expected values of int8; --mean"),
+        ((6, 5, 3), np.float16, Pixels(scale=(1e-4,)), "found pixels from .*, expected values of float16"),
+        ((6, 5, 3), np.float32, Pixels(scale=(5e-324,)), "found pixels from .*, expected values of float32"),
         ((6, 5, 3), np.float32, Pixels((1.0, 2.0)), "--mean: found 2 values, expected 1 or 3"),
         ((6, 5, 3), np.float32, Pixels(scale=(1.0, 2.0)), "--scale: found 2 values, expected 1 or 3"),
     ],
@@ -120,10 +122,57 @@ def test_a_picture_that_does_not_fit_is_refused(pictures, shape, dtype, pixels, 
 
 def test_what_is_no_picture_is_refused(pictures):
     Path("x.jpg").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"x\.jpg: found .*, expected a picture"):
+    with pytest.raises(
+        InputError, match=r"x\.jpg: found a file that Pillow cannot read, expected a picture\n"
+    ):
         read_pixels("x.jpg", (1, 3, 6, 5))
+    whole = Path("color.png").read_bytes()
+    Path("part.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"part\.png: found .*, expected a picture\n"):
+        read_pixels("part.png", (1, 3, 6, 5))
     with pytest.raises(FileNotFoundError, match=r"did you mean x\.jpg"):
         read_pixels("x.jpeg", (1, 3, 6, 5))
+
+
+@pytest.mark.parametrize("limit", [29, 14])
+def test_a_picture_above_the_limit_of_pillow_is_refused(pictures, monkeypatch, limit):
+    """Pillow warns above its limit, and refuses above twice the limit."""
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(InputError, match=rf"color\.png: found more than {limit} pixels, expected a smaller"):
+        read_pixels("color.png", (6, 5, 3))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_pixels_of_more_than_8_bits_are_refused(pictures, dtype):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    wide = image.fromarray(PIXELS[..., 0].astype(dtype))
+    wide.save("wide.png", None if dtype == np.uint16 else "TIFF")
+    with pytest.raises(
+        InputError, match=r"wide\.png: found more than 8 bits per channel, expected .* 8 bits"
+    ):
+        read_pixels("wide.png", (1, 6, 5))
+
+
+#: EXIF orientation -> the stored rows of an upright picture, by the definition of the tag
+ORIENTATIONS = {
+    1: lambda upright: upright,
+    2: lambda upright: upright[:, ::-1],
+    3: lambda upright: upright[::-1, ::-1],
+    4: lambda upright: upright[::-1],
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: lambda upright: upright.swapaxes(0, 1)[::-1],
+    7: lambda upright: upright.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda upright: upright.swapaxes(0, 1)[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_picture_is_upright(pictures, orientation):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    exif = image.Exif()
+    exif[0x0112] = orientation
+    image.fromarray(np.ascontiguousarray(ORIENTATIONS[orientation](PIXELS))).save("turned.png", exif=exif)
+    np.testing.assert_array_equal(read_pixels("turned.png", (6, 5, 3)), PIXELS)
 
 
 def test_without_pillow_the_message_names_the_extra(monkeypatch):

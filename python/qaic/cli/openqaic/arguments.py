@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qaic.cli.console import Parser
+from qaic.cli.console import Parser, print_message
 
 if TYPE_CHECKING:
     from qaic.cli.openqaic.pictures import Pixels
@@ -43,16 +44,24 @@ def add_inputs(parser: Parser) -> None:
         default=[],
         help=".npy, .npz, a picture, or raw data; repeatable (default: random inputs)",
     )
-    for name, default, work in (("--mean", "0", "subtract from pixels"), ("--scale", "1", "then divide by")):
+    for name, read, default, work in (
+        ("--mean", _channel_values, "0", "subtract from pixels"),
+        ("--scale", _divisors, "1", "then divide by"),
+    ):
         text = f"{work}, for pictures; one value or one for each channel (default: {default})"
-        parser.add_argument(name, metavar="X[,X,X]", type=_channel_values, default=default, help=text)
+        parser.add_argument(name, metavar="X[,X,X]", type=read, default=default, help=text)
+    # Without this, a list that begins with a minus is an unknown option.
+    parser._negative_number_matcher = re.compile(r"-\.?\d")  # noqa: SLF001 (argparse offers no other way)
 
 
 def pixels_of(arguments: argparse.Namespace) -> Pixels:
-    """Return the conversion of pictures."""
-    from qaic.cli.openqaic.pictures import Pixels
+    """Return the conversion of pictures; print a warning if it has no effect."""
+    from qaic.cli.openqaic.pictures import SUFFIXES, UNCHANGED, Pixels
 
-    return Pixels(arguments.mean, arguments.scale)
+    pixels = Pixels(arguments.mean, arguments.scale)
+    if pixels != UNCHANGED and not any(text.lower().endswith(tuple(SUFFIXES)) for text in arguments.inputs):
+        print_message("warning", "--mean and --scale have no effect without a picture")
+    return pixels
 
 
 def add_warm_up(parser: Parser, default: int) -> None:
@@ -107,6 +116,16 @@ def _channel_values(text: str) -> tuple[float, ...]:
         values = ()
     if not values or not all(map(math.isfinite, values)):
         raise argparse.ArgumentTypeError(f"{text!r} is not one number, or numbers separated by commas")
+    return values
+
+
+def _divisors(text: str) -> tuple[float, ...]:
+    """Read channel values other than 0."""
+    values = _channel_values(text)
+    if not all(values):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: found 0, expected other numbers, because pixels are divided by them"
+        )
     return values
 
 

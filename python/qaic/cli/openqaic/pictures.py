@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,34 +41,48 @@ def read_picture(path: Path, name: str, wanted: ShapeAndType, pixels: Pixels) ->
     picture, and OSError if the file cannot be read.
     """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise StateError(
             f"{path}: pictures need Pillow, which is not installed: pip install 'openqaic[images]'",
             code="run.pillow",
         ) from error
 
-    def refuse(found: str) -> InputError:
-        return InputError(f"{path}: found {found}, expected a picture", code="run.input_file")
+    def refuse(found: str, expected: str = "a picture") -> InputError:
+        return InputError(f"{path}: found {found}, expected {expected}", code="run.input_file")
 
     height, width, channels, is_first = _layout(path, name, wanted)
-    with open_regular(path) as file, library_errors(refuse), Image.open(file) as picture:
-        resized = picture.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
+    with open_regular(path) as file, library_errors(refuse), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            picture = Image.open(file)
+        except UnidentifiedImageError as error:
+            raise refuse("a file that Pillow cannot read") from error
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+            raise refuse(f"more than {Image.MAX_IMAGE_PIXELS} pixels", "a smaller picture") from error
+        if picture.mode.startswith(("I", "F")):
+            raise refuse("more than 8 bits per channel", "a picture with 8 bits per channel")
+        upright = ImageOps.exif_transpose(picture).convert(_MODES[channels])
+        resized = upright.resize((width, height), Image.Resampling.BILINEAR)
         array = np.asarray(resized, np.float64).reshape(height, width, channels)
     for option, given in (("--mean", pixels.mean), ("--scale", pixels.scale)):
         if len(given) not in {1, channels}:
             raise InputError(
                 f"{option}: found {len(given)} values, expected 1 or {channels}", code="run.picture"
             )
-    values = (array - pixels.mean) / pixels.scale
-    if wanted.dtype.kind in "iu":
-        limits = np.iinfo(wanted.dtype)
+    with np.errstate(over="ignore"):
+        values = (array - pixels.mean) / pixels.scale
+    is_whole = wanted.dtype.kind in "iu"
+    if is_whole or wanted.dtype.kind == "f":
+        limits = np.iinfo(wanted.dtype) if is_whole else np.finfo(wanted.dtype)
         if values.min() < limits.min or values.max() > limits.max:
             raise InputError(
                 f"{path}: found pixels from {values.min():g} to {values.max():g}, expected values of "
                 f"{wanted.dtype}; --mean and --scale change them",
                 code="run.picture",
             )
+    if is_whole:
         values = np.rint(values)
     if is_first:
         values = values.transpose(2, 0, 1)
