@@ -238,6 +238,36 @@ def test_a_tree_whose_shared_nodes_double_at_each_level_is_refused():
         compiled("TreeEnsemble", model_with("TreeEnsemble", given | chain))
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("what", "name"), [(what, name) for what, attributes in VALID.items() for name in attributes]
+)
+def test_attributes_of_other_types_are_refused(what, name, place):
+    value = VALID[what][name]
+    other = (
+        value.tolist() if isinstance(value, np.ndarray) else value[0] if isinstance(value, list) else [value]
+    )
+    untyped = model_with(what, VALID[what])
+    for attribute in untyped.graph.node[-1].attribute:
+        if attribute.name == name:
+            attribute.ClearField("type")
+    for model in (model_with(what, VALID[what] | {name: other}), untyped):
+        with pytest.raises(CompileError, match=f"attribute '{name}' of node '[^']*mine' ") as caught:
+            compiled(what, PLACES[place](model))
+        assert caught.value.code == "compile.invalid_model"
+
+
+@pytest.mark.parametrize(
+    "what", ["FeatureVectorizer", "LinearRegressor", "Normalizer", "Scaler", "SVMRegressor"]
+)
+def test_an_operator_without_operands_is_refused(what):
+    model = model_with(what, {} if what == "FeatureVectorizer" else VALID.get(what, {}))
+    del model.graph.node[-1].input[:]
+    with pytest.raises(CompileError) as caught:
+        lowered(model, output_shapes={value.name: (3, 2) for value in model.graph.output})
+    assert caught.value.code == "compile.invalid_model"
+
+
 #: operators that read columns by their attributes
 READING = [what for what in VALID if what != "FeatureVectorizer"]
 
@@ -277,6 +307,56 @@ def test_columns_that_only_the_run_counts_are_compared(what):
             run(program, {"x": x, "stop": np.array([columns])})
 
 
+def resized(what, choices):
+    """Make a model whose run chooses the sizes of the operand, and so their number, among these."""
+    before = [
+        node("Constant", [], ["choices"], value=numpy_helper.from_array(np.array(choices))),
+        node("Compress", ["choices", "chosen"], ["sizes"]),
+        node("Reshape", ["x", "sizes"], ["resized"]),
+    ]
+    model = model_with(what, VALID[what], source="resized", before=before)
+    size = int(np.prod(choices))
+    model.graph.input[0].CopyFrom(info("x", [size]))
+    model.graph.input.append(info("chosen", [len(choices)], TensorProto.BOOL))
+    # Results of one shape.
+    model.graph.node[-1].output[0] = "sized"
+    model.graph.initializer.append(numpy_helper.from_array(np.array([size]), "one"))
+    model.graph.node.append(node("Reshape", ["sized", "one"], ["y"]))
+    return model
+
+
+@pytest.mark.parametrize("what", ["Scaler", "Imputer"])
+def test_columns_of_an_unknown_number_of_dims_are_those_of_the_second(what):
+    choices, x = [1, 1, 2, 1], np.float32([3, 5])
+    program = whole(lowered(resized(what, choices)))
+    expected = run(model_with(what, VALID[what]), {"x": X[:0].reshape(0, 2)} | {"x": np.tile(x, (3, 1))})[
+        "y"
+    ][0]
+    for at in ([2], [1, 2], [1, 2, 3], [0, 1, 2], [2, 3], [0, 1, 2, 3]):
+        sizes = [choices[position] for position in at]
+        feeds = {"x": x, "chosen": np.isin(range(len(choices)), at)}
+        if sizes[min(len(sizes), 2) - 1] == 2:
+            np.testing.assert_array_equal(run(program, feeds)["y"], expected)
+        else:
+            with pytest.raises(Exception, match=r"mine .columns that do not fit the attributes: 2"):
+                run(program, feeds)
+
+
+@pytest.mark.parametrize("what", ["Scaler", "Imputer"])
+def test_columns_of_more_dims_that_only_the_run_counts_are_compared(what):
+    before = node("Compress", ["x", "kept"], ["cut"], axis=1)
+    open_model, plain = model_with(what, VALID[what], 4, "cut", [before]), model_with(what, VALID[what])
+    open_model.graph.input.append(info("kept", [4], TensorProto.BOOL))
+    for model, rows in ((open_model, 4), (plain, 2)):
+        model.graph.input[0].CopyFrom(info("x", [3, rows, 7]))
+    x = np.random.default_rng(1).standard_normal((3, 4, 7)).astype(np.float32)
+    program = whole(lowered(open_model, output_shapes={"y": (3, 2, 7)}))
+    found = run(program, {"x": x, "kept": np.array([True, False, True, False])})["y"]
+    np.testing.assert_array_equal(found, run(plain, {"x": x[:, ::2]}, optimize=False)["y"])
+    with pytest.raises(Exception, match=r"mine .columns that do not fit the attributes: 2"):
+        run(program, {"x": x, "kept": np.array([True, True, True, False])})
+
+
 #: operators with the ranks that their first operand cannot have
 RANKS = [
     *((what, 0) for what in (*VALID, "Normalizer")),
@@ -307,6 +387,29 @@ def test_operands_with_other_numbers_of_rows_are_refused(rows):
             np.testing.assert_array_equal(run(whole(lowered(model)), feeds)["y"], expected)
 
 
+@pytest.mark.parametrize("cut", [["x"], ["z"], ["x", "z"]])
+def test_rows_that_only_the_run_counts_are_compared(cut):
+    operands = [f"{name}_cut" if name in cut else name for name in ("x", "z")]
+    nodes = [node("Compress", [name, f"{name}_kept"], [f"{name}_cut"], axis=0) for name in cut]
+    made = node(
+        "FeatureVectorizer", operands, ["y"], name="mine", domain="ai.onnx.ml", inputdimensions=[2, 1]
+    )
+    shapes = {name: [5 if name in cut else 3, columns] for name, columns in (("x", 2), ("z", 1))}
+    inputs = [info(name, shape) for name, shape in shapes.items()]
+    inputs += [info(f"{name}_kept", [5], TensorProto.BOOL) for name in cut]
+    program = whole(lowered(model_of([*nodes, made], inputs, [info("y", [3, 3])])))
+    feeds = {
+        name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in shapes.items()
+    }
+    kept = {f"{name}_kept": np.array([True, True, True, False, False]) for name in cut}
+    expected = np.concatenate([feeds["x"][:3], feeds["z"][:3]], axis=1)
+    np.testing.assert_array_equal(run(program, feeds | kept)["y"], expected)
+    for count in (1, 2, 4, 5):
+        other = {f"{cut[-1]}_kept": np.arange(5) < count}
+        with pytest.raises(Exception, match=r"mine .operands with other rows than 'x"):
+            run(program, feeds | kept | other)
+
+
 @pytest.mark.parametrize("index", [-(2**40), -3, -1, 2, 2**40])
 def test_indices_of_columns_are_checked(index):
     made = node("ArrayFeatureExtractor", ["x", "i"], ["y"], domain="ai.onnx.ml")
@@ -317,5 +420,5 @@ def test_indices_of_columns_are_checked(index):
     with pytest.raises(Exception, match=r"y .index beyond the columns"):
         run(program, {"x": X, "i": np.array([0, index])})
     constant = [("i", np.array([0, index]))]
-    with pytest.raises(CompileError, match="an index that is none of the 2 columns"):
+    with pytest.raises(CompileError, match="an index outside the 2 columns"):
         lowered(model_of([made], inputs[:1], [info("y", [3, 2])], constant))

@@ -280,8 +280,8 @@ def legalize_unchecked(
                 replace_input_with(guarded, 1, _limited(node.input[1], guards))
             elif standard(node, "MaxUnpool") and not _is_of_pool(node, makers.get(node.input[1]), shapes):
                 replace_input_with(guarded, 1, _inside(node, shapes(node.output[0]), guards))
-            elif operator_of(node) in CHECKED:
-                replace_input_with(guarded, 0, checked_operand(node, dims, types, guards))
+            elif operator_of(node) in CHECKED and node.input:
+                replace_input_with(guarded, *checked_operand(node, dims, types, guards))
             elif standard(node, "Col2Im"):
                 image, block = (read(name) for name in node.input[1:3])
                 if image is None or block is None:

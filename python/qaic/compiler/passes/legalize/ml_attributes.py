@@ -2,7 +2,7 @@
 
 Kernels index the lists of an operator by its other lists and by the columns of its operand. Older engines do
 not compare them: they read and write beyond a list, or follow the nodes of a tree in a circle, when they load
-a model. If only the run knows the columns of an operand, nodes in front of the operator compare them.
+a model. If only the run knows columns or rows of an operand, nodes in front of the operator compare them.
 """
 
 import math
@@ -12,9 +12,11 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import defs, helper
 
+from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.context import Context, compiler_pass
@@ -43,19 +45,29 @@ _MEMBER: Final = 6
 #: nodes of the trees at most, if shared nodes are repeated
 _MOST_NODES: Final = 1 << 24
 
-#: what is found, and what is expected
+#: finding and expectation
 _Fault = tuple[str, str]
 
 
 class _Attributes:
-    """The attributes of a node, without those that calls of its function give."""
+    """The attributes that an operator has, without those that calls of its function give.
+
+    Raises CompileError if one is of another type. The onnx checker, which runs later, refuses other names.
+    """
 
     def __init__(self, node: onnx.NodeProto) -> None:
-        self._given = {
-            attribute.name: helper.get_attribute_value(attribute)
-            for attribute in node.attribute
-            if not attribute.ref_attr_name
-        }
+        types: Mapping[str, Any] = defs.get_schema(node.op_type, domain=_DOMAIN).attributes
+        given = [entry for entry in node.attribute if entry.name in types and not entry.ref_attr_name]
+        for entry in given:
+            if entry.type != (wanted := types[entry.name].type).value:
+                raise refuse(
+                    f"attribute {entry.name!r} of node {node_label(node)!r} ({node.op_type})",
+                    code="invalid_model",
+                    found=f"type {onnx.AttributeProto.AttributeType.Name(entry.type)}",
+                    expected=f"type {wanted.name}",
+                    fix="export the model again with an attribute of this type",
+                )
+        self._given = {entry.name: helper.get_attribute_value(entry) for entry in given}
         self.operands = len(node.input)
 
     def numbers(self, name: str) -> list[Any]:
@@ -307,13 +319,11 @@ def _columns(node: onnx.NodeProto) -> tuple[int, int | None]:
 
 def checked_operand(
     node: onnx.NodeProto, dims: DimsInSets, types: Mapping[str, int], guards: GuardNodes
-) -> str:
-    """Return the first operand, or a copy behind a check if only the run knows its columns.
+) -> tuple[int, str]:
+    """Return an operand and its position, or a copy behind a check if only the run knows columns or rows.
 
-    Raises CompileError if the columns do not fit the attributes in some set of sizes.
+    Raises CompileError if the columns do not fit the attributes in some set of sizes, or the rows differ.
     """
-    if node.op_type == "FeatureVectorizer":
-        _check_rows(node, dims)
     source, (least, most), (low, high) = node.input[0], _columns(node), _RANKS[node.op_type]
     known, wanted = dims(source), f"{least}" if least == most else f"{least} or more"
     columns = [shape[1] if len(shape) > 1 else shape[0] for shape in known if shape]
@@ -321,28 +331,55 @@ def checked_operand(
         raise refused_operand(node, f"{wrong[0]} dims of {source!r}", f"{low} to {high}")
     if wrong := [count for count in columns if count is not None and not least <= count <= (most or count)]:
         raise refused_operand(node, f"{wrong[0]} columns of {source!r}", f"{wanted}, as in the attributes")
-    is_open = None in columns or not known
-    if not is_open or (not least and most is None) or source not in types:
-        return source
-    test = partial(guards.compute, source, elem_type=BOOL)
-    shape = guards.compute(source, "Shape", source)
-    count = guards.compute(source, "Gather", shape, -1, axis=0)
-    faults = [test("Less", count, least)]
-    if most is not None:
-        faults.append(test("Less", most, count))
-    if not known:
-        faults.append(test("Less", high, guards.compute(source, "Size", shape)))
-    title = f"{node_label(node)} (columns that do not fit the attributes: {wanted} expected in {source!r})"
-    target = guards.reject(shape, INT64, title, *faults)
-    return guards.add("Reshape", [source, target], guards.value(source, "fitting", source, types[source]))
+    others = _open_rows(node, dims) if node.op_type == "FeatureVectorizer" else []
+    is_open = (None in columns or not known) and (least or most is not None)
+    # Another check, of elements, copies the first operand of a FeatureVectorizer.
+    at = max(others, default=0)
+    guarded = node.input[at]
+    if not (is_open or others) or guarded not in types:
+        return at, guarded
+    test, shape = partial(guards.compute, source, elem_type=BOOL), guards.compute(guarded, "Shape", guarded)
+    if others:
+        rows = _count(source, guards, rows=True)
+        counts = [_count(node.input[other], guards, rows=True) for other in others]
+        faults = [test("Not", test("Equal", other, rows)) for other in counts]
+        fault = f"operands with other rows than {source!r}"
+    else:
+        count = _count(source, guards)
+        faults = [test("Less", count, least)]
+        if most is not None:
+            faults.append(test("Less", most, count))
+        if not known:
+            faults.append(test("Less", high, guards.compute(source, "Size", shape)))
+        fault = f"columns that do not fit the attributes: {wanted} expected in {source!r}"
+    target = guards.reject(shape, INT64, f"{node_label(node)} ({fault})", *faults)
+    result = guards.value(guarded, "fitting", guarded, types[guarded])
+    return at, guards.add("Reshape", [guarded, target], result)
 
 
-def _check_rows(node: onnx.NodeProto, dims: DimsInSets) -> None:
-    """Refuse operands of a FeatureVectorizer that have different numbers of rows."""
-    rows = [{shape[0] if len(shape) > 1 else 1 for shape in dims(name)} for name in node.input]
-    for name, own in zip(node.input, rows, strict=True):
-        if own != rows[0]:
+def _count(name: str, guards: GuardNodes, *, rows: bool = False) -> str:
+    """Append nodes that count the columns of an operand, or its rows; a vector is one row."""
+    shape = guards.compute(name, "Shape", name)
+    has_rows = guards.compute(name, "Less", 1, guards.compute(name, "Size", shape), elem_type=BOOL)
+    axis = guards.compute(name, "Cast", has_rows, to=INT64)
+    sizes = guards.compute(name, "Concat", np.array([1]), shape, axis=0) if rows else shape
+    return guards.compute(name, "Gather", sizes, axis, axis=0)
+
+
+def _open_rows(node: onnx.NodeProto, dims: DimsInSets) -> list[int]:
+    """List the positions of operands whose rows only the run can compare with those of the first.
+
+    Raises CompileError if the rows differ in some set of sizes.
+    """
+    rows = [[shape[0] if len(shape) > 1 else 1 for shape in dims(name)] for name in node.input]
+    found = []
+    for at, name in enumerate(node.input):
+        pairs = [*zip(rows[0], rows[at], strict=False)]
+        if any(None not in pair and len({*pair}) > 1 for pair in pairs):
             raise refused_operand(node, f"other rows of {name!r} than of {node.input[0]!r}", "equal numbers")
+        if name != node.input[0] and (not pairs or None in chain.from_iterable(pairs)):
+            found.append(at)
+    return found
 
 
 @compiler_pass()
