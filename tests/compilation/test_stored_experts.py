@@ -1,5 +1,7 @@
 """Mixtures of experts that read chosen matrices in the container, beside the plain way and float64."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,32 @@ def test_an_inference_reads_the_chosen_experts(tmp_path):
     assert weights["read_bytes"] == 2 * 2 * HIGH * WIDE
     every = compiled(tmp_path, experts(), "every", convert_to_fp16=True)
     assert stored_weights(qaic.Qpc(every))["read_bytes"] == 2 * EXPERTS * HIGH * WIDE
+
+
+@pytest.mark.parametrize(("counts", "read"), [((2, 4), 2), ((4, 2), 2), ((3, 3), 3)])
+def test_an_inference_of_several_sets_reads_the_experts_of_the_smallest(tmp_path, counts, read):
+    proto = experts(count="n")
+    entries = [{"n": str(count), "m": str(at)} for at, count in enumerate(counts, 1)]
+    proto.graph.input.append(info("more", ["m"]))
+    proto.graph.output.append(info("z", ["m"]))
+    proto.graph.node.append(node("Relu", ["more"], ["z"]))
+    file = tmp_path / "sets.json"
+    file.write_text(json.dumps({"specializations": entries}))
+    path = compiled(tmp_path, proto, "sets", convert_to_fp16=True, network_specialization_config=str(file))
+    assert stored_weights(qaic.Qpc(path))["read_bytes"] == read * 2 * HIGH * WIDE
+
+
+@pytest.mark.parametrize("counts", [(4, 1), (1, 4)])
+def test_of_several_readers_of_the_experts_the_largest_counts(tmp_path, counts):
+    nodes, proto = [], experts(count=1)
+    for at, count in enumerate(counts):
+        proto.graph.input.extend([info(f"x{at}", [count, 1, HIGH]), info(f"chosen{at}", [count], 7)])
+        proto.graph.output.append(info(f"y{at}", [count, 1, WIDE]))
+        nodes.append(node("Gather", ["w", f"chosen{at}"], [f"copies{at}"]))
+        nodes.append(node("MatMul", [f"x{at}", f"copies{at}"], [f"y{at}"]))
+    proto.graph.node.extend(nodes)
+    path = compiled(tmp_path, proto, "readers", convert_to_fp16=True)
+    assert stored_weights(qaic.Qpc(path))["read_bytes"] == max(counts) * 2 * HIGH * WIDE
 
 
 @pytest.mark.virtual_card("a failing operator ends the channel of a card with all inferences in flight")

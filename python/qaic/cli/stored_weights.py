@@ -32,15 +32,16 @@ def stored_weights(qpc: Qpc) -> dict[str, Any] | None:
     """Sum the weights that kernels of the device read in the container. Blocking.
 
     Returns ``count``, ``bytes``, ``bytes_per_weight``, and ``read_bytes``: the bytes that products of one
-    inference read, each matrix once. For a mixture of experts, these are the matrices that the set of
-    shapes with the fewest chooses, if all differ. Returns None if the program has no such weights. Raises
+    inference read, each matrix once. A mixture of experts reads as many matrices as it has indices in the set
+    of shapes with the fewest; repeated indices count. Returns None if the program has no such weights. Raises
     QpcError if the plan or the graph is damaged.
     """
     records = check_records((qpc.plan or {}).get("initializers", []))
     sizes = mapped_sizes(records)
     if not sizes:
         return None
-    read = dict(map(_share, filter(_multiplies, read_graph(qpc).graph.node)))
+    # Of several readers of a weight, the one with the largest share is the last.
+    read = dict(sorted(map(_share, filter(_multiplies, read_graph(qpc).graph.node))))
     count = sum(elements for elements, _ in sizes.values())
     total = sum(size for _, size in sizes.values())
     return {

@@ -238,7 +238,7 @@ class _Rewriter:
         """Return the number of indices in the set of shapes that has the fewest; 0 if unknown."""
         known = [sizes[indices] for sizes in self.sizes if indices in sizes]
         declared = self.model.facts.shapes[indices]
-        return min((dims[0] for dims in (declared, *known) if isinstance(dims[0], int)), default=0)
+        return min((dims[0] for dims in (declared, *known) if dims[0] > 0), default=0)
 
     def _rewrite(self, weight: Weight, uses_of: Sequence[_Use]) -> None:
         moved = not self._is_by_rows(uses_of[0])
