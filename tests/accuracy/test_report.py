@@ -12,6 +12,7 @@ import yaml
 import accuracy_models as models
 import qaic
 from qaic import accuracy
+from qaic.accuracy import comparison
 from qaic.cli import console, openqaic
 from qaic.errors import InputError, OptionError, StateError
 
@@ -217,6 +218,16 @@ IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
             [f"next: accuracy {'='.join(IN_FLOAT32)} --to int16 --samples samples.npz -o page.html"],
         ),
         ("int16", [*IN_FLOAT32, "-o", "page.html"], []),
+        # Options for integers are only for integers.
+        (
+            "fp16,int8",
+            ["--quantization-calibration", "MSE"],
+            [
+                f"next, for fp16: {FIND}",
+                "next, for int8: accuracy --quantization-calibration=MSE --to int8 --samples samples.npz "
+                "--target sqnr>=40 --find lists.yaml",
+            ],
+        ),
         ("fp16", ["--json", "-"], []),
     ],
 )
@@ -232,6 +243,17 @@ def test_the_next_step_fits_the_outcome(files, capsys, monkeypatch, to, options,
         )
         for step in steps
     ]
+
+
+def test_the_next_step_reads_no_samples_again(files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    read = []
+    archived = comparison._archived
+    monkeypatch.setattr(comparison, "_archived", lambda *of: read.append(of) or archived(*of))
+    arguments = ["accuracy", "model.onnx", "--to", "int16", "--samples", "samples.npz", *IN_FLOAT32]
+    assert console.run(openqaic.tool, arguments) == 0
+    assert "next: openqaic accuracy model.onnx" in capsys.readouterr().out
+    assert len(read) == 1
 
 
 def test_command_searches(files, capsys, monkeypatch):

@@ -139,7 +139,7 @@ def calibrated_options(
     if _PROFILES & wanted.keys():
         # Such a file implies integers.
         wanted.pop("convert_to_quantize", None)
-    if wanted.get("convert_to_quantize") and not _CALIBRATIONS & wanted.keys():
+    if needs_samples(wanted):
         if tokens is not None:
             wanted |= _prefill(model, samples, tokens, wanted)
         elif samples.is_archived:
@@ -147,6 +147,11 @@ def calibrated_options(
         else:
             wanted |= samples.calibration()
     return wanted
+
+
+def needs_samples(wanted: Mapping[str, object]) -> bool:
+    """Return true if samples calibrate the integers of a precision: no option states another way."""
+    return bool(wanted.get("convert_to_quantize")) and not (_CALIBRATIONS | _PROFILES) & wanted.keys()
 
 
 def check_tokens(tokens: object) -> None:

@@ -159,16 +159,22 @@ def _next_command(
     arguments: argparse.Namespace, options: dict[str, object], item: PrecisionAccuracy
 ) -> str | None:
     """Return the command that compiles with a precision, finds its smallest fix, or shows its nodes."""
+    from qaic.accuracy.prepared import named, options_among
+
+    meant = options_among(named(arguments.to), item.to, options)
+    without = options.keys() - meant.keys()
     again = ["--to", item.to]
     for name in ("samples", "tokens", "against", "decide"):
         if getattr(arguments, name) not in {None, "random"}:
             again += [f"--{name}", str(getattr(arguments, name))]
     if not item.card:
-        if item.is_good and (command := _compilation(arguments, item.to, options)) is not None:
+        if item.is_good and (command := _compilation(arguments, item.to, meant)) is not None:
             return command
         if not item.is_good and (target := item.missed_target) is not None:
-            return next_command("accuracy", arguments, *again, "--target", target, "--find", "lists.yaml")
-    return None if arguments.output else next_command("accuracy", arguments, *again, "-o", "page.html")
+            again += ["--target", target, "--find", "lists.yaml"]
+            return next_command("accuracy", arguments, *again, without=without)
+    again += ["-o", "page.html"]
+    return None if arguments.output else next_command("accuracy", arguments, *again, without=without)
 
 
 def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str:
@@ -184,15 +190,15 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str
 
 def _compilation(arguments: argparse.Namespace, to: str, options: dict[str, object]) -> str | None:
     """Return the command that compiles as the comparison did; None if it calibrated with arrays."""
-    from qaic.accuracy.comparison import calibrated_options
-    from qaic.accuracy.prepared import named, options_among
+    from qaic.accuracy.comparison import calibrated_options, needs_samples
+    from qaic.accuracy.prepared import options_of
     from qaic.accuracy.samples import Samples
 
-    given = options_among(named(arguments.to), to, options)
-    wanted = calibrated_options(arguments.model, to, Samples(arguments.samples), arguments.tokens, given)
-    if "calibration_data" in wanted:
+    samples = Samples(arguments.samples)
+    if needs_samples(options_of(to, options)) and (arguments.tokens is not None or samples.is_archived):
         # Arrays cannot be written on a command line.
         return None
+    wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
     resolved = resolve(wanted, options_path=None, model_is_container=False)
     flags = [f"-{flag}" for flag in to_argv(resolved)]
     return shlex.join(["openqaic", "compile", str(arguments.model), *flags])
