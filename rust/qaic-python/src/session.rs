@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
-use qaic_runtime::process::reaper::{self, Teardown};
+use qaic_runtime::process::reaper;
 use qaic_runtime::process::{Deadline, ForkGuard};
 use qaic_runtime::request::{BoundArrays, Destination};
 use qaic_runtime::{ProgramOptions, WaitLimits};
@@ -47,7 +47,6 @@ struct Scratch {
 #[pyclass(frozen, name = "InferenceSet", module = "qaic._core")]
 pub(crate) struct PyInferenceSet {
     set: Reaped<InferenceSet>,
-    teardown: Arc<Teardown>,
     tensors: Arc<Tensors>,
     coerce: Py<PyAny>,
     scratch: ObjectPool<Scratch>,
@@ -114,10 +113,8 @@ impl PyInferenceSet {
                 InferenceSet::new(context, image, &placement, set_size, num_activations, options.clone())
             })
         })?;
-        let teardown = Teardown::new();
         Ok(Self {
-            set: Reaped::watched(set, &teardown),
-            teardown,
+            set: Reaped::watched(Arc::clone(&set), set.teardown()),
             tensors: Arc::new(tensors),
             coerce,
             scratch: ObjectPool::new(unused.clamp(1, MOST_SCRATCH)),
@@ -133,7 +130,7 @@ impl PyInferenceSet {
 
     /// Returns the handle to wait for the teardown, which begins after the last use of this object.
     fn teardown(&self) -> PyTeardown {
-        PyTeardown::new(&self.teardown)
+        PyTeardown::new(self.set.teardown())
     }
 
     /// Returns the shapes of the inputs in every permitted combination, in order of the inputs.

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::device::Placement;
 use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
+use crate::process::reaper::{Ended, Teardown};
 use crate::process::{CancellationCheck, Detached, ForkGuard, WaitScope};
 use crate::program::{Program, ProgramOptions};
 use crate::request::{ExecObj, INFERENCE, Request, Scheduler};
@@ -48,8 +49,10 @@ pub struct InferenceSet {
     pub image: Arc<Image>,
     fork_guard: ForkGuard,
     /// The programs, one per activation.
-    // Declared, so dropped, last: the exec objects refer to the activations.
+    // Dropped after the exec objects, which refer to the activations.
     pub programs: Vec<Arc<Program>>,
+    // Dropped after everything that uses a device.
+    ended: Ended,
 }
 
 /// Receives a call when an inference has ended.
@@ -128,10 +131,16 @@ impl InferenceSet {
             image: Arc::clone(image),
             fork_guard: ForkGuard::new(),
             programs,
+            ended: Ended::new(Teardown::of_devices(placement.devices.iter().map(|id| id.0).collect())),
         });
         // The handle with the lowest number is acquired first.
         (0..count).rev().try_for_each(|number| set.put_completed(HandleId(number)))?;
         Ok(set)
+    }
+
+    /// Progress of the teardown, which ends with the last use of the set, for example by an inference in flight.
+    pub fn teardown(&self) -> &Arc<Teardown> {
+        self.ended.teardown()
     }
 
     /// Number of exec objects.

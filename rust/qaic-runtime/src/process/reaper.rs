@@ -11,13 +11,13 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::fork::ForkLocal;
 use super::log;
-use super::{CancellationToken, Deadline, WaitScope, ignore_signals_on_this_thread};
+use super::{CancellationToken, Deadline, ForkGuard, WaitScope, ignore_signals_on_this_thread};
 use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
@@ -50,6 +50,8 @@ type Work = Box<dyn FnOnce() + Send>;
 pub struct Teardown {
     phase: Mutex<Phase>,
     changed: Condvar,
+    // Ids of the devices that the object uses.
+    devices: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +67,11 @@ impl Teardown {
     /// Creates the teardown of an existing object.
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// Creates the teardown of an object that uses these devices.
+    pub fn of_devices(devices: Vec<u32>) -> Arc<Self> {
+        Arc::new(Self { devices, ..Self::default() })
     }
 
     /// Waits until the object is destroyed; returns at once if no teardown has begun.
@@ -105,12 +112,32 @@ impl Teardown {
     }
 }
 
-/// Marks a teardown as finished on drop, also after a panic.
-struct Ended(Arc<Teardown>);
+/// Marks a teardown as finished on drop, also after a panic. An object whose teardown is announced has it as its last
+/// field.
+#[derive(Debug)]
+pub struct Ended {
+    teardown: Arc<Teardown>,
+    // In a forked process, another thread of the parent may hold the lock.
+    fork_guard: ForkGuard,
+}
+
+impl Ended {
+    /// Creates the mark of the object that `teardown` is about.
+    pub fn new(teardown: Arc<Teardown>) -> Self {
+        Self { teardown, fork_guard: ForkGuard::new() }
+    }
+
+    /// The progress of the teardown.
+    pub fn teardown(&self) -> &Arc<Teardown> {
+        &self.teardown
+    }
+}
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0.set(Phase::Over);
+        if self.fork_guard.is_current() {
+            self.teardown.set(Phase::Over);
+        }
     }
 }
 
@@ -143,40 +170,42 @@ pub fn run<T: Send + 'static>(
     ended.unwrap_or_else(|| Err(ErrorDetail::Internal { what: "a teardown panicked".to_owned() }.into()))
 }
 
-/// Announces the teardown of an object whose owner has finished with it while other owners, such as inferences in flight,
-/// still use it. [`when_free`] waits for it.
+/// Announces the teardown of an object whose owner has finished with it while others, such as inferences in flight, still
+/// use it. [`when_free`] waits for it.
 pub fn announce(teardown: &Arc<Teardown>) {
-    let reaper = reaper();
-    let mut state = reaper.state.lock();
-    state.announced.retain(|other| other.strong_count() > 0);
-    state.announced.push(Arc::downgrade(teardown));
+    reaper().state.lock().announced.push(Arc::clone(teardown));
 }
 
-/// Calls `attempt`, and calls it again as long as the device is busy while objects are being destroyed or their teardown
-/// is announced.
+/// Calls `attempt`, and calls it again as long as a device is busy while objects are being destroyed or while the
+/// teardown of an object that uses this device is announced.
 ///
 /// Blocking: as `attempt`, and at most [`LIMIT`] for teardowns.
 pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
     let mut is_cancelled = CancellationToken::is_current_cancelled;
     let mut scope = WaitScope::until(Deadline::after(LIMIT)).checked_by(&mut is_cancelled);
     let reaper = reaper();
+    let mut is_last = false;
     loop {
-        let was_settled = reaper.is_settled();
+        let was_settled = reaper.is_settled(None);
         let outcome = attempt();
-        let is_busy = matches!(
-            outcome.as_ref().err().map(RuntimeError::detail),
+        let device = match outcome.as_ref().err().map(RuntimeError::detail) {
+            Some(ErrorDetail::Device(DeviceError::Busy { id, .. })) => Some(*id),
             Some(
-                ErrorDetail::Device(
-                    DeviceError::Busy { .. }
-                        | DeviceError::HostMemory { .. }
-                        | DeviceError::OutOfMemory { .. }
-                ) | ErrorDetail::Card(CardError::Firmware { .. })
-            )
-        );
-        if !is_busy || (was_settled && reaper.is_settled()) {
-            return outcome;
+                ErrorDetail::Device(DeviceError::HostMemory { .. } | DeviceError::OutOfMemory { .. })
+                | ErrorDetail::Card(CardError::Firmware { .. }),
+            ) => None,
+            _ => return outcome,
+        };
+        if reaper.is_settled(device) {
+            // A teardown may have ended during the attempt.
+            if was_settled || is_last {
+                return outcome;
+            }
+            is_last = true;
+            continue;
         }
-        match reaper.settle(&mut scope) {
+        is_last = false;
+        match reaper.settle(device, &mut scope) {
             Ok(()) => {}
             Err(error) if error.is_interrupted() => return Err(error),
             Err(_) => return outcome,
@@ -202,7 +231,7 @@ pub fn finish(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
 
 fn begin(teardown: &Arc<Teardown>, work: Work) {
     teardown.set(Phase::UnderWay);
-    let ended = Ended(Arc::clone(teardown));
+    let ended = Ended::new(Arc::clone(teardown));
     reaper().submit(Box::new(move || {
         let _ended = ended;
         work();
@@ -227,8 +256,7 @@ struct ReaperState {
     unfinished: usize,
     threads: usize,
     idle: usize,
-    // A teardown ends with its object, also if another owner destroys the object.
-    announced: Vec<Weak<Teardown>>,
+    announced: Vec<Arc<Teardown>>,
 }
 
 impl fmt::Debug for Reaper {
@@ -279,30 +307,25 @@ impl Reaper {
         }
     }
 
-    /// Returns true if no object is being destroyed and no announced teardown is left.
-    fn is_settled(&self) -> bool {
-        self.state.lock().unfinished == 0 && self.first_announced().is_none()
+    /// Returns true if no object is being destroyed and no announced teardown is left, of this device or of any.
+    fn is_settled(&self, device: Option<u32>) -> bool {
+        self.state.lock().unfinished == 0 && self.first_announced(device).is_none()
     }
 
-    /// Waits until all announced teardowns are over, and all that have begun.
-    fn settle(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
+    /// Waits until the announced teardowns are over, of this device or of all, and those that have begun.
+    fn settle(&self, device: Option<u32>, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         scope.poll(WHAT)?;
-        while let Some(teardown) = self.first_announced() {
+        while let Some(teardown) = self.first_announced(device) {
             teardown.is_over_within(scope.sleep_limit());
-            drop(teardown);
             scope.poll(WHAT)?;
         }
         self.drain(scope)
     }
 
-    fn first_announced(&self) -> Option<Arc<Teardown>> {
-        let mut state = self.state.lock();
-        loop {
-            match state.announced.first()?.upgrade() {
-                Some(teardown) if !teardown.is_over_within(Duration::ZERO) => return Some(teardown),
-                _ => state.announced.swap_remove(0),
-            };
-        }
+    fn first_announced(&self, device: Option<u32>) -> Option<Arc<Teardown>> {
+        let announced = &mut self.state.lock().announced;
+        announced.retain(|teardown| !teardown.is_over_within(Duration::ZERO));
+        announced.iter().find(|teardown| device.is_none_or(|id| teardown.devices.contains(&id))).cloned()
     }
 
     fn serve(&self) {
@@ -439,26 +462,22 @@ mod tests {
     }
 
     #[test]
-    fn attempt_that_finds_a_device_busy_waits_for_every_announced_teardown() {
-        let busy = || RuntimeError::from(DeviceError::Busy { id: 0, needed: 1, free: 0, total: 16 });
-        let (first, second, forgotten) = (Teardown::new(), Teardown::new(), Teardown::new());
-        for teardown in [&first, &second, &forgotten] {
+    fn attempt_that_finds_a_device_busy_waits_for_the_announced_teardowns_of_that_device() {
+        let busy = || RuntimeError::from(DeviceError::Busy { id: 3, needed: 1, free: 0, total: 16 });
+        let (reaped, dropped, elsewhere) =
+            (Teardown::of_devices(vec![3]), Teardown::of_devices(vec![2, 3]), Teardown::of_devices(vec![4]));
+        for teardown in [&reaped, &dropped, &elsewhere] {
             announce(teardown);
         }
-        // The last owner of this object is not monitored.
-        drop(forgotten);
-        let mut owned = vec![(Arc::new(1), first), (Arc::new(2), second)];
+        let mut owned = Some((Arc::new(Ended::new(reaped)), Ended::new(dropped)));
         let mut attempts = 0;
         when_free(|| {
             attempts += 1;
-            if owned.is_empty() {
-                return Ok(());
-            }
-            let owned = std::mem::take(&mut owned);
+            let Some((reaped, dropped)) = owned.take() else { return Ok(()) };
             thread::spawn(move || {
-                for (object, teardown) in owned {
-                    assert!(release_as(&teardown, object));
-                }
+                assert!(release(reaped).is_some());
+                // The last user of this object does not give it to a reaper thread.
+                drop(dropped);
             });
             Err(busy())
         })
@@ -466,6 +485,7 @@ mod tests {
         assert_eq!(attempts, 2);
         let refused: Result<(), _> = when_free(|| Err(busy()));
         assert_eq!(refused.unwrap_err().code(), "device.busy");
+        drop(Ended::new(elsewhere));
     }
 
     #[test]
