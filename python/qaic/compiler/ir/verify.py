@@ -112,12 +112,12 @@ def _type_faults(model: Model) -> Iterator[str]:
     known = _Inferred(graphs[0], judged, is_sized=is_sized)
     for graph, inferred in zip(all_graphs(model.proto.graph), graphs, strict=True):
         found = known if inferred is graphs[0] else _Inferred(inferred, judged, is_sized=is_sized)
-        yield from found.differences("the graph", _declared(graph))
+        yield from found.differences("the graph", _declared(graph).items())
     specs = [] if model.known is None else [*model.inputs, *model.outputs]
     # The border has other values under the names of the model's.
     changed = {spec.name for spec in specs if spec.model is not None}
     for form in model.specialized[:1]:
-        declared = ((name, own) for name, own in _declared(form.graph) if name not in changed)
+        declared = ((name, own) for name, own in _declared(form.graph).items() if name not in changed)
         yield from known.differences("a specialized graph", declared, model.facts.narrow)
     # The cached shapes are not collected before a pass asks for them.
     shapes = vars(model.facts).get("shapes", {})
@@ -140,7 +140,7 @@ class _Inferred:
     """Element types and shapes of the values of a graph, as inference gives them."""
 
     def __init__(self, graph: onnx.GraphProto, judged: Container[str], *, is_sized: bool) -> None:
-        self._values = {name: own for name, own in _declared(graph) if name in judged}
+        self._values = {name: own for name, own in _declared(graph).items() if name in judged}
         self._values |= {tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
         self._is_sized = is_sized
 
@@ -160,9 +160,9 @@ class _Inferred:
                 yield f"{name!r} has the dims {dims} in {where}; inference gives {own_dims}"
 
 
-def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, _Type]]:
-    for value in chain(graph.input, graph.value_info, graph.output):
-        yield value.name, _read(value.type.SerializeToString())
+def _declared(graph: onnx.GraphProto) -> dict[str, _Type]:
+    values = chain(graph.input, graph.value_info, graph.output)
+    return {value.name: _read(value.type.SerializeToString()) for value in values}
 
 
 # Many values of a model have one type, and most have it after every pass.
