@@ -35,7 +35,7 @@ from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.context import Context, Pass, WorkFolder
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import lower_opset_version_pass
+from qaic.compiler.ir.opset_version import import_standard_operators, lower_opset_version_pass
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.verify import verify
 from qaic.compiler.passes.assign_precision import assign_precision_pass
@@ -205,6 +205,8 @@ def begin(
     """Read a model, and make what its passes know; takes and raises what `lower` does."""
     progress.stage("read")
     proto = source.parse()
+    # Passes add standard operators.
+    import_standard_operators(proto)
     custom = custom_ops.read(options.register_custom_op)
     model = Model(proto, source.weights, custom.libraries)
     context = Context(
@@ -248,7 +250,7 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
                 raise_with_node(error, model)
         if is_verified and context.is_checked:
             # Inference of onnx takes time, and has faults, which must not refuse a user's model.
-            found = model.proto.SerializeToString(), [*model.weights]
+            found = model.proto.SerializeToString(), tuple(model.weights)
             if is_changed or model.facts is not facts or found != checked:
                 verify(model, step.name, are_types_verified=VERIFY_VARIABLE in os.environ)
             facts, checked = model.facts, found

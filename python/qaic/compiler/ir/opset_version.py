@@ -28,6 +28,12 @@ def standard_version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
     )
 
 
+def import_standard_operators(model: onnx.ModelProto) -> None:
+    """Import the standard operator set into a model that has only operators of other domains."""
+    if not any(entry.domain in STANDARD_DOMAINS for entry in model.opset_import):
+        model.opset_import.add(domain="", version=_OPERATOR_SET)
+
+
 def lower_opset_version(model: onnx.ModelProto) -> None:
     """Lower IR version and operator set version of a checked model; changes `model` in place."""
     model.ir_version = min(model.ir_version, _IR_VERSION)
