@@ -54,5 +54,6 @@ def test_values_of_a_graph_are_let_go_of_one_after_the_other():
 def test_programs_of_a_comparison_are_not_in_the_temporary_folder(monkeypatch):
     """That folder may be memory; programs go to the compile cache, which has a place for unfinished work."""
     model, given = models.overflowing()[:2]
-    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
-    assert accuracy.compare(model, to="fp16", samples=given).precisions
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", "/nonexistent")
+        assert accuracy.compare(model, to="fp16", samples=given).precisions

@@ -168,7 +168,7 @@ refused(lambda: client.infer("affine", [given]))
     assert "there is no model 'affin'" in lines[2]
     assert "config.pbtxt is no model configuration" in lines[3]
     assert "input 'z' does not exist; the program has ['x']" in lines[4]
-    assert "holds 1e+300; float32 holds numbers up to" in lines[5]
+    assert "contains 1e+300; float32 holds numbers up to" in lines[5]
 
 
 def test_a_model_is_replaced_and_unloaded_while_clients_ask(server):

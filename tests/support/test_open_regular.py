@@ -14,7 +14,9 @@ def test_a_text_is_read_without_its_mark(tmp_path, content):
     assert read_text(path, len(content)) == content.decode("utf-8-sig")
 
 
-@pytest.mark.parametrize(("content", "found"), [(b"12345", "more than 4 bytes"), (b"a\xff", "no UTF-8 at 1")])
+@pytest.mark.parametrize(
+    ("content", "found"), [(b"12345", "more than 4 bytes"), (b"a\xff", "not UTF-8 at 1")]
+)
 def test_what_is_no_small_text_is_refused(tmp_path, content, found):
     path = tmp_path / "a.csv"
     path.write_bytes(content)

@@ -195,7 +195,7 @@ def test_failures_have_the_words_of_the_compiler(model, fake, tmp_path):
     [
         ("out.mkdir()", "no programqpc.bin"),
         ("out.mkdir(); os.mkfifo(out / 'programqpc.bin')", "it is a pipe"),
-        ("write(); (out / 'programqpc.bin').write_bytes(b'nothing')", "no container"),
+        ("write(); (out / 'programqpc.bin').write_bytes(b'nothing')", "not a container"),
     ],
 )
 def test_what_is_no_container_takes_no_place(model, fake, tmp_path, body, found):

@@ -97,10 +97,7 @@ def test_a_program_without_diagnostics_has_no_section():
 def test_the_tool_shows_them(capsys):
     compiled = qaic.compile(perceptron(np.eye(2, dtype=np.float32)), onnx_define_symbol={"gone": 1})
     assert main(["info", str(compiled.path)]) == 0
-    assert (
-        "warning of the compiler: onnx_define_symbol: the model has no symbol 'gone'"
-        in capsys.readouterr().out
-    )
+    assert "compiler warning: onnx_define_symbol: the model has no symbol 'gone'" in capsys.readouterr().out
     assert main(["info", "--json", str(compiled.path)]) == 0
     (found,) = json.loads(capsys.readouterr().out)["diagnostics"]
     assert found["code"] == "symbols.unused_definition"
