@@ -55,9 +55,10 @@ def ways(ours: dict[str, Outcome], others: dict[str, dict[str, Outcome]]) -> lis
         "",
         "## Float16 and expanded functions",
         "",
-        f"Way float16: tests compile with `convert_to_fp16`; a float result may differ by {share:.1%} of the",
-        "largest expected value. Way expanded: the nodes of a test move to a function, with attributes",
-        "as defaults, and compile with `always_expand_onnx_functions`.",
+        "The row `float16` compiles the tests with `convert_to_fp16`; a float result may differ by "
+        f"{share:.1%} of the",
+        "largest expected value. The row `expanded` moves the nodes of each test to a function, with their",
+        "attributes as defaults, and compiles with `always_expand_onnx_functions`.",
         "",
         "| | passed | failed | unsupported |",
         "|---|---:|---:|---:|",

@@ -87,8 +87,8 @@ GROUPS = {
     ),
     "throughput": (
         "Throughput on two cores",
-        "The table compares `run_benchmark` with `num_activations=2, aic_num_cores=1, set_size=2` to one "
-        "onnxruntime session with three thread settings. The ratio refers to the best of the three. "
+        "The table compares one onnxruntime session, with three thread settings, and `run_benchmark` with "
+        "`num_activations=2, aic_num_cores=1, set_size=2`. The ratio refers to the best of the three. "
         "`run_benchmark` runs no Python between two inferences and drops the outputs. The Python threads "
         "of onnxruntime return to Python after each inference.",
     ),
@@ -136,7 +136,7 @@ GROUPS = {
     ),
     "compile": (
         "Compiling",
-        "The table compares `qaic.Session(model)` with an empty compile cache to "
+        "The table compares `qaic.Session(model)`, whose compile cache is empty, with "
         "`onnxruntime.InferenceSession(model)`, each in a new process. openqaic reads, checks and lowers "
         "the model and writes a container, but does not load the container. onnxruntime reads, optimizes "
         "and loads the model. Further rows show the time to load a program, and to open the same model "
