@@ -191,7 +191,7 @@ def names_of_forms() -> list[str]:
                 node.op_type,
                 sets,
                 *map(bool, node.input),
-                *sorted((a.name, a.i) for a in node.attribute),
+                *sorted((a.name, a.i, a.f, a.s, *a.ints) for a in node.attribute),
             )
             for node in all_nodes(case.model.graph.node)
         }

@@ -614,7 +614,7 @@ def test_functions_of_values_that_several_nodes_read(precision, steps, is_normal
     else:
         # Differences of equal values have no digits to compare.
         largest = max(np.abs(value).max() for value in run(every(model), feeds).values())
-        limit = largest * {"float16": 2**-6, "int8": 0.5}[precision] * 16
+        limit = largest * {"float16": 2**-6, "int8": 2**-5}[precision] * 16
         np.testing.assert_allclose(found["y"], expected["y"], rtol=0, atol=limit)
 
 
