@@ -22,12 +22,12 @@ from child_process import started
 #: modules that need more than the package itself does
 _OTHER_PACKAGES = ("qaic.ray", "qaic.serving")
 
-_CLIENT = """#!{python} -IS
+_CLIENT = """
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     socket.send_fds(server, [b"0"], [0, 1, 2])
-    server.sendall(repr((sys.argv, os.getcwd(), dict(os.environ))).encode())
+    server.sendall(repr((sys.argv[1:], os.getcwd(), dict(os.environ))).encode())
     server.shutdown(socket.SHUT_WR)
     sys.exit(int(server.recv(9) or 99))
 """
@@ -38,9 +38,13 @@ def installed(folder, root):
     """Put the commands of the package and `python` into a folder until the end of the block."""
     address = str(folder / "server")
     scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
+    client = folder / "client.py"
+    client.write_text(_CLIENT.format(address=address))
+    # A line `#!` cannot name an interpreter whose path has a space.
+    python = f"#!/bin/sh\nexec {shlex.quote(sys.executable)}"
     for name in scripts:
-        (folder / name).write_text(_CLIENT.format(python=sys.executable, address=address))
-    (folder / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        (folder / name).write_text(f'{python} -IS {shlex.quote(str(client))} "$0" "$@"\n')
+    (folder / "python").write_text(f'{python} "$@"\n')
     for path in folder.iterdir():
         path.chmod(0o755)
     code = f"import sys, warm_tools; sys.exit(warm_tools.serve({address!r}, {scripts!r}))"
