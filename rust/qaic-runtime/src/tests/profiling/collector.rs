@@ -16,11 +16,11 @@ fn collector(filter: Option<NameFilter>) -> Arc<Collector> {
 fn collector_with_a_filter_takes_the_programs_made_later_that_it_accepts() {
     let (_context, earlier) = set(1, 1);
     let name = earlier.programs[0].subscriptions.name().to_owned();
-    let all = collector(Some(Box::new(|_| true)));
-    let none = collector(Some(Box::new(move |found| found != name)));
+    let all = collector(Some(Box::new(move |found| found == name)));
+    let none = collector(Some(Box::new(|_| false)));
     assert!(all.start().unwrap() && !all.start().unwrap() && all.is_running());
     let (_context, set) = set(2, 1);
-    // Other tests of this process make programs too.
+    // Other tests of this process make programs too, of this name and others.
     let number = all.add(&set.programs[0].subscriptions).unwrap();
     let programs = all.programs();
     let facts = &programs[number as usize].facts;
