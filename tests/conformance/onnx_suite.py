@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from onnx import AttributeProto, ModelProto, helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
@@ -184,7 +185,9 @@ def names_of_forms() -> list[str]:
         warnings.simplefilter("ignore")
         cases = sorted(load_model_tests(kind="node"), key=lambda case: case.name)
     for case in cases:
-        sets = tuple((entry.domain, entry.version) for entry in case.model.opset_import)
+        # Older onnx has the models in files.
+        model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
+        sets = tuple((entry.domain, entry.version) for entry in model.opset_import)
         forms = {
             (
                 node.domain,
@@ -193,7 +196,7 @@ def names_of_forms() -> list[str]:
                 *map(bool, node.input),
                 *sorted((a.name, a.i, a.f, a.s, *a.ints) for a in node.attribute),
             )
-            for node in all_nodes(case.model.graph.node)
+            for node in all_nodes(model.graph.node)
         }
         if not forms <= known:
             known |= forms
