@@ -121,6 +121,10 @@ def test_model_without_operator_set_is_refused():
     del model.opset_import[:]
     with pytest.raises(CompileError, match="at least one opset_import"):
         lowered(model)
+    # No version is assumed for a standard operator.
+    model.opset_import.add(domain="ai.onnx.ml", version=3)
+    with pytest.raises(CompileError, match="Relu"):
+        lowered(model)
 
 
 def test_operator_that_does_not_fit_its_inputs_is_named():

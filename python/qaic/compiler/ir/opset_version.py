@@ -30,7 +30,9 @@ def standard_version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
 
 def import_standard_operators(model: onnx.ModelProto) -> None:
     """Import the standard operator set into a model that has only operators of other domains."""
-    if not any(entry.domain in STANDARD_DOMAINS for entry in model.opset_import):
+    domains = {node.domain for node in all_nodes(model.graph.node)}
+    domains.update(entry.domain for entry in model.opset_import)
+    if domains and not domains & STANDARD_DOMAINS:
         model.opset_import.add(domain="", version=_OPERATOR_SET)
 
 
