@@ -202,7 +202,7 @@ $(TOOLS)/bin/cargo-hack:
 	@cargo install --quiet --debug --locked --root $(TOOLS) --version $(CARGO_HACK_VERSION) cargo-hack
 
 # `make lint` checks the others.
-WITH_FEATURES := $(notdir $(patsubst %/Cargo.toml,%,$(shell grep -l '^\[features\]' rust/*/Cargo.toml)))
+WITH_FEATURES = $(notdir $(patsubst %/Cargo.toml,%,$(shell grep -l '^\[features\]' rust/*/Cargo.toml)))
 
 features: $(TOOLS)/bin/cargo-hack ## Check every combination of the crates' features
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo hack clippy $(addprefix -p ,$(WITH_FEATURES)) --all-targets \
