@@ -478,7 +478,7 @@ def test_no_text_is_read_without_end(sound, tmp_path, capfd, name, kind):
         out = tmp_path / str(number)
         out.mkdir() if main is qaic_opstats else None
         places = {"s": sound, "d": tmp_path, "out": out, "l": tmp_path / "list"}
-        # From here on, the kernel counts the most memory anew.
+        # The kernel starts a new peak of memory here.
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Mixtures of experts that read chosen matrices in the container, beside the plain way and float64."""
+"""Mixtures of experts that read chosen matrices in the container, compared with the plain way and float64."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Programs that compute with weights where their container has them, beside the plain way and float64."""
+"""Programs whose weights stay in the container, compared with the plain way and with float64."""
 
 import json
 

@@ -133,7 +133,7 @@ def test_a_guest_that_hangs_ends_with_its_log(machine, tmp_path):
     _, _, run = machine
     card, kernel, script, lives = (tmp_path / name for name in ("card", "kernel", "script", "lives"))
     os.mkfifo(lives)
-    # The card ends when nobody holds the other end of the pipe any more.
+    # The card ends when the other end of the pipe is closed.
     card.write_text(
         f"#!{sys.executable}\nimport socket, sys\n"
         f"s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); open({str(lives)!r}).read()\n"

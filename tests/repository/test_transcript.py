@@ -321,7 +321,7 @@ def around(inner):
     return scalars | st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3)
 
 
-# As deep as a flag of a semaphore of an entry.
+# The depth of a flag of a semaphore of an entry.
 json_values = around(around(around(scalars)))
 mappings = st.dictionaries(
     st.sampled_from(["entries", "transactions", "handle", "size", "len"]),

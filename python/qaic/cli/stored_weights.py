@@ -40,7 +40,7 @@ def stored_weights(qpc: Qpc) -> dict[str, Any] | None:
     sizes = mapped_sizes(records)
     if not sizes:
         return None
-    # Of several readers of a weight, the one with the largest share is the last.
+    # The last reader of a weight is the one with the largest share.
     read = dict(sorted(map(_share, filter(_multiplies, read_graph(qpc).graph.node))))
     count = sum(elements for elements, _ in sizes.values())
     total = sum(size for _, size in sizes.values())

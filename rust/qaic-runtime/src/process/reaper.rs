@@ -117,7 +117,7 @@ impl Teardown {
 #[derive(Debug)]
 pub struct Ended {
     teardown: Arc<Teardown>,
-    // In a forked process, another thread of the parent may hold the lock.
+    // Another thread of the parent may hold the lock in a forked process.
     fork_guard: ForkGuard,
 }
 
