@@ -106,6 +106,15 @@ def test_colors_by_time_name_what_was_not_measured(tmp_path, show):
     assert "not measured by itself" in dom.parts["legend"]
 
 
+def test_colors_that_are_given_have_their_order_in_the_legend(tmp_path, show):
+    colors = {"bad": "#e25f4c", "fair": "#f5a765", "good": "#cfe8d5"}
+    nodes = [DrawnNode(f"n{place}", "Add") for place in range(4)]
+    coloring = Coloring("error", ["good", "good", "bad", "good"], colors=colors)
+    dom = show(write(DrawnGraph(nodes, [], [coloring]), tmp_path / "page.html"))
+    assert_healthy(dom)
+    assert dom.parts["legend"].split() == ["bad", "1", "good", "3"]
+
+
 def test_names_are_text_whatever_is_in_them(tmp_path, show):
     names = [*HOSTILE, "</script><script>alert(1)</script>", "\u202e/x", "a/" * 1000]
     nodes = [DrawnNode(name, name, [(name, name)]) for name in names]

@@ -1,9 +1,7 @@
 """`openqaic inspect MODEL graph`: every node and arrow of a program, times, what containers of cards hold."""
 
-import base64
 import json
 import re
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 import stats_captures
+from page_captures import carried_graph
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import main, program_graph
 from qaic.cli.openqaic.drawn_card import drawn_card
@@ -71,7 +70,9 @@ def test_nodes_that_hold_a_constant_are_facts_of_their_readers():
     made.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=weight, name="const"))
     drawn = drawn_program(program_graph.with_shapes(made))
     assert [node.kind for node in drawn.nodes] == ["input", "MatMul", "Tanh", "Softmax", "output"]
-    assert ("constant", "w") in drawn.nodes[1].facts
+    assert ("constant", "w, float32 4x4") in [
+        (name, text.partition(":")[0]) for name, text in drawn.nodes[1].facts
+    ]
     assert [row["operator"] for row in program_graph.nodes(made)] == ["MatMul", "Tanh", "Softmax"]
 
 
@@ -79,12 +80,6 @@ def test_nodes_that_hold_a_constant_are_facts_of_their_readers():
 def model(tmp_path):
     onnx.save(dense(), tmp_path / "dense.onnx")
     return tmp_path / "dense.onnx"
-
-
-def carried(page, at=-1):
-    """Return a graph of a page; the last is that of the program."""
-    data = re.search(r'id="graph-data">([^<]*)<', page.read_text()).group(1)
-    return json.loads(zlib.decompress(base64.b64decode(data)))[at]
 
 
 CHOICES = st.lists(
@@ -175,7 +170,7 @@ def test_the_command_writes_one_page(model, tmp_path, capsys):
     page = tmp_path / "with blank.html"
     assert main(["inspect", str(model), "graph", "-o", str(page), "--convert-to-fp16"]) == 0
     assert capsys.readouterr().out.startswith(f"wrote '{page}', ")
-    held = carried(page)
+    held = carried_graph(page)
     assert [one["name"] for one in held["colorings"]] == ["precision", "operator"]
     assert "float16" in held["colorings"][0]["values"]
     assert "http" not in page.read_text().replace("http-equiv", "")
@@ -193,7 +188,7 @@ def test_the_page_opens_with_the_graph_of_the_model(tmp_path, capsys):
     options = ["--onnx-define-symbol", "batch,2", "--convert-to-fp16", "--json"]
     assert main(["inspect", str(tmp_path / "m.onnx"), "graph", "-o", str(page), *options]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"] == len(given.graph.node) + 2
-    model, program = carried(page, 0), carried(page, 1)
+    model, program = carried_graph(page, 0), carried_graph(page, 1)
     assert [model["label"], program["label"]] == ["model", "program"]
     kinds = {held["label"]: [held["texts"][place] for place in held["kinds"]] for held in (model, program)}
     assert kinds["model"] == ["input", "Identity", "MatMul", "Tanh", "Softmax", "output"]
@@ -203,11 +198,26 @@ def test_the_page_opens_with_the_graph_of_the_model(tmp_path, capsys):
     assert model["colorings"][0]["values"] == ["float32"]
 
 
+def test_the_model_has_its_large_weights(tmp_path):
+    size = 64
+    given = dense()
+    given.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.eye(4, size, dtype=np.float32), "w"))
+    given.graph.output[0].type.tensor_type.shape.dim[1].dim_value = size
+    onnx.save(given, tmp_path / "m.onnx")
+    page = tmp_path / "graph.html"
+    assert main(["inspect", str(tmp_path / "m.onnx"), "graph", "-o", str(page)]) == 0
+    held = carried_graph(page, 0)
+    of_product = [held["texts"][place] for place in held["facts"][1]]
+    facts = dict(zip(of_product[::2], of_product[1::2], strict=True))
+    assert facts["shape"] == f"2x{size}"
+    assert facts["constant"] == f"w, float32 4x{size}"
+
+
 @pytest.mark.run_profiles
 def test_times_of_the_model_sum_to_those_of_the_program(model, tmp_path):
     page = tmp_path / "graph.html"
     assert main(["inspect", str(model), "graph", "-o", str(page), "--color", "time"]) == 0
-    sums = [sum(filter(None, carried(page, at)["colorings"][0]["amounts"])) for at in (0, 1)]
+    sums = [sum(filter(None, carried_graph(page, at)["colorings"][0]["amounts"])) for at in (0, 1)]
     assert sums[0] == pytest.approx(sums[1])
 
 
@@ -227,7 +237,7 @@ def test_times_are_of_the_inference_that_reports_show():
 def test_times_are_those_of_the_nodes(model, tmp_path):
     page = tmp_path / "graph.html"
     assert main(["inspect", str(model), "graph", "-o", str(page), "--color", "time"]) == 0
-    held = carried(page)
+    held = carried_graph(page)
     assert held["colorings"][0]["name"] == "time"
     names = [held["texts"][place] for place in held["names"]]
     times = dict(zip(names, held["colorings"][0]["amounts"], strict=True))

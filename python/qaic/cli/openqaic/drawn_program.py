@@ -1,20 +1,26 @@
 """The drawn graph of a program, and the page of ``openqaic inspect MODEL graph``."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from qaic import __version__
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
+from qaic.cli.openqaic.node_errors import NodeErrors
 from qaic.cli.openqaic.program_graph import is_constant, operations, value_types, with_shapes
 from qaic.cli.openqaic.program_graph import nodes as listed
 from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
 from qaic.compiler.driver import opened
+from qaic.compiler.frontend.files.onnx_file import OnnxFile
+from qaic.compiler.ir.elem_types import type_name
+from qaic.compiler.ir.graph_edits import register_initializer
 from qaic.compiler.ir.graph_walk import read_values, subgraphs
 from qaic.compiler.ir.precision_ops import cast_target
 from qaic.errors import OptionError, StateError
@@ -29,7 +35,7 @@ from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.table import Cell, Column, Table
 from qaic.support.text import counted
 
-#: most inputs and outputs of a node on a page
+#: most inputs, outputs and values of a small constant of a node on a page
 _MOST_VALUES: Final = 16
 #: most bytes of an attribute on a page
 _LONGEST_ATTRIBUTE: Final = 200
@@ -46,27 +52,31 @@ class NodeTimes:
 
 
 def drawn_program(
-    model: onnx.ModelProto, measured: NodeTimes | None = None, *, label: str = ""
+    model: onnx.ModelProto,
+    measured: NodeTimes | None = None,
+    *,
+    errors: Sequence[NodeErrors] = (),
+    label: str = "",
 ) -> DrawnGraph:
     """Draw the graph of a program or of a user's model, which states the types of its values.
 
-    `measured` has the times of the nodes, if they were measured; `label` is the name of the graph on a page
-    with several. The casts with which the CPU device rounds the result of a node are drawn as a part of the
-    node.
+    `measured` has the times of the nodes, if they were measured, and `errors` their errors in some
+    precisions; `label` is the name of the graph on a page with several. The casts with which the CPU device
+    rounds the result of a node are drawn as a part of the node.
     """
     graph = model.graph
     rows = listed(model)
     types = value_types(model)
     listed_nodes = operations(graph)
     owners = _owners(listed_nodes)
-    weights = {tensor.name for tensor in graph.initializer}
-    weights.update(name for node in graph.node if is_constant(node) for name in node.output)
+    weights = _constants(graph)
     drawn = [
         DrawnNode(value.name, "input", [("type", " ".join(types.get(value.name, ("not known",))))])
         for value in graph.input
         if value.name not in weights
     ]
     precisions = [types.get(node.name, ("", ""))[0] for node in drawn]
+    outputs: list[list[str]] = [[] for _ in drawn]
     made = {node.name: place for place, node in enumerate(drawn)}
     places: dict[int, int] = {}
     times: list[float | None] = [None] * len(drawn)
@@ -76,6 +86,8 @@ def drawn_program(
         places[place] = at
         if at == len(drawn):
             drawn.append(DrawnNode(_name(node), row["operator"], _facts(node, row, weights)))
+            outputs.append([name.partition(UNROUNDED)[0] for name in row["outputs"]])
+            drawn[at].facts += [fact for one in errors for fact in one.facts(outputs[at])]
             precisions.append(row["precision"] or "")
             times.append(_time(drawn[at], measured))
             edges += _arrows(_read(node), made, at)
@@ -85,9 +97,11 @@ def drawn_program(
     for value in graph.output:
         drawn.append(DrawnNode(value.name, "output", [("type", " ".join(types.get(value.name, ("",))))]))
         precisions.append(types.get(value.name, ("", ""))[0])
+        outputs.append([])
         times.append(None)
         edges += _arrows([value.name], made, len(drawn) - 1)
     colorings = [Coloring("precision", precisions), Coloring("operator", [node.kind for node in drawn])]
+    colorings += [coloring for one in errors for coloring in one.colorings(outputs)]
     notes = ["Constants are not drawn; the details of a node list those that it reads."] if weights else []
     if measured is not None:
         colorings.append(Coloring("time", amounts=times))
@@ -96,6 +110,27 @@ def drawn_program(
             "another, or is computed once: the engine fuses nodes and folds constants."
         )
     return DrawnGraph(drawn, edges, colorings, notes, label)
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the constants of a graph: name -> name, type, shape, and values if there are only a few."""
+    values: dict[str, TensorProto | None] = {tensor.name: tensor for tensor in graph.initializer}
+    for node in filter(is_constant, graph.node):
+        tensor = next((item.t for item in node.attribute if item.name == "value"), None)
+        values.update((name, tensor) for name in node.output)
+    return {
+        name: name if tensor is None else f"{name}, {_tensor_text(tensor)}" for name, tensor in values.items()
+    }
+
+
+def _tensor_text(tensor: TensorProto) -> str:
+    text = f"{type_name(tensor.data_type)} {'x'.join(map(str, tensor.dims)) or 'scalar'}"
+    if math.prod(tensor.dims) > _MOST_VALUES or tensor.data_location == TensorProto.EXTERNAL:
+        return text
+    try:
+        return f"{text}: {np.array2string(numpy_helper.to_array(tensor), separator=', ')}"
+    except (ValueError, TypeError):
+        return text
 
 
 def _owners(nodes: Sequence[onnx.NodeProto]) -> dict[int, int]:
@@ -132,12 +167,14 @@ def _arrows(names: Iterable[str], made: Mapping[str, int], reader: int) -> list[
     return [(made[name], reader, name) for name in known]
 
 
-def _facts(node: onnx.NodeProto, row: Mapping[str, Any], weights: set[str]) -> list[tuple[str, str]]:
+def _facts(node: onnx.NodeProto, row: Mapping[str, Any], weights: Mapping[str, str]) -> list[tuple[str, str]]:
     facts = [("precision", row["precision"] or "not known"), ("shape", row["shape"] or "not known")]
     if row["macs"]:
         facts.append(("MACs", f"{row['macs']:,}"))
     read = list(row["inputs"])
-    facts += [("constant" if name in weights else "input", name) for name in read[:_MOST_VALUES]]
+    facts += [
+        ("constant", weights[name]) if name in weights else ("input", name) for name in read[:_MOST_VALUES]
+    ]
     facts += [("output", name) for name in row["outputs"][:_MOST_VALUES]]
     facts += [(attribute.name, _attribute_text(attribute)) for attribute in node.attribute]
     return facts
@@ -236,17 +273,32 @@ def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[Draw
 
 
 def program_graphs(
-    program: onnx.ModelProto, model: Path | None, of_nodes: NodeTimes | None, of_operations: NodeTimes | None
+    program: onnx.ModelProto,
+    model: Path | None,
+    of_nodes: NodeTimes | None,
+    of_operations: NodeTimes | None,
+    errors: Sequence[NodeErrors] = (),
 ) -> list[DrawnGraph]:
     """Draw a user's model, if there is one, and the program that was compiled from it; times come first."""
-    graphs = [drawn_program(program, of_operations, label="program")]
+    graphs = [drawn_program(program, of_operations, errors=errors, label="program")]
     if model is not None:
         with opened(open_model(model)) as source:
-            graphs.insert(0, drawn_program(with_shapes(source.parse()), of_nodes, label="model"))
+            given = with_shapes(_with_weights(source))
+        graphs.insert(0, drawn_program(given, of_nodes, errors=errors, label="model"))
     for graph in graphs:
         # The page opens with the first coloring.
         graph.colorings.sort(key=lambda coloring: of_nodes is not None and coloring.name != "time")
     return graphs
+
+
+def _with_weights(source: OnnxFile) -> onnx.ModelProto:
+    """Return a user's model with the types and shapes of its weights, without their data."""
+    model = source.parse()
+    for weight in source.weights.values():
+        place = TensorProto.EXTERNAL
+        tensor = TensorProto(data_type=weight.elem_type, dims=weight.dims, data_location=place)
+        register_initializer(model.graph, tensor, weight.name)
+    return model
 
 
 def node_times(capture: Capture) -> tuple[NodeTimes, NodeTimes]:

@@ -59,7 +59,7 @@ def value_types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         tensor = value.type.tensor_type
         if tensor.elem_type:
-            shape = "x".join(map(_size, tensor.shape.dim)) or "scalar"
+            shape = ("x".join(map(_size, tensor.shape.dim)) or "scalar") if tensor.HasField("shape") else "?"
             found[value.name] = (type_name(tensor.elem_type), shape)
     return found
 

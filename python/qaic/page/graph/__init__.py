@@ -7,7 +7,7 @@ many, and the page contains deflated columns with each text once.
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,6 +45,8 @@ class Coloring:
     texts: Sequence[str] = ()
     #: Microseconds for each node instead of texts; None if the node was not measured.
     amounts: Sequence[float | None] = ()
+    #: Color of each text, in the order of the legend; without them, the most frequent text comes first.
+    colors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -108,11 +110,15 @@ def _coloring(coloring: Coloring) -> dict[str, Any]:
     if coloring.amounts:
         return {"name": coloring.name, "amounts": list(coloring.amounts)}
     values = ordered(coloring.texts)
+    if coloring.colors:
+        values.sort(key=list(coloring.colors).index)
     places = {value: place for place, value in enumerate(values)}
     return {
         "name": coloring.name,
         "values": [escape_unprintable(value) or "not known" for value in values],
-        "colors": [color_of(value, place) for place, value in enumerate(values)],
+        "colors": [
+            coloring.colors.get(value) or color_of(value, place) for place, value in enumerate(values)
+        ],
         "codes": [places[text] for text in coloring.texts],
     }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_line, print_text, text_width
+from qaic.cli.console import SUCCESS, Parser, print_line, print_message, print_text, text_width
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_inputs,
@@ -29,9 +29,13 @@ from qaic.cli.openqaic.program import (
     open_program,
     wrote,
 )
+from qaic.errors import OptionError
 from qaic.support.text import bytes_text, counted, duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.cli.openqaic.node_errors import NodeErrors
     from qaic.page.graph import DrawnGraph
     from qaic.stats.reports import Report
     from qaic.stats.reports.capture import Capture
@@ -55,6 +59,12 @@ def add_arguments(parser: Parser) -> None:
         type=Path,
         help="baseline: another model, or a container with statistics",
     )
+    parser.add_argument(
+        "--errors",
+        metavar="FILE",
+        type=Path,
+        help="result of `openqaic accuracy --json FILE`: the page also colors the graph by error",
+    )
     add_device(parser)
     add_json(parser)
     add_compile_options(parser)
@@ -64,6 +74,7 @@ def add_arguments(parser: Parser) -> None:
         "openqaic profile model.onnx --convert-to-fp16",
         "openqaic profile model.onnx --json > reports.json",
         "openqaic profile new.onnx --against old.onnx -o page.html",
+        "openqaic profile model.onnx --convert-to-fp16 --errors accuracy.json -o page.html",
     )
 
 
@@ -71,10 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Compile so that operators are measured, run, and report."""
     from qaic.stats.reports import REPORTS, diff
 
-    check_page(arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
+    given = [arguments.model] if arguments.errors is None else [arguments.model, arguments.errors]
+    check_page(arguments.output, read=[*given, *files_of(arguments.inputs)])
     # The next command is made before this command adds its default level of statistics.
     more = [] if arguments.against is None else ["--against", str(arguments.against)]
+    more += [] if arguments.errors is None else ["--errors", str(arguments.errors)]
     next_step = next_command("profile", arguments, *more, "-o", "page.html")
+    errors = _errors(arguments, next_step)
     baseline = None if arguments.against is None else for_model(arguments, arguments.against)
     program, capture = _measured(arguments)
     reports = [make(capture) for make in REPORTS.values()]
@@ -85,8 +99,23 @@ def run(arguments: argparse.Namespace) -> int:
         _, other = _measured(baseline)
         other.name = other.name or str(arguments.against)
         reports.append(diff(other, capture))
-    _put_out(program, capture, reports, arguments, next_step=next_step)
+    _put_out(program, capture, reports, arguments, next_step=next_step, errors=errors)
     return SUCCESS
+
+
+def _errors(arguments: argparse.Namespace, next_step: str) -> list[NodeErrors]:
+    """Read the report of ``--errors``, if there is one."""
+    from qaic.cli.openqaic.node_errors import read_errors
+
+    if arguments.errors is None:
+        return []
+    if arguments.output is None:
+        raise OptionError(
+            "--errors needs -o: only the page shows the errors of nodes",
+            code="option.errors_output",
+            hints=(f"`{next_step}` writes the page",),
+        )
+    return read_errors(arguments.errors)
 
 
 def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
@@ -139,7 +168,7 @@ def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
     return replace(overview, verdict=[*overview.verdict, verdict], tables=[*overview.tables, table])
 
 
-def _graphs(program: Program, capture: Capture) -> list[DrawnGraph]:
+def _graphs(program: Program, capture: Capture, errors: Sequence[NodeErrors]) -> list[DrawnGraph]:
     from qaic.cli.graph_model import read_graph
     from qaic.cli.openqaic.drawn_program import node_times, program_graphs
     from qaic.cli.openqaic.program_graph import with_shapes
@@ -148,7 +177,11 @@ def _graphs(program: Program, capture: Capture) -> list[DrawnGraph]:
     qpc = Qpc(program.path)
     if qpc.graph is None or not qpc.is_program:
         return []
-    return program_graphs(with_shapes(read_graph(qpc)), program.model, *node_times(capture))
+    model = read_graph(qpc)
+    known = {name for item in errors for name in item.nodes}
+    if known and known.isdisjoint(name for node in model.graph.node for name in node.output):
+        print_message("warning", "--errors: the report is about another model, so the graph shows no errors")
+    return program_graphs(with_shapes(model), program.model, *node_times(capture), errors)
 
 
 def _put_out(
@@ -158,6 +191,7 @@ def _put_out(
     arguments: argparse.Namespace,
     *,
     next_step: str,
+    errors: Sequence[NodeErrors],
 ) -> None:
     from qaic.stats.reports.files import rendered
 
@@ -167,7 +201,7 @@ def _put_out(
     if arguments.output is not None:
         from qaic import page
 
-        written = page.write(capture, reports, arguments.output, graphs=_graphs(program, capture))
+        written = page.write(capture, reports, arguments.output, graphs=_graphs(program, capture, errors))
         if not arguments.json:
             for sentence in named.get("diff", named["overview"]).verdict:
                 print_line(sentence)
