@@ -273,6 +273,6 @@ def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, mo
     model = model_of(nodes, [info("x", ["m", 4])], [info(values[-1], ["m", 4])], constants)
     lowered(model, dynamic_shape_input=("x",), onnx_define_symbol={"m": sets})
     checked = min(sets, 16)
-    # A node that inference finds suspicious is asked without a look at its operator.
+    # Each node is looked at once in a set.
     assert counts.pop("_is_asked") <= 3 * depth * checked
     assert counts == {"_answer": 3 * checked, "_suspects": checked}

@@ -45,21 +45,13 @@ Dims = tuple[int | str, ...]
 #: operators of the standard set whose sizes inference does not fully compare
 _ASKED: Final = frozenset(
     {
-        *(
-            *("Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger", "ConvTranspose"),
-            *("CumSum",),
-        ),
-        *(
-            *("DFT", "DeformConv", "DepthToSpace", "DequantizeLinear", "Einsum", "GRU", "Gather"),
-            *("GatherElements",),
-        ),
-        *("GatherND", "Gemm", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization"),
-        *("LpPool", "MatMulInteger", "MaxPool", "MaxUnpool", "PRelu", "Pad", "QLinearConv", "QLinearMatMul"),
-        *("QuantizeLinear", "RMSNormalization", "RNN", "ReverseSequence", "RotaryEmbedding", "STFT"),
-        *(
-            *("ScatterElements", "ScatterND", "Scatter", "SpaceToDepth", "Split", "TensorScatter"),
-            *("Upsample", "Resize"),
-        ),
+        *("Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger", "ConvTranspose"),
+        *("CumSum", "DFT", "DeformConv", "DepthToSpace", "DequantizeLinear", "Einsum", "GRU", "Gather"),
+        *("GatherElements", "GatherND", "Gemm", "GroupNormalization", "InstanceNormalization", "LSTM"),
+        *("LayerNormalization", "LpPool", "MatMulInteger", "MaxPool", "MaxUnpool", "PRelu", "Pad"),
+        *("QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "ReverseSequence"),
+        *("RotaryEmbedding", "STFT", "ScatterElements", "ScatterND", "Scatter", "SpaceToDepth", "Split"),
+        *("TensorScatter", "Upsample", "Resize"),
     }
 )
 
@@ -135,11 +127,8 @@ class SizeCheck:
         suspects = _suspects(found)
         types, shapes = collect_types(found), collect_shapes(found)
         values: dict[str, NDArray[Any]] | None = None
-        loops = {
-            node.output[0]: body
-            for node, body, _, _ in loop_shapes.bodies(found, inferred_body)
-            if node.output
-        }
+        bodies = loop_shapes.bodies(found, inferred_body)
+        loops = {node.output[0]: body for node, body, _, _ in bodies if node.output}
         for at, node in enumerate(found.graph.node):
             body = loops.get(node.output[0]) if node.output else None
             if body is not None:
@@ -147,13 +136,14 @@ class SizeCheck:
                 if inside is not None:
                     return inside
                 continue
-            if at not in suspects and not _is_asked(node):
+            is_asked = _is_asked(node)
+            if at not in suspects and not is_asked:
                 continue
             if any(subgraphs(node)) or not all(name in shapes for name in node.input if name):
                 continue
             if values is None:
                 values = computed_values(found)
-            reason = self._ask(found, node, types, shapes, values)
+            reason = self._ask(found, node, types, shapes, values, is_asked=is_asked)
             if reason:
                 operands = {name: shapes[name] for name in node.input if name}
                 return Conflict(node, operands, reason, outer or node)
@@ -173,8 +163,13 @@ class SizeCheck:
         types: Mapping[str, int],
         shapes: Mapping[str, tuple[int, ...]],
         values: Mapping[str, NDArray[Any]],
+        *,
+        is_asked: bool,
     ) -> str:
-        """Return the reason that a node does not fit its operands; empty if it fits or if that is unknown."""
+        """Return the reason that a node does not fit its operands; empty if it fits or if that is unknown.
+
+        Inference decides about an operator that is not asked.
+        """
         if standard(node, "Reshape"):
             return _reshape_reason(node, shapes, values)
         if standard(node, "Conv"):
@@ -213,7 +208,8 @@ class SizeCheck:
                 and not _may_trap(node, kinds.values())
             )
             alone = _alone(found, node, kinds, shapes, constants)
-            self.answers[key] = _answer(alone, is_run=is_run)
+            is_known = not is_asked and _is_inferred(alone)
+            self.answers[key] = "" if is_known else _answer(alone, is_run=is_run)
         return self.answers[key]
 
 
@@ -233,6 +229,15 @@ def _is_asked(node: onnx.NodeProto) -> bool:
     if node.domain in STANDARD_DOMAINS:
         return node.op_type in _ASKED or node.op_type in {"Reshape", "Conv"}
     return node.domain not in ONNX_DOMAINS
+
+
+def _is_inferred(alone: onnx.ModelProto) -> bool:
+    """Return whether inference finds the shapes of the results of a model of one node."""
+    try:
+        inferred = shape_inference.infer_shapes(alone, strict_mode=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError):
+        return False
+    return collect_shapes(inferred).keys() >= {value.name for value in alone.graph.output}
 
 
 def _suspects(found: onnx.ModelProto) -> set[int]:
@@ -422,10 +427,8 @@ def _candidates(given: int, known: set[int]) -> list[int]:
             found.add(given + one - other)
             if other and given * one % other == 0:
                 found.add(given * one // other)
-    found.discard(given)
-    return sorted((size for size in found if size > 0), key=lambda size: (abs(size - given), size))[
-        :_MOST_SIZES
-    ]
+    others = (size for size in found - {given} if size > 0)
+    return sorted(others, key=lambda size: (abs(size - given), size))[:_MOST_SIZES]
 
 
 def _small_lists(cut: onnx.ModelProto, node: onnx.NodeProto) -> Iterator[list[int]]:
@@ -459,9 +462,8 @@ def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
 def _resize(view: onnx.ModelProto, sizes: Sizes, given: Mapping[str, int]) -> bool:
     """Give the inputs of a model other sizes; False if one is not a valid size."""
     for value in view.graph.input:
-        for dim, text in zip(
-            value.type.tensor_type.shape.dim, sizes.declared.get(value.name, ()), strict=False
-        ):
+        declared = sizes.declared.get(value.name, ())
+        for dim, text in zip(value.type.tensor_type.shape.dim, declared, strict=False):
             size = evaluate(text, given) if isinstance(text, str) else text
             if size is None or size < 0:
                 return False
