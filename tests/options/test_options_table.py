@@ -223,6 +223,7 @@ def row(name: str, *aliases: str) -> OptionSpec:
         codec=Int(),
         default=0,
         summary="A row.",
+        section="",
         effect=Effect.BEHAVIOR,
         aliases=aliases,
         flag=Flag(name, FlagForm.VALUE),

@@ -7,10 +7,10 @@ options. Each step collects all it finds wrong before it raises, and nothing has
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeVar
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError, collecting, remark
@@ -40,6 +40,8 @@ _DEFAULTS = {spec.name: spec.default for spec in SPECS}
 
 _LOG = logging.getLogger("qaic.options")
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedOptions:
@@ -64,24 +66,13 @@ class ResolvedOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """An option that was given and has an effect."""
+class _Given:
+    """An option of the table that was given, with its raw value, typed value or content of a file."""
 
-    spec: OptionSpec
-    given: RawOption
-
-
-@dataclass(frozen=True, slots=True)
-class _TypedPath:
-    value: Path
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class _Typed:
     spec: OptionSpec
     value: object
     origin: Origin
+    base: Path | None = None
 
 
 def resolve(
@@ -127,58 +118,59 @@ def resolve(
     ]
     given += flags
     chosen = _options_path(given, options_path)
-    in_file = [] if chosen is None else read_options_file(chosen.value)
+    in_file = [] if chosen is None else read_options_file(FilePath().parse(chosen.value))
     _refuse_nested(in_file)
 
     named, unnamed = _named([*given, *in_file])
-    named = [item for item in named if item.spec is not _OPTIONS_PATH]
-    ignored: list[RawOption] = []
+    ignored: list[_Given] = []
     if model_is_container:
-        ignored = [item.given for item in named if item.spec.stage is Stage.COMPILE]
+        ignored = [item for item in named if item.spec.stage is Stage.COMPILE]
         named = [item for item in named if item.spec.stage is not Stage.COMPILE]
-    for_tools = [item.given for item in named if _is_for_tools(item)]
+    for_tools = [item for item in named if _is_for_tools(item)]
     named = [item for item in named if not _is_for_tools(item)]
     forwarded: list[RawOption] = []
     if _forwards_unknown(named):
         forwarded, unnamed = unnamed, []
-    _refuse_unusable([item for item in [*unnamed, *for_tools] if _is_refused(item)])
+    # A file may carry options for other tools; a keyword argument is written for this call. One option of
+    # the tools, `json_input_file`, is a keyword argument too.
+    refused = [item for item in for_tools if not (item.spec.keyword or _is_in_file(item))]
+    _refuse_unusable([item for item in unnamed if not _is_in_file(item)], refused)
 
     with collecting() as remarks:
         as_given = _merge(_typed(named))
         merged = _loaded(as_given)
     if chosen is not None:
-        merged[_OPTIONS_PATH.name] = _Typed(_OPTIONS_PATH, chosen.value, chosen.origin)
+        merged[_OPTIONS_PATH.name] = chosen
     values = {name: item.value for name, item in merged.items()}
-    left_over = [item for item in [*unnamed, *for_tools] if item.origin.source is OptionSource.YAML]
+    unknown = list(filter(_is_in_file, unnamed))
     if values.get("strict_options"):
-        _refuse_unusable(left_over)
+        _refuse_unusable(unknown, list(filter(_is_in_file, for_tools)))
 
     warnings = [
-        *_unknown_warnings(left_over),
-        *_tool_warnings([item for item in for_tools if not _is_refused(item)]),
-        *_container_warnings(ignored),
+        *(f"ignored: {_unknown_text(item.origin.spelling, item.origin)}" for item in unknown),
+        *_ignored("options that only the command line tools use are ignored", for_tools),
+        *_ignored("the model is already compiled; compile options are ignored", ignored),
         *remarks,
     ]
     origins = {name: item.origin for name, item in merged.items()}
-    resolved = _build(values)
-    view = RuleView(
-        {spec.name: _attribute(resolved, spec) for spec in SPECS},
-        _DEFAULTS,
-        origins,
-        model_is_container=model_is_container,
-    )
+    if "quantization_schema" in values:
+        # One option means two; the rules find contradictions.
+        both = ("quantization_schema_activations", "quantization_schema_constants")
+        complete = {**dict.fromkeys(both, values["quantization_schema"]), **values}
+    else:
+        complete = values
+    view = RuleView({**_DEFAULTS, **complete}, _DEFAULTS, origins, model_is_container=model_is_container)
     _refuse_broken(view)
     warnings += [text for _, text in broken(view, Severity.WARNING)]
     for text in warnings:
         _LOG.warning("%s", escape_lines(text))
-    session, compile_, runtime, run_step = resolved
     set_compile = set_options(values)
     _refuse_bytes(set_compile, origins)
     return ResolvedOptions(
-        session=session,
-        compile=compile_,
-        runtime=runtime,
-        run_step=run_step,
+        session=_made(SessionOptions, complete),
+        compile=_made(CompileOptions, complete),
+        runtime=_made(RuntimeOptions, complete),
+        run_step=_made(RunStepOptions, complete),
         set_compile=set_compile,
         origins=origins,
         as_given={name: item.value for name, item in as_given.items()},
@@ -194,13 +186,13 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
     nothing. Raises OptionError if a name is unknown or cannot be changed after construction, or a value is
     wrong.
     """
-    named: list[_Named] = []
+    named: list[_Given] = []
     wrong: list[str] = []
     for key, value in changes.items():
         found = find(key)
         if found is not None and found.updatable:
             if value is not None:
-                named.append(_Named(found, RawOption(Origin(OptionSource.KEYWORD, key), value)))
+                named.append(_Given(found, value, Origin(OptionSource.KEYWORD, key)))
         elif found is None:
             wrong.append(_unknown_text(key))
         else:
@@ -215,16 +207,14 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
     return {name: item.value for name, item in _loaded(_merge(_typed(named))).items()}
 
 
-def _options_path(
-    keywords: Sequence[RawOption], argument: str | os.PathLike[str] | None
-) -> _TypedPath | None:
+def _options_path(keywords: Sequence[RawOption], argument: str | os.PathLike[str] | None) -> _Given | None:
     """Find the options file, which a caller may also have put among the options under another spelling."""
-    named = [_Named(_OPTIONS_PATH, item) for item in keywords if find(item.key) is _OPTIONS_PATH]
+    named = [
+        _Given(_OPTIONS_PATH, item.value, item.origin) for item in keywords if find(item.key) is _OPTIONS_PATH
+    ]
     if argument is not None:
-        origin = Origin(OptionSource.KEYWORD, _OPTIONS_PATH.name)
-        named.append(_Named(_OPTIONS_PATH, RawOption(origin, argument)))
-    found = _merge(_typed(named)).get(_OPTIONS_PATH.name)
-    return None if found is None else _TypedPath(FilePath().parse(found.value), found.origin)
+        named.append(_Given(_OPTIONS_PATH, argument, Origin(OptionSource.KEYWORD, _OPTIONS_PATH.name)))
+    return _merge(_typed(named)).get(_OPTIONS_PATH.name)
 
 
 def _refuse_nested(in_file: Sequence[RawOption]) -> None:
@@ -237,100 +227,89 @@ def _refuse_nested(in_file: Sequence[RawOption]) -> None:
             )
 
 
-def _named(items: Sequence[RawOption]) -> tuple[list[_Named], list[RawOption]]:
-    """Split what was given into options of the table and the rest."""
-    named: list[_Named] = []
+def _named(items: Sequence[RawOption]) -> tuple[list[_Given], list[RawOption]]:
+    """Split what was given into options of the table, without the options file, and the rest."""
+    named: list[_Given] = []
     unnamed: list[RawOption] = []
     for item in items:
         found = find(item.key)
         if found is None:
             unnamed.append(item)
-        elif item.value is not None or found.codec.takes_none:
-            named.append(_Named(found, item))
+        elif found is not _OPTIONS_PATH and (item.value is not None or found.codec.takes_none):
+            named.append(_Given(found, item.value, item.origin, item.base))
     return named, unnamed
 
 
-def _is_for_tools(item: _Named) -> bool:
+def _is_for_tools(item: _Given) -> bool:
     """Return True if an option of the command line tools was given elsewhere."""
-    return item.spec.stage is Stage.CLI and item.given.origin.source is not OptionSource.ARGV
+    return item.spec.stage is Stage.CLI and item.origin.source is not OptionSource.ARGV
 
 
-def _is_refused(item: RawOption) -> bool:
-    """Return True if an option that cannot be used here is always an error.
-
-    A file may carry what is for other tools; a keyword argument is written for this call. ``json_input_file``
-    is the one option of the tools that has a name as a keyword argument too.
-    """
-    found = find(item.key)
-    return item.origin.source is not OptionSource.YAML and (found is None or not found.keyword)
+def _is_in_file(item: RawOption | _Given) -> bool:
+    return item.origin.source is OptionSource.YAML
 
 
-def _forwards_unknown(named: Sequence[_Named]) -> bool:
+def _forwards_unknown(named: Sequence[_Given]) -> bool:
     wanted = [item for item in named if item.spec.name in {"allow_unknown_options", "target"}]
     values = {name: item.value for name, item in _merge(_typed(wanted)).items()}
     return bool(values.get("allow_unknown_options")) and values.get("target") == "card"
 
 
-def _typed(named: Sequence[_Named]) -> list[_Typed]:
-    typed: list[_Typed] = []
-    wrong: list[tuple[OptionSpec, str, ValueMismatchError]] = []
-    for item in named:
-        try:
-            if item.spec.codec.python_only and item.given.origin.source is not OptionSource.KEYWORD:
-                raise item.spec.codec.mismatch(item.given.value)
-            with collecting() as texts:
-                value = item.spec.codec.parse(item.given.value)
-            remark(texts, str(item.given.origin))
-        except ValueMismatchError as error:
-            wrong.append((item.spec, str(item.given.origin), error))
-            continue
-        if item.given.base is not None:
-            value = item.spec.codec.rebase(value, item.given.base)
-        typed.append(_Typed(item.spec, value, item.given.origin))
-    _refuse_values(wrong)
-    return typed
+def _typed(named: Iterable[_Given]) -> list[_Given]:
+    return _converted(named, _parsed)
 
 
-def _loaded(merged: Mapping[str, _Typed]) -> dict[str, _Typed]:
+def _parsed(item: _Given) -> object:
+    codec = item.spec.codec
+    if codec.python_only and item.origin.source is not OptionSource.KEYWORD:
+        raise codec.mismatch(item.value)
+    value = codec.parse(item.value)
+    return value if item.base is None else codec.rebase(value, item.base)
+
+
+def _loaded(merged: Mapping[str, _Given]) -> dict[str, _Given]:
     """Read the files that stand for values; only those of the values that count."""
-    loaded: dict[str, _Typed] = {}
-    wrong: list[tuple[OptionSpec, str, ValueMismatchError]] = []
-    for name, item in merged.items():
+    loaded = _converted(merged.values(), lambda item: item.spec.codec.load(item.value))
+    return {item.spec.name: item for item in loaded}
+
+
+def _converted(items: Iterable[_Given], convert: Callable[[_Given], object]) -> list[_Given]:
+    """Convert values. Raises one OptionError for all that are wrong."""
+    converted: list[_Given] = []
+    wrong: list[tuple[_Given, ValueMismatchError]] = []
+    for item in items:
         try:
             with collecting() as texts:
-                loaded[name] = replace(item, value=item.spec.codec.load(item.value))
+                value = convert(item)
             remark(texts, str(item.origin))
+            converted.append(_Given(item.spec, value, item.origin))
         except ValueMismatchError as error:
-            wrong.append((item.spec, str(item.origin), error))
-    _refuse_values(wrong)
-    return loaded
-
-
-def _refuse_values(wrong: Sequence[tuple[OptionSpec, str, ValueMismatchError]]) -> None:
+            wrong.append((item, error))
     if wrong:
         raise OptionError(
-            _listed([f"{place}: {error}" for _, place, error in wrong], "options have wrong values"),
+            _listed([f"{item.origin}: {error}" for item, error in wrong], "options have wrong values"),
             code="option.invalid_value",
             context={
-                "options": [spec.name for spec, _, _ in wrong],
-                "expected": [error.expected for _, _, error in wrong],
-                "found": [error.found for _, _, error in wrong],
+                "options": [item.spec.name for item, _ in wrong],
+                "expected": [error.expected for _, error in wrong],
+                "found": [error.found for _, error in wrong],
             },
         )
+    return converted
 
 
-def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
+def _merge(typed: Sequence[_Given]) -> dict[str, _Given]:
     """Keep one value per option: a keyword argument wins over the file; two in one place are a conflict.
 
     Two spellings of one keyword argument are accepted while they agree; in a file
     they are not.
     """
-    merged: dict[str, _Typed] = {}
+    merged: dict[str, _Given] = {}
     conflicts: list[tuple[str, str]] = []
     for in_file in (True, False):
-        here: dict[str, _Typed] = {}
+        here: dict[str, _Given] = {}
         for item in typed:
-            if (item.origin.source is OptionSource.YAML) is not in_file:
+            if _is_in_file(item) is not in_file:
                 continue
             name = item.spec.name
             first = here.setdefault(name, item)
@@ -349,35 +328,10 @@ def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
     return merged
 
 
-_Resolved: TypeAlias = "tuple[SessionOptions, CompileOptions, RuntimeOptions, RunStepOptions]"
-
-
-def _build(values: Mapping[str, object]) -> _Resolved:
-    complete = dict(values)
-    schema = values.get("quantization_schema")
-    if schema is not None:
-        # One option means two; the rules find contradictions.
-        for name in ("quantization_schema_activations", "quantization_schema_constants"):
-            complete.setdefault(name, schema)
-
-    def of(stage: Stage) -> dict[str, object]:
-        return {
-            spec.name: complete[spec.name] for spec in SPECS if spec.stage is stage and spec.name in complete
-        }
-
-    # Every value was made by the codec of its field, so the types hold; the checker cannot see through the
-    # table.
-    return (
-        SessionOptions(**of(Stage.SESSION)),  # type: ignore[arg-type]
-        CompileOptions(**of(Stage.COMPILE)),  # type: ignore[arg-type]
-        RuntimeOptions(**of(Stage.RUNTIME)),  # type: ignore[arg-type]
-        RunStepOptions(**of(Stage.CLI)),  # type: ignore[arg-type]
-    )
-
-
-def _attribute(resolved: _Resolved, spec: OptionSpec) -> object:
-    place = (Stage.SESSION, Stage.COMPILE, Stage.RUNTIME, Stage.CLI).index(spec.stage)
-    return getattr(resolved[place], spec.name)
+def _made(options: type[T], values: Mapping[str, Any]) -> T:
+    """Make one of the classes of options; every value was made by the codec of its field."""
+    names = values.keys() & vars(options)["__dataclass_fields__"].keys()
+    return options(**{name: values[name] for name in names})
 
 
 def _refuse_broken(view: RuleView) -> None:
@@ -406,44 +360,25 @@ def _refuse_bytes(set_compile: Mapping[str, Json], origins: Mapping[str, Origin]
             ) from None
 
 
-def _refuse_unusable(items: Sequence[RawOption]) -> None:
-    if not items:
+def _refuse_unusable(unknown: Sequence[RawOption], for_tools: Sequence[_Given]) -> None:
+    if not (unknown or for_tools):
         return
-    unknown = [item for item in items if find(item.key) is None]
-    texts = [
-        _unknown_text(item.origin.spelling, item.origin)
-        if item in unknown
-        else f"{item.origin} is an option of the command line tools only"
-        for item in items
-    ]
+    origins = [*(item.origin for item in unknown), *(item.origin for item in for_tools)]
+    texts = [_unknown_text(origin.spelling, origin) for origin in origins[: len(unknown)]]
+    texts += [f"{origin} is an option of the command line tools only" for origin in origins[len(unknown) :]]
     raise UnknownOptionError(
         _listed(texts, "options cannot be used"),
         code="option.unknown" if unknown else "option.only_for_tools",
         context={
-            "options": [item.origin.spelling for item in items],
+            "options": [origin.spelling for origin in origins],
             "nearest": [nearest_name(item.origin.spelling) for item in unknown],
         },
     )
 
 
-def _unknown_warnings(items: Sequence[RawOption]) -> list[str]:
-    return [
-        f"ignored: {_unknown_text(item.origin.spelling, item.origin)}"
-        for item in items
-        if find(item.key) is None
-    ]
-
-
-def _tool_warnings(items: Sequence[RawOption]) -> list[str]:
-    names = dict.fromkeys(item.origin.spelling for item in items)
-    return [f"options that only the command line tools use are ignored: {', '.join(names)}"] if names else []
-
-
-def _container_warnings(items: Sequence[RawOption]) -> list[str]:
+def _ignored(why: str, items: Sequence[_Given]) -> list[str]:
     names = dict.fromkeys(item.origin.spelling for item in items if item.value is not None)
-    if not names:
-        return []
-    return [f"the model is already compiled; compile options are ignored: {', '.join(names)}"]
+    return [f"{why}: {', '.join(names)}"] if names else []
 
 
 def _unknown_text(key: str, origin: Origin | None = None) -> str:

@@ -117,9 +117,9 @@ class OptionSpec:
     """One row of the option table."""
 
     #: Canonical name: keyword argument and YAML key.
-    name: str = ""
+    name: str
     #: When the option is used.
-    stage: Stage = Stage.CLI
+    stage: Stage
     #: Type of the value.
     codec: Codec[Any]
     #: Value when not given; None where there is none.
@@ -147,7 +147,7 @@ class OptionSpec:
     #: Field of the configuration classes.
     aic: AicField | None = None
     #: Heading of the group of options it belongs to.
-    section: str = ""
+    section: str
 
     @property
     def keys(self) -> frozenset[str]:
@@ -162,7 +162,7 @@ class OptionSpec:
 
 
 _NAMED: Final = Flag()
-_JSON_FORMS: Final = {Bool: JsonForm.BOOL, Int: JsonForm.INT, Float: JsonForm.FLOAT}
+_JSON_FORMS: Final[dict[type, JsonForm]] = {Bool: JsonForm.BOOL, Int: JsonForm.INT, Float: JsonForm.FLOAT}
 
 
 def rows_of(declared: type[DataclassInstance], stage: Stage) -> tuple[OptionSpec, ...]:
@@ -173,29 +173,37 @@ def rows_of(declared: type[DataclassInstance], stage: Stage) -> tuple[OptionSpec
         if "SECTION" in vars(base)
         for name in vars(base)["__annotations__"]
     }
-    return tuple(
-        _completed(row.metadata["option"], row.name, stage, sections[row.name]) for row in fields(declared)
-    )
+    return tuple(_row(row.name, stage, sections[row.name], **row.metadata) for row in fields(declared))
 
 
-def _completed(row: OptionSpec, name: str, stage: Stage, section: str) -> OptionSpec:
-    flag, aic = row.flag, row.aic
+def _row(
+    name: str,
+    stage: Stage,
+    section: str,
+    *,
+    codec: Codec[Any],
+    effect: Effect,
+    flag: Flag | None,
+    aic: AicField | None = None,
+    in_container: bool = True,
+    **more: Any,
+) -> OptionSpec:
     if flag is not None:
-        is_switch = isinstance(row.codec, Bool) and flag.form is FlagForm.VALUE
+        is_switch = isinstance(codec, Bool) and flag.form is FlagForm.VALUE
         form = FlagForm.SWITCH if is_switch else flag.form
         flag = replace(flag, text=flag.text or name.replace("_", "-"), form=form)
     if aic is not None and aic.form is JsonForm.TEXT:
-        forms = (form for codec, form in _JSON_FORMS.items() if type(row.codec) is codec)
-        aic = replace(aic, form=next(forms, JsonForm.TEXT))
-    can_change = stage is Stage.COMPILE and row.effect is not Effect.FILE
-    return replace(
-        row,
+        aic = replace(aic, form=_JSON_FORMS.get(type(codec), JsonForm.TEXT))
+    return OptionSpec(
         name=name,
         stage=stage,
         section=section,
+        codec=codec,
+        effect=effect,
         flag=flag,
         aic=aic,
-        in_container=row.in_container and can_change,
+        in_container=in_container and stage is Stage.COMPILE and effect is not Effect.FILE,
+        **more,
     )
 
 
@@ -218,18 +226,16 @@ def option(
     The return type is that of the field's value, so that the type checker compares the annotation of the
     field with the codec and the default, as `dataclasses.field` does.
     """
-    documented = Documented.NOWHERE if ours else documented
-    row = OptionSpec(
-        codec=codec,
-        default=default,
-        summary=summary,
-        effect=effect,
-        flag=flag,
-        ours=ours,
-        documented=documented,
+    metadata = {
         **more,
-    )
-    metadata = {"option": row}
+        "codec": codec,
+        "default": default,
+        "summary": summary,
+        "effect": effect,
+        "flag": flag,
+        "ours": ours,
+        "documented": Documented.NOWHERE if ours else documented,
+    }
     empty: Any = default
     # A mutable default is copied for every instance.
     return (

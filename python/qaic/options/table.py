@@ -55,17 +55,20 @@ class RuntimeOptions(RuntimeRows):
 OptionClass: TypeAlias = "type[SessionOptions | CompileOptions | RuntimeOptions | RunStepOptions]"
 
 
+_ROWS: Final[dict[type, tuple[OptionSpec, ...]]] = {
+    model: rows_of(model, stage)
+    for model, stage in (
+        (SessionOptions, Stage.SESSION),
+        (CompileOptions, Stage.COMPILE),
+        (RuntimeOptions, Stage.RUNTIME),
+        (RunStepOptions, Stage.CLI),
+    )
+}
+
+
 def specs_of(model: OptionClass) -> tuple[OptionSpec, ...]:
     """Return the rows that are declared in one of the classes above, in their order."""
-    return rows_of(model, _STAGES[model])
-
-
-_STAGES: dict[type, Stage] = {
-    SessionOptions: Stage.SESSION,
-    CompileOptions: Stage.COMPILE,
-    RuntimeOptions: Stage.RUNTIME,
-    RunStepOptions: Stage.CLI,
-}
+    return _ROWS[model]
 
 
 def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
@@ -84,11 +87,7 @@ def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
 
 
 #: Every option, in the order of the reference.
-SPECS: tuple[OptionSpec, ...] = tuple(
-    spec
-    for model in (SessionOptions, CompileOptions, RuntimeOptions, RunStepOptions)
-    for spec in specs_of(model)
-)
+SPECS: tuple[OptionSpec, ...] = tuple(spec for rows in _ROWS.values() for spec in rows)
 
 _INDEX = index(SPECS)
 _FLAGS = tuple(text for spec in SPECS if spec.flag is not None for text in spec.flag.texts)
