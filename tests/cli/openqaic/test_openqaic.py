@@ -67,12 +67,15 @@ def test_help_names_the_form_of_each_value(call):
 @pytest.mark.parametrize(
     "tool", [*NAMES, "qaic-opstats", "qaic-opstats report", "qaic-qpc", "qaic-runner", "qaic-util"]
 )
-def test_help_has_seconds_for_times_alone_and_no_nameless_value(tool, capsys):
+def test_help_has_seconds_for_times_alone_and_no_nameless_value(tool, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     name, *words = tool.split() if tool.startswith("qaic-") else ("openqaic", tool)
     with pytest.raises(SystemExit) as end:
         import_module(f"qaic.cli.{name.removeprefix('qaic-')}").main([*words, "--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if len(line) > 80 and "|" not in line] == []
+    assert [line for line in shown.splitlines() if re.search(r"--\w[\w-]*-$", line)] == []
     of_seconds = set(re.findall(r"(--[a-z-]+) \[?SECONDS", shown))
     assert of_seconds <= {"--seconds", "--time", "--watch", "--drain", "--body-timeout", "--table"}
     assert not re.search(r"-[a-z-]+ \[?VALUE\b", shown)

@@ -134,7 +134,7 @@ def test_unnamed_dimension_is_refused_also_with_specializations():
 
 def test_model_inputs_hold_for_all_specializations():
     spec = (ModelInput("x", "float32", (1, 6, 4)),)
-    with pytest.raises(OptionError, match="the symbol 'batch' the value 1, it already has 3"):
+    with pytest.raises(OptionError, match="the symbol 'batch' the value 1, but it already has 3"):
         lowered(symbolic(), model_inputs=spec, **TWO)
 
 

@@ -104,9 +104,13 @@ def test_symbol_met_by_model_inputs_binds_other_inputs_too():
     [
         (ModelInput("z", "float32", (1, 1, 4)), {}, "'z' does not exist; the model has 'x: float32"),
         (ModelInput("x", "int32", (1, 1, 4)), {}, "found type 'int32', the model has 'float32'"),
-        (ModelInput("x", "float32", (1, 4)), {}, "found 2 dims"),
-        (ModelInput("x", "float32", (1, 1, 5)), {}, "dim 2 is 5, the model fixes it to 4"),
-        (ModelInput("x", "float32", (1, 1, 4)), {"batch": 2}, "'batch' the value 1, it already has 2"),
+        (ModelInput("x", "float32", (1, 4)), {}, "found 2 dimensions"),
+        (
+            ModelInput("x", "float32", (1, 1, 5)),
+            {},
+            "input 'x': dimension 2 is 5, but the model fixes it to 4",
+        ),
+        (ModelInput("x", "float32", (1, 1, 4)), {"batch": 2}, "'batch' the value 1, but it already has 2"),
     ],
 )
 def test_contradicting_model_inputs_are_refused(given, symbols, text):

@@ -46,6 +46,10 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class _HelpFormatter(RawDescriptionHelpFormatter, console.HelpFormatter):
+    """Writes help that keeps the lines of examples."""
+
+
 class _Parser(console.Parser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,7 +65,7 @@ def parser(names: frozenset[str]) -> console.Parser:
         prog="openqaic",
         description="Compile, run and measure models for Qualcomm Cloud AI 100.",
         epilog=_EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
     )
     made.add_version()
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
@@ -70,7 +74,7 @@ def parser(names: frozenset[str]) -> console.Parser:
             subcommand.name,
             help=subcommand.summary,
             description=f"{subcommand.summary[0].upper()}{subcommand.summary[1:]}.",
-            formatter_class=RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
         added.add_version()

@@ -45,10 +45,10 @@ def add_inputs(parser: Parser) -> None:
         help=".npy, .npz, a picture, or raw data; repeatable (default: random inputs)",
     )
     for name, read, default, work in (
-        ("--mean", _channel_values, "0", "subtract from pixels"),
-        ("--scale", _divisors, "1", "then divide by"),
+        ("--mean", _channel_values, "0", "value to subtract from each pixel"),
+        ("--scale", _divisors, "1", "value to divide each pixel by, after --mean"),
     ):
-        text = f"{work}, for pictures; one value or one for each channel (default: {default})"
+        text = f"for pictures: {work}; one, or one for each channel (default: {default})"
         parser.add_argument(name, metavar="X[,X,X]", type=read, default=default, help=text)
     # Without this, a list that begins with a minus is an unknown option.
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # noqa: SLF001 (argparse offers no other way)

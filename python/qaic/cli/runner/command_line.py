@@ -82,7 +82,7 @@ def parser() -> console.Parser:
     for row in rows_of(RunnerOptions, Stage.CLI):
         assert row.flag is not None  # noqa: S101  # each row of the tool is a flag
         # Percent signs are argparse's own.
-        shown = f"{row.summary}{_default(row)}".replace("%", "%%")
+        shown = _summary(row).replace("%", "%%")
         made.add_argument(*_names(row.flag), dest=row.name, help=shown, **_action(row, row.flag))
     return made
 
@@ -126,8 +126,10 @@ def _names(flag: Flag) -> list[str]:
     return [f"-{text}" if len(text) == 1 else f"--{text}" for text in texts]
 
 
-def _default(row: OptionSpec) -> str:
-    return "" if row.default in (None, False, 0, ()) else f" [default {row.default}]"
+def _summary(row: OptionSpec) -> str:
+    if row.default in (None, False, 0, ()):
+        return row.summary
+    return f"{row.summary.removesuffix('.')}; default: {row.default}."
 
 
 def _action(row: OptionSpec, flag: Flag) -> dict[str, Any]:

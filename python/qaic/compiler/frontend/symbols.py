@@ -191,19 +191,19 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
             f"model_inputs: a shape without a name is for models with one input; the model has {described}",
             name,
         )
-    option = f"model_inputs: input {name!r}"
     for value in graph.input:
         if value.name == name or not name:
             break
     else:
-        raise _option_error(f"{option} does not exist; the model has {described}", name)
+        raise _option_error(f"model_inputs: input {name!r} does not exist; the model has {described}", name)
+    option = f"model_inputs: input {value.name!r}"
     tensor = value.type.tensor_type
     declared = type_name(tensor.elem_type)
     if spec.input_type is not None and CODES.get(spec.input_type) != tensor.elem_type:
         raise _option_error(f"{option}: found type {spec.input_type!r}, the model has {declared!r}", name)
     if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
         raise _option_error(
-            f"{option}: found {len(shape)} dims, the model has the shape {_shape_text(value)}", name
+            f"{option}: found {len(shape)} dimensions, but the model has the shape {_shape_text(value)}", name
         )
     if not tensor.HasField("shape"):
         tensor.shape.SetInParent()
@@ -211,17 +211,17 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
             tensor.shape.dim.add()
     for position, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
         if size < 0:
-            raise _option_error(f"{option}: dim {position} is {size}, it must be at least 0", name)
+            raise _option_error(f"{option}: dimension {position} is {size}, expected at least 0", name)
         if dim.HasField("dim_value") and dim.dim_value != size:
             raise _option_error(
-                f"{option}: dim {position} is {size}, the model fixes it to {dim.dim_value}", name
+                f"{option}: dimension {position} is {size}, but the model fixes it to {dim.dim_value}", name
             )
         for values in sets if dim.dim_param else ():
             before = values.setdefault(dim.dim_param, size)
             if before != size:
                 raise _option_error(
-                    f"{option}: dim {position} gives the symbol {dim.dim_param!r} the value {size}, "
-                    f"it already has {before}",
+                    f"{option}: dimension {position} gives the symbol {dim.dim_param!r} the value {size}, "
+                    f"but it already has {before}",
                     name,
                 )
         dim.dim_value = size

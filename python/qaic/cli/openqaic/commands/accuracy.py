@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _EXAMPLES: Final = (
     "openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html",
-    "openqaic accuracy model.onnx --to fp16,int8 --samples samples.npz --json accuracy.json",
-    'openqaic accuracy model.onnx --to fp16 --samples in.txt --target "same>=99.5%" --find lists.yaml',
-    "openqaic accuracy model.onnx --to fp16 --samples inputs.txt --against card-outputs",
-    "openqaic accuracy decoder.onnx --to fp16 --samples prompts.npz --tokens 64 --retained-state",
+    "openqaic accuracy model.onnx --to fp16,int8 --json accuracy.json",
+    'openqaic accuracy model.onnx --to fp16 --target "same>=99%" --find lists.yaml',
+    "openqaic accuracy model.onnx --to fp16 --samples in.txt --against outputs",
+    "openqaic accuracy m.onnx --to fp16 --samples p.npz --tokens 9 --retained-state",
 )
 #: `--target` is the target of a search here; compared programs run on the host
 _WITHOUT: Final = frozenset({"target"})
@@ -34,10 +34,14 @@ _WITHOUT: Final = frozenset({"target"})
 def add_arguments(parser: Parser) -> None:
     add_model(parser, may_be_container=False)
     parser.add_argument(
-        "--to", required=True, help="target precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 combines two"
+        "--to",
+        metavar="PRECISION,...",
+        required=True,
+        help="target precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 combines two",
     )
     parser.add_argument(
         "--samples",
+        metavar="PATH",
         default="random",
         help="an input list, a folder of .npz files, one .npz file, or random (default: random)",
     )
@@ -59,6 +63,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--target",
+        metavar="GOAL",
         help="goal of the search: sqnr>=40, cosine>=0.999, same>=99.5%%, tokens>=64, or module:function>=1",
     )
     parser.add_argument(

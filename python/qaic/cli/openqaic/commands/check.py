@@ -33,7 +33,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--measured",
         metavar="RUNS.csv",
-        help="runs on a card: cores,instances,batch,set_size,inferences_per_s,latency_ms",
+        help="runs on a card, a CSV file with the columns cores, instances, batch, set_size, "
+        "inferences_per_s and latency_ms",
     )
     parser.add_argument("-o", "--output", metavar="PAGE.html", type=Path, help="write an HTML page")
     add_json(parser)

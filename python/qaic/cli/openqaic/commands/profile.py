@@ -74,7 +74,7 @@ def add_arguments(parser: Parser) -> None:
         "openqaic profile model.onnx --convert-to-fp16",
         "openqaic profile model.onnx --json > reports.json",
         "openqaic profile new.onnx --against old.onnx -o page.html",
-        "openqaic profile model.onnx --convert-to-fp16 --errors accuracy.json -o page.html",
+        "openqaic profile model.onnx --errors accuracy.json -o page.html",
     )
 
 

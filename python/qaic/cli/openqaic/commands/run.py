@@ -60,7 +60,7 @@ def add_arguments(parser: Parser) -> None:
     set_examples(
         parser,
         "openqaic run model.onnx",
-        "openqaic run model.onnx -i image=photo.jpg --mean 124,116,104 --scale 58 -o outputs.npz",
+        "openqaic run model.onnx -i image=photo.jpg --mean 124,116,104 --scale 58",
         "openqaic run program/programqpc.bin -i photo.npy --json",
         "openqaic run model.onnx -i inputs.npz --expect outputs.npz --rtol 1e-3",
     )
