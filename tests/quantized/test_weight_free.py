@@ -23,7 +23,7 @@ from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import content_digest as digest
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
-from qaic.compiler.ir.constants.float16_weights import ConvertedFloats, Overflows
+from qaic.compiler.ir.constants.float16_weights import Overflows, converted_floats
 from qaic.compiler.ir.constants.weights import read_all
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
@@ -462,7 +462,7 @@ def test_conversion_is_that_of_numpy_whatever_the_pieces(values, stored, wanted,
 
     codes = {"F32": 1, "F64": 11, "F16": 10, "BF16": 16}
     overflows = Overflows(clip=False)
-    source = ConvertedFloats(Pieces(), codes[stored], codes[wanted], "w", overflows)
+    source = converted_floats(Pieces(), codes[stored], codes[wanted], "w", overflows)
     assert source.nbytes == expected.nbytes
     found = np.frombuffer(read_all(source), FLOATS[wanted])
     np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compiler_oracle import info, model_of, node
 from qaic import _core
-from qaic.compiler.ir.constants.stored_rows import RowsSource, strips
+from qaic.compiler.ir.constants.stored_rows import as_rows, strips
 from qaic.compiler.ir.constants.weights import MemoryRange, read_all
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN
 from qaic.compiler.passes import store_weights
@@ -198,7 +198,7 @@ def test_plain_way_can_be_asked_for():
 @given(st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from(["<f4", "<f2"]))
 def test_rows_of_any_size_are_whole(height, width, moved, dtype):
     matrix = np.arange(height * width).reshape(height, width).astype(dtype)
-    source = RowsSource(MemoryRange(matrix.tobytes()), (height, width), dtype, moved)
+    source = as_rows(MemoryRange(matrix.tobytes()), (height, width), dtype, moved=moved)
     rows = matrix.T if moved else matrix
     data = read_all(source)
     assert len(data) == source.nbytes

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from compiler_oracle import info, model_of, node
-from qaic.compiler.ir.constants.weights import read_all
-from qaic.compiler.quantization.fold_constants import ComputedSource
+from qaic.compiler.quantization.fold_constants import read_result
 from qaic.errors import CompileError
 from single_pass import applied, before, content, ops, outputs
 
@@ -51,4 +50,4 @@ def test_nothing_random_is_folded():
 @pytest.mark.parametrize("program", [b"", b"not a model"])
 def test_nodes_that_the_engine_cannot_compute_are_refused(program):
     with pytest.raises(CompileError, match="constant 't'"):
-        read_all(ComputedSource(program, (), "t", 4))
+        list(read_result(program, (), "t", 4))

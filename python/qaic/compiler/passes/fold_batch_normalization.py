@@ -4,15 +4,14 @@ A compiler for the card does so too. The folded constants are computed in float3
 like any other constant.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
-from qaic.compiler.ir.constants.weights import TensorSource, Weight, read_all
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key, with_factors
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
@@ -20,24 +19,6 @@ from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledSource:
-    """Float32 weights with one factor per output channel, multiplied while they are read."""
-
-    inner: TensorSource
-    factors: npt.NDArray[np.float32]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.inner.nbytes
-
-    def chunks(self) -> Iterator[bytes]:
-        """Multiply channel by channel; the weights of one convolution are small enough to be held."""
-        values = np.frombuffer(read_all(self.inner), "<f4").reshape(len(self.factors), -1)
-        yield (values * self.factors[:, None]).tobytes()
 
 
 def fold_batch_normalization(
@@ -89,7 +70,7 @@ def fold_batch_normalization(
         )
         new_kernel = fresh.make(conv.input[1], "folded")
         new_bias = fresh.make(norm.output[0], "folded_bias")
-        constants.add(Weight(new_kernel, FLOAT, kernel.dims, ScaledSource(kernel.source, factors)))
+        constants.add(with_factors(kernel, new_kernel, factors, 0))
         constants.add_array(new_bias, bias)
         set_inputs(conv, [conv.input[0], new_kernel, new_bias])
         rename_output(conv, 0, norm.output[0])

@@ -6,7 +6,6 @@ each inference. Its rows are those that the kernels of the device read; scales a
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,8 +14,15 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
-from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, TilesSource, tiles
-from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight, read_all
+from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, as_tiles, tiles
+from qaic.compiler.ir.constants.weights import (
+    BlockFormat,
+    ComputedSource,
+    StoredLayout,
+    TensorSource,
+    Weight,
+    read_all,
+)
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
@@ -31,52 +37,33 @@ _ENGINE_DOMAIN: Final = "com.microsoft"
 _FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
 
 
-@dataclass(frozen=True, slots=True)
-class PackedSource:
-    """Tiles of packed rows with scales and zero points behind them."""
+def _packed(
+    codes: TensorSource, bits: int, scales: Weight, zeros: Weight | None, shape: tuple[int, int]
+) -> TensorSource:
+    """Put scales and zero points behind tiles of packed unsigned numbers; those of eight bits become signed.
 
-    #: layout of tiles of packed unsigned numbers
-    codes: TensorSource
-    #: 4 or 8; numbers of eight bits become signed
-    bits: int
-    #: scale and zero point of each group: a float of any type, and a number packed like the weights
-    scales: Weight
-    zeros: Weight | None
-    #: number of rows, and of groups in each
-    rows: int
-    groups: int
+    `shape` is the number of rows, and of groups in each. A group has a scale, a float of any type, and a zero
+    point, which is packed like the numbers.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        rows = -(-self.rows // TILE_ROWS) * TILE_ROWS
-        return self.codes.nbytes + 5 * rows * self.groups
+    def chunks() -> Iterator[bytes | bytearray | memoryview]:
+        for piece in codes.chunks():
+            yield (np.frombuffer(piece, np.uint8) ^ 0x80).tobytes() if bits == 8 else piece
+        for numbers in (read_array(scales).astype("<f4"), _zero_points(bits, zeros, shape)):
+            yield tiles(numbers.reshape(shape)).tobytes()
 
-    def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
-        """Copy the tiles, then the scales, then the zero points."""
-        for piece in self.codes.chunks():
-            if self.bits == 8:
-                yield (np.frombuffer(piece, np.uint8) ^ 0x80).tobytes()
-            else:
-                yield piece
-        for numbers in (self._scales().astype("<f4"), self._zeros()):
-            yield tiles(numbers.reshape(self.rows, self.groups)).tobytes()
+    rows = -(-shape[0] // TILE_ROWS) * TILE_ROWS
+    return ComputedSource(codes.nbytes + 5 * rows * shape[1], chunks)
 
-    def _scales(self) -> npt.NDArray[np.float32]:
-        if self.scales.elem_type == BFLOAT16:
-            halves = np.frombuffer(read_all(self.scales.source), "<u2").astype(np.uint32)
-            return (halves << 16).view(np.float32)
-        scales: npt.NDArray[np.float32] = read_array(self.scales).astype(np.float32)
-        return scales
 
-    def _zeros(self) -> npt.NDArray[np.int8]:
-        offset = 128 if self.bits == 8 else 0
-        if self.zeros is None:
-            return np.full(self.rows * self.groups, _FORMS[self.bits][1] - offset, np.int8)
-        held = np.frombuffer(read_all(self.zeros.source), np.uint8).reshape(self.rows, -1)
-        if self.bits == 4:
-            held = np.stack([held & 15, held >> 4], axis=-1).reshape(self.rows, -1)[:, : self.groups]
-        return (held.astype(np.int16) - offset).astype(np.int8)
+def _zero_points(bits: int, zeros: Weight | None, shape: tuple[int, int]) -> npt.NDArray[np.int8]:
+    offset = 128 if bits == 8 else 0
+    if zeros is None:
+        return np.full(shape, _FORMS[bits][1] - offset, np.int8)
+    held = np.frombuffer(read_all(zeros.source), np.uint8).reshape(shape[0], -1)
+    if bits == 4:
+        held = np.stack([held & 15, held >> 4], axis=-1).reshape(shape[0], -1)[:, : shape[1]]
+    return (held.astype(np.int16) - offset).astype(np.int8)
 
 
 @compiler_pass(lambda context: context.options.stored_weights)
@@ -150,8 +137,7 @@ class _Finder:
             self.skip("the weight has other readers, or its constants other types or sizes", node)
             return None
         self.copied |= {constant.name for constant in (scales, zeros) if constant is not None}
-        tiled = TilesSource(codes.source, rows, UNIT * bits // 8)
-        source = PackedSource(tiled, bits, scales, zeros, rows, groups)
+        source = _packed(as_tiles(codes.source, rows, UNIT * bits // 8), bits, scales, zeros, (rows, groups))
         blocks, layout = BlockFormat(_FORMS[bits][0], 1), StoredLayout(TILES, group)
         return Weight(codes.name, UINT8, (rows, length), source, blocks, layout)
 

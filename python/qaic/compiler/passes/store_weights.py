@@ -19,7 +19,7 @@ from typing import Any, Final
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, RowsSource, TilesSource
+from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, as_rows, as_tiles
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
@@ -340,9 +340,9 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
             source = replace(source, float16=True)
         blocks = BlockFormat(blocks.encoding, 1)
     elif moved or length % UNIT:
-        source = RowsSource(source, (first, second), _FORMATS[weight.elem_type], moved, count)
+        source = as_rows(source, (first, second), _FORMATS[weight.elem_type], moved=moved, count=count)
     units = -(-length // UNIT)
-    source = TilesSource(source, rows, source.nbytes // rows // units)
+    source = as_tiles(source, rows, source.nbytes // rows // units)
     return replace(weight, dims=(rows, length), source=source, blocks=blocks, layout=StoredLayout(TILES))
 
 

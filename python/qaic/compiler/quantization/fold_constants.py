@@ -4,8 +4,8 @@ The engine folds them by itself, but only when a program is loaded; their ranges
 computed when they are read, so that a large weight is not held by the compiler.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -14,9 +14,10 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import lift_float_constants
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
-from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.constants.weights import ComputedSource, Weight
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, OF_NUMPY, tensor_bytes
+from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import remove_unused_nodes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.model import Model
@@ -38,47 +39,30 @@ _ENGINE_DOMAINS: Final = STANDARD_DOMAINS | {"com.microsoft"}
 _LEFT_ALONE: Final = RANDOM | {"DequantizeLinear", "QuantizeLinear"}
 
 
-@dataclass(frozen=True, slots=True)
-class ComputedSource:
-    """A constant as the nodes that compute it."""
-
-    program: bytes
-    leaves: tuple[Weight, ...]
-    name: str
-    nbytes: int
-
-    def chunks(self) -> Iterator[bytes]:
-        """Let the engine compute it."""
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = 1
-        try:
-            # Without this switch the package retries and says so on standard output.
-            session = ort.InferenceSession(
-                self.program, options, providers=["CPUExecutionProvider"], enable_fallback=0
-            )
-            (values,) = session.run(None, {leaf.name: read_array(leaf) for leaf in self.leaves})
-        except Exception as error:
-            # The engine has no exception type of its own.
-            raise refuse(
-                f"constant {self.name!r}",
-                code="invalid_model",
-                found=f"nodes that the engine cannot compute ({str(error).strip()})",
-                expected="operators that fit their inputs",
-                fix="check the model",
-            ) from error
-        data = np.ascontiguousarray(values).tobytes()
-        if len(data) != self.nbytes:
-            raise refuse(
-                f"constant {self.name!r}",
-                code="invalid_model",
-                found=f"a value of shape {list(values.shape)}",
-                expected=f"{self.nbytes} bytes",
-                fix="check the shapes declared in the model",
-            )
-        yield data
+def read_result(program: bytes, leaves: Sequence[Weight], name: str, nbytes: int) -> Iterator[bytes]:
+    """Let the engine compute a constant from its nodes."""
+    try:
+        session = engine_session(program, "ORT_ENABLE_ALL")
+        (values,) = session.run(None, {leaf.name: read_array(leaf) for leaf in leaves})
+    except Exception as error:
+        # The engine has no exception type of its own.
+        raise refuse(
+            f"constant {name!r}",
+            code="invalid_model",
+            found=f"nodes that the engine cannot compute ({str(error).strip()})",
+            expected="operators that fit their inputs",
+            fix="check the model",
+        ) from error
+    data = np.ascontiguousarray(values).tobytes()
+    if len(data) != nbytes:
+        raise refuse(
+            f"constant {name!r}",
+            code="invalid_model",
+            found=f"a value of shape {list(values.shape)}",
+            expected=f"{nbytes} bytes",
+            fix="check the shapes declared in the model",
+        )
+    yield data
 
 
 def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo) -> bool:
@@ -157,10 +141,9 @@ def _computed(
         output=[onnx.helper.make_tensor_value_info(name, FLOAT, None)],
     )
     program = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
-    source = ComputedSource(
-        program.SerializeToString(deterministic=True), tuple(leaves.values()), name, nbytes
-    )
-    return Weight(name, FLOAT, shape, source)
+    content = program.SerializeToString(deterministic=True)
+    chunks = partial(read_result, content, list(leaves.values()), name, nbytes)
+    return Weight(name, FLOAT, shape, ComputedSource(nbytes, chunks))
 
 
 @compiler_pass(lambda context: is_quantizing(context.options))

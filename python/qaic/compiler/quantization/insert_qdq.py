@@ -14,7 +14,6 @@ Nothing is decided here: what is quantized, how, and with which parameters is in
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,10 +22,10 @@ import onnx
 from onnx import helper
 
 from qaic import _core
-from qaic.compiler.ir.constants.propagation import read_array
-from qaic.compiler.ir.constants.weights import MemoryRange, Weight
+from qaic.compiler.ir.constants.propagation import read_array, with_factors
+from qaic.compiler.ir.constants.weights import ComputedSource, MemoryRange, Weight
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8
+from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8, tensor_bytes
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
     clone,
@@ -53,39 +52,6 @@ from qaic.compiler.ir.quantization import (
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.builder import GraphBuilder, QuantizedTensor
-from qaic.compiler.quantization.weights import ProductSource
-
-_WIDTHS: Final = {"Int8": 1, "Int16": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedSource:
-    """The integers of a float32 constant."""
-
-    inner: Weight
-    scales: npt.NDArray[np.float32]
-    offset: int
-    axis: int | None
-    precision: str
-    unsigned: bool
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.inner.source.nbytes // 4 * _WIDTHS[self.precision]
-
-    def chunks(self) -> Iterator[bytes | memoryview]:
-        """Quantize as a whole: a scale per channel does not care where pieces end."""
-        values = read_array(self.inner)
-        if self.axis is None:
-            scale = float(self.scales.reshape(-1)[0])
-            stored = _core.quantize_tensor(values, scale, self.offset, self.precision)
-        else:
-            offsets = np.full(len(self.scales), self.offset, np.int32)
-            stored = _core.quantize_tensor(values, self.scales, offsets, self.precision, self.axis)
-        if self.unsigned:
-            stored = stored.view(np.uint8) ^ np.uint8(0x80)
-        yield from MemoryRange(stored.tobytes()).chunks()
 
 
 def quantized_weight(
@@ -106,8 +72,21 @@ def quantized_weight(
     if inner.elem_type != FLOAT:
         raise TypeError(inner.name)
     elem_type = INT16 if precision == "Int16" else UINT8 if unsigned else INT8
-    source = QuantizedSource(inner, scales, offset, axis, precision, unsigned and precision == "Int8")
-    return Weight(name, elem_type, inner.dims, source)
+
+    def chunks() -> Iterator[bytes | memoryview]:
+        # A scale per channel does not care where pieces end, so the weight is quantized as a whole.
+        values = read_array(inner)
+        if axis is None:
+            stored = _core.quantize_tensor(values, float(scales.reshape(-1)[0]), offset, precision)
+        else:
+            offsets = np.full(len(scales), offset, np.int32)
+            stored = _core.quantize_tensor(values, scales, offsets, precision, axis)
+        if elem_type == UINT8:
+            stored = stored.view(np.uint8) ^ np.uint8(0x80)
+        yield from MemoryRange(stored.tobytes()).chunks()
+
+    nbytes = tensor_bytes(elem_type, inner.dims)
+    return Weight(name, elem_type, inner.dims, ComputedSource(nbytes, chunks))
 
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -455,8 +434,8 @@ def _float_weight(inserter: Inserter, weight: PlannedWeight) -> Weight:
         raise KeyError(weight.name)
     if weight.factors is None or weight.channel_axis is None:
         return found
-    product = ProductSource(found, weight.factors, weight.channel_axis)
-    return Weight(inserter.fresh.make(weight.name, "scaled"), found.elem_type, found.dims, product)
+    name = inserter.fresh.make(weight.name, "scaled")
+    return with_factors(found, name, weight.factors, weight.channel_axis)
 
 
 def _dequantized_weight(inserter: Inserter, weight: PlannedWeight) -> str:
@@ -510,26 +489,6 @@ def _insert_product(
     inserter.publish(output, inserter.reshaped(result, output, shape))
 
 
-@dataclass(frozen=True, slots=True)
-class RowSource:
-    """A float32 table as uint8: value = step x number + smallest of the row."""
-
-    inner: Weight
-    steps: npt.NDArray[np.float32]
-    lows: npt.NDArray[np.float32]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.inner.source.nbytes // 4
-
-    def chunks(self) -> Iterator[bytes]:
-        """Quantize row by row."""
-        rows = read_array(self.inner).reshape(len(self.steps), -1)
-        for row, step, low in zip(rows, self.steps, self.lows, strict=True):
-            yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
-
-
 def insert_table(inserter: Inserter, planned: QuantizedGroup, table: PlannedTable) -> None:
     """Write a Gather of rows: numbers, steps and smallest values are gathered, then put together."""
     group = planned.group
@@ -542,7 +501,13 @@ def insert_table(inserter: Inserter, planned: QuantizedGroup, table: PlannedTabl
         weight = inserter.constants.describe(table.name)
         if weight is None:
             raise KeyError(table.name)
-        source = RowSource(weight, table.steps, table.lows)
+
+        def chunks(held: Weight = weight) -> Iterator[bytes]:
+            rows = read_array(held).reshape(len(table.steps), -1)
+            for row, step, low in zip(rows, table.steps, table.lows, strict=True):
+                yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
+
+        source = ComputedSource(weight.source.nbytes // 4, chunks)
         inserter.constants.add(Weight(stored, UINT8, weight.dims, source))
         shape = (weight.dims[0],) + (1,) * (len(weight.dims) - 1)
         inserter.constants.add_array(steps, table.steps.reshape(shape))

@@ -5,8 +5,6 @@ sums of products, so it has to be at scale input x weight. The precision option 
 rounded to before that; where an int32 cannot hold them, the weight gets a larger step.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,8 +13,7 @@ import onnx
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
-from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.constants.propagation import ConstantReader, multiplied
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.precision_ops import integer_attribute, standard
 from qaic.compiler.ir.quantization import Group, PlannedTable, PlannedWeight, QuantizedBias, TensorProfile
@@ -89,32 +86,6 @@ def _scales(data: np.float64, weights: npt.NDArray[np.float32] | np.float32) -> 
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
 
 
-@dataclass(frozen=True, slots=True)
-class ProductSource:
-    """A float32 weight times a factor per output channel, multiplied while it is read."""
-
-    inner: Weight
-    factors: npt.NDArray[np.float32]
-    axis: int
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.inner.source.nbytes
-
-    def chunks(self) -> Iterator[bytes]:
-        """Multiply all of it: one weight is small enough to be held."""
-        yield _product(read_array(self.inner), self.factors, self.axis).tobytes()
-
-
-def _product(
-    values: npt.NDArray[np.float32], factors: npt.NDArray[np.float32], axis: int
-) -> npt.NDArray[np.float32]:
-    shape = [1] * values.ndim
-    shape[axis] = len(factors)
-    return values * factors.reshape(shape)
-
-
 def plan_weight(
     group: Group,
     constants: ConstantReader,
@@ -140,7 +111,7 @@ def plan_weight(
     if channel_axis is None:
         factors = None
     if factors is not None and channel_axis is not None:
-        values = _product(values, factors, channel_axis)
+        values = multiplied(values, factors, channel_axis)
     # What a file says of a weight does not hold for its product with factors.
     fixed = parameters.fixed(weight.name, precision) if factors is None else None
     along = channel_axis if _per_channel(node, options) else None

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.ir.constants.float16_weights import ConvertedFloats, Overflows
+from qaic.compiler.ir.constants.float16_weights import Overflows, converted_floats
 from qaic.compiler.ir.constants.weights import MemoryRange, read_all
 from qaic.options.table import CompileOptions
 
@@ -115,7 +115,7 @@ def test_random_graph_equals_rounding_after_each_node(program, x, clip):
 @given(st.lists(st.floats(width=32), max_size=50).map(np.float32), st.booleans())
 def test_weights_are_rounded_like_a_cast(values, clip):
     overflows = Overflows(clip=clip)
-    source = ConvertedFloats(MemoryRange(values.tobytes()), FLOAT, onnx.TensorProto.FLOAT16, "w", overflows)
+    source = converted_floats(MemoryRange(values.tobytes()), FLOAT, onnx.TensorProto.FLOAT16, "w", overflows)
     actual = np.frombuffer(read_all(source), np.float16)
     with np.errstate(all="ignore"):
         wanted = values.astype(np.float16)

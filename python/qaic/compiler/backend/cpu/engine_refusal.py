@@ -12,6 +12,7 @@ from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.ir.constants.propagation import node_label, read_array
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.elem_types import OF_NUMPY
+from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_outputs
 from qaic.compiler.ir.model import Model
 from qaic.errors import QaicError
@@ -70,21 +71,14 @@ def _with_node(model: Model) -> QaicError | None:
 
 def _refusal(whole: onnx.ModelProto, count: int) -> str:
     """Return why the engine refuses the first nodes of a graph; empty if it takes them."""
-    import onnxruntime as ort
-
     begun = clone(whole)
     if count < len(whole.graph.node):
         remove_nodes(begun.graph, range(count, len(whole.graph.node)))
         set_outputs(begun.graph, ())
         for name in filter(None, begun.graph.node[-1].output):
             add_output(begun.graph, helper.make_empty_tensor_value_info(name))
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     try:
-        ort.InferenceSession(
-            begun.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        engine_session(begun.SerializeToString(), "ORT_DISABLE_ALL")
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
         return engine_reason(error)
     return ""

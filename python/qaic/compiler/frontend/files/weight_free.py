@@ -14,7 +14,7 @@ from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
 from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
 from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
 from qaic.compiler.ir import elem_types
-from qaic.compiler.ir.constants.float16_weights import ConvertedFloats, Overflows
+from qaic.compiler.ir.constants.float16_weights import Overflows, converted_floats
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
 
 
@@ -107,7 +107,7 @@ def _source(place: WeightPlace, stored: StoredTensor, elem_type: int, overflows:
     if found == elem_type:
         return stored.source
     if found in elem_types.FLOATS and elem_type in elem_types.FLOATS:
-        return ConvertedFloats(stored.source, found, elem_type, place.input_name, overflows)
+        return converted_floats(stored.source, found, elem_type, place.input_name, overflows)
     raise refuse(
         f"weights of input {place.input_name!r}",
         code="external_data",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.record import Diagnostic
-from qaic.compiler.ir.constants.weights import TensorSource
+from qaic.compiler.ir.constants.weights import ComputedSource, TensorSource
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 from qaic.support.text import counted
 
@@ -99,49 +99,41 @@ class Overflows:
         return half
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedFloats:
-    """A payload of float64, float32, float16 or bfloat16 as another of these types, rounded half to even.
+def converted_floats(
+    source: TensorSource, from_type: int, to_type: int, name: str, overflows: Overflows
+) -> TensorSource:
+    """Convert a payload of float64, float32, float16 or bfloat16 to another of these, rounded half to even.
 
-    `inner` is little-endian. While it is read, `overflows` counts under `name` the finite values that the
+    `source` is little-endian. While it is read, `overflows` counts under `name` the finite values that the
     narrower type does not have.
     """
+    item_bytes = TABLE[from_type][1] // 8
 
-    inner: TensorSource
-    from_type: int
-    to_type: int
-    name: str
-    overflows: Overflows
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.inner.nbytes * TABLE[self.to_type][1] // TABLE[self.from_type][1]
-
-    def chunks(self) -> Iterator[bytes]:
-        """Convert piece by piece; only a short read ends a piece inside an element."""
-        item_bytes = TABLE[self.from_type][1] // 8
+    def chunks() -> Iterator[bytes]:
+        # Only a short read ends a piece inside an element.
         rest = b""
-        self.overflows.forget(self.name)
-        for piece in self.inner.chunks():
+        overflows.forget(name)
+        for piece in source.chunks():
             data = rest + bytes(piece) if rest else piece
             whole = len(data) // item_bytes * item_bytes
             rest = bytes(data[whole:])
-            yield self._converted(data, whole // item_bytes).tobytes()
+            yield converted(data, whole // item_bytes).tobytes()
 
-    def _converted(self, data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
+    def converted(data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
         import numpy as np
 
         values: npt.NDArray[np.floating]
-        if self.from_type == BFLOAT16:
+        if from_type == BFLOAT16:
             # The upper half of a float32.
             values = (np.frombuffer(data, "<u2", count).astype(np.uint32) << 16).view(np.float32)
         else:
-            values = np.frombuffer(data, np.dtype(TABLE[self.from_type][0]).newbyteorder("<"), count)
-        if self.to_type in {FLOAT16, BFLOAT16}:
-            return self.overflows.round_to(self.name, values, self.to_type)
+            values = np.frombuffer(data, np.dtype(TABLE[from_type][0]).newbyteorder("<"), count)
+        if to_type in {FLOAT16, BFLOAT16}:
+            return overflows.round_to(name, values, to_type)
         with np.errstate(over="ignore"):
-            return values.astype(TABLE[self.to_type][0])
+            return values.astype(TABLE[to_type][0])
+
+    return ComputedSource(source.nbytes * TABLE[to_type][1] // TABLE[from_type][1], chunks)
 
 
 def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:

@@ -5,7 +5,8 @@ on constants only is left as it is, and its result is rounded where it enters th
 shapes are fixed, the results of Shape and Size are constants too: index arithmetic must not be rounded.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from qaic.compiler.ir.constants.initializers import as_weight
-from qaic.compiler.ir.constants.weights import Weight, read_all
+from qaic.compiler.ir.constants.weights import ComputedSource, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, array_type
 from qaic.compiler.ir.graph_edits import register_initializer
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
@@ -139,3 +140,21 @@ class ConstantReader:
 def read_array(weight: Weight) -> npt.NDArray[Any]:
     """Read a constant of a type that numpy or ml_dtypes has, in its shape."""
     return np.frombuffer(read_all(weight.source), array_type(weight.elem_type)).reshape(weight.dims)
+
+
+def multiplied(
+    values: npt.NDArray[np.float32], factors: npt.NDArray[np.float32], axis: int
+) -> npt.NDArray[np.float32]:
+    """Multiply the channels along an axis, each by its factor."""
+    shape = [1] * values.ndim
+    shape[axis] = len(factors)
+    return values * factors.reshape(shape)
+
+
+def with_factors(weight: Weight, name: str, factors: npt.NDArray[np.float32], axis: int) -> Weight:
+    """Describe a float32 weight times a factor per channel; it is small enough to be held when it is read."""
+
+    def chunks() -> Iterator[bytes]:
+        yield multiplied(read_array(weight), factors, axis).tobytes()
+
+    return replace(weight, name=name, source=ComputedSource(weight.source.nbytes, chunks))

@@ -6,13 +6,12 @@ over the memory reads every weight once, in order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from qaic.compiler.ir.constants.weights import MemoryRange, TensorSource, whole_pieces
+from qaic.compiler.ir.constants.weights import ComputedSource, MemoryRange, TensorSource, whole_pieces
 
 #: rows are padded to a multiple of this many elements
 UNIT: Final = 32
@@ -53,37 +52,21 @@ def strips(
         yield strip[: stop - start]
 
 
-@dataclass(frozen=True, slots=True)
-class RowsSource:
-    """A payload of elements as padded rows."""
+def as_rows(
+    source: TensorSource, dims: tuple[int, int], dtype: str, *, moved: bool, count: int = 1
+) -> TensorSource:
+    """Make padded rows of a payload of matrices, little-endian; the columns are the rows if `moved`."""
+    rows, length = dims[::-1] if moved else dims
+    padding = -length % UNIT
 
-    #: the payload, little-endian
-    inner: TensorSource
-    #: dims of a matrix, two
-    dims: tuple[int, int]
-    #: format of an element for numpy
-    dtype: str
-    #: true if the columns of a matrix are its rows
-    moved: bool
-    #: number of matrices, one after the other
-    count: int = 1
+    def chunks() -> Iterator[memoryview]:
+        matrices = [source] if count == 1 else map(MemoryRange, whole_pieces(source, source.nbytes // count))
+        for matrix in matrices:
+            for strip in strips(matrix, dims, np.dtype(dtype), moved=moved):
+                whole = np.pad(strip, ((0, 0), (0, padding))) if padding else np.ascontiguousarray(strip)
+                yield whole.data.cast("B")
 
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        rows, length = self.dims[::-1] if self.moved else self.dims
-        return self.count * rows * -(-length // UNIT) * UNIT * np.dtype(self.dtype).itemsize
-
-    def chunks(self) -> Iterator[memoryview]:
-        """Turn and pad a strip at a time."""
-        if self.count > 1:
-            for piece in whole_pieces(self.inner, self.inner.nbytes // self.count):
-                yield from replace(self, inner=MemoryRange(piece), count=1).chunks()
-            return
-        for strip in strips(self.inner, self.dims, np.dtype(self.dtype), moved=self.moved):
-            padding = -strip.shape[1] % UNIT
-            whole = np.pad(strip, ((0, 0), (0, padding))) if padding else np.ascontiguousarray(strip)
-            yield whole.data.cast("B")
+    return ComputedSource(count * rows * (length + padding) * np.dtype(dtype).itemsize, chunks)
 
 
 def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
@@ -97,28 +80,16 @@ def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     return np.ascontiguousarray(rows.reshape(-1, TILE_ROWS, rows.shape[1]).swapaxes(1, 2))
 
 
-@dataclass(frozen=True, slots=True)
-class TilesSource:
-    """A payload of rows as tiles."""
+def as_tiles(source: TensorSource, rows: int, unit_bytes: int) -> TensorSource:
+    """Make tiles of a payload of rows."""
+    row_bytes = source.nbytes // rows
+    unit = np.dtype((np.void, unit_bytes))
 
-    #: the rows
-    inner: TensorSource
-    #: their number
-    rows: int
-    #: size of a unit
-    unit_bytes: int
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        row_bytes = self.inner.nbytes // self.rows
-        return row_bytes * -(-self.rows // TILE_ROWS) * TILE_ROWS
-
-    def chunks(self) -> Iterator[memoryview]:
-        """Put some tiles together at a time."""
-        units = self.inner.nbytes // self.rows // self.unit_bytes
-        tile_bytes = TILE_ROWS * units * self.unit_bytes
-        unit = np.dtype((np.void, self.unit_bytes))
-        for piece in whole_pieces(self.inner, max(1, (_HELD // 128) // tile_bytes) * tile_bytes):
+    def chunks() -> Iterator[memoryview]:
+        units = row_bytes // unit_bytes
+        tile_bytes = TILE_ROWS * units * unit_bytes
+        for piece in whole_pieces(source, max(1, (_HELD // 128) // tile_bytes) * tile_bytes):
             held = tiles(np.frombuffer(piece, unit).reshape(-1, units))
             yield held.view(np.uint8).data.cast("B")
+
+    return ComputedSource(row_bytes * -(-rows // TILE_ROWS) * TILE_ROWS, chunks)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 from qaic.compiler.diagnostics.compile_error import refuse
 
@@ -27,6 +27,9 @@ CHUNK: Final = 1 << 17
 INLINE_LIMIT: Final = 1024
 
 
+Pieces: TypeAlias = "Iterator[bytes | bytearray | memoryview]"
+
+
 class TensorSource(Protocol):
     """A payload that can be read from its start, as often as needed."""
 
@@ -34,8 +37,17 @@ class TensorSource(Protocol):
     def nbytes(self) -> int:
         """Size in bytes."""
 
-    def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
+    def chunks(self) -> Pieces:
         """Read the payload in order; a piece is valid until the next one is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedSource:
+    """A payload that is computed each time it is read."""
+
+    nbytes: int
+    #: computes the pieces in order
+    chunks: Callable[[], Pieces]
 
 
 @dataclass(frozen=True, slots=True)

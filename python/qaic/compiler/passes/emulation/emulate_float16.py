@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, ConvertedFloats, Overflows
+from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, Overflows, converted_floats
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import (
     node_key,
@@ -444,7 +444,7 @@ class Float16Emulator:
             for float_format in formats:
                 narrow = self._constant_cast(scope, weight.name, float_format, alone=len(formats) == 1)
                 if weight.blocks is None:
-                    source = ConvertedFloats(
+                    source = converted_floats(
                         weight.source, weight.elem_type, float_format, weight.name, self.overflows
                     )
                     self.weights[narrow] = Weight(narrow, float_format, weight.dims, source)

@@ -4,6 +4,7 @@ Used only when onnx left something open: creating an engine session costs millis
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,7 @@ from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.elem_types import CODES, FLOAT
+from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, describe_value, set_shape
 from qaic.compiler.ir.graph_walk import FreshNames, producers
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
@@ -35,8 +37,6 @@ def complete(
     constants first, so it knows shapes that the model computes from shapes. Returns what the engine stated
     when it could not load the model, which leaves `view` as it is; else "".
     """
-    import onnxruntime as ort
-
     probe = clone(view)
     types = collect_types(view)
     # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
@@ -47,28 +47,16 @@ def complete(
         add_output(probe.graph, name)
     ranked = clone(probe)
     ranks = _add_ranks(ranked, names)
-    options = ort.SessionOptions()
-    levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_BASIC if folding else levels.ORT_DISABLE_ALL
-    # Quantized graphs are not rewritten: shapes are the same, and see `legalize_captured_values`.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-
-    def session_of(proto: onnx.ModelProto) -> ort.InferenceSession:
-        # Without the last switch, the package retries and prints a message on stdout.
-        content = proto.SerializeToString()
-        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-
+    # Shapes of quantized graphs are the same without fused pairs, and see `legalize_captured_values`.
+    level = "ORT_ENABLE_BASIC" if folding else "ORT_DISABLE_ALL"
+    load = partial(engine_session, level=level, libraries=libraries, fuses_pairs=False)
     try:
-        for library in libraries:
-            options.register_custom_ops_library(str(library))
         try:
-            session = session_of(ranked)
+            session = load(ranked.SerializeToString())
         except Exception:  # noqa: BLE001 - as below
             # Sequences have no shape, and only the engine tells which values are sequences.
             ranks = {}
-            session = session_of(probe)
+            session = load(probe.SerializeToString())
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
         return str(error).strip()
     makers = producers(view.graph.node)

@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper, shape_inference
 from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
+from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import (
     add_output,
     clear_descriptions,
@@ -289,16 +290,8 @@ def _widened(value: NDArray[Any]) -> NDArray[Any]:
 
 def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
     """Load and run a model of one node; return the reason that its operands do not fit."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        session = engine_session(model.SerializeToString(), "ORT_DISABLE_ALL")
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
         # Other errors may be missing kernels of nodes that the compiler rewrites later.
         return engine_reason(error) if "ShapeInferenceError" in str(error) else ""
