@@ -4,12 +4,15 @@ Ours is never used in its place. What it makes becomes visible as a whole: it wo
 and its container takes its place only after our reader has opened it.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +21,6 @@ from qaic.compiler import cache, driver
 from qaic.compiler.backend.card import EXTRA_OPTIONS, card_files, card_process
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.driver import ModelSource
-from qaic.compiler.frontend.files.content_digest import content_digest, files_digest
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.output_folder import check_container, move_results, writable_folder
 from qaic.compiler.reports import extra_artifacts
@@ -111,25 +113,20 @@ def compile_for_card(model: ModelSource, resolved: ResolvedOptions) -> Path:
     if folder is not None:
         check_container(folder / QPC_FILE_NAME, target="card")
     with driver.opened(model) as source:
+        job = partial(_Job, compiler, model, source, resolved)
         if folder is None:
-            return _cached(compiler, model, source, resolved)
+            return _cached(compiler, source, resolved, job)
         with writable_folder(folder), work_folder(folder.absolute()) as work:
-            move_results(_compile(compiler, model, source, resolved, work).parent, folder)
+            move_results(job(work).compiled().parent, folder)
             return folder / QPC_FILE_NAME
 
 
-def _cached(
-    compiler: Path,
-    model: ModelSource,
-    source: OnnxFile,
-    resolved: ResolvedOptions,
-) -> Path:
+def _cached(compiler: Path, source: OnnxFile, resolved: ResolvedOptions, job: Callable[[Path], _Job]) -> Path:
     """Return the container from the cache; each version of the compiler has its own."""
     store = cache.open_cache()
     found = compiler.stat()
-    content = files_digest(source.files) if source.content is None else content_digest(source.content)
     key = cache.cache_key(
-        content,
+        driver.digest_of(source),
         {
             "compiler": [str(compiler), found.st_size, found.st_mtime_ns],
             "extra": os.environ.get(EXTRA_OPTIONS, ""),
@@ -140,7 +137,7 @@ def _cached(
 
     def write(temporary: Path) -> None:
         with work_folder(temporary.parent) as work:
-            _compile(compiler, model, source, resolved, work).replace(temporary)
+            job(work).compiled().replace(temporary)
 
     return store.lookup(key) or store.build(key, write)
 
@@ -156,32 +153,11 @@ def dump_for_card(model: ModelSource, resolved: ResolvedOptions) -> None:
         _Job(compiler, model, source, resolved, work).run()
 
 
-def _compile(
-    compiler: Path,
-    model: ModelSource,
-    source: OnnxFile,
-    resolved: ResolvedOptions,
-    work: Path,
-) -> Path:
-    """Run the compiler and return its container, in a folder with its other results."""
-    job = _Job(compiler, model, source, resolved, work)
-    job.run()
-    if not job.program.exists() and job.dumps:
-        _log.info("the compiler ended after writing files about the model: running again for the container")
-        job.run(dumps=False)
-    return _checked(compiler, job.program)
-
-
 class _Job:
     """One model for the compiler, and the folder for its work."""
 
     def __init__(
-        self,
-        compiler: Path,
-        model: ModelSource,
-        source: OnnxFile,
-        resolved: ResolvedOptions,
-        work: Path,
+        self, compiler: Path, model: ModelSource, source: OnnxFile, resolved: ResolvedOptions, work: Path
     ) -> None:
         self._compiler, self._resolved, self._work = compiler, resolved, work
         path = Path(model).absolute() if isinstance(model, str | os.PathLike) else work / "model.onnx"
@@ -193,12 +169,19 @@ class _Job:
             entries = card_files.with_state_precision(resolved.compile, source.parse().graph)
             files["custom_io_list_file"].write_text(card_files.custom_io_text(entries), encoding="utf-8")
         self._files = {**files, "model_path": path, "output_dir": work / "qpc"}
-        self.program = work / "qpc" / QPC_FILE_NAME
+        self._program = work / "qpc" / QPC_FILE_NAME
         self._warned = False
 
-    @property
-    def dumps(self) -> bool:
-        return any(argument.partition("=")[0] in _DUMPS for argument in self._command())
+    def compiled(self) -> Path:
+        """Run the compiler and return its container, in a folder with its other results."""
+        self.run()
+        dumps = any(argument.partition("=")[0] in _DUMPS for argument in self._command())
+        if not self._program.exists() and dumps:
+            _log.info(
+                "the compiler ended after writing files about the model: running again for the container"
+            )
+            self.run(dumps=False)
+        return _checked(self._compiler, self._program)
 
     def run(self, *, dumps: bool = True) -> None:
         """Run the compiler to its end.

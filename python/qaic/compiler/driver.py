@@ -135,13 +135,7 @@ def _compiled(
         opened(model) as source,
     ):
         progress.stage("read")
-        given = source.content
-        content = (
-            content_digest.files_digest(source.files)
-            if given is None
-            else content_digest.content_digest(given)
-        )
-        lowered = None
+        content, lowered = digest_of(source), None
         with recorded() as diagnostics:
             if is_measured_first:
                 lowered = _lowered(source, options, samples, progress, store)
@@ -263,6 +257,13 @@ def _write(
     for item in overflows():
         record(item)
     extra_artifacts.write_all(context.side_files)
+
+
+def digest_of(source: OnnxFile) -> str:
+    """Identify the content of an opened model."""
+    if source.content is None:
+        return content_digest.files_digest(source.files)
+    return content_digest.content_digest(source.content)
 
 
 def opened(model: ModelSource) -> OnnxFile:

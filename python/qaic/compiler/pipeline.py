@@ -194,8 +194,7 @@ def lower(
     model, context = begin(source, options, progress, work_folder)
     run_passes([step for phase in PHASES.values() for step in phase], model, context)
     emit_report.save_plan(progress.debug_folder, context.quantization)
-    emit_report.publish_hints(options, model.specialized[0], context.given_weights, context.plan.classes)
-    emit_report.publish_metrics(options, model.specialized, model.specializations, model.proto, model.weights)
+    emit_report.publish_costs(model, context)
     return model, context
 
 

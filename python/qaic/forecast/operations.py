@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from qaic.compiler.ir.graph_walk import subgraphs
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.macs import macs_of
-from qaic.compiler.ir.precision_ops import SHAPE_READERS, integer_attribute
+from qaic.compiler.ir.precision_ops import SHAPE_READERS, attribute_of
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
@@ -225,4 +225,4 @@ def _width(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
     dims = shapes[node.output[0]]
     if "Conv" not in node.op_type:
         return dims[-1] if dims else 1
-    return dims[1] // max(integer_attribute(node, "group", 1), 1) if len(dims) > 1 else 1
+    return dims[1] // max(attribute_of(node, "group", 1), 1) if len(dims) > 1 else 1

@@ -51,9 +51,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
         if name not in outputs:
             value = add_output(graph, name)
             value.type.tensor_type.elem_type = model.facts.types[name]
-    observed.specialized, observed.known = infer_specializations(
-        observed.proto, observed.weights, model.symbol_sizes, model.requested, model.library_paths
-    )
+    observed.specialized, observed.known = infer_specializations(observed)
     round_as_model(observed, context.options.aic_hw_version)
     legalize_captured_values(observed.proto, observed.facts.types)
     validation.drop_unused(observed.proto, observed.weights)

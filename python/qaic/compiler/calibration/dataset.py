@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, usages
+from qaic.compiler.ir.precision_ops import attribute_of
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import read_regular
@@ -331,10 +332,7 @@ def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) 
 
     `shapes` have -1 for dims that differ between sets of shapes.
     """
-    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-    for node in graph.node:
-        for position, name in enumerate(node.input):
-            readers.setdefault(name, []).append((node, position))
+    readers = usages(graph.node)
     limits: dict[str, int] = {}
     for value in graph.input:
         seen, pending = {value.name}, deque([value.name])
@@ -344,7 +342,7 @@ def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) 
                 if node.domain not in STANDARD_DOMAINS:
                     continue
                 if node.op_type in {"Gather", "GatherElements"} and position == 1:
-                    axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+                    axis = attribute_of(node, "axis", 0)
                     table = shapes.get(node.input[0], ())
                     if -len(table) <= axis < len(table) and table[axis] > 0:
                         found.append(table[axis])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.custom_ops import CustomOps, Library
-from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.graph_walk import nodes_of
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.support.open_regular import open_regular, read_regular
@@ -57,15 +57,8 @@ def check_implemented(model: onnx.ModelProto, found: CustomOps) -> None:
     if not found.operators:
         return
     functions = {function.name for function in model.functions}
-    bodies = (model.graph.node, *(function.node for function in model.functions))
-    missing = sorted(
-        {
-            node.op_type
-            for body in bodies
-            for node in all_nodes(body)
-            if node.op_type in found.operators and node.op_type not in functions | found.implemented
-        }
-    )
+    wanted = found.operators.keys() - functions - found.implemented
+    missing = sorted({node.op_type for node in nodes_of(model)} & wanted)
     if missing:
         raise refuse(
             f"custom operator {missing[0]!r}",

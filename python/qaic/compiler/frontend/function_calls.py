@@ -5,7 +5,7 @@ them (onnx.shape_inference) forget defaults then. The engine prefers its own ope
 same name, although ONNX gives the function precedence.
 """
 
-from collections.abc import Collection, Iterator, Mapping, MutableSequence
+from collections.abc import Collection, Mapping, MutableSequence
 from itertools import count
 from typing import Final
 
@@ -15,7 +15,7 @@ from onnx import defs
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.graph_edits import clone, import_opset
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, nodes_of
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import standard
 
@@ -49,12 +49,6 @@ def normalize_functions(model: onnx.ModelProto) -> None:
             if entry.domain not in STANDARD_DOMAINS:
                 import_opset(model, entry.domain, entry.version)
     _complete_calls(model)
-
-
-def _bodies(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]:
-    yield model.graph.node
-    for function in model.functions:
-        yield function.node
 
 
 def _share_standard_set(model: onnx.ModelProto) -> None:
@@ -108,10 +102,9 @@ def _leave_domains_of_the_engine(model: onnx.ModelProto) -> None:
     own = {(f.domain, f.name, f.overload) for f in model.functions if f.domain in ENGINE_DOMAINS}
     if not own:
         return
-    for body in _bodies(model):
-        for node in all_nodes(body):
-            if (node.domain, node.op_type, node.overload) in own:
-                node.domain += ".of_model"
+    for node in nodes_of(model):
+        if (node.domain, node.op_type, node.overload) in own:
+            node.domain += ".of_model"
     domains = {f"{domain}.of_model" for domain, _, _ in own}
     for function in model.functions:
         if function.domain in ENGINE_DOMAINS:

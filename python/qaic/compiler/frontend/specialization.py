@@ -6,7 +6,7 @@ kernels are shared; only the dims of inputs and outputs are written down per set
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
 
@@ -23,24 +23,15 @@ from qaic.options.files.specializations import SpecializationEntry
 _OPTION = "network_specialization_config"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpecs:
-    """Inputs and outputs with the dims of one set of shapes."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-
-def copies(
-    model: onnx.ModelProto, values: Sequence[Mapping[str, int]], entries: Sequence[SpecializationEntry]
-) -> list[onnx.ModelProto]:
+def copies(model: Model) -> list[onnx.ModelProto]:
     """Make one copy of a model per set of symbols, all of whose inputs have fixed shapes.
 
-    A model with one set of shapes is its own copy. `values` is what `symbols.bind` returned for `entries`.
+    A model with one set of shapes is its own copy.
     """
-    if len(values) == 1:
-        return [model]
-    return [copy_with(model, sizes, entry) for sizes, entry in zip(values, entries, strict=True)]
+    if len(model.symbol_sizes) == 1:
+        return [model.proto]
+    pairs = zip(model.symbol_sizes, model.requested, strict=True)
+    return [copy_with(model.proto, sizes, entry) for sizes, entry in pairs]
 
 
 def copy_with(
@@ -53,39 +44,34 @@ def copy_with(
     return copy
 
 
-def read_specs(specialized_model: onnx.ModelProto, count: int) -> TensorSpecs:
+def read_specs(specialized_model: onnx.ModelProto, count: int) -> Interface:
     """Read the inputs and outputs of an inferred model; what follows `count` inputs are weights."""
     graph = specialized_model.graph
-    return TensorSpecs(
+    return Interface(
         tuple(read_spec(value, "input") for value in graph.input[:count]),
         tuple(read_spec(value, "output", graph) for value in graph.output),
     )
 
 
-def interface_of(sets: Sequence[TensorSpecs], entries: Sequence[SpecializationEntry]) -> Interface:
+def interface_of(sets: Sequence[Interface], entries: Sequence[SpecializationEntry]) -> Interface:
     """Make the interface of a program from its sets of shapes.
 
     Raises CompileError if a tensor cannot be a buffer, or has another number of dims in another
     specialization, and OptionError if two specializations have the same input shapes, so none of them could
     be chosen.
     """
-    inputs = [specs.inputs for specs in sets]
-    outputs = [specs.outputs for specs in sets]
     if len(sets) == 1:
-        return Interface(inputs[0], outputs[0], ())
+        return sets[0]
+    dims = [[tuple(spec.dims for spec in side) for side in (one.inputs, one.outputs)] for one in sets]
     specializations = tuple(
-        Specialization(
-            entry.name,
-            entry.symbols,
-            tuple(spec.dims for spec in inputs[number]),
-            tuple(spec.dims for spec in outputs[number]),
-        )
-        for number, entry in enumerate(entries)
+        Specialization(entry.name, entry.symbols, *sides) for entry, sides in zip(entries, dims, strict=True)
     )
     _refuse_equal(specializations)
+    inputs = zip(*(one.inputs for one in sets), strict=True)
+    outputs = zip(*(one.outputs for one in sets), strict=True)
     return Interface(
-        tuple(_largest(specs, entries, "input") for specs in zip(*inputs, strict=True)),
-        tuple(_largest(specs, entries, "output") for specs in zip(*outputs, strict=True)),
+        tuple(_largest(specs, entries, "input") for specs in inputs),
+        tuple(_largest(specs, entries, "output") for specs in outputs),
         specializations,
     )
 

@@ -20,7 +20,7 @@ from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
 from qaic.compiler.ir.graph_edits import set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
-from qaic.compiler.ir.value_info import may_follow_values
+from qaic.compiler.ir.value_info import Dims, dims_of, may_follow_values
 from qaic.errors import OptionError
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.files.specializations import SpecializationEntry
@@ -206,9 +206,7 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
             f"{option}: found {len(shape)} dimensions, but the model has the shape {_shape_text(value)}", name
         )
     if not tensor.HasField("shape"):
-        tensor.shape.SetInParent()
-        for _ in shape:
-            tensor.shape.dim.add()
+        set_shape(value, [None] * len(shape))
     for position, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
         if size < 0:
             raise _option_error(f"{option}: dimension {position} is {size}, expected at least 0", name)
@@ -303,14 +301,13 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     shapes; a dimension of an output that cannot be inferred is taken from the file's claim again. `view` has
     its weights as inputs and is changed. Returns a copy with types and shapes.
     """
-    claims: dict[str, list[int | None]] = {}
+    claims: dict[str, Dims | None] = {}
     for graph in all_graphs(view.graph):
         for value in graph.value_info:
             value.type.tensor_type.ClearField("shape")
     for value in view.graph.output:
         if value.type.HasField("tensor_type"):
-            if value.type.tensor_type.HasField("shape"):
-                claims[value.name] = [d.dim_value if d.HasField("dim_value") else None for d in _dims(value)]
+            claims[value.name] = dims_of(value.type.tensor_type)
             value.type.tensor_type.ClearField("shape")
     inferred = _inferred(view, follows_values=False)
     if _is_open(inferred) and may_follow_values(inferred):
@@ -365,15 +362,13 @@ def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto
         ) from error
 
 
-def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> None:
+def _fill_claim(value: onnx.ValueInfoProto, claim: Dims | None) -> None:
     """Complete an inferred shape with the shape that the file declares."""
     if claim is None or not value.type.HasField("tensor_type"):
         return
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
-        tensor.shape.SetInParent()
-        for _ in claim:
-            tensor.shape.dim.add()
+        set_shape(value, [None] * len(claim))
     if len(tensor.shape.dim) != len(claim):
         warn(
             "symbols.output_rank",

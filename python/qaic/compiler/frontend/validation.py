@@ -5,7 +5,6 @@ The onnx checker sees the model with weights declared as inputs, so it never ask
 
 from collections import Counter
 from collections.abc import Collection, Iterator, MutableSequence
-from itertools import chain
 from typing import Final
 
 import onnx
@@ -23,10 +22,13 @@ from qaic.compiler.ir.graph_walk import (
     FreshNames,
     all_graphs,
     all_nodes,
+    constant_names,
     find_nodes,
+    node_lists,
+    nodes_of,
     read_values,
 )
-from qaic.compiler.ir.precision_ops import integer_attribute, standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 
 #: message of the checker for a declaration without a shape, which bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
@@ -52,8 +54,7 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     """
     normalize_functions(model)
     graph = model.graph
-    constants = {tensor.name for tensor in graph.initializer}.union(weights)
-    constants |= {tensor.values.name for tensor in graph.sparse_initializer}
+    constants = constant_names(graph).union(weights)
     _keep_others(graph.input, constants)
     model.ir_version = max(model.ir_version, _IR_FREE_INITIALIZERS)
     model.ClearField("doc_string")
@@ -64,7 +65,7 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
         del model.metadata_props[:]
         model.metadata_props.extend(entries)
     _name_left_out(model)
-    for body in (graph.node, *(function.node for function in model.functions)):
+    for body in node_lists(model):
         for node in find_nodes(body, {"DFT"}):
             # The engine would read an axis that is listed without a name, through a null pointer.
             if node.input[2:] == [""]:
@@ -74,9 +75,6 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
         current.ClearField("doc_string")
         # Shape inference ignores declared shapes, and it needs the shape of a constant to read its value.
         _keep_others(current.value_info, constants | {tensor.name for tensor in current.initializer})
-        for node in current.node:
-            node.ClearField("doc_string")
-            node.ClearField("metadata_props")
         for value in (*current.input, *current.output, *current.value_info):
             for dim in value.type.tensor_type.shape.dim:
                 # Exporters write -1 or ? for an unknown size; neither is a size or a symbol.
@@ -90,17 +88,17 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     for function in model.functions:
         function.ClearField("doc_string")
         function.ClearField("metadata_props")
-        for node in all_nodes(function.node):
-            node.ClearField("doc_string")
-            node.ClearField("metadata_props")
+    for node in nodes_of(model):
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
 
 
 def _name_left_out(model: onnx.ModelProto) -> None:
     """Name the unnamed results that the engine writes anyway; it would write through a null pointer."""
-    for body in (model.graph.node, *(function.node for function in model.functions)):
+    for body in node_lists(model):
         nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
         for node in all_nodes(body):
-            is_training = standard(node, "BatchNormalization") and integer_attribute(node, "training_mode", 0)
+            is_training = standard(node, "BatchNormalization") and attribute_of(node, "training_mode", 0)
             least = 3 if is_training else 2 if (node.domain, node.op_type) == _EMBEDDING else 0
             if len(node.output) < least:
                 node.output.extend([""] * (least - len(node.output)))
@@ -118,7 +116,7 @@ def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection
     """Remove the declarations of these names."""
     kept = [value for value in values if value.name not in names]
     if len(kept) != len(values):
-        copies = [type(value).FromString(value.SerializeToString()) for value in kept]
+        copies = [clone(value) for value in kept]
         del values[:]
         values.extend(copies)
 
@@ -193,7 +191,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[list[object]]:
         yield [value.name for value in values]
         yield [dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim]
         yield [tensor.name for tensor in graph.initializer]
-    nodes = list(all_nodes(chain(model.graph.node, *(function.node for function in model.functions))))
+    nodes = list(nodes_of(model))
     yield [node.name for node in nodes]
     yield [node.op_type for node in nodes]
     yield [node.domain for node in nodes]
@@ -239,7 +237,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
         )
     unknown: dict[str, None] = {}
     seen: set[tuple[str, str]] = set()
-    for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
+    for node in nodes_of(model):
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         key = (domain, node.op_type)
         if (

@@ -158,9 +158,9 @@ def add_attribute(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
     node.attribute.append(attribute)
 
 
-def clear_attributes(node: onnx.NodeProto) -> None:
-    """Remove all attributes of a node."""
-    node.ClearField("attribute")
+def set_attributes(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto]) -> None:
+    """Give a node other attributes; its own may be among them."""
+    _assign(node.attribute, attributes)
 
 
 # --- values -------------------------------------------------------------------------------------------------

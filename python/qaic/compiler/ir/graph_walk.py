@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, MutableSequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -77,10 +77,25 @@ def find_nodes(nodes: Iterable[onnx.NodeProto], op_types: Collection[str]) -> li
     return found
 
 
+def node_lists(model: onnx.ModelProto) -> list[MutableSequence[onnx.NodeProto]]:
+    """List the nodes of the main graph, then those of each function."""
+    return [model.graph.node, *(function.node for function in model.functions)]
+
+
+def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield all nodes of a model, in functions and nested graphs too."""
+    return all_nodes(chain.from_iterable(node_lists(model)))
+
+
 def op_types(model: onnx.ModelProto) -> set[str]:
-    """Collect the names of all operators that a model has, in functions and nested graphs too."""
-    bodies = (model.graph.node, *(function.node for function in model.functions))
-    return {node.op_type for node in all_nodes(chain.from_iterable(bodies))}
+    """Collect the names of all operators that a model has."""
+    return {node.op_type for node in nodes_of(model)}
+
+
+def constant_names(graph: onnx.GraphProto) -> set[str]:
+    """Collect the names of the initializers of a graph."""
+    found = {tensor.name for tensor in graph.initializer}
+    return found.union(tensor.values.name for tensor in graph.sparse_initializer)
 
 
 def uses(graph: onnx.GraphProto) -> Counter[str]:
@@ -130,8 +145,7 @@ def values_read_by(node: onnx.NodeProto) -> set[str]:
 
 def has_loops(model: onnx.ModelProto) -> bool:
     """Return whether the values in a model decide how long it runs; otherwise only the shapes do."""
-    bodies = (model.graph.node, *(function.node for function in model.functions))
-    return any(node.op_type in _LOOPS for body in bodies for node in all_nodes(body))
+    return any(node.op_type in _LOOPS for node in nodes_of(model))
 
 
 def value_names(graph: onnx.GraphProto) -> set[str]:
@@ -139,8 +153,7 @@ def value_names(graph: onnx.GraphProto) -> set[str]:
     names: set[str] = set()
     for current in all_graphs(graph):
         names.update(value.name for value in current.input)
-        names.update(tensor.name for tensor in current.initializer)
-        names.update(tensor.values.name for tensor in current.sparse_initializer)
+        names |= constant_names(current)
         for node in current.node:
             names.update(node.output)
             names.update(node.input)

@@ -54,7 +54,7 @@ class Interface:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    specializations: tuple[Specialization, ...]
+    specializations: tuple[Specialization, ...] = ()
 
 
 def check_size(spec: TensorSpec, kind: str) -> TensorSpec:

@@ -6,7 +6,7 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.precision_ops import integer_attribute
+from qaic.compiler.ir.precision_ops import attribute_of
 
 #: the weights of StoredMatMul and StoredExperts are not an operand
 _MATMULS: Final = frozenset(
@@ -47,14 +47,14 @@ def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
     if not (first and second) or result is None:
         return None
     if kind == "Gemm":
-        return math.prod(result) * first[0 if integer_attribute(node, "transA", 0) else -1]
+        return math.prod(result) * first[0 if attribute_of(node, "transA", 0) else -1]
     # A convolution applies the kernel once per output element; a transposed one, once per input element.
     return math.prod(first if kind == "ConvTranspose" else result) * math.prod(second[1:])
 
 
 def _einsum(node: onnx.NodeProto, shapes: Sequence[_Shape | None]) -> int | None:
     """Count one loop for each index of the equation."""
-    equation = next((a.s.decode("ascii", "replace") for a in node.attribute if a.name == "equation"), "")
+    equation = attribute_of(node, "equation", b"").decode("ascii", "replace")
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if "." in equation or len(terms) != len(shapes):
         return None

@@ -10,6 +10,7 @@ import onnx
 from qaic.compiler.ir.constants.weights import Weight, initializers_of, with_weights_as_inputs
 from qaic.compiler.ir.custom_ops import Library
 from qaic.compiler.ir.graph_edits import clone
+from qaic.compiler.ir.graph_walk import constant_names
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
 from qaic.compiler.ir.value_info import Added, ValueInfo, describe_added
 from qaic.options.files.specializations import SpecializationEntry
@@ -131,9 +132,7 @@ class Model:
     def constants(self) -> set[str]:
         """Collect the names of the constants of the main graph."""
         graph = self.proto.graph
-        found = {tensor.name for tensor in graph.initializer}
-        found |= {weight.name for weight in initializers_of(self.weights)}
-        found |= {tensor.values.name for tensor in graph.sparse_initializer}
+        found = constant_names(graph) | {weight.name for weight in initializers_of(self.weights)}
         return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
 
     def rewrite(self, rewriting: Callable[[onnx.ModelProto, Mapping[str, int]], Mapping[str, Added]]) -> bool:

@@ -4,13 +4,16 @@ A format is the set of values of float16 or bfloat16, named by its element type.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+
+_T = TypeVar("_T")
 
 #: element types whose values a float can be rounded to
 FLOAT_FORMATS: Final = (FLOAT16, BFLOAT16)
@@ -87,9 +90,13 @@ def standard(node: onnx.NodeProto, *op_types: str) -> bool:
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
 
 
-def integer_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    """Return an attribute that is an integer; the default if the node does not have it."""
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
+def attribute_of(node: onnx.NodeProto, name: str, default: _T) -> _T:
+    """Return the value of an attribute; the default if the node does not have it, or calls give it."""
+    for attribute in node.attribute:
+        if attribute.name == name and not attribute.ref_attr_name:
+            value: _T = helper.get_attribute_value(attribute)
+            return value
+    return default
 
 
 def behind(name: str, makers: Mapping[str, onnx.NodeProto], *op_types: str) -> str:
@@ -133,7 +140,7 @@ def cast_target(node: onnx.NodeProto) -> int:
     """Format that a cast rounds to by itself; 0 for other nodes."""
     if not standard(node, "Cast"):
         return 0
-    target = next((a.i for a in node.attribute if a.name == "to"), 0)
+    target = attribute_of(node, "to", 0)
     return target if target in FLOAT_FORMATS else 0
 
 

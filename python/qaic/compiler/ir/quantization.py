@@ -14,6 +14,7 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import INT16, UINT8
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.compiler.ir.precision import FloatReason
+from qaic.compiler.ir.precision_ops import attribute_of
 
 #: difference between an int8 number and its uint8 form
 UNSIGNED_SHIFT: Final = 128
@@ -335,10 +336,9 @@ def _is_float_pool(node: onnx.NodeProto) -> bool:
 
     The kernel has no dilations, and counts what a rounded-up window has beyond the padding.
     """
-    given = {attribute.name: attribute for attribute in node.attribute}
-    if "dilations" in given and any(step != 1 for step in given["dilations"].ints):
+    if any(step != 1 for step in attribute_of(node, "dilations", [1])):
         return True
-    return all(name in given and given[name].i for name in ("ceil_mode", "count_include_pad"))
+    return all(attribute_of(node, name, 0) for name in ("ceil_mode", "count_include_pad"))
 
 
 def operands(node: onnx.NodeProto) -> tuple[int, ...]:

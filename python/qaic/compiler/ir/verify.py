@@ -10,7 +10,7 @@ from onnx import shape_inference
 
 from qaic.compiler.ir.elem_types import FLOAT, type_name
 from qaic.compiler.ir.graph_edits import clear_descriptions, clear_type
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, constant_names, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.value_info import Dims, agree, dims_of
 
@@ -33,9 +33,7 @@ def verify(model: Model, after: str, *, are_types_verified: bool = True) -> None
     """
     proto = model.proto
     domains = _domains(proto.opset_import)
-    declared = {tensor.name for tensor in proto.graph.initializer}
-    declared |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
-    twice = declared & model.weights.keys()
+    twice = constant_names(proto.graph) & model.weights.keys()
     faults = [f"weight {name!r} is also in the graph" for name in sorted(twice)]
     faults += _faults(proto.graph, set(), domains, given=set(model.weights))
     for function in proto.functions:
@@ -59,8 +57,7 @@ def _faults(
 ) -> list[str]:
     own = set(given)
     own.update(value.name for value in graph.input)
-    own.update(tensor.name for tensor in graph.initializer)
-    own.update(tensor.values.name for tensor in graph.sparse_initializer)
+    own |= constant_names(graph)
     known = outer | own
     faults = _node_faults(graph.node, known, domains, own)
     faults += [f"output {value.name!r} has no producer" for value in graph.output if value.name not in known]

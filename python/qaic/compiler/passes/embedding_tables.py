@@ -21,7 +21,7 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.constants.propagation import ConstantReader
 from qaic.compiler.ir.constants.weights import CHUNK, Weight
 from qaic.compiler.ir.context import Context, SideFile, compiler_pass
 from qaic.compiler.ir.elem_types import OF_NUMPY, TABLE, tensor_bytes, type_name
@@ -70,14 +70,13 @@ class _Member:
             raise _refuse(self.file, f"member {self.name!r}", f"{left} missing bytes", "the whole table")
 
 
-def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) -> None:
-    """Replace initializers by the tables of the same names; changes `model` and `weights`.
+def _load_tables(model: Model, file: Path) -> None:
+    """Replace initializers by the tables of the same names.
 
-    The zip file has ``<initializer>.npy`` members, stored or deflated. Raises CompileError if the file is no
-    such zip, has no table of the model, or a table has another type or shape, and OSError if it cannot be
-    read.
+    The zip file has ``<initializer>.npy`` members, stored or deflated.
     """
-    small = {tensor.name: tensor for tensor in model.graph.initializer}
+    weights, small = model.weights, {tensor.name: tensor for tensor in model.proto.graph.initializer}
+    constants = ConstantReader(model.proto.graph, weights)
     unknown: list[str] = []
     loaded = 0
     named = {member: name for name, member in archive_names([*weights, *small]).items()}
@@ -87,8 +86,8 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
             _check_members(file, members)
             for member in members:
                 name = member.filename.removesuffix(_SUFFIX)
-                name = name if name in weights or name in small else named.get(name, name)
-                known = weights.get(name) or (as_weight(small[name]) if name in small else None)
+                name = name if name in constants else named.get(name, name)
+                known = constants.describe(name)
                 if known is None or not member.filename.endswith(_SUFFIX):
                     unknown.append(member.filename)
                     continue
@@ -123,12 +122,9 @@ def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weig
 
     Raises CompileError if the model has no such table.
     """
-    small = {tensor.name: tensor for tensor in model.graph.initializer}
     names = dict.fromkeys(node.input[0] for node in model.graph.node if standard(node, "Gather"))
-    tables = [
-        weights.get(name) or as_weight(small[name]) for name in names if name in weights or name in small
-    ]
-    tables = [table for table in tables if len(table.dims) == _RANK and table.elem_type in OF_NUMPY]
+    known = filter(None, map(ConstantReader(model.graph, weights).describe, names))
+    tables = [table for table in known if len(table.dims) == _RANK and table.elem_type in OF_NUMPY]
     if not tables:
         raise refuse(
             "dump_embedding_tables",
@@ -240,5 +236,5 @@ def load_embedding_tables_pass(model: Model, context: Context) -> bool:
     file = context.options.load_embedding_tables
     if file is None:
         return False
-    load_tables(model.proto, model.weights, file.path)
+    _load_tables(model, file.path)
     return True

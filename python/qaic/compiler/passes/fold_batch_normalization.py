@@ -18,7 +18,7 @@ from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 
 
 def fold_batch_normalization(
@@ -62,7 +62,7 @@ def fold_batch_normalization(
         if kernel is None or kernel.elem_type != FLOAT or not all(constants.is_float(name) for name in names):
             skip("an operand is no float32 constant", norm)
             continue
-        epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+        epsilon = attribute_of(norm, "epsilon", 1e-5)
         factors, bias = _folded_constants(
             [constants.read(name) for name in norm.input[1:5]],
             constants.read(bias_name) if bias_name else None,
@@ -90,13 +90,12 @@ def _folded_constants(
 
 def _is_inference(norm: onnx.NodeProto) -> bool:
     """Return True if the node uses its stored statistics, per channel, and has one result."""
-    numbers = {attribute.name: attribute.i for attribute in norm.attribute}
     return (
         len(norm.input) == 5
         and not any(norm.output[1:])
-        and numbers.get("training_mode", 0) == 0
-        and numbers.get("spatial", 1) == 1
-        and numbers.get("is_test", 1) == 1
+        and attribute_of(norm, "training_mode", 0) == 0
+        and attribute_of(norm, "spatial", 1) == 1
+        and attribute_of(norm, "is_test", 1) == 1
     )
 
 

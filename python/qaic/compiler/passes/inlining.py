@@ -19,7 +19,7 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import clear_name, rename_declared, rename_operands
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, find_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, find_nodes, node_lists, subgraphs
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import needs_inner_nodes
@@ -52,30 +52,7 @@ def inline_functions(
     learns what the values of bodies are called afterwards. Returns `model` itself where there is nothing to
     expand. Raises CompileError if a body does not fit its calls.
     """
-    chosen = [function for function in model.functions if not keep(function)]
-    return _inlined(model, {function_key(f.domain, f.name, f.overload): f for f in chosen}, names)
-
-
-def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Expand the functions that the card's compiler expands.
-
-    Those have fewer than 100 nodes and are none that the card has an implementation of.
-    """
-    return _inlined(
-        model,
-        {
-            function_key(f.domain, f.name, f.overload): f
-            for f in model.functions
-            if len(f.node) < _SMALL and f.name not in _KEPT_WHOLE
-        },
-    )
-
-
-def _inlined(
-    model: onnx.ModelProto,
-    bodies: Mapping[FunctionKey, onnx.FunctionProto],
-    names: InlinedNames | None = None,
-) -> onnx.ModelProto:
+    bodies = {function_key(f.domain, f.name, f.overload): f for f in model.functions if not keep(f)}
     if not bodies:
         return model
     chosen = [(body.domain, body.name) for body in bodies.values()]
@@ -102,6 +79,14 @@ def _inlined(
     if names is not None:
         names.learn(calls_in(inlined.graph, [(origin, call) for origin, _, call in origins]))
     return inlined
+
+
+def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Expand the functions that the card's compiler expands.
+
+    Those have fewer than 100 nodes and are none that the card has an implementation of.
+    """
+    return inline_functions(model, lambda f: len(f.node) >= _SMALL or f.name in _KEPT_WHOLE)
 
 
 def _expected(
@@ -242,6 +227,6 @@ def unique_names_pass(model: Model, context: Context) -> bool:
     make_names_unique(model.proto.graph, model.weights)
     # Reports about operations show equal names, so `record_provenance_pass` keeps them and renames the nodes.
     if not context.measures_operations:
-        for nodes in (model.proto.graph.node, *(function.node for function in model.proto.functions)):
+        for nodes in node_lists(model.proto):
             _name_once(nodes)
     return True

@@ -16,7 +16,6 @@ from onnx import numpy_helper
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import clear_dim, register_initializer, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
@@ -29,20 +28,16 @@ from qaic.errors import OptionConflictError
 _TRACED: Final = 1
 
 
-def set_batch(
-    model: onnx.ModelProto, weights: dict[str, Weight], batch: int | None, given: Mapping[str, int]
-) -> dict[str, int]:
+def _batched_sizes(changed: Model, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
     """Make `batch` the first dimension of every input whose first dimension is 1 or a symbol.
 
-    None leaves the model as it is. Returns `given`, the values of ``onnx_define_symbol``, with the symbols
-    that stand for the batch. Raises CompileError if no input has a batch, or the model is not the same
-    computation for another number of samples, and OptionConflictError if ``onnx_define_symbol`` gives the
-    batch another value.
+    Returns `given`, the values of ``onnx_define_symbol``, with the symbols that stand for the batch.
     """
+    model = changed.proto
     values = dict(given)
     if batch is None:
         return values
-    changed: set[str] = set()
+    named: set[str] = set()
     traced: set[str] = set()
     found: list[str] = []
     for value in model.graph.input:
@@ -52,14 +47,14 @@ def set_batch(
         found.append(f"{value.name} has {dims[0].dim_param or dims[0].dim_value}")
         if dims[0].dim_param:
             _define(values, dims[0].dim_param, batch)
-            changed.add(value.name)
+            named.add(value.name)
         elif dims[0].dim_value == _TRACED:
             dims[0].dim_value = batch
-            changed.add(value.name)
+            named.add(value.name)
             traced.add(value.name)
         elif dims[0].dim_value == batch:
-            changed.add(value.name)
-    if not changed:
+            named.add(value.name)
+    if not named:
         raise refuse(
             f"batchsize {batch}",
             code="not_batchable",
@@ -70,11 +65,11 @@ def set_batch(
     if batch == _TRACED or not (traced or _claims_traced(model)):
         return values
     claims = _claims_traced(model)
-    _rewrite_reshapes(model, _batched(model, changed), batch)
+    _rewrite_reshapes(model, _batched(model, named), batch)
     for value in model.graph.output:
         if value.name in claims:
             clear_dim(value, 0)
-    _require_batch(model, weights, claims, batch, values)
+    _require_batch(changed, claims, batch, values)
     return values
 
 
@@ -138,15 +133,9 @@ def _shape(tensor: onnx.TensorProto) -> npt.NDArray[np.int64] | None:
     return values.copy() if values.ndim == 1 and values.dtype == "int64" else None
 
 
-def _require_batch(
-    model: onnx.ModelProto,
-    weights: dict[str, Weight],
-    claims: set[str],
-    batch: int,
-    values: Mapping[str, int],
-) -> None:
+def _require_batch(model: Model, claims: set[str], batch: int, values: Mapping[str, int]) -> None:
     """Refuse a model whose outputs do not have the batch."""
-    view = with_weights_as_inputs(model, weights)
+    view = model.copy_for_tools()
     symbols.substitute(view, values)
     inferred = symbols.infer(view)
     for value in inferred.graph.output:
@@ -168,7 +157,7 @@ def _require_batch(
 def bind_symbols_pass(model: Model, context: Context) -> bool:
     """Set the size of the batch and of every symbolic dimension in each specialization."""
     options = context.options
-    defined = set_batch(model.proto, model.weights, options.batchsize, options.onnx_define_symbol)
+    defined = _batched_sizes(model, options.batchsize, options.onnx_define_symbol)
     model.requested = options.network_specialization_config or sizes_of(
         model.proto, options.dynamic_shape_input, defined
     )

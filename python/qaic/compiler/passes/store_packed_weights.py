@@ -28,7 +28,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import behind
+from qaic.compiler.ir.precision_ops import attribute_of, behind
 from qaic.compiler.passes import store_weights
 
 _PACKED_PRODUCT: Final = "MatMulNBits"
@@ -105,9 +105,8 @@ class _Finder:
         """Describe the weight of a product as the kernels read it; None where they cannot."""
         if node.op_type != _PACKED_PRODUCT or node.domain != _ENGINE_DOMAIN:
             return None
-        number = {attribute.name: attribute.i for attribute in node.attribute}
-        rows, length = number.get("N", 0), number.get("K", 0)
-        bits, group = number.get("bits", 4), number.get("block_size", 0)
+        rows, length = attribute_of(node, "N", 0), attribute_of(node, "K", 0)
+        bits, group = attribute_of(node, "bits", 4), attribute_of(node, "block_size", 0)
         is_known = bits in _FORMS and group >= UNIT and group & (group - 1) == 0
         if not is_known or length % group or rows * length < store_weights.LEAST_ELEMENTS:
             self.skip("the matrix or its groups are small, or its number of bits has no stored form", node)

@@ -26,9 +26,9 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
 from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, producers, usages, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import cast_target, integer_attribute, standard
+from qaic.compiler.ir.precision_ops import attribute_of, cast_target, standard
 from qaic.compiler.ir.value_info import known_dims
-from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
+from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource, swaps
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
@@ -144,7 +144,7 @@ class _Rewriter:
                     pending.append((node.output[0], FLOAT, swapped, indices))
                 elif standard(node, "Identity"):
                     pending.append((node.output[0], elem_type, swapped, indices))
-                elif standard(node, "Transpose") and _swaps(node, len(weight.dims)):
+                elif standard(node, "Transpose") and swaps(node, len(weight.dims)):
                     pending.append((node.output[0], elem_type, not swapped, indices))
                 elif has_experts and not indices and position == 0 and self._chooses(node):
                     pending.append((node.output[0], elem_type, swapped, node.input[1]))
@@ -161,7 +161,7 @@ class _Rewriter:
         facts = self.model.facts
         return (
             standard(node, "Gather")
-            and integer_attribute(node, "axis", 0) == 0
+            and attribute_of(node, "axis", 0) == 0
             and facts.types.get(node.input[1]) in {INT32, INT64}
             and len(facts.shapes.get(node.input[1], ())) == 1
         )
@@ -181,7 +181,7 @@ class _Rewriter:
         if standard(node, "Gather"):
             return (
                 position == 0
-                and integer_attribute(node, "axis", 0) == 0
+                and attribute_of(node, "axis", 0) == 0
                 and not use.swapped
                 and (weight.blocks is None or weight.blocks.axis == 1)
                 and self.model.facts.types.get(node.input[1]) in {INT32, INT64}
@@ -189,8 +189,8 @@ class _Rewriter:
         if position != 1 or not standard(node, "MatMul", "Gemm"):
             return False
         if node.op_type == "Gemm":
-            factors = [a.f for a in node.attribute if a.name in {"alpha", "beta"}]
-            if any(factor != 1 for factor in factors) or integer_attribute(node, "transA", 0):
+            factors = {attribute_of(node, name, 1.0) for name in ("alpha", "beta")}
+            if factors != {1.0} or attribute_of(node, "transA", 0):
                 return False
             if len(node.input) > 2 and node.input[2] and not self._is_bias(node.input[2], self._columns(use)):
                 return False
@@ -201,7 +201,7 @@ class _Rewriter:
         """Return True if the reader of a weight sums along its rows, or selects rows."""
         if use.node.op_type == "Gather":
             return True
-        return use.swapped != (use.node.op_type == "Gemm" and integer_attribute(use.node, "transB", 0) == 1)
+        return use.swapped != (use.node.op_type == "Gemm" and attribute_of(use.node, "transB", 0) == 1)
 
     def _columns(self, use: _Use) -> int:
         return use.weight.dims[-2 if self._is_by_rows(use) else -1]
@@ -348,10 +348,4 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
 
 def _widens(node: onnx.NodeProto) -> bool:
     """Return whether a node is a cast to float32."""
-    return standard(node, "Cast") and integer_attribute(node, "to", 0) == FLOAT
-
-
-def _swaps(node: onnx.NodeProto, rank: int) -> bool:
-    """Return whether a node swaps the dims of a matrix."""
-    order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [*range(rank)][::-1])
-    return order == [*range(rank - 2), rank - 1, rank - 2]
+    return standard(node, "Cast") and attribute_of(node, "to", 0) == FLOAT

@@ -10,14 +10,13 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
-from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import add_attribute, import_opset, rename_output
 from qaic.compiler.ir.graph_walk import FreshNames
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization import QuantParams
-from qaic.compiler.ir.value_info import ValueInfo
 
 #: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
 _AXIS_VERSION: Final = 13
@@ -38,24 +37,18 @@ class QuantizedTensor:
 class GraphBuilder:
     """Collects the nodes of a main graph in order, with the constants that they read.
 
-    The model gets the constants and the domains that nodes need; `facts` and `classes` get new values and
-    nodes.
+    The model gets the constants and the domains that nodes need, and the facts about new values; `classes`
+    gets new nodes.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        weights: dict[str, Weight],
-        facts: ValueInfo,
-        classes: dict[str, PrecisionClass],
-    ) -> None:
-        self.model = model
-        self.graph = model.graph
-        self.facts = facts
+    def __init__(self, model: Model, classes: dict[str, PrecisionClass]) -> None:
+        self.model = model.proto
+        self.graph = model.proto.graph
+        self.facts = model.facts
         self.classes = classes
-        self.constants = ConstantReader(model.graph, weights)
-        self.fresh = FreshNames(model.graph)
-        self.version = standard_version(model)
+        self.constants = ConstantReader(self.graph, model.weights)
+        self.fresh = FreshNames(self.graph)
+        self.version = standard_version(model.proto)
         self.nodes: list[onnx.NodeProto] = []
         #: class of the nodes being written
         self.kind = PrecisionClass.INT8

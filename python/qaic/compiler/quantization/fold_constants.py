@@ -24,7 +24,6 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.quantization import operands, quantizable
-from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 
 #: a result may be this many times larger than what it is made from; beyond that it stays computed
@@ -65,14 +64,14 @@ def read_result(program: bytes, leaves: Sequence[Weight], name: str, nbytes: int
     yield data
 
 
-def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo) -> bool:
-    """Turn computed float operands of quantizable nodes into constants; changes `model` and `weights`.
-
-    Values keep their names. Nodes of the main graph only.
-    """
-    lift_float_constants(model)
-    graph = model.graph
-    constants = ConstantReader(graph, weights)
+@compiler_pass(lambda context: is_quantizing(context.options))
+def fold_constants_pass(model: Model, context: Context) -> bool:
+    """Fold operands of quantizable nodes that are computed from constants; they keep their names."""
+    if not has_integer_forms(model.proto, context.plan.classes):
+        return False
+    lift_float_constants(model.proto)
+    graph = model.proto.graph
+    constants = ConstantReader(graph, model.weights)
     makers: dict[str, onnx.NodeProto] = {}
     known: set[str] = set()
     for node in graph.node:
@@ -93,7 +92,7 @@ def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: Va
         for name in (node.input[position] for position in operands(node))
         if name in known and name not in outputs and len(makers[name].output) == 1
     }
-    folded = [weight for name in wanted if (weight := _computed(name, model, makers, constants, facts))]
+    folded = [weight for name in wanted if (weight := _computed(name, model, makers, constants))]
     for weight in folded:
         constants.add(weight)
     if folded:
@@ -102,15 +101,11 @@ def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: Va
 
 
 def _computed(
-    name: str,
-    model: onnx.ModelProto,
-    makers: dict[str, onnx.NodeProto],
-    constants: ConstantReader,
-    facts: ValueInfo,
+    name: str, model: Model, makers: dict[str, onnx.NodeProto], constants: ConstantReader
 ) -> Weight | None:
     """Describe a computed constant, or return None where it is better left to the engine."""
-    shape = facts.shapes.get(name)
-    if facts.types.get(name) != FLOAT or shape is None or min(shape, default=1) < 1:
+    proto, shape = model.proto, model.facts.shapes.get(name)
+    if model.facts.types.get(name) != FLOAT or shape is None or min(shape, default=1) < 1:
         return None
     nodes: dict[int, onnx.NodeProto] = {}
     leaves: dict[str, Weight] = {}
@@ -130,7 +125,7 @@ def _computed(
     nbytes = tensor_bytes(FLOAT, shape)
     if nbytes > max(_SMALL, _GROWTH * sum(leaf.source.nbytes for leaf in leaves.values())):
         return None
-    order = {id(node): position for position, node in enumerate(model.graph.node)}
+    order = {id(node): position for position, node in enumerate(proto.graph.node)}
     graph = onnx.GraphProto(
         name="constant",
         node=sorted(nodes.values(), key=lambda node: order.get(id(node), 0)),
@@ -140,15 +135,7 @@ def _computed(
         ],
         output=[onnx.helper.make_tensor_value_info(name, FLOAT, None)],
     )
-    program = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
+    program = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
     content = program.SerializeToString(deterministic=True)
     chunks = partial(read_result, content, list(leaves.values()), name, nbytes)
     return Weight(name, FLOAT, shape, ComputedSource(nbytes, chunks))
-
-
-@compiler_pass(lambda context: is_quantizing(context.options))
-def fold_constants_pass(model: Model, context: Context) -> bool:
-    """Fold operands that are computed from constants, so that they can be quantized."""
-    if not has_integer_forms(model.proto, context.plan.classes):
-        return False
-    return fold_constants(model.proto, model.weights, model.facts)

@@ -6,41 +6,32 @@ bounds of the integers themselves, nothing is left to do.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import onnx
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.graph_walk import subgraphs, uses
-from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision import INTEGERS
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group
 from qaic.compiler.ir.value_info import ValueInfo
+from qaic.compiler.quantization.parameters import FloatGraph
 from qaic.compiler.quantization.patterns import PatternFinder
 
 #: operators of one operand that are no functions of each of its elements
 HEADS = WEIGHTED | {"AveragePool", "Concat", "GlobalAveragePool", "Pad", "ReduceMean", "Resize", "Softmax"}
 
 
-def find_groups(
-    graph: onnx.GraphProto,
-    classes: dict[str, PrecisionClass],
-    constants: ConstantReader,
-    facts: ValueInfo,
-    profiled: Callable[[str], bool],
-) -> Iterator[Group]:
-    """Group the nodes of a graph, in order; every node is in exactly one group.
-
-    `profiled` returns True for a tensor with a profile; a group whose result has none could not be quantized.
-    """
-    joining = _Joining(graph, classes, constants, facts, profiled)
+def find_groups(of: FloatGraph) -> Iterator[Group]:
+    """Group the nodes of a graph, in order; every node is in exactly one group."""
+    joining = _Joining(of)
     groups: dict[str, Group] = {}
     # Products come first: what can be done by their weight and bias costs nothing.
-    for node in graph.node:
+    for node in of.graph.node:
         if node_key(node) not in joining.absorbed and joining.is_head(node):
             groups[node_key(node)] = joining.join(node)
-    patterns = PatternFinder(graph, constants, facts, classes, taken=set(joining.absorbed), profiled=profiled)
-    for pattern in patterns.find():
+    for pattern in PatternFinder(of, set(joining.absorbed)).find():
         *before, last = pattern.nodes
         # A product or sum of several values may be the last node, and bounds may be joined to it.
         group = groups.setdefault(node_key(last), Group(last, node_key(last)))
@@ -52,7 +43,7 @@ def find_groups(
             groups.update(
                 (node_key(n), Group(n, node_key(n), normalization=pattern.nodes)) for n in pattern.nodes
             )
-    for node in graph.node:
+    for node in of.graph.node:
         key = node_key(node)
         if key in joining.absorbed:
             continue
@@ -62,18 +53,13 @@ def find_groups(
 class _Joining:
     """Joins to a node what follows it."""
 
-    def __init__(
-        self,
-        graph: onnx.GraphProto,
-        classes: dict[str, PrecisionClass],
-        constants: ConstantReader,
-        facts: ValueInfo,
-        profiled: Callable[[str], bool],
-    ) -> None:
-        self.classes, self.constants, self.facts, self.profiled = classes, constants, facts, profiled
-        self.count = uses(graph)
-        self.outputs = {value.name for value in graph.output}
-        self.readers = {name: node for node in graph.node for name in node.input}
+    def __init__(self, of: FloatGraph) -> None:
+        self.classes, self.constants, self.facts = of.classes, of.constants, of.facts
+        # A group whose result has no profile could not be quantized.
+        self.profiled = of.parameters.profiled
+        self.count = uses(of.graph)
+        self.outputs = {value.name for value in of.graph.output}
+        self.readers = {name: node for node in of.graph.node for name in node.input}
         #: nodes that were joined to another, by first output
         self.absorbed: set[str] = set()
 
@@ -152,9 +138,7 @@ def _bounds(node: onnx.NodeProto, constants: ConstantReader) -> tuple[float, flo
         return 0.0, math.inf
     if not standard(node, "Clip"):
         return None
-    low = next((a.f for a in node.attribute if a.name == "min"), -math.inf)
-    high = next((a.f for a in node.attribute if a.name == "max"), math.inf)
-    values = [low, high]
+    values = [attribute_of(node, "min", -math.inf), attribute_of(node, "max", math.inf)]
     for position, name in enumerate(node.input[1:3]):
         if not name:
             continue

@@ -50,7 +50,6 @@ from qaic.compiler.ir.quantization import (
     operands,
     results,
 )
-from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.builder import GraphBuilder, QuantizedTensor
 
 
@@ -97,19 +96,10 @@ _CLIP_INPUTS_VERSION: Final = 11
 
 
 class Inserter(GraphBuilder):
-    """Rewrites the main graph by a plan.
+    """Rewrites the main graph by a plan."""
 
-    Arguments are those of `GraphBuilder`.
-    """
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        weights: dict[str, Weight],
-        facts: ValueInfo,
-        classes: dict[str, PrecisionClass],
-    ) -> None:
-        super().__init__(model, weights, facts, classes)
+    def __init__(self, model: Model, classes: dict[str, PrecisionClass]) -> None:
+        super().__init__(model, classes)
         #: value -> its integers
         self.stored: dict[str, QuantizedTensor] = {}
         #: value of a float node -> the same after quantizing and dequantizing
@@ -355,9 +345,7 @@ class Inserter(GraphBuilder):
         return self._reals[name]
 
     def _stored_constant(self, name: str, params: QuantParams) -> QuantizedTensor:
-        weight = self.constants.describe(name)
-        if weight is None:
-            raise KeyError(name)
+        weight = self.constants.weight(name)
         stored = self.fresh.make(name, "quantized")
         self.constants.add(
             quantized_weight(
@@ -402,7 +390,7 @@ def insert_qdq_pass(model: Model, context: Context) -> bool:
     plan = context.quantization
     if plan is None or not any(True for _ in plan.groups()):
         return False
-    Inserter(model.proto, model.weights, model.facts, context.plan.classes).insert(plan)
+    Inserter(model, context.plan.classes).insert(plan)
     return True
 
 
@@ -429,9 +417,7 @@ def insert_kernel(inserter: Inserter, planned: QuantizedGroup, weight: PlannedWe
 
 def _float_weight(inserter: Inserter, weight: PlannedWeight) -> Weight:
     """Describe the weight of a group in float, with the factors multiplied into it."""
-    found = inserter.constants.describe(weight.name)
-    if found is None:
-        raise KeyError(weight.name)
+    found = inserter.constants.weight(weight.name)
     if weight.factors is None or weight.channel_axis is None:
         return found
     name = inserter.fresh.make(weight.name, "scaled")
@@ -477,9 +463,7 @@ def _insert_product(
         data = inserter.real(node.input[0], planned)
         inserter.finish(planned, helper.make_node("Gemm", [data, *operands], [output]))
         return
-    weight = inserter.constants.describe(node.input[1])
-    if weight is None:
-        raise KeyError(node.input[1])
+    weight = inserter.constants.weight(node.input[1])
     rows = inserter.reshaped(source, node.input[0], (-1, weight.dims[0]))
     data = inserter.dequantized(rows, node.input[0])
     raw = inserter.fresh.make(output, "float")
@@ -498,12 +482,10 @@ def insert_table(inserter: Inserter, planned: QuantizedGroup, table: PlannedTabl
         stored, steps, lows = inserter.tables[table.name]
     else:
         inserter.tables[table.name] = (stored, steps, lows)
-        weight = inserter.constants.describe(table.name)
-        if weight is None:
-            raise KeyError(table.name)
+        weight = inserter.constants.weight(table.name)
 
-        def chunks(held: Weight = weight) -> Iterator[bytes]:
-            rows = read_array(held).reshape(len(table.steps), -1)
+        def chunks() -> Iterator[bytes]:
+            rows = read_array(weight).reshape(len(table.steps), -1)
             for row, step, low in zip(rows, table.steps, table.lows, strict=True):
                 yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
 

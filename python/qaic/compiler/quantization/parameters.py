@@ -1,14 +1,20 @@
 """Scale and offset of tensors, from its profile or values and the options."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import note, warn
+from qaic.compiler.ir.constants.propagation import ConstantReader
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization import CalibrationProfile, QuantParams, TensorProfile
+from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.table import CompileOptions
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
@@ -132,6 +138,18 @@ class QuantParamsChooser:
                 self._centered,
                 self._constants,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class FloatGraph:
+    """A graph whose nodes are to be quantized, and the facts about it."""
+
+    graph: onnx.GraphProto
+    constants: ConstantReader
+    facts: ValueInfo
+    #: precision of each node, by first output
+    classes: Mapping[str, PrecisionClass]
+    parameters: QuantParamsChooser
 
 
 def value_range(

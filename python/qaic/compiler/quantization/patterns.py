@@ -6,18 +6,18 @@ are therefore taken together again: a function of one value is one group, and a
 normalization stays in float like the operator of that name.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, consumers, producers, subgraphs
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, consumers, producers, read_values, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.value_info import ValueInfo
+from qaic.compiler.quantization.parameters import FloatGraph
 
 #: operators that compute each element from the elements at its place
 _POINTWISE: Final = frozenset(
@@ -57,32 +57,21 @@ class Pattern:
 class PatternFinder:
     """Finds the patterns of a graph.
 
-    `taken` are nodes that belong to something else, by first output. `profiled` returns True for a tensor
-    with a profile, as the result of a function needs it.
+    `taken` are nodes that belong to something else, by first output.
     """
 
-    def __init__(
-        self,
-        graph: onnx.GraphProto,
-        constants: ConstantReader,
-        facts: ValueInfo,
-        classes: Mapping[str, PrecisionClass],
-        *,
-        taken: set[str],
-        profiled: Callable[[str], bool],
-    ) -> None:
-        self.nodes = nodes = list(graph.node)
-        self.outputs = {value.name for value in graph.output}
+    def __init__(self, of: FloatGraph, taken: set[str]) -> None:
+        self.nodes = nodes = list(of.graph.node)
+        self.outputs = {value.name for value in of.graph.output}
         self.taken = taken
-        self.profiled = profiled
-        self.constants = constants
-        self.facts = facts
-        self.classes = classes
+        self.constants, self.facts, self.classes = of.constants, of.facts, of.classes
+        # The result of a function needs a range.
+        self.profiled = of.parameters.profiled
         self.places = {node_key(node): place for place, node in enumerate(nodes)}
         self.makers = producers(nodes)
         self.readers = consumers(nodes)
         #: values that nested graphs read, which therefore have to exist
-        self.nested = {name for node in nodes for inner in subgraphs(node) for name in _names_read(inner)}
+        self.nested = set[str]().union(*(read_values(inner) for node in nodes for inner in subgraphs(node)))
 
     def find(self) -> Iterator[Pattern]:
         """Find normalizations, softmaxes and functions; no node is in two of them."""
@@ -291,13 +280,3 @@ class PatternFinder:
 
     def _is_integer(self, node: onnx.NodeProto) -> bool:
         return self.classes.get(node_key(node)) in {PrecisionClass.INT8, PrecisionClass.INT16}
-
-
-def _names_read(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names that a nested graph reads, its own included."""
-    for node in graph.node:
-        yield from node.input
-        for inner in subgraphs(node):
-            yield from _names_read(inner)
-    for value in graph.output:
-        yield value.name

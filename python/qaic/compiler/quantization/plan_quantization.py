@@ -1,7 +1,6 @@
 """Makes a quantization plan from a graph, the classes of its nodes and a profile."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -10,18 +9,17 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
-from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass, is_quantizing
+from qaic.compiler.ir.precision import INTEGERS, Classification, FloatReason, PrecisionClass, is_quantizing
+from qaic.compiler.ir.precision_ops import attribute_of
 from qaic.compiler.ir.quantization import (
     INTEGER_KERNELS,
     VALUE_PRESERVING,
     WEIGHTED,
-    CalibrationProfile,
     FloatNodes,
     Group,
     PlannedTable,
@@ -33,9 +31,8 @@ from qaic.compiler.ir.quantization import (
     quantizable,
     results,
 )
-from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.groups import find_groups
-from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
+from qaic.compiler.quantization.parameters import FloatGraph, QuantParamsChooser, value_range
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 from qaic.compiler.quantization.small_values import SmallValues
 from qaic.compiler.quantization.weights import has_constant_kernel, is_rowwise, plan_table, plan_weight
@@ -62,46 +59,16 @@ _CHOSEN: Final = frozenset(
 _CLIP_INPUTS_VERSION: Final = 11
 
 
-def plan_quantization(
-    model: onnx.ModelProto,
-    weights: dict[str, Weight],
-    facts: ValueInfo,
-    classes: Mapping[str, PrecisionClass],
-    *,
-    reasons: Mapping[str, FloatReason],
-    profile: CalibrationProfile,
-    options: CompileOptions,
-) -> QuantizationPlan:
-    """Decide about every node of a graph; changes no argument.
-
-    The operator set has integer forms, and computed constants are folded. `reasons` state why nodes of other
-    classes than INT8 and INT16 have them. Raises CompileError if a constant of a quantized node is not
-    finite.
-    """
-    parameters = QuantParamsChooser(profile, options)
-    constants = ConstantReader(model.graph, weights)
-    planner = _Planner(
-        model, constants, facts, classes, reasons=reasons, parameters=parameters, options=options
-    )
-    plan = planner.run()
-    parameters.report()
-    return plan
-
-
-def plan_floats(
-    graph: onnx.GraphProto, classes: Mapping[str, PrecisionClass], reasons: Mapping[str, FloatReason]
-) -> QuantizationPlan:
-    """Plan for a graph of which nothing is quantized.
-
-    `reasons` state why nodes of other classes than INT8 and INT16 have them.
-    """
+def plan_floats(graph: onnx.GraphProto, chosen: Classification) -> QuantizationPlan:
+    """Plan for a graph of which nothing is quantized."""
     plan = QuantizationPlan(nested=_nested(graph))
     for node in graph.node:
         key = node_key(node)
-        kind = classes.get(key)
-        reason = FloatReason.NO_FLOATS
-        if kind is not None:
-            reason = FloatReason.OPERATOR_SET if kind in INTEGERS else reasons.get(key, FloatReason.CHOSEN)
+        kind, reason = chosen.classes.get(key), FloatReason.NO_FLOATS
+        if kind in INTEGERS:
+            reason = FloatReason.OPERATOR_SET
+        elif kind is not None:
+            reason = chosen.reasons.get(key, FloatReason.CHOSEN)
         plan.entries.append(FloatNodes((node,), reason))
         _note_chosen(node, kind, reason, plan)
     return plan
@@ -127,25 +94,11 @@ def _nested(graph: onnx.GraphProto) -> list[FloatNodes]:
 class _Planner:
     """Plans the groups of a graph one after another, as the parameters of operands follow from results."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        constants: ConstantReader,
-        facts: ValueInfo,
-        classes: Mapping[str, PrecisionClass],
-        *,
-        reasons: Mapping[str, FloatReason],
-        parameters: QuantParamsChooser,
-        options: CompileOptions,
-    ) -> None:
-        self.graph = model.graph
-        self.version = standard_version(model)
-        self.constants = constants
-        self.facts = facts
-        self.classes = classes
-        self.reasons = reasons
-        self.parameters = parameters
-        self.options = options
+    def __init__(self, model: Model, chosen: Classification, options: CompileOptions, of: FloatGraph) -> None:
+        self.of, self.options = of, options
+        self.constants, self.facts, self.parameters = of.constants, of.facts, of.parameters
+        self.classes, self.reasons = chosen.classes, chosen.reasons
+        self.version = standard_version(model.proto)
         #: what is stored as integers so far
         self.known: dict[str, QuantParams] = {}
         #: results of planned groups
@@ -156,18 +109,9 @@ class _Planner:
         self.precision = "Int8"
 
     def run(self) -> QuantizationPlan:
-        plan = QuantizationPlan(nested=_nested(self.graph))
-        groups = list(
-            find_groups(self.graph, dict(self.classes), self.constants, self.facts, self.parameters.profiled)
-        )
-        small = SmallValues(
-            self.graph.node,
-            groups=groups,
-            classes=self.classes,
-            constants=self.constants,
-            parameters=self.parameters,
-            precision=self.options.quantization_precision,
-        )
+        plan = QuantizationPlan(nested=_nested(self.of.graph))
+        groups = list(find_groups(self.of))
+        small = SmallValues(self.of, groups, self.options.quantization_precision)
         for group in groups:
             kind = self.classes.get(node_key(group.node))
             self.precision = "Int16" if kind is PrecisionClass.INT16 else "Int8"
@@ -196,6 +140,7 @@ class _Planner:
                 "them stay in floating point",
                 nodes=infinite,
             )
+        self.parameters.report()
         return plan
 
     def _note_ranges(self, group: Group, plan: QuantizationPlan) -> None:
@@ -339,11 +284,9 @@ class _Planner:
         """Return whether a node only picks from its operands, and the engine can do so with integers."""
         if not self._has_integer_kernel(node):
             return False
-        attributes = {attribute.name: attribute.s for attribute in node.attribute}
         if node.op_type == "Resize":
-            if attributes.get("mode", b"nearest") != b"nearest":
-                return False
-            if attributes.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
+            coordinates = attribute_of(node, "coordinate_transformation_mode", b"")
+            if attribute_of(node, "mode", b"nearest") != b"nearest" or coordinates == b"tf_crop_and_resize":
                 return False
         padding = node.input[2] if node.op_type == "Pad" and len(node.input) > 2 else ""
         return not padding or self.constants.is_float(padding)
@@ -388,17 +331,12 @@ class _Planner:
 @compiler_pass(lambda context: is_quantizing(context.options))
 def plan_quantization_pass(model: Model, context: Context) -> bool:
     """Select the groups of nodes to quantize and their parameters, and record reasons for all other nodes."""
-    chosen = context.plan
+    graph, chosen = model.proto.graph, context.plan
     if context.profile is None or not has_integer_forms(model.proto, chosen.classes):
-        context.quantization = plan_floats(model.proto.graph, chosen.classes, chosen.reasons)
+        context.quantization = plan_floats(graph, chosen)
     else:
-        context.quantization = plan_quantization(
-            model.proto,
-            model.weights,
-            model.facts,
-            chosen.classes,
-            reasons=chosen.reasons,
-            profile=context.profile,
-            options=context.options,
-        )
+        parameters = QuantParamsChooser(context.profile, context.options)
+        constants = ConstantReader(graph, model.weights)
+        of = FloatGraph(graph, constants, model.facts, chosen.classes, parameters)
+        context.quantization = _Planner(model, chosen, context.options, of).run()
     return False

@@ -15,16 +15,16 @@ from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
-    clear_attributes,
-    clone,
     import_opset,
     remove_inputs,
     replace_graph,
+    set_attributes,
 )
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, find_nodes, read_values, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
+from qaic.compiler.ir.precision_ops import attribute_of
 
 #: the engine fuses into operators of this version, whatever the model says
 NEEDED: Final = 10
@@ -41,10 +41,7 @@ _CHANGED_IN_12: Final = "Dropout"
 
 
 def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
-    """Raise an old operator set; changes `model` in place, and no name of a value.
-
-    Returns True if the model can be quantized.
-    """
+    """Raise an old operator set, but change no name of a value; return True if it has integer forms."""
     version = standard_version(model)
     if version >= WANTED:
         return True
@@ -141,21 +138,16 @@ def _drop_unknown_attributes(node: onnx.NodeProto) -> None:
     if node.domain not in STANDARD_DOMAINS:
         return
     known = defs.get_schema(node.op_type, WANTED, "").attributes
-    kept = [clone(attribute) for attribute in node.attribute if attribute.name in known]
-    if len(kept) < len(node.attribute):
-        clear_attributes(node)
-        for attribute in kept:
-            add_attribute(node, attribute)
+    set_attributes(node, [attribute for attribute in node.attribute if attribute.name in known])
 
 
 def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
     """Give a converted Resize the coordinates of the sets before 11, which onnx's converter leaves out."""
-    given = {attribute.name: attribute.s for attribute in node.attribute}
     added = {"coordinate_transformation_mode": "asymmetric"}
-    if given.get("mode", b"nearest") == b"nearest":
+    if attribute_of(node, "mode", b"nearest") == b"nearest":
         added["nearest_mode"] = nearest_mode
     for name, value in added.items():
-        if name not in given:
+        if not attribute_of(node, name, b""):
             add_attribute(node, helper.make_attribute(name, value))
 
 

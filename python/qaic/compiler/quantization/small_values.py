@@ -13,13 +13,13 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key, read_array
+from qaic.compiler.ir.constants.propagation import node_key, read_array
 from qaic.compiler.ir.elem_types import FLOAT, NARROW_FLOATS, OF_NUMPY
 from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
 from qaic.compiler.ir.precision_ops import behind, selected_inputs, standard
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group, quantizable, results
-from qaic.compiler.quantization.parameters import QuantParamsChooser
+from qaic.compiler.quantization.parameters import FloatGraph
 from qaic.compiler.quantization.weights import output_channels
 
 #: levels of a common scale that the values of one operand or result need
@@ -56,19 +56,9 @@ class SmallValues:
     Nothing is rounded inside of a group. `precision` is ``Int8`` or ``Int16``.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[onnx.NodeProto],
-        *,
-        groups: Sequence[Group],
-        classes: Mapping[str, PrecisionClass],
-        constants: ConstantReader,
-        parameters: QuantParamsChooser,
-        precision: str,
-    ) -> None:
-        self._constants = constants
-        self._parameters = parameters
-        self._precision = precision
+    def __init__(self, of: FloatGraph, groups: Sequence[Group], precision: str) -> None:
+        nodes = of.graph.node
+        self._constants, self._parameters, self._precision = of.constants, of.parameters, precision
         self._makers = producers(nodes)
         self._group_of = {node_key(node): group for group in groups for node in group.nodes}
         #: node that stays in float, by first output, and why
@@ -78,7 +68,7 @@ class SmallValues:
         self._equalized = {name for node in nodes if node.op_type in _EQUALIZING for name in node.input}
         joined: dict[str, onnx.NodeProto] = {}
         for node in nodes:
-            self._keep_joined(node, joined, classes)
+            self._keep_joined(node, joined, of.classes)
         for node in nodes:
             self._keep_picked(node)
             self._keep_magnified(node)

@@ -15,7 +15,7 @@ from qaic import _core
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.propagation import ConstantReader, multiplied
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.precision_ops import integer_attribute, standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 from qaic.compiler.ir.quantization import Group, PlannedTable, PlannedWeight, QuantizedBias, TensorProfile
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.options.table import CompileOptions
@@ -102,9 +102,7 @@ def plan_weight(
     channels.
     """
     node = group.node
-    weight = constants.describe(node.input[1])
-    if weight is None:
-        raise KeyError(node.input[1])
+    weight = constants.weight(node.input[1])
     channel_axis, channels = output_channels(node, weight.dims)
     factors, bias = _affine(group, constants, channels)
     values = constants.read(weight.name)
@@ -126,14 +124,13 @@ def plan_weight(
 
 def output_channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int]:
     """Return the axis of the output channels in a weight, None if it is not one, and their number."""
-    numbers = _attributes(node)
     if node.op_type == "Conv":
         return 0, dims[0]
     if node.op_type == "ConvTranspose":
-        groups = int(numbers.get("group", 1))
+        groups = attribute_of(node, "group", 1)
         return (1 if groups == 1 else None), dims[1] * groups
     if node.op_type == "Gemm":
-        axis = 0 if numbers.get("transB", 0) else 1
+        axis = 0 if attribute_of(node, "transB", 0) else 1
         return axis, dims[axis]
     return (1 if len(dims) == 2 else None), dims[-1]
 
@@ -147,14 +144,16 @@ def _affine(
     add.
     """
     node = group.node
-    numbers = _attributes(node) if node.op_type == "Gemm" else {}
-    factors = np.full(channels, numbers.get("alpha", 1.0), np.float32)
+    alpha, beta = (
+        attribute_of(node, name, 1.0) if node.op_type == "Gemm" else 1.0 for name in ("alpha", "beta")
+    )
+    factors = np.full(channels, alpha, np.float32)
     bias = np.zeros(channels, np.float32)
     has_bias = len(node.input) > 2 and bool(node.input[2])
     if has_bias:
         values = constants.read(node.input[2]).reshape(-1)
         value_range(values, node.input[2])
-        bias = bias + values * np.float32(numbers.get("beta", 1.0))
+        bias = bias + values * np.float32(beta)
     for kind, name in group.affine:
         values = constants.read(name).reshape(-1)
         value_range(values, name)
@@ -208,10 +207,6 @@ def _check_axis(node: onnx.NodeProto, rank: int, channel_axis: int, axis: int | 
     )
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, float]:
-    return {a.name: a.f if a.type == a.FLOAT else float(a.i) for a in node.attribute}
-
-
 def _per_channel(node: onnx.NodeProto, options: CompileOptions) -> bool:
     return options.enable_channelwise if node.op_type in _CONVOLUTIONS else options.enable_rowwise
 
@@ -230,7 +225,7 @@ def has_constant_kernel(node: onnx.NodeProto, constants: ConstantReader) -> bool
         return False
     if node.op_type in _CONVOLUTIONS:
         return True
-    channels = weight.dims[0] if integer_attribute(node, "transB", 0) else weight.dims[1]
+    channels = weight.dims[0] if attribute_of(node, "transB", 0) else weight.dims[1]
     return all(size == 1 for size in bias.dims[:-1]) and (bias.dims or (1,))[-1] in {1, channels}
 
 
@@ -247,7 +242,7 @@ def is_rowwise(
         and weight.elem_type == FLOAT
         and len(weight.dims) > 1
         and min(weight.dims) > 0
-        and integer_attribute(node, "axis", 0) == 0
+        and attribute_of(node, "axis", 0) == 0
     )
 
 

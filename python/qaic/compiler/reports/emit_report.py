@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +19,8 @@ from qaic.options.table import CompileOptions
 from qaic.support.text import escape_lines
 
 if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import Specialization
-    from qaic.compiler.ir.precision import PrecisionClass
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.quantization import QuantizationPlan
 
 _log = logging.getLogger("qaic.compiler")
@@ -50,45 +47,24 @@ def publish(title: str, text: str) -> None:
         sys.stderr.write(f"{escape_lines(message)}\n")
 
 
-def publish_hints(
-    options: CompileOptions,
-    specialized_model: onnx.ModelProto,
-    weights: Mapping[str, Weight],
-    classes: Mapping[str, PrecisionClass],
-) -> None:
-    """Publish what keeps a program from being fast on a card, if ``aic_perf_warnings`` asks for it.
+def publish_costs(model: Model, context: Context) -> None:
+    """Publish what keeps a program from being fast on a card, and what it costs, if options ask for it.
 
-    The model is as the user gave it, with inferred shapes. `classes` are what nodes compute in, by their
-    first outputs; the others in the types of the model.
+    The hints are about the model as the user gave it, with inferred shapes.
     """
+    options = context.options
     if options.aic_perf_warnings:
         from qaic.compiler.reports import perf_metrics
 
-        found = perf_metrics.hints(specialized_model, weights, classes)
+        found = perf_metrics.hints(model.specialized[0], context.given_weights, context.plan.classes)
         publish("performance warnings", "\n".join(found) or "none")
-
-
-def publish_metrics(
-    options: CompileOptions,
-    specialized: Sequence[onnx.ModelProto],
-    specializations: Sequence[Specialization],
-    model: onnx.ModelProto,
-    weights: Mapping[str, Weight],
-) -> None:
-    """Publish what the program costs, if ``aic_perf_metrics`` asks for it.
-
-    `specialized` has the model with inferred shapes, once for each set of sizes; `model` and `weights` are
-    the program as it is stored.
-    """
     if options.aic_perf_metrics:
         from qaic.compiler.reports import perf_metrics
 
-        names = [specialization.name for specialization in specializations] or [""] * len(specialized)
-        works = [
-            perf_metrics.work_of(specialized_model, name)
-            for specialized_model, name in zip(specialized, names, strict=False)
-        ]
-        publish("performance metrics", perf_metrics.table(works, perf_metrics.parameters_of(model, weights)))
+        names = [one.name for one in model.specializations] or [""] * len(model.specialized)
+        works = list(map(perf_metrics.work_of, model.specialized, names))
+        counts = perf_metrics.parameters_of(model.proto, model.weights)
+        publish("performance metrics", perf_metrics.table(works, counts))
 
 
 def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.compiler.ir.opset_version import standard_version
+from qaic.compiler.ir.precision_ops import attribute_of
 
 Shape = tuple[int, ...]
 
@@ -105,8 +105,7 @@ class Node:
 
     def attribute(self, name: str, default: Any) -> Any:
         """Return the value of an attribute."""
-        found = next((attribute for attribute in self.proto.attribute if attribute.name == name), None)
-        return default if found is None else helper.get_attribute_value(found)
+        return attribute_of(self.proto, name, default)
 
     @property
     def result(self) -> Shape:

@@ -15,10 +15,10 @@ from qaic.compiler.diagnostics.record import Survey, warn
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import TABLE, type_name
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, constant_names, consumers, subgraphs
 from qaic.compiler.ir.interface import Interface
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import SHAPE_READERS, integer_attribute
+from qaic.compiler.ir.precision_ops import SHAPE_READERS, attribute_of
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.operator_list import OperatorList
 from qaic.options.table import CompileOptions
@@ -184,14 +184,13 @@ def _complaint(kind: tuple[str, str], opsets: Mapping[str, int], operators: Oper
 
 
 def _about_training(node: onnx.NodeProto) -> str | None:
-    is_training = node.op_type == "BatchNormalization" and integer_attribute(node, "training_mode", 0)
+    is_training = node.op_type == "BatchNormalization" and attribute_of(node, "training_mode", 0)
     return "training" if is_training else None
 
 
 def _survey_operands(graph: onnx.GraphProto, constant: set[str], survey: Survey) -> None:
     """Follow constants through a graph, then through the graphs nested in it."""
-    local = constant | {tensor.name for tensor in graph.initializer}
-    local |= {tensor.values.name for tensor in graph.sparse_initializer}
+    local = constant | constant_names(graph)
     for node in graph.node:
         nested = list(subgraphs(node)) if node.attribute else []
         if node.op_type in SHAPE_READERS or (not nested and local.issuperset(filter(None, node.input))):

@@ -12,8 +12,17 @@ import onnx
 
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, values_read_by
+from qaic.compiler.ir.graph_edits import clone
+from qaic.compiler.ir.graph_walk import (
+    all_graphs,
+    all_nodes,
+    constant_names,
+    consumers,
+    producers,
+    values_read_by,
+)
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.precision_ops import attribute_of
 
 #: prefix of the name of a node that was fused late
 _FUSED: Final = "fused "
@@ -48,8 +57,7 @@ class Origins:
         self._given = {name for node in self.engine_nodes for name in node.output}
         for inner in all_graphs(optimized):
             self._given.update(value.name for value in inner.input)
-            self._given.update(tensor.name for tensor in inner.initializer)
-            self._given.update(tensor.values.name for tensor in inner.sparse_initializer)
+            self._given |= constant_names(inner)
         #: new name of a value that the engine renamed -> its name before
         self.renamed: dict[str, str] = {}
         #: for each engine node, the names of the nodes that it computes, in their order
@@ -104,7 +112,7 @@ class Origins:
         if len(sums) != 1:
             return value
         value = sums[0].output[0]
-        kind = next((a.s.decode() for a in node.attribute if a.name == "activation"), None)
+        kind = attribute_of(node, "activation", b"").decode()
         activations = [reader for reader in self._readers.get(value, ()) if reader.op_type == kind]
         return activations[0].output[0] if activations else value
 
@@ -182,8 +190,7 @@ class NodeProvenance:
             called = _called(node)
             node.name = names.make(called)
             self._called[node.name] = called
-        self._graph = type(model.graph)()
-        self._graph.CopyFrom(model.graph)
+        self._graph = clone(model.graph)
 
     def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
         """Name the nodes of the model as the passes left it.

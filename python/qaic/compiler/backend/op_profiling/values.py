@@ -5,13 +5,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import ModelProto, shape_inference
+from onnx import shape_inference
 
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.elem_types import FLOAT, TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.graph_edits import clone, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.precision_ops import cast_target
 from qaic.compiler.ir.value_info import collect_shapes, known_dims, may_follow_values
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
@@ -85,14 +87,13 @@ class ValueTable:
         casts = [node for node in reversed(optimized.graph.node) if node.op_type == "Cast"]
         for node in casts:
             # onnx may not know the operator before a rounding cast, which reads float32 of its own shape.
-            if {FLOAT16, BFLOAT16} & {attribute.i for attribute in node.attribute if attribute.name == "to"}:
+            if cast_target(node):
                 self._types.setdefault(node.input[0], FLOAT)
         for shapes in self._shapes:
             for node in casts:
                 if node.output[0] in shapes:
                     shapes.setdefault(node.input[0], shapes[node.output[0]])
-            view = ModelProto()
-            view.CopyFrom(optimized)
+            view = clone(optimized)
             for value in (*view.graph.input, *view.graph.output):
                 _declare(value, self._types, shapes)
             del view.graph.value_info[:]
@@ -142,10 +143,7 @@ def _declare(value: onnx.ValueInfoProto, types: dict[str, int], shapes: dict[str
     if value.name in types:
         tensor.elem_type = types[value.name]
     if value.name in shapes:
-        tensor.shape.Clear()
-        for size in shapes[value.name]:
-            tensor.shape.dim.add().dim_value = size
-        tensor.shape.SetInParent()
+        set_shape(value, shapes[value.name])
 
 
 _log = logging.getLogger("qaic.compiler")
@@ -154,11 +152,8 @@ _log = logging.getLogger("qaic.compiler")
 @compiler_pass(lambda context: context.measures_operations)
 def infer_finished_pass(model: Model, _: Context) -> bool:
     """Infer types and shapes of the finished graph again if operations are measured."""
-    libraries = model.library_paths
     try:
-        finished, _interface = infer_specializations(
-            model.proto, model.weights, model.symbol_sizes, model.requested, libraries
-        )
+        finished, _interface = infer_specializations(model)
     except QaicError as error:
         _log.debug("sizes of values that the compiler added are unknown: %s", error)
         model.described = [[specialized_model] for specialized_model in model.specialized]
@@ -169,7 +164,7 @@ def infer_finished_pass(model: Model, _: Context) -> bool:
         unknown = [name for name in results if name not in shapes]
         if unknown:
             # With constants computed, the engine may know shapes that the model computes from shapes.
-            complete(specialized_model, unknown, libraries, folding=True)
+            complete(specialized_model, unknown, model.library_paths, folding=True)
     # Facts about the earlier model still hold for values that kept their name.
     model.described = list(map(list, zip(finished, model.specialized, strict=True)))
     return False

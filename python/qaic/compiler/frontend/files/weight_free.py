@@ -16,6 +16,7 @@ from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float16_weights import Overflows, converted_floats
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
+from qaic.compiler.ir.value_info import dims_of
 
 
 def take_weights(
@@ -85,10 +86,9 @@ def _elem_type(place: WeightPlace, value: onnx.ValueInfoProto) -> int:
 
 
 def _check_dims(place: WeightPlace, value: onnx.ValueInfoProto, stored: StoredTensor) -> None:
-    tensor_type = value.type.tensor_type
-    if not tensor_type.HasField("shape"):
+    declared = dims_of(value.type.tensor_type)
+    if declared is None:
         return
-    declared = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim]
     fits = len(declared) == len(stored.dims) and all(
         want is None or want < 0 or want == have for want, have in zip(declared, stored.dims, strict=True)
     )

@@ -56,6 +56,18 @@ def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         raise _damaged(tensor, str(error)) from error
 
 
+def constant_of(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
+    """Read the numbers of a Constant; None for other nodes, text, and numbers that calls or files give."""
+    if not standard(node, "Constant") or len(node.attribute) != 1 or node.attribute[0].ref_attr_name:
+        return None
+    (attribute,) = node.attribute
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        return None if value.data_location == value.EXTERNAL else dense(value)
+    numbers = {"value_int": np.int64, "value_float": np.float32}.get(attribute.name.removesuffix("s"))
+    return None if numbers is None else np.array(value, numbers)
+
+
 def _damaged(tensor: onnx.TensorProto, found: str) -> CompileError:
     return refuse(
         f"initializer {tensor.name!r}",
@@ -81,13 +93,10 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
                 and attribute.sparse_tensor.values.data_type == elem_types.FLOAT
             ):
                 register_initializer(graph, _densified(attribute.sparse_tensor), node.output[0])
-            elif attribute.name == "value_float":
-                scalar = helper.make_tensor(node.output[0], elem_types.FLOAT, [], [attribute.f])
-                register_initializer(graph, scalar)
-            elif attribute.name == "value_floats":
-                values = list(attribute.floats)
-                made = helper.make_tensor(node.output[0], elem_types.FLOAT, [len(values)], values)
-                register_initializer(graph, made)
+            elif attribute.name in {"value_float", "value_floats"}:
+                numbers = np.array(helper.get_attribute_value(attribute), np.float32)
+                tensor = helper.make_tensor("", elem_types.FLOAT, numbers.shape, numbers.reshape(-1).tolist())
+                register_initializer(graph, tensor, node.output[0])
             else:
                 continue
             lifted.append(index)

@@ -18,7 +18,7 @@ from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import ComputedSource, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, array_type
 from qaic.compiler.ir.graph_edits import register_initializer
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, constant_names, subgraphs
 from qaic.compiler.ir.precision_ops import (
     FLOAT_FORMATS,
     RANDOM,
@@ -52,8 +52,7 @@ def split_constants(
     graph: onnx.GraphProto, constants: Collection[str]
 ) -> tuple[set[str], list[onnx.NodeProto]]:
     """Return the constants visible in a graph, and its nodes that compute some of them."""
-    local = set(constants) | {tensor.name for tensor in graph.initializer}
-    local |= {tensor.values.name for tensor in graph.sparse_initializer}
+    local = constant_names(graph).union(constants)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         reads_shape = node.op_type in SHAPE_READERS and node.domain in STANDARD_DOMAINS
@@ -115,6 +114,13 @@ class ConstantReader:
             self._small[name] = as_weight(self._tensors[name])
         return self._small.get(name)
 
+    def weight(self, name: str) -> Weight:
+        """Find a constant that exists."""
+        found = self.describe(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
     def is_float(self, name: str) -> bool:
         """Return whether a name is a float32 constant."""
         if name in self.weights:
@@ -123,8 +129,8 @@ class ConstantReader:
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """Read a float32 constant in its shape; raises ``KeyError`` where there is none of this name."""
-        weight = self.describe(name)
-        if weight is None or weight.elem_type != FLOAT:
+        weight = self.weight(name)
+        if weight.elem_type != FLOAT:
             raise KeyError(name)
         return read_array(weight)
 

@@ -24,12 +24,10 @@ from qaic.options.table import CompileOptions
 _CHANNELS_LAST: Final = (0, 2, 3, 1)
 
 
-def change_edges(model: Model, options: CompileOptions) -> Interface:
-    """Convert at the border what the options want to be something else there.
+def _changed_interface(model: Model, options: CompileOptions) -> Interface:
+    """Convert at the border what the options want to be something else there; returns what the caller sees.
 
-    The interface of the graph is final. A weight that is an output gets another name. Returns what the caller
-    sees. Raises OptionError if a request contradicts the model, and CompileError if a tensor would be too
-    large for a buffer, or the operator set of the model is too old.
+    The interface of the graph is final. A weight that is an output gets another name.
     """
     interface = model.interface
     requests = requests_of(interface, options)
@@ -147,7 +145,7 @@ def _sizes(
 @compiler_pass()
 def apply_custom_io_pass(model: Model, context: Context) -> bool:
     """Convert inputs and outputs to the requested types and layouts."""
-    changed = change_edges(model, context.options)
+    changed = _changed_interface(model, context.options)
     check_hardware((*changed.inputs, *changed.outputs), context.options.aic_hw_version)
     is_changed = changed is not model.known
     model.known = changed

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qaic.compiler.ir.constants.initializers import constant_of
 from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS
@@ -92,16 +92,10 @@ class AttentionGraph:
 
     def constant(self, name: str) -> Any:
         """Return the numbers of a small constant, or None."""
-        tensor = self.initializers.get(name)
-        node = self.makers.get(name)
-        if tensor is None and node is not None and standard(node, "Constant") and len(node.attribute) == 1:
-            attribute = node.attribute[0]
-            if attribute.name in {"value_int", "value_float"}:
-                return np.array(attribute.i if attribute.name == "value_int" else attribute.f)
-            if attribute.name in {"value_ints", "value_floats"}:
-                return np.array(attribute.ints if attribute.name == "value_ints" else attribute.floats)
-            tensor = attribute.t if attribute.name == "value" else None
-        return None if tensor is None or tensor.external_data else numpy_helper.to_array(tensor)
+        tensor, maker = self.initializers.get(name), self.makers.get(name)
+        if tensor is not None:
+            return None if tensor.external_data else numpy_helper.to_array(tensor)
+        return None if maker is None else constant_of(maker)
 
     def number(self, name: str) -> float | None:
         """Return the one number that all elements of a constant have, or None."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 
 from qaic.compiler.ir.graph_walk import producers
-from qaic.compiler.ir.precision_ops import behind, standard
+from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 
@@ -37,14 +37,13 @@ def _written_axis(makers: Mapping[str, onnx.NodeProto], value: str, positions: s
     node = makers.get(behind(value, makers, "Cast", "Identity"))
     if node is None:
         return None
-    attributes = {attribute.name: attribute.i for attribute in node.attribute}
     if standard(node, "ScatterElements", "Scatter"):
-        return attributes.get("axis", 0) if _counts(makers, node.input[1], positions) else None
+        return attribute_of(node, "axis", 0) if _counts(makers, node.input[1], positions) else None
     if not standard(node, "ScatterND"):
         return None
     for part in _behind(makers, node.input[1]):
         # Concatenation along the first dimension adds places, along the last it extends each place.
-        if standard(part, "Concat") and next(item.i for item in part.attribute if item.name == "axis"):
+        if standard(part, "Concat") and attribute_of(part, "axis", 0):
             chosen = [at for at, name in enumerate(part.input) if _counts(makers, name, positions)]
             if chosen:
                 return chosen[0] if len(chosen) == 1 else None

@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
-from qaic.compiler.ir.precision_ops import behind, integer_attribute, standard
+from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
 from qaic.compiler.passes.decoding.attention import (
     GATHERS,
     OF_ROWS,
@@ -228,7 +228,7 @@ class _Proof:
             raise refused
         if kind in _ARITHMETIC:
             return self._computed(dependent, refused)
-        is_along_rows = kind == "Softmax" and integer_attribute(node, "axis", -1) in {-1, RANK - 1}
+        is_along_rows = kind == "Softmax" and attribute_of(node, "axis", -1) in {-1, RANK - 1}
         if is_along_rows and first is Role.MASKED:
             return Role.SHARES
         raise refused
@@ -259,7 +259,7 @@ class _Proof:
     def _of_sizes(self, node: onnx.NodeProto) -> Role:
         if node.op_type != "ConstantOfShape":
             return Role.SIZE
-        value = next((a.t for a in node.attribute if a.name == "value"), None)
+        value = attribute_of(node, "value", None)
         number = 0.0 if value is None else float(numpy_helper.to_array(value).reshape(-1)[0])
         self.filled[node.output[0]] = number
         return Role.FILLED
@@ -295,7 +295,7 @@ class _Proof:
         return Role.UNUSED if is_largest else Role.HIDDEN
 
     def _is_by_row(self, node: onnx.NodeProto) -> bool:
-        axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), None)
+        axes = attribute_of(node, "axes", None)
         if axes is None and len(node.input) > 1:
             array = self.of.constant(node.input[1])
             axes = None if array is None else array.reshape(-1).tolist()

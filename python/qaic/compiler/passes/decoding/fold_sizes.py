@@ -6,7 +6,6 @@ token, and a number of slots that follows from positions. What is known of all o
 which one size is open is written with -1, and sizes that are those of the operand with 0.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -14,7 +13,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.graph_edits import (
     drop_unneeded_nodes,
@@ -25,13 +23,10 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import FreshNames, consumers, read_values, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import behind, standard
-from qaic.compiler.ir.value_info import collect_types
+from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
+from qaic.compiler.ir.value_info import collect_types, dims_of
 from qaic.compiler.passes.decoding.attention import AttentionGraph
-from qaic.compiler.passes.shape_inference.engine_shapes import complete, inferred
-from qaic.errors import QaicError
-
-_log = logging.getLogger("qaic.compiler")
+from qaic.compiler.passes.shape_inference.engine_shapes import forms_with
 
 #: most sets of shapes, because each set is inferred
 _MOST_SETS: Final = 16
@@ -78,16 +73,10 @@ class _Folder:
         wanted = [name for node in self.reshapes for name in (node.input[0], node.output[0])]
         declared = {value.name for value in (*self.graph.input, *self.graph.output)}
         wanted = [name for name in dict.fromkeys(wanted) if name not in declared]
-        try:
-            for form in copies(model.proto, model.symbol_sizes, model.requested):
-                known = inferred(form, model.weights, model.library_paths)
-                complete(known, wanted, model.library_paths, folding=True)
-                self.set_sizes.append(_sizes(known))
-                self.types = collect_types(known)
-        except QaicError as error:
-            _log.debug("sizes are not folded: %s", error)
-            return False
-        return True
+        for form in forms_with(model, wanted):
+            self.set_sizes.append(_sizes(form))
+            self.types = collect_types(form)
+        return bool(self.set_sizes)
 
     def fold(self, skip: Skip) -> None:
         for node in self.reshapes:
@@ -146,7 +135,7 @@ class _Folder:
                 node.output[0], behind(shape.input[0], self.of.makers, "Cast", "Identity")
             ):
                 continue
-            value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+            value = attribute_of(node, "value", None)
             number = None if value is None else numpy_helper.to_array(value).reshape(())
             name = self.fresh.make(node.output[0], "number")
             tensor = numpy_helper.from_array(np.zeros((), np.float32) if number is None else number)
@@ -190,16 +179,11 @@ class _Folder:
             return False
         if standard(node, "CastLike"):
             return self.types.get(node.input[1]) == own
-        return standard(node, "Cast") and any(a.name == "to" and a.i == own for a in node.attribute)
+        return standard(node, "Cast") and attribute_of(node, "to", 0) == own
 
 
 def _sizes(form: onnx.ModelProto) -> dict[str, Sequence[int | None]]:
     graph = form.graph
-    found: dict[str, Sequence[int | None]] = {}
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape"):
-            found[value.name] = [
-                dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim
-            ]
-    return found
+    values = (*graph.input, *graph.output, *graph.value_info)
+    found = {value.name: dims_of(value.type.tensor_type) for value in values}
+    return {name: dims for name, dims in found.items() if dims is not None}

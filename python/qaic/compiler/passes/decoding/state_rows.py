@@ -9,7 +9,6 @@ float32 of kernels. They then apply to the rows, and to what is read of the cach
 and that nothing has written, are read rounded and are not rounded themselves.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +16,6 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_edits import (
@@ -34,11 +32,8 @@ from qaic.compiler.ir.model import Model, RowTensor, RowUpdate, StateRows
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
-from qaic.compiler.passes.shape_inference.engine_shapes import complete, inferred
-from qaic.errors import QaicError
+from qaic.compiler.passes.shape_inference.engine_shapes import forms_with
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-_log = logging.getLogger("qaic.compiler")
 
 #: float type -> types that hold all its numbers
 _HOLDERS: Final[Mapping[int, frozenset[int]]] = {
@@ -230,19 +225,9 @@ def take_out_state_rows_pass(model: Model, context: Context) -> bool:
 
 def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
     """Infer types and shapes of values in each specialization; empty if one is not known."""
-    libraries = model.library_paths
-    shapes: list[Mapping[str, tuple[int, ...]]] = []
-    types: Mapping[str, int] = {}
-    try:
-        for form in copies(model.proto, model.symbol_sizes, model.requested):
-            known = inferred(form, model.weights, libraries)
-            # The engine knows sizes that the model computes from shapes after it has computed constants.
-            complete(known, names, libraries, folding=True)
-            shapes.append(collect_shapes(known))
-            types = collect_types(known)
-    except QaicError as error:
-        _log.debug("%s", error)
-        return []
+    forms = forms_with(model, names)
+    shapes = [collect_shapes(form) for form in forms]
+    types = collect_types(forms[-1]) if forms else {}
     if any(name not in types or any(name not in each for each in shapes) for name in names):
         return []
     return [RowTensor(name, types[name], tuple(each[name] for each in shapes)) for name in names]

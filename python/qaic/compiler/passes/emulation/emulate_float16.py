@@ -52,7 +52,6 @@ from qaic.compiler.ir.precision_ops import (
     parameter_outputs,
     standard,
 )
-from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.computed_constants import (
     ConstantClasses,
@@ -100,30 +99,19 @@ class _Scope:
 class Float16Emulator:
     """Rewrites a model so that the floats of each node are in its format.
 
-    Changes `model` and `weights`, and adds new values to `facts`. `overflows` receives the constants that do
-    not fit.
+    The facts of the model get new values. `overflows` receives the constants that do not fit.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        weights: dict[str, Weight],
-        facts: ValueInfo,
-        *,
-        decided: Classification,
-        overflows: Overflows,
-    ) -> None:
-        self.model = model
-        self.weights = weights
-        self.types = facts.types
-        self.shapes = facts.shapes
-        self.narrow = facts.narrow
+    def __init__(self, model: Model, decided: Classification, overflows: Overflows) -> None:
+        facts = model.facts
+        self.model, self.weights = model.proto, model.weights
+        self.types, self.shapes, self.narrow = facts.types, facts.shapes, facts.narrow
         self.decided = decided
         self.overflows = overflows
-        self.fresh = FreshNames(model.graph)
-        self.uses = uses(model.graph)
+        self.fresh = FreshNames(self.model.graph)
+        self.uses = uses(self.model.graph)
         self.preserved = value_preserving_inputs(self.types)
-        self.sums = IntegerSums(model, self.types, self.shapes, decided, self.weights)
+        self.sums = IntegerSums(model, decided)
         self.constants = ConstantClasses()
         #: computed constants that may exceed float16, if these are clipped
         self.beyond: set[str] = set()
@@ -492,9 +480,7 @@ def emulate_float16_pass(model: Model, context: Context) -> bool:
     """Round the floats of each node to its precision."""
     if not any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
         return False
-    Float16Emulator(
-        model.proto, model.weights, model.facts, decided=context.plan, overflows=context.overflows
-    ).run()
+    Float16Emulator(model, context.plan, context.overflows).run()
     return True
 
 
@@ -506,5 +492,4 @@ def round_as_model(model: Model, hardware: str | None) -> None:
     facts = model.facts.copy()
     if facts.narrow:
         decided = decide(model.proto, facts, CompileOptions(aic_hw_version=hardware), None)
-        overflows = Overflows(clip=False)
-        Float16Emulator(model.proto, model.weights, facts, decided=decided, overflows=overflows).run()
+        Float16Emulator(replace(model, facts=facts), decided, Overflows(clip=False)).run()

@@ -6,7 +6,7 @@ numbers. Only the product fits. The same holds for other integers that are scale
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,6 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX
 from qaic.compiler.ir.constants.propagation import node_key, node_label, split_constants
-from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import (
     BOOL,
     DOUBLE,
@@ -33,6 +32,7 @@ from qaic.compiler.ir.elem_types import (
     UINT64,
 )
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs, usages
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import Classification, PrecisionClass
 from qaic.compiler.ir.precision_ops import (
     SHAPE_READERS,
@@ -75,22 +75,12 @@ _SCALE: Final = 0.0
 
 
 class IntegerSums:
-    """Finds the nodes between large integers and their scaled values.
+    """Finds the nodes between large integers and their scaled values, in nested graphs too."""
 
-    Includes nested graphs. `weights` are stored next to the graph. A dim of `shapes` is -1 if it differs
-    between sets of shapes.
-    """
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        types: Mapping[str, int],
-        shapes: Mapping[str, tuple[int, ...]],
-        decided: Classification,
-        weights: Mapping[str, Weight],
-    ) -> None:
-        self._types, self._shapes, self._decided = types, shapes, decided
-        self._constant = constant_reader(model, weights)
+    def __init__(self, model: Model, decided: Classification) -> None:
+        # A dim of shapes is -1 if it differs between sets of shapes.
+        self._types, self._shapes, self._decided = model.facts.types, model.facts.shapes, decided
+        self._constant = constant_reader(model.proto, model.weights)
         #: largest magnitude of integers
         self._integers: dict[str, float] = {}
         #: largest magnitude of integers that were cast to float, and of what is made of them
@@ -101,11 +91,12 @@ class IntegerSums:
         self.unrounded: set[str] = set()
         #: values that become float16 without a scale -> the node that reads them, "" for an output
         self.rounded: dict[str, str] = {}
-        nodes = list(all_nodes(model.graph.node))
+        graph = model.proto.graph
+        nodes = list(all_nodes(graph.node))
         if any(self._is_cast(node) or parameter_outputs(node) for node in nodes):
             self._readers = usages(nodes)
-            self._outputs = {value.name for graph in all_graphs(model.graph) for value in graph.output}
-            self._search(model.graph, weights.keys())
+            self._outputs = {value.name for inner in all_graphs(graph) for value in inner.output}
+            self._search(graph, model.weights.keys())
             self._find_rounded(nodes)
 
     def _is_cast(self, node: onnx.NodeProto) -> bool:

@@ -8,7 +8,7 @@ weights, and nothing else changes. Blocks lie along the dimension that the produ
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,7 @@ import onnx
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.initializers import as_weight
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.stored_rows import strips
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
 from qaic.compiler.ir.context import Context, compiler_pass
@@ -27,7 +26,7 @@ from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import INTEGERS
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 from qaic.errors import InputError
 
 #: format of weights
@@ -76,16 +75,12 @@ class MxSource:
         step = max(1, _PIECE // max(1, self._matrix()[1]))
         # Each row is encoded by itself, so a piece may have rows of several matrices.
         whole = (math.prod(self.dims[:-1]), second)
-        matrices = (
-            strips(self.inner, whole, dtype, moved=False)
-            if not self.moved
-            else strips(self.inner, whole, dtype, moved=True)
-            if len(self.dims) == 2
-            else (
-                np.frombuffer(data, dtype).reshape(first, second).T
-                for data in whole_pieces(self.inner, first * second * dtype.itemsize)
-            )
-        )
+        matrices: Iterator[npt.NDArray[Any]]
+        if self.moved and len(self.dims) > 2:
+            pieces = whole_pieces(self.inner, first * second * dtype.itemsize)
+            matrices = (np.frombuffer(data, dtype).reshape(first, second).T for data in pieces)
+        else:
+            matrices = strips(self.inner, whole, dtype, moved=self.moved)
         for values in matrices:
             for start in range(0, len(values), step):
                 with np.errstate(over="ignore"):
@@ -115,11 +110,9 @@ class MxSource:
             ) from error
 
 
-def compress_weights(model: Model, context: Context) -> int:
-    """Give the matrix products their weights in blocks; changes the model and its weights.
-
-    Returns the number of products.
-    """
+@compiler_pass(lambda context: context.options.mxfp6_matmul)
+def compress_weights_pass(model: Model, context: Context) -> bool:
+    """Convert constant weights of matrix products to MXFP6."""
     options = context.options
     original = model.facts.original
     names = {
@@ -146,7 +139,8 @@ def compress_weights(model: Model, context: Context) -> int:
         if standard(node, "MatMul", "Gemm") and not names[node_key(node)] & excluded
     )
     if count:
-        compressor.drop_dead()
+        # Nodes between a constant and its products may not be needed any more.
+        remove_unused_nodes(model.proto.graph, compressor.passed)
     else:
         warn(
             "mxfp6.no_products",
@@ -154,7 +148,13 @@ def compress_weights(model: Model, context: Context) -> int:
             _LEAST_SIDE,
             _LEAST_SIDE,
         )
-    return count
+    return count > 0
+
+
+def swaps(node: onnx.NodeProto, rank: int) -> bool:
+    """Return whether a Transpose swaps the dims of a matrix."""
+    order = attribute_of(node, "perm", [*range(rank)][::-1])
+    return order == [*range(rank - 2), rank - 1, rank - 2]
 
 
 class _Compressor:
@@ -167,7 +167,7 @@ class _Compressor:
         self.skip = context.skip
         self.fresh = FreshNames(graph)
         self.makers = producers(graph.node)
-        self.small = {tensor.name: tensor for tensor in graph.initializer}
+        self.constants = ConstantReader(graph, model.weights)
         self.passed: set[str] = set()
         self.made: dict[tuple[str, bool, bool], str] = {}
 
@@ -186,7 +186,7 @@ class _Compressor:
         if min(weight.dims[-2:]) < _LEAST_SIDE or math.prod(weight.dims) == 0:
             self.skip(f"the matrix has a side below {_LEAST_SIDE}", node)
             return False
-        by_columns = node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute)
+        by_columns = node.op_type == "Gemm" and attribute_of(node, "transB", 0) != 0
         # The product sums over the last but one dimension of its operand, or over the last.
         axis = len(weight.dims) - (1 if by_columns else 2)
         moved = by_columns == swapped
@@ -209,31 +209,17 @@ class _Compressor:
         """Find the constant behind an operand; also return True if its last two dimensions are swapped."""
         swapped = False
         while True:
-            weight = self.model.weights.get(name)
-            if weight is None and name in self.small:
-                weight = as_weight(self.small[name])
-            if weight is not None:
+            if (weight := self.constants.describe(name)) is not None:
                 return (None if weight.blocks else weight), swapped
             maker = self.makers.get(name)
             if maker is None or not standard(maker, "Cast", "Identity", "Transpose"):
                 return None, False
             if maker.op_type == "Transpose":
                 rank = len(self.model.facts.shapes.get(name, ()))
-                perm = next((list(a.ints) for a in maker.attribute if a.name == "perm"), [*range(rank)][::-1])
-                if rank not in {2, 3} or perm != [*range(rank - 2), rank - 1, rank - 2]:
+                if rank not in {2, 3} or not swaps(maker, rank):
                     return None, False
                 swapped = not swapped
             elif self.model.facts.types.get(maker.input[0], 0) not in FLOATS - {DOUBLE}:
                 return None, False
             self.passed.add(name)
             name = maker.input[0]
-
-    def drop_dead(self) -> None:
-        """Remove the nodes between a constant and its products that are not needed any more."""
-        remove_unused_nodes(self.model.proto.graph, self.passed)
-
-
-@compiler_pass(lambda context: context.options.mxfp6_matmul)
-def compress_weights_pass(model: Model, context: Context) -> bool:
-    """Convert constant weights of matrix products to MXFP6."""
-    return compress_weights(model, context) > 0

@@ -19,21 +19,22 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.emulation.mx_fake_quantize import append_mxint8_rounding
-from qaic.options.files.partitions import PartitionConfig
 
 
-def round_traffic(model: Model, config: PartitionConfig | None) -> int:
-    """Round the floats that cross from one partition to another; changes the model.
+@compiler_pass(lambda context: context.options.allow_mxint8_mdp_io)
+def round_partition_traffic_pass(model: Model, context: Context) -> bool:
+    """Round values that one partition sends to the next to MXINT8.
 
-    Floats are not rounded to the formats of their nodes yet. Returns the number of values that cross.
+    Floats are not rounded to the formats of their nodes yet.
     """
+    config = context.options.mdp_load_partition_config
     listed = [] if config is None else [set(partition.nodes or ()) for partition in config.partitions]
     if sum(map(bool, listed)) < 2:
         warn(
             "partitions.no_traffic",
             "allow_mxint8_mdp_io: no value passes between partitions, because fewer than two have a nodeList",
         )
-        return 0
+        return False
     return _Traffic(model, listed).run()
 
 
@@ -54,7 +55,7 @@ class _Traffic:
         self.integers: set[str] = set()
         self.rounded: dict[str, str] = {}
 
-    def run(self) -> int:
+    def run(self) -> bool:
         scratch = type(self.graph)()
         for node in list(self.graph.node):
             place = self._place(node)
@@ -69,7 +70,7 @@ class _Traffic:
             append_nodes(scratch, [node])
         if self.rounded:
             set_nodes(self.graph, scratch.node)
-        return len(self.rounded)
+        return bool(self.rounded)
 
     def _place(self, node: onnx.NodeProto) -> int | None:
         """Return the partition of a node: its own, else the last of those it reads from."""
@@ -99,9 +100,3 @@ class _Traffic:
         if name in self.facts.narrow:
             self.facts.narrow[made] = self.facts.narrow[name]
         return made
-
-
-@compiler_pass(lambda context: context.options.allow_mxint8_mdp_io)
-def round_partition_traffic_pass(model: Model, context: Context) -> bool:
-    """Round values that one partition sends to the next to MXINT8."""
-    return round_traffic(model, context.options.mdp_load_partition_config) > 0

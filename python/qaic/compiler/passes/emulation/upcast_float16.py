@@ -60,12 +60,12 @@ def as_float32(model: onnx.ModelProto) -> bool:
     return True
 
 
-def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo) -> None:
-    """Turn values of these types into float32 ones; changes all arguments.
+def upcast(changed: Model) -> None:
+    """Turn values of these types into float32 ones; the model has no functions.
 
-    The model has no functions. `facts` have the types of all values, and learn which values had another type
-    and another name in the model.
+    The facts learn which values had another type and another name in the model.
     """
+    model, weights, facts = changed.proto, changed.weights, changed.facts
     types = facts.types
     carriers = _carriers(model, types)
     halves = {
@@ -100,9 +100,8 @@ def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo)
             for weight in entries:
                 name = renamed.get(weight.name, weight.name)
                 weights[name] = Weight(name, weight.elem_type, weight.dims, weight.source)
-            into, out_of = _widen_interface(graph, front, halves, facts, fresh)
+            into, back = _widen_interface(graph, front, halves, facts, fresh)
             front += into
-            back += out_of
         else:
             _widen_values((*graph.input, *graph.output), halves)
         _widen_values(graph.value_info, halves)
@@ -194,7 +193,7 @@ def upcast_float16_pass(model: Model, context: Context) -> bool:
             "convert_to_fp16: the model has float64 tensors; they are treated as float32",
         )
     lift_float_constants(model.proto)
-    upcast(model.proto, model.weights, facts)
+    upcast(model)
     if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
         warn(
             "float16.bfloat16",

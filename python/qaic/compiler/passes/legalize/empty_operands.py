@@ -19,7 +19,7 @@ from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-from qaic.compiler.ir.precision_ops import integer_attribute, standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
@@ -134,10 +134,10 @@ def _along(axis: int) -> _Needed:
 def _needed(node: onnx.NodeProto) -> tuple[_Needed, ...]:
     found = _NEEDED.get(operator_of(node), ())
     if standard(node, "LpNormalization"):
-        found = (_along(integer_attribute(node, "axis", -1)),)
-    elif standard(node, "QuantizeLinear") and integer_attribute(node, "block_size", 0):
-        found = (_Needed(first=integer_attribute(node, "axis", 1)),)
-    elif standard(node, "Unique") and (first := integer_attribute(node, "axis", -1) + 1):
+        found = (_along(attribute_of(node, "axis", -1)),)
+    elif standard(node, "QuantizeLinear") and attribute_of(node, "block_size", 0):
+        found = (_Needed(first=attribute_of(node, "axis", 1)),)
+    elif standard(node, "Unique") and (first := attribute_of(node, "axis", -1) + 1):
         # The slices along an axis are compared, element by element behind that axis.
         found = (_Needed(first=first, is_behind=True),)
     return tuple(one for one in found if one.at < len(node.input) and node.input[one.at])
@@ -168,27 +168,24 @@ def results_in(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[i
 
 
 def zeros(
-    node: onnx.NodeProto,
-    results: tuple[tuple[int, ...], ...],
-    types: Mapping[str, int],
-    guards: GuardNodes,
+    node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: GuardNodes
 ) -> list[onnx.NodeProto]:
     """Make nodes of zeros that take the place of a node over no elements."""
     for result, sizes in zip(filter(None, node.output), results, strict=True):
-        if result not in types:
+        if result not in guards.types:
             raise refused_operand(node, "an operand without elements", "at least one element")
-        value = helper.make_tensor("", types[result], [1], [0])
+        value = helper.make_tensor("", guards.types[result], [1], [0])
         shape = guards.constant(result, np.array(sizes, np.int64))
         guards.add("ConstantOfShape", [shape], result, value=value)
     guards.nodes[-1].name = node.name
     return guards.nodes
 
 
-def with_elements(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
+def with_elements(node: onnx.NodeProto, guards: GuardNodes) -> str:
     """Append nodes that pass the first operand on, and fail if it has no elements."""
     source = node.input[0]
     is_empty = guards.compute(source, "Equal", guards.compute(source, "Size", source), 0, elem_type=BOOL)
-    return guards.reject(source, types[source], _title(node, source), is_empty)
+    return guards.reject(source, guards.types[source], _title(node, source), is_empty)
 
 
 def _title(node: onnx.NodeProto, operand: str) -> str:
@@ -197,13 +194,7 @@ def _title(node: onnx.NodeProto, operand: str) -> str:
 
 
 def checked_operands(
-    node: onnx.NodeProto,
-    dims: DimsInSets,
-    types: Mapping[str, int],
-    guards: GuardNodes,
-    checked: dict[tuple[Any, ...], str],
-    *,
-    dft_axis: int | None,
+    node: onnx.NodeProto, guards: GuardNodes, checked: dict[tuple[Any, ...], str], *, dft_axis: int | None
 ) -> Iterator[tuple[int, str]]:
     """Yield the operands that may have no elements when a program runs: position, and value with a check.
 
@@ -214,8 +205,8 @@ def checked_operands(
         needed, source = one, node.input[one.at]
         if standard(node, "DFT"):
             needed = replace(one, first=node.input[_AXIS]) if dft_axis is None else _along(dft_axis)
-        kept = needed.kept(node, dims)
-        if kept == [] or source not in types:
+        kept = needed.kept(node, guards.dims)
+        if kept == [] or source not in guards.types:
             continue
         key = (source, needed.first, needed.stop, needed.is_behind)
         if key not in checked:
@@ -225,28 +216,26 @@ def checked_operands(
                 target = guards.reject(shape, INT64, title, needed.missing(source, shape, guards))
             else:
                 target = guards.constant(source, np.array(kept))
-            result = guards.value(source, "filled", source, types[source])
+            result = guards.value(source, "filled", source, guards.types[source])
             checked[key] = guards.add("Reshape", [source, target], result)
             if kept is not None:
                 guards.nodes[-1].name = title
         yield one.at, checked[key]
 
 
-def padded_sum(
-    node: onnx.NodeProto, dims: DimsInSets, types: Mapping[str, int], guards: GuardNodes
-) -> list[onnx.NodeProto]:
+def padded_sum(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto]:
     """Make nodes that compute an Einsum of several operands, some of which may have no elements.
 
     A dim of 0 is padded to 1 with zeros, which change no sum, and is cut from the result. Returns [] for
     other nodes, and if ranks are not known.
     """
-    terms = _labels(node, dims) if standard(node, "Einsum") else []
+    terms, types = _labels(node, guards.dims) if standard(node, "Einsum") else [], guards.types
     if len(terms) < 3 or any(name not in types for name in node.input):
         return []
     padded, base, ends = clone(node), node.output[0], dict[str, str]()
     compute = partial(guards.compute, base)
     for at, (name, term) in enumerate(zip(node.input, terms, strict=False)):
-        known = dims(name) or ((None,) * len(term),)
+        known = guards.dims(name) or ((None,) * len(term),)
         filled = [all(sizes) for sizes in zip(*known, strict=True)]
         if all(filled) or len(filled) != len(term):
             continue
@@ -273,8 +262,7 @@ def padded_sum(
 
 def _labels(node: onnx.NodeProto, dims: DimsInSets) -> list[list[str]]:
     """List the labels of the dims of each operand of an Einsum, then of its result; [] if ranks are open."""
-    equation = b"".join(attribute.s for attribute in node.attribute if attribute.name == "equation").decode()
-    before, arrow, after = equation.replace(" ", "").partition("->")
+    before, arrow, after = attribute_of(node, "equation", b"").decode().replace(" ", "").partition("->")
     letters = before.replace(",", "").replace(".", "")
     if not arrow:
         once = sorted(letter for letter in letters if letters.count(letter) == 1)

@@ -10,12 +10,12 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.initializers import constant_of, dense
 from qaic.compiler.ir.constants.propagation import node_label, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes, producers
-from qaic.compiler.ir.value_info import Added
+from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets
 from qaic.errors import CompileError
 
 #: first operator set in which the axes of Unsqueeze are an input
@@ -32,13 +32,9 @@ def constant_reader(
     def read(name: str) -> npt.NDArray[Any] | None:
         if name in weights:
             return read_array(weights[name])
-        tensor = stored.get(name)
-        for attribute in makers[name].attribute if name in makers else ():
-            if attribute.name in {"value_int", "value_ints"} and not attribute.ref_attr_name:
-                return np.array(attribute.ints if attribute.name == "value_ints" else attribute.i)
-            if attribute.name == "value":
-                tensor = attribute.t
-        return None if tensor is None else dense(tensor)
+        if name in stored:
+            return dense(stored[name])
+        return constant_of(makers[name]) if name in makers else None
 
     return read
 
@@ -59,11 +55,21 @@ def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileE
 class GuardNodes:
     """Collects nodes that are written in front of one, and describes their values.
 
-    `added` receives the values; `version` is the operator set of the model.
+    `added` receives the values; `version` is the operator set of the model. The others are its known facts.
     """
 
-    def __init__(self, fresh: FreshNames, added: dict[str, Added], version: int) -> None:
+    def __init__(
+        self,
+        fresh: FreshNames,
+        added: dict[str, Added],
+        version: int,
+        *,
+        types: Mapping[str, int] = MappingProxyType({}),
+        shapes: ShapesInSets = lambda _: (),
+        dims: DimsInSets = lambda _: (),
+    ) -> None:
         self.nodes: list[onnx.NodeProto] = []
+        self.types, self.shapes, self.dims = types, shapes, dims
         self._fresh, self._added, self._version = fresh, added, version
 
     def value(self, base: str, suffix: str, like: str | None, elem_type: int) -> str:

@@ -21,10 +21,10 @@ from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT16
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
-    clear_attributes,
     clone,
     remove_nodes,
     replace_all_uses_with,
+    set_attributes,
     set_inputs,
     set_nodes,
 )
@@ -58,11 +58,10 @@ _LEARNT: Final = _SAME_RANK | {"Constant", "Gather", "Shape", "SplitToSequence"}
 _Dims = tuple[int | str | None, ...]
 
 
-def legalize_exports(model: onnx.ModelProto) -> None:
-    """Rewrite such operators in the graph and in the bodies of functions; changes `model` in place.
-
-    A name means one value.
-    """
+@compiler_pass()
+def legalize_exports_pass(changed: Model, _: Context) -> bool:
+    """Rewrite patterns of exporters that shape inference or the engine does not support, in functions too."""
+    model = changed.proto
     _legalize(model.graph, model.graph, standard_version(model))
     for function in model.functions:
         graph = onnx.GraphProto(
@@ -72,6 +71,7 @@ def legalize_exports(model: onnx.ModelProto) -> None:
             value_info=function.value_info,
         )
         _legalize(function, graph, standard_version(function))
+    return True
 
 
 def _legalize(body: onnx.GraphProto | onnx.FunctionProto, graph: onnx.GraphProto, version: int) -> None:
@@ -296,15 +296,8 @@ def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[st
     set_inputs(copy, inputs)
     if operator is not None:
         copy.op_type = operator
-        clear_attributes(copy)
+        set_attributes(copy, ())
     return copy
-
-
-@compiler_pass()
-def legalize_exports_pass(model: Model, _: Context) -> bool:
-    """Rewrite patterns of exporters that shape inference or the engine does not support."""
-    legalize_exports(model.proto)
-    return True
 
 
 def resizes_from_the_end(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:

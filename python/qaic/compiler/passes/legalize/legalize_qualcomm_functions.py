@@ -21,7 +21,7 @@ from qaic.compiler.ir.graph_edits import add_attribute, replace_input_with, set_
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 
 #: domains of functions that stand for operators of the card
 DOMAINS: Final = frozenset({"com.qualcomm.cloud", "com.qti.aisw.onnx"})
@@ -95,7 +95,7 @@ class _Writer:
 
 def _guard_gather(writer: _Writer) -> None:
     """GatherND: read the nearest row in place of a row outside."""
-    skipped = next((a.i for a in writer.node.attribute if a.name == "batch_dims"), 0)
+    skipped = attribute_of(writer.node, "batch_dims", 0)
     nearest = _nearest(writer, _wide_indices(writer), _sizes(writer, skipped))
     replace_input_with(writer.node, 1, nearest)
 

@@ -24,11 +24,19 @@ from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
 from qaic.compiler.ir.graph_edits import replace_input_with, set_nodes, set_payload
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, op_types, subgraphs
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    find_nodes,
+    nodes_of,
+    op_types,
+    subgraphs,
+)
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import integer_attribute, standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 
 #: the operator set with types of four bits and scales of blocks
 _HAS_BLOCKS: Final = 21
@@ -48,11 +56,10 @@ _PACKED_PRODUCT: Final = "MatMulNBits"
 _REWRITTEN: Final = frozenset({"Cast", "DequantizeLinear"})
 
 
-def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[str]:
-    """Write quantized weights as the engine reads them; changes `model`.
+def _quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[str]:
+    """Write quantized weights as the engine reads them.
 
-    Returns values that belong to the numbers of weights: no option about floats is about them. Raises
-    CompileError if the size of blocks is not positive.
+    Returns values that belong to the numbers of weights: no option about floats is about them.
     """
     exact: list[str] = []
     present = op_types(model)
@@ -62,10 +69,7 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
             if node.op_type == _PACKED_PRODUCT and node.domain == _ENGINE_DOMAIN:
                 _unpack_zero_points(node, constants, model.graph)
     version = standard_version(model)
-    bodies = (model.graph.node, *(function.node for function in model.functions))
-    has_casts = "Cast" in present and any(
-        _is_narrow_cast(node) for nodes in bodies for node in find_nodes(nodes, {"Cast"})
-    )
+    has_casts = "Cast" in present and any(map(_is_narrow_cast, nodes_of(model)))
     if has_casts or _HAS_CHANNELS <= version < _HAS_BLOCKS:
         _widen_constants(model, weights)
     if present.isdisjoint(_REWRITTEN):
@@ -85,12 +89,12 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
 def _is_ahead(node: onnx.NodeProto, version: int) -> bool:
     """Return True if the operator set lacks the node's blocks, or some engine the kernel of its cast."""
     if version < _HAS_BLOCKS and standard(node, "DequantizeLinear"):
-        return integer_attribute(node, "block_size", 0) != 0
+        return attribute_of(node, "block_size", 0) != 0
     return _is_narrow_cast(node)
 
 
 def _is_narrow_cast(node: onnx.NodeProto) -> bool:
-    return standard(node, "Cast") and integer_attribute(node, "to", 0) in _KEPT_IN
+    return standard(node, "Cast") and attribute_of(node, "to", 0) in _KEPT_IN
 
 
 def _is_rewritten(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
@@ -99,12 +103,10 @@ def _is_rewritten(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
 
 def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Keep constants of four bits in eight, so that operators find operands of one type."""
-    bodies = (model.graph.node, *(function.node for function in model.functions))
-    for nodes in bodies:
-        for node in find_nodes(nodes, {"Constant"}):
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    _widen(attribute.t)
+    for node in nodes_of(model):
+        for attribute in node.attribute if standard(node, "Constant") else ():
+            if attribute.name == "value":
+                _widen(attribute.t)
     for graph in all_graphs(model.graph):
         for tensor in [tensor for tensor in graph.initializer if tensor.data_type in _KEPT_IN]:
             _widen(tensor)
@@ -189,7 +191,7 @@ class _Rewriter:
     def _cast(self, node: onnx.NodeProto) -> None:
         """Keep the lower four bits, as a cast to a four-bit type does."""
         source, result = node.input[0], node.output[0]
-        if integer_attribute(node, "to", 0) == _UINT4:
+        if attribute_of(node, "to", 0) == _UINT4:
             number = self._add("Cast", source, base=result, to=UINT8)
             sixteen = self._constant(16, UINT8, result)
             self._add("Mod", number, sixteen, base=result, output=result)
@@ -204,7 +206,7 @@ class _Rewriter:
     def _dequantize(self, node: onnx.NodeProto) -> None:
         """Write ``(x - zero_point) * scale`` with the scales and zero points of blocks repeated."""
         result = node.output[0]
-        axis, size = integer_attribute(node, "axis", 1), integer_attribute(node, "block_size", 0)
+        axis, size = attribute_of(node, "axis", 1), attribute_of(node, "block_size", 0)
         if size < 0:
             raise refuse(
                 f"node {node.name or result!r} (DequantizeLinear)",
@@ -246,10 +248,10 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: 
     if len(node.input) < 5 or not node.input[3] or not node.input[4]:
         return
     packed, scales = constants.describe(node.input[3]), constants.describe(node.input[2])
-    bits, size = integer_attribute(node, "bits", 4), integer_attribute(node, "block_size", 0)
+    bits, size = attribute_of(node, "bits", 4), attribute_of(node, "block_size", 0)
     if packed is None or packed.elem_type != UINT8 or scales is None or bits not in {2, 4, 8} or size <= 0:
         return
-    columns, blocks = integer_attribute(node, "N", 0), -(-integer_attribute(node, "K", 0) // size)
+    columns, blocks = attribute_of(node, "N", 0), -(-attribute_of(node, "K", 0) // size)
     row = -(-blocks * bits // 8)
     held = read_array(packed)
     if columns <= 0 or held.size != columns * row:
@@ -265,7 +267,7 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: 
 @compiler_pass()
 def legalize_quantized_weights_pass(model: Model, context: Context) -> bool:
     """Convert quantized weights to a form that every supported engine computes correctly."""
-    context.exact = legalize_quantized_weights(model.proto, model.weights)
+    context.exact = _quantized_weights(model.proto, model.weights)
     if context.exact and context.names is None:
         context.names = InlinedNames(model.proto)
     return bool(context.exact)

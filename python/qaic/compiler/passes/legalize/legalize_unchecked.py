@@ -22,21 +22,20 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
-    clear_attributes,
     clone,
     rename_output,
     replace_input_with,
+    set_attributes,
     set_nodes,
 )
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import integer_attribute, standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
 from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets, dims_in, shapes_in
 from qaic.compiler.passes.legalize.empty_operands import (
     OVER_NOTHING,
@@ -82,7 +81,7 @@ _FARTHEST: Final = 2**40
 
 def is_unchecked(node: onnx.NodeProto) -> bool:
     """Return whether the pass guards a node, judged by its operator; that of QuantizeLinear needs blocks."""
-    is_blocked = node.op_type != "QuantizeLinear" or integer_attribute(node, "block_size", 0)
+    is_blocked = node.op_type != "QuantizeLinear" or attribute_of(node, "block_size", 0)
     return operator_of(node) in _UNCHECKED and bool(is_blocked)
 
 
@@ -140,8 +139,8 @@ class _Selection:
         # The engine refuses a node with fewer operands.
         if max(at, table) >= len(node.input) or not node.input[at]:
             return None
-        given = {attribute.name: attribute.i for attribute in node.attribute}
-        groups = -(-given.get("K", 0) // max(given.get("block_size", 0), 1)) if word == "groups" else 0
+        size = max(attribute_of(node, "block_size", 0), 1)
+        groups = -(-attribute_of(node, "K", 0) // size) if word == "groups" else 0
         ranks = {len(shape) for shape in shapes(node.input[at])}
         may_be_position = word == "rows" and min(ranks, default=0) < 2
         tokens = node.input[0] if may_be_position else ""
@@ -222,7 +221,7 @@ def _dft_axis(
     if len(node.input) > _AXIS and node.input[_AXIS]:
         value = read(node.input[_AXIS])
         return None if value is None or value.size != 1 else int(value.reshape(-1)[0])
-    return integer_attribute(node, "axis", default)
+    return attribute_of(node, "axis", default)
 
 
 def _dft_fault(axis: int | None, rank: int) -> str:
@@ -230,39 +229,31 @@ def _dft_fault(axis: int | None, rank: int) -> str:
     return f"axis {axis}, which contains the real and imaginary parts" if is_last else ""
 
 
-def legalize_unchecked(
-    model: onnx.ModelProto,
-    types: Mapping[str, int],
-    shapes: ShapesInSets,
-    dims: DimsInSets,
-    weights: Mapping[str, Weight],
+def _guarded(
+    model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets, dims: DimsInSets, of: Model
 ) -> dict[str, Added]:
-    """Guard the operands that engines do not check; changes `model` in place.
-
-    The model has no functions around such nodes. Returns the values that were added. Raises CompileError if
-    an operand cannot be guarded.
-    """
+    """Guard the operands that engines do not check; returns the values that were added."""
     added: dict[str, Added] = {}
     if not any(map(is_unchecked, all_nodes(model.graph.node))):
         return added
     fresh, version = FreshNames(model.graph), standard_version(model)
     makers = producers(all_nodes(model.graph.node))
-    read = constant_reader(model, weights)
+    read = constant_reader(model, of.weights)
     for graph in all_graphs(model.graph):
         nodes: list[onnx.NodeProto] = []
         checked: dict[tuple[Any, ...], str] = {}
         for node in graph.node:
-            guards = GuardNodes(fresh, added, version)
+            guards = GuardNodes(fresh, added, version, types=types, shapes=shapes, dims=dims)
             guarded, axis, rank = clone(node), None, 0
             is_ended = is_over_nothing(node, shapes)
             results = results_in(node, shapes) if is_ended else []
             if is_ended and len(results) == 1 and is_zero(node, results[0]):
-                nodes += zeros(node, results[0], types, guards)
+                nodes += zeros(node, results[0], guards)
                 continue
             if (divided := _divided_axis(node, dims)) is not None:
-                nodes += _along_first_axis(node, *divided, types, guards)
+                nodes += _along_first_axis(node, *divided, guards)
                 continue
-            if summed := padded_sum(node, dims, types, guards):
+            if summed := padded_sum(node, guards):
                 nodes += summed
                 continue
             # OneHot and TopK divide only by the number of rows in front of their axis.
@@ -281,11 +272,11 @@ def legalize_unchecked(
             elif standard(node, "MaxUnpool") and not _is_of_pool(node, makers.get(node.input[1]), shapes):
                 replace_input_with(guarded, 1, _inside(node, shapes(node.output[0]), guards))
             elif operator_of(node) in CHECKED and node.input:
-                replace_input_with(guarded, *checked_operand(node, dims, types, guards))
+                replace_input_with(guarded, *checked_operand(node, guards))
             elif standard(node, "Col2Im"):
                 image, block = (read(name) for name in node.input[1:3])
                 if image is None or block is None:
-                    replace_input_with(guarded, 2, _fitting(node, shapes, guards))
+                    replace_input_with(guarded, 2, _fitting(node, guards))
                 else:
                     found = [
                         _col2im_fault(node, data, image, block) for data in shapes(node.input[0]) or (None,)
@@ -295,11 +286,11 @@ def legalize_unchecked(
             elif standard(node, "STFT") and _frame_length(node):
                 length = read(_frame_length(node))
                 if length is None:
-                    replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, types, guards))
+                    replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, guards))
                 elif not length.all():
                     raise refused_operand(node, "a frame length of 0", "another length")
             elif standard(node, "OneHot", "TopK") and not dims(node.input[0]) and node.input[0] in types:
-                replace_input_with(guarded, 0, with_elements(node, types, guards))
+                replace_input_with(guarded, 0, with_elements(node, guards))
             elif standard(node, "DFT"):
                 rank = next((len(shape) for shape in shapes(node.input[0])), 0)
                 axis = _dft_axis(node, read, 1 if version < _DFT_AXIS_AS_INPUT else _DFT_AXIS)
@@ -307,10 +298,10 @@ def legalize_unchecked(
                     raise refused_operand(node, reason, "another axis")
                 if axis is None:
                     replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
-            for at, name in checked_operands(node, dims, types, guards, checked, dft_axis=axis):
+            for at, name in checked_operands(node, guards, checked, dft_axis=axis):
                 replace_input_with(guarded, at, name)
             if axis is not None and rank == _SIGNAL_RANK and node.output[0] in types:
-                nodes += _in_a_batch(guarded, types, guards)
+                nodes += _in_a_batch(guarded, guards)
                 continue
             if (selection := _Selection.of(node, shapes)) is not None:
                 counts, held = selection.counts(shapes), read(selection.indices)
@@ -321,14 +312,14 @@ def legalize_unchecked(
                         raise refused_operand(node, reason, "other indices")
                     checked[key] = selection.indices
                 elif key not in checked:
-                    checked[key] = _selected(node, selection, counts, types, guards)
+                    checked[key] = _selected(node, selection, counts, guards)
                 replace_input_with(guarded, selection.at, checked[key])
             is_cached = node.op_type == "GroupQueryAttention" and node.domain == _ENGINE_DOMAIN
             if is_cached and all(node.input[_LENGTHS : _TOTAL + 1]) and len(node.input) > _TOTAL:
                 sizes = [node.input[at] if at < len(node.input) else "" for at in (_QUERY, _PAST, _ANGLES)]
                 key = (*node.input[_LENGTHS : _TOTAL + 1], *(shapes(name) or name for name in sizes))
                 if key not in checked:
-                    checked[key] = _lengths(node, sizes, shapes, guards)
+                    checked[key] = _lengths(node, sizes, guards)
                 replace_input_with(guarded, _LENGTHS, checked[key])
             nodes += [*guards.nodes, guarded]
         if len(nodes) != len(graph.node):
@@ -345,24 +336,19 @@ def _divided_axis(node: onnx.NodeProto, dims: DimsInSets) -> tuple[int, int] | N
     ranks = {len(sizes) + (node.op_type == "OneHot") for sizes in known}
     if len(ranks) != 1 or not (rank := ranks.pop()):
         return None
-    axis = integer_attribute(node, "axis", -1) % rank
+    axis = attribute_of(node, "axis", -1) % rank
     return None if all(all(sizes[:axis]) for sizes in known) else (axis, rank)
 
 
 def _without_axis(node: onnx.NodeProto) -> onnx.NodeProto:
     copy = clone(node)
-    clear_attributes(copy)
-    for attribute in node.attribute:
-        if attribute.name != "axis":
-            add_attribute(copy, attribute)
+    set_attributes(copy, [attribute for attribute in node.attribute if attribute.name != "axis"])
     return copy
 
 
-def _along_first_axis(
-    node: onnx.NodeProto, axis: int, rank: int, types: Mapping[str, int], guards: GuardNodes
-) -> list[onnx.NodeProto]:
+def _along_first_axis(node: onnx.NodeProto, axis: int, rank: int, guards: GuardNodes) -> list[onnx.NodeProto]:
     """Make nodes that compute a TopK or OneHot along the first axis, which has one row in front of it."""
-    moved = _without_axis(node)
+    moved, types = _without_axis(node), guards.types
     add_attribute(moved, helper.make_attribute("axis", 0))
     order = list(range(rank))
     if node.op_type == "TopK":
@@ -380,16 +366,17 @@ def _along_first_axis(
     return guards.nodes
 
 
-def _in_a_batch(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> list[onnx.NodeProto]:
+def _in_a_batch(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto]:
     """Make nodes that compute a DFT of one signal as a batch, because onnxruntime 1.22 needs one."""
     result, first = node.output[0], np.array([0])
-    batch = guards.compute(result, "Unsqueeze", node.input[0], first, elem_type=types[result])
+    elem_type = guards.types[result]
+    batch = guards.compute(result, "Unsqueeze", node.input[0], first, elem_type=elem_type)
     moved = _without_axis(node)
     # The axis can only be that of the elements, which is the default of a batch in every set.
     if len(moved.input) > _AXIS:
         replace_input_with(moved, _AXIS, guards.constant(result, np.array(_DFT_AXIS)))
     replace_input_with(moved, 0, batch)
-    rename_output(moved, 0, guards.value(result, "batch", None, types[result]))
+    rename_output(moved, 0, guards.value(result, "batch", None, elem_type))
     guards.nodes.append(moved)
     guards.add("Squeeze", [moved.output[0], guards.constant(result, first)], result)
     return guards.nodes
@@ -424,11 +411,7 @@ def _inside(node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: 
 
 
 def _selected(
-    node: onnx.NodeProto,
-    selection: _Selection,
-    counts: tuple[int, ...],
-    types: Mapping[str, int],
-    guards: GuardNodes,
+    node: onnx.NodeProto, selection: _Selection, counts: tuple[int, ...], guards: GuardNodes
 ) -> str:
     indices = selection.indices
     if len(set(counts)) == 1:
@@ -445,15 +428,15 @@ def _selected(
                 others = guards.compute(indices, "Mul", others, number)
             count = guards.compute(indices, "Sub", count, others)
     title = f"{node_label(node)} (index beyond the {selection.word})"
-    return _below(indices, count, title, guards, types.get(indices, INT64))
+    return _below(indices, count, title, guards, guards.types.get(indices, INT64))
 
 
-def _lengths(node: onnx.NodeProto, sizes: list[str], shapes: ShapesInSets, guards: GuardNodes) -> str:
+def _lengths(node: onnx.NodeProto, sizes: list[str], guards: GuardNodes) -> str:
     """Append nodes that compare the lengths of GroupQueryAttention, each less one, with its cache."""
     lengths, total = node.input[_LENGTHS : _TOTAL + 1]
 
     def size(name: str, axis: int) -> str | int:
-        known = {shape[axis] for shape in shapes(name) if axis < len(shape)}
+        known = {shape[axis] for shape in guards.shapes(name) if axis < len(shape)}
         return known.pop() if len(known) == 1 else guards.size(lengths, name, axis)
 
     compute, test = partial(guards.compute, lengths), partial(guards.compute, lengths, elem_type=BOOL)
@@ -489,15 +472,15 @@ def _below(indices: str, count: str, title: str, guards: GuardNodes, elem_type: 
     return guards.reject(indices, elem_type, title, is_low, is_high)
 
 
-def _not_empty(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
+def _not_empty(node: onnx.NodeProto, guards: GuardNodes) -> str:
     length = _frame_length(node)
     title = f"{node_label(node)} (frame length of 0)"
-    return guards.reject(length, types.get(length, INT64), title, guards.is_zero(length))
+    return guards.reject(length, guards.types.get(length, INT64), title, guards.is_zero(length))
 
 
-def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> str:
+def _fitting(node: onnx.NodeProto, guards: GuardNodes) -> str:
     """Append nodes that compare the sizes of a Col2Im with the shapes of its operand and its result."""
-    known = set(zip(shapes(node.input[0]), shapes(node.output[0]), strict=False))
+    known = set(zip(guards.shapes(node.input[0]), guards.shapes(node.output[0]), strict=False))
     if len(known) != 1 or len((pair := known.pop())[0]) != 3 or len(pair[1]) < 3:
         raise refused_operand(
             node, "sizes that are not constant, and several shapes or an unknown shape", "constant sizes"
@@ -541,4 +524,4 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 def legalize_unchecked_pass(model: Model, _: Context) -> bool:
     """Check operands that the engine does not check."""
     shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
-    return model.rewrite(partial(legalize_unchecked, shapes=shapes, dims=dims, weights=model.weights))
+    return model.rewrite(partial(_guarded, shapes=shapes, dims=dims, of=model))

@@ -317,26 +317,24 @@ def _columns(node: onnx.NodeProto) -> tuple[int, int | None]:
     return (count, count) if rows else (0, None)
 
 
-def checked_operand(
-    node: onnx.NodeProto, dims: DimsInSets, types: Mapping[str, int], guards: GuardNodes
-) -> tuple[int, str]:
+def checked_operand(node: onnx.NodeProto, guards: GuardNodes) -> tuple[int, str]:
     """Return an operand and its position, or a copy behind a check if only the run knows columns or rows.
 
     Raises CompileError if the columns do not fit the attributes in some set of sizes, or the rows differ.
     """
     source, (least, most), (low, high) = node.input[0], _columns(node), _RANKS[node.op_type]
-    known, wanted = dims(source), f"{least}" if least == most else f"{least} or more"
+    known, wanted = guards.dims(source), f"{least}" if least == most else f"{least} or more"
     columns = [shape[1] if len(shape) > 1 else shape[0] for shape in known if shape]
     if wrong := [len(shape) for shape in known if not low <= len(shape) <= high]:
         raise refused_operand(node, f"{wrong[0]} dims of {source!r}", f"{low} to {high}")
     if wrong := [count for count in columns if count is not None and not least <= count <= (most or count)]:
         raise refused_operand(node, f"{wrong[0]} columns of {source!r}", f"{wanted}, as in the attributes")
-    others = _open_rows(node, dims) if node.op_type == "FeatureVectorizer" else []
+    others = _open_rows(node, guards.dims) if node.op_type == "FeatureVectorizer" else []
     is_open = (None in columns or not known) and (least or most is not None)
     # Another check, of elements, copies the first operand of a FeatureVectorizer.
     at = max(others, default=0)
     guarded = node.input[at]
-    if not (is_open or others) or guarded not in types:
+    if not (is_open or others) or guarded not in guards.types:
         return at, guarded
     test, shape = partial(guards.compute, source, elem_type=BOOL), guards.compute(guarded, "Shape", guarded)
     if others:
@@ -353,7 +351,7 @@ def checked_operand(
             faults.append(test("Less", high, guards.compute(source, "Size", shape)))
         fault = f"columns that do not fit the attributes: {wanted} expected in {source!r}"
     target = guards.reject(shape, INT64, f"{node_label(node)} ({fault})", *faults)
-    result = guards.value(guarded, "fitting", guarded, types[guarded])
+    result = guards.value(guarded, "fitting", guarded, guards.types[guarded])
     return at, guards.add("Reshape", [guarded, target], result)
 
 

@@ -7,8 +7,7 @@ shapes of the outputs follow from the symbols by name, nothing is inferred per s
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
 
 import onnx
@@ -16,10 +15,10 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import specialization, symbols
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
-from qaic.compiler.frontend.specialization import TensorSpecs
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import clear_shape
 from qaic.compiler.ir.interface import Interface, TensorSpec
+from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
@@ -85,25 +84,17 @@ def _symbols_in(text: str, bounds: Mapping[str, int]) -> list[str]:
     return [text] if text in bounds else sorted(symbols_in(text))
 
 
-def infer_specializations(
-    model: onnx.ModelProto,
-    weights: dict[str, Weight],
-    sizes: Sequence[Mapping[str, int]],
-    entries: Sequence[SpecializationEntry],
-    libraries: Sequence[Path] = (),
-) -> tuple[list[onnx.ModelProto], Interface]:
+def infer_specializations(given: Model) -> tuple[list[onnx.ModelProto], Interface]:
     """Infer a model for its sets of shapes.
 
-    `sizes` is what `symbols.bind` returned for `entries`, which are empty where there is one set. Returns
-    inferred models, of many sets only the first, the middle and the last one, and the interface with the dims
-    of every set.
+    Returns inferred models, of many sets only the first, the middle and the last one, and the interface with
+    the dims of every set.
     """
+    model, weights, libraries = given.proto, given.weights, given.library_paths
+    sizes, entries = given.symbol_sizes, given.requested
     count = len(model.graph.input)
     if len(sizes) <= _FEW:
-        specialized = [
-            inferred(specialized_model, weights, libraries)
-            for specialized_model in specialization.copies(model, sizes, entries)
-        ]
+        specialized = [inferred(form, weights, libraries) for form in specialization.copies(given)]
         return specialized, specialization.interface_of(
             [specialization.read_specs(f, count) for f in specialized], entries
         )
@@ -114,39 +105,30 @@ def infer_specializations(
     known = [specialization.read_specs(specialized_model, count) for specialized_model in specialized]
     named = _named_specs(model, weights, known[0], sizes[0])
     if named is not None and all(
-        named.with_sizes(sizes[at]) == specs for at, specs in zip(chosen, known, strict=True)
+        _sized(named, sizes[at]) == specs for at, specs in zip(chosen, known, strict=True)
     ):
-        return specialized, specialization.interface_of(
-            [named.with_sizes(values) for values in sizes], entries
-        )
-    specs = []
-    for values, entry in zip(sizes, entries, strict=True):
-        specs.append(
-            specialization.read_specs(
-                inferred(specialization.copy_with(model, values, entry), weights, libraries), count
-            )
-        )
+        return specialized, specialization.interface_of([_sized(named, values) for values in sizes], entries)
+    forms = (
+        inferred(specialization.copy_with(model, values, entry), weights, libraries)
+        for values, entry in zip(sizes, entries, strict=True)
+    )
+    specs = [specialization.read_specs(form, count) for form in forms]
     return specialized, specialization.interface_of(specs, entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _NamedSpecs:
-    """The inputs and outputs, whose dims are numbers or symbols."""
-
-    inputs: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...]
-    outputs: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...]
-
-    def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpecs:
-        return TensorSpecs(*(_sized(side, sizes) for side in (self.inputs, self.outputs)))
+#: specs of inputs or outputs, each with dims that are numbers or symbols
+_NamedSpecs = Sequence[tuple[TensorSpec, tuple[int | str, ...]]]
 
 
-def _sized(
-    side: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...], sizes: Mapping[str, int]
-) -> tuple[TensorSpec, ...]:
-    return tuple(
-        replace(spec, dims=tuple(_size(dim, sizes) if isinstance(dim, str) else dim for dim in dims))
-        for spec, dims in side
+def _sized(named: Sequence[_NamedSpecs], sizes: Mapping[str, int]) -> Interface:
+    inputs, outputs = (
+        tuple(
+            replace(spec, dims=tuple(_size(dim, sizes) if isinstance(dim, str) else dim for dim in dims))
+            for spec, dims in side
+        )
+        for side in named
     )
+    return Interface(inputs, outputs)
 
 
 def _size(text: str, sizes: Mapping[str, int]) -> int:
@@ -164,8 +146,8 @@ def _size(text: str, sizes: Mapping[str, int]) -> int:
 
 
 def _named_specs(
-    model: onnx.ModelProto, weights: dict[str, Weight], first: TensorSpecs, given: Mapping[str, int]
-) -> _NamedSpecs | None:
+    model: onnx.ModelProto, weights: dict[str, Weight], first: Interface, given: Mapping[str, int]
+) -> list[_NamedSpecs] | None:
     """Infer the dims of all specs as numbers and symbols; None if one is neither.
 
     Inference invents symbols for unknown dims, so only symbols of `given` count.
@@ -176,7 +158,7 @@ def _named_specs(
         clear_shape(value)
     found = symbols.infer(view).graph
     values = {value.name: value for value in (*found.input, *found.output)}
-    sides = []
+    sides: list[_NamedSpecs] = []
     for side in (first.inputs, first.outputs):
         named = []
         for spec in side:
@@ -188,8 +170,8 @@ def _named_specs(
             if len(dims) != len(spec.dims) or any(evaluate(dim, given) is None for dim in symbolic):
                 return None
             named.append((spec, tuple(dims)))
-        sides.append(tuple(named))
-    return _NamedSpecs(*sides)
+        sides.append(named)
+    return sides
 
 
 def _error(message: str) -> OptionError:

@@ -3,6 +3,7 @@
 Used only when onnx left something open: creating an engine session costs milliseconds even without weights.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,17 +13,22 @@ from onnx import helper
 
 from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.frontend import symbols
+from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.elem_types import CODES, FLOAT
 from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, describe_value, set_shape
 from qaic.compiler.ir.graph_walk import FreshNames, producers
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dims, shapes_in, untyped_values
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
 from qaic.compiler.passes.shape_inference import loop_shapes, shape_arithmetic
+from qaic.errors import QaicError
+
+_log = logging.getLogger("qaic.compiler")
 
 #: names of types in the engine -> our names, if they differ
 _SPELLINGS = {"float": "float32", "double": "float64"}
@@ -139,6 +145,21 @@ def inferred(
             )
         if not problem and _open_outputs(found):
             complete(found, _unshaped_values(found), libraries, folding=True)
+    return found
+
+
+def forms_with(model: Model, names: Sequence[str]) -> list[onnx.ModelProto]:
+    """Infer a model in each set of shapes, with what the engine knows of values; [] if it cannot be inferred.
+
+    The engine knows sizes that the model computes from shapes after it has computed constants.
+    """
+    try:
+        found = [inferred(form, model.weights, model.library_paths) for form in copies(model)]
+        for form in found:
+            complete(form, names, model.library_paths, folding=True)
+    except QaicError as error:
+        _log.debug("sizes are unknown: %s", error)
+        return []
     return found
 
 

@@ -57,9 +57,7 @@ def infer_shapes_pass(model: Model, context: Context) -> bool:
     wrong: list[onnx.ValueInfoProto] = []
     if not model.specialized:
         try:
-            model.specialized, model.known = infer_specializations(
-                model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
-            )
+            model.specialized, model.known = infer_specializations(model)
         except CompileError as error:
             # Nothing is inferred with a size that is too large.
             if error.code != "compile.tensor_too_large":

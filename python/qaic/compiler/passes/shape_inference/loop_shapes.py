@@ -12,20 +12,19 @@ from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_edits import (
-    add_attribute,
     add_input,
-    clear_attributes,
     clear_descriptions,
     clear_shape,
     clone,
     describe_value,
     redescribe,
     register_initializer,
+    set_attributes,
     set_nodes,
     set_shape,
 )
 from qaic.compiler.ir.graph_walk import producers, read_values
-from qaic.compiler.ir.precision_ops import behind, standard
+from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
 from qaic.compiler.ir.value_info import collect_shapes, known_dims
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 
@@ -80,7 +79,7 @@ def bodies(
     }
     outer |= {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
     for node in loops:
-        body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+        body = attribute_of(node, "body", onnx.GraphProto())
         firsts = [outer.get(name) for name in node.input[_STATES:]]
         stable = [first is not None and known_dims(first) is not None for first in firsts]
         first_body = None
@@ -165,9 +164,7 @@ def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
     the padding with which a pool without `ceil_mode` has the right sizes; nothing where all sizes are right.
     """
     pools = [
-        node
-        for node in found.graph.node
-        if standard(node, *_POOLS) and any(a.name == "ceil_mode" and a.i for a in node.attribute)
+        node for node in found.graph.node if standard(node, *_POOLS) and attribute_of(node, "ceil_mode", 0)
     ]
     shapes = collect_shapes(found) if pools else {}
     for node in pools:
@@ -184,21 +181,19 @@ def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
     """Give pools of a model that is only inferred another padding in the place of `ceil_mode`."""
     for node in view.graph.node:
         if node_key(node) in padding:
-            _replace(node, padding[node_key(node)])
+            kept = [item for item in node.attribute if item.name not in {"ceil_mode", "pads"}]
+            set_attributes(node, [*kept, helper.make_attribute("pads", padding[node_key(node)])])
 
 
 def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]] | None:
     """Compute the padding of the same pool without `ceil_mode`, and the sizes of its result."""
-    values = {attribute.name: attribute for attribute in node.attribute}
     rank = len(sizes)
-    if "auto_pad" in values and values["auto_pad"].s not in {b"", b"NOTSET"}:
+    if attribute_of(node, "auto_pad", b"") not in {b"", b"NOTSET"}:
         return None
-
-    def ints(name: str, default: int, count: int) -> list[int]:
-        return list(values[name].ints) if name in values else [default] * count
-
-    kernel, strides, steps = (ints(name, 1, rank) for name in ("kernel_shape", "strides", "dilations"))
-    pads = ints("pads", 0, 2 * rank)
+    kernel, strides, steps = (
+        attribute_of(node, name, [1] * rank) for name in ("kernel_shape", "strides", "dilations")
+    )
+    pads = attribute_of(node, "pads", [0] * (2 * rank))
     if not len(kernel) == len(strides) == len(steps) == rank == len(pads) // 2:
         return None
     begins = pads[:rank]
@@ -214,10 +209,3 @@ def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], t
         counts.append(count)
         ends.append((count - 1) * stride + window - size - begin)
     return [*begins, *(max(end, 0) for end in ends)], tuple(counts)
-
-
-def _replace(node: onnx.NodeProto, pads: list[int]) -> None:
-    kept = [clone(item) for item in node.attribute if item.name not in {"ceil_mode", "pads"}]
-    clear_attributes(node)
-    for attribute in (*kept, helper.make_attribute("pads", pads)):
-        add_attribute(node, attribute)

@@ -31,7 +31,7 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, subgraphs, values_read_by
 from qaic.compiler.ir.macs import macs_of
-from qaic.compiler.ir.precision_ops import RANDOM, integer_attribute, standard
+from qaic.compiler.ir.precision_ops import RANDOM, attribute_of, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
@@ -325,7 +325,7 @@ def _reshape_reason(
     if len(node.input) < 2 or node.input[1] not in values:
         return ""
     data, wanted = shapes[node.input[0]], values[node.input[1]].tolist()
-    keeps_zeros = integer_attribute(node, "allowzero", 0) != 0
+    keeps_zeros = attribute_of(node, "allowzero", 0) != 0
     sizes = [
         data[at] if size == 0 and not keeps_zeros and at < len(data) else size
         for at, size in enumerate(wanted)
@@ -337,9 +337,8 @@ def _reshape_reason(
 
 def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> str:
     data, weight = (shapes[name] for name in node.input[:2])
-    attributes = {attribute.name: attribute for attribute in node.attribute}
-    group = attributes["group"].i if "group" in attributes else 1
-    kernel = list(attributes["kernel_shape"].ints) if "kernel_shape" in attributes else list(weight[2:])
+    group = attribute_of(node, "group", 1)
+    kernel = attribute_of(node, "kernel_shape", list(weight[2:]))
     result = shapes.get(node.output[0], ())
     if len(data) != len(weight) or len(data) < 3:
         return f"{len(data)} and {len(weight)} dims"
