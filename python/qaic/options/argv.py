@@ -32,23 +32,12 @@ def read_argv(argv: Sequence[str]) -> list[RawOption]:
     """Read command line arguments.
 
     A flag of the table is found by its own text or by any other name of its option; whatever else begins with
-    a dash is returned too, for `qaic.options.resolve` to refuse or to pass on.
+    a dash is returned too, for `qaic.options.resolve` to refuse or to pass on. `argv` does not contain the
+    name of the tool.
 
-    Parameters
-    ----------
-    argv
-        Arguments without the name of the tool.
-
-    Returns
-    -------
-    list of RawOption
-        One entry for each option, with what its flags give together: the texts of a flag that may be
-        repeated, the joined texts of a list, a number for a flag that counts.
-
-    Raises
-    ------
-    qaic.errors.OptionError
-        An argument is no flag, or a value is missing or too many. All such arguments are in one error.
+    Returns one entry for each option, with what its flags give together: the texts of a flag that may be
+    repeated, the joined texts of a list, a number for a flag that counts. Raises one OptionError for all
+    arguments that are no flag, and all values that are missing or too many.
     """
     wrong: list[str] = []
     found: list[RawOption] = []
@@ -78,28 +67,14 @@ def read_argv(argv: Sequence[str]) -> list[RawOption]:
 def to_argv(
     resolved: ResolvedOptions, *, sdk: bool = False, files: Mapping[str, Path] | None = None
 ) -> list[str]:
-    """Write the options that were given as command line arguments.
+    """Write the options that were given as arguments, ``-flag=value`` and bare ``-flag``.
 
-    Parameters
-    ----------
-    resolved
-        Resolved options.
-    sdk
-        For the vendor's compiler: without options of ours, of the session and of running, and without
-        switches that are off anyway. Options that are not in the table (``allow_unknown_options``) come last.
-    files
-        Files to name, by canonical name, for options that were given as the content of one.
+    With `sdk`, they are for the vendor's compiler: without options of ours, of the session and of running,
+    and without switches that are off anyway. Options that are not in the table (``allow_unknown_options``)
+    come last. `files` has the files to name, by canonical name, for options that were given as the content of
+    one. Options without a flag are left out: `without_flag` lists them.
 
-    Returns
-    -------
-    list of str
-        ``-flag=value`` and bare ``-flag``, without the name of the tool. Options that have no flag are left
-        out: `without_flag` lists them.
-
-    Raises
-    ------
-    qaic.errors.OptionError
-        A value cannot be written as a flag.
+    Raises OptionError if a value cannot be written as a flag.
     """
     argv: list[str] = []
     wrong: list[tuple[str, ValueMismatchError]] = []

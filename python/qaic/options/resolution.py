@@ -88,28 +88,13 @@ def resolve(
     tools use, compile options that a compiled container makes meaningless, and broken rules that are not
     errors.
 
-    Parameters
-    ----------
-    kwargs
-        Options by any spelling of their names. A value of None counts as not given.
-    options_path
-        YAML options file, or None.
-    model_is_container
-        Whether the model is a compiled container: compile options are then ignored.
-    flags
-        What `qaic.options.argv.read_argv` has read.
+    `kwargs` are options by any spelling of their names, where None means not given; `flags` are the result of
+    `qaic.options.argv.read_argv`; `options_path` is a YAML file. With `model_is_container`, compile options
+    are ignored.
 
-    Raises
-    ------
-    OSError
-        The options file cannot be read.
-    qaic.errors.UnknownOptionError
-        A keyword argument or flag (with ``strict_options`` also a key of the file) is not an option. Also a
-        ``TypeError``.
-    qaic.errors.OptionConflictError
-        An option was given twice, or options contradict each other.
-    qaic.errors.OptionError
-        A value is wrong, or the options file is.
+    Raises OSError if the options file cannot be read, UnknownOptionError if a keyword argument or flag (with
+    ``strict_options`` also a key of the file) is no option, OptionConflictError if an option was given twice
+    or options contradict each other, and OptionError if a value or the options file is wrong.
     """
     given = [
         RawOption(Origin(OptionSource.KEYWORD, key), value)

@@ -104,8 +104,8 @@ class AicField:
     name: str
     #: Documented default of the class. It is never a request: only fields that were set count.
     default: bool | int | float | str | tuple[str, ...]
-    #: Key in the flat back-end extension dictionary, in its exact case.
-    json_key: str
+    #: Key in the flat back-end extension dictionary, in its exact case; by default stage and name.
+    json_key: str = ""
     #: Type of the field and of the JSON value; by default that of the row's codec, or a text.
     form: JsonForm = JsonForm.TEXT
     #: Values that the class takes, if it lists them.
@@ -190,10 +190,12 @@ def _row(
 ) -> OptionSpec:
     if flag is not None:
         is_switch = isinstance(codec, Bool) and flag.form is FlagForm.VALUE
-        form = FlagForm.SWITCH if is_switch else flag.form
-        flag = replace(flag, text=flag.text or name.replace("_", "-"), form=form)
-    if aic is not None and aic.form is JsonForm.TEXT:
-        aic = replace(aic, form=_JSON_FORMS.get(type(codec), JsonForm.TEXT))
+        text = flag.text or name.replace("_", "-")
+        flag = replace(flag, text=text, form=FlagForm.SWITCH if is_switch else flag.form)
+    if aic is not None:
+        form = _JSON_FORMS.get(type(codec), JsonForm.TEXT) if aic.form is JsonForm.TEXT else aic.form
+        key = aic.json_key or f"{'runtime' if stage is Stage.RUNTIME else 'compiler'}_{aic.name}"
+        aic = replace(aic, json_key=key, form=form)
     return OptionSpec(
         name=name,
         stage=stage,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.cli.console import VALUE_SUFFIX, Parser
 from qaic.errors import OptionConflictError
 from qaic.options.argv import read_argv
-from qaic.options.help_text import placeholder
 from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.resolution import ResolvedOptions, resolve
 from qaic.options.spec import FlagForm, OptionSpec, Stage
@@ -164,10 +163,10 @@ def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
         case FlagForm.COUNT:
             add(*names, shown=summary, nargs=0)
         case FlagForm.OPTIONAL:
-            add(*names, shown=summary, nargs="?", metavar=placeholder(spec.codec))
+            add(*names, shown=summary, nargs="?", metavar=spec.codec.placeholder)
         case FlagForm.REPEAT | FlagForm.VALUE:
             # A shell takes this form without quotes.
-            form = "[INPUT:]NxN" if spec.name == "model_inputs" else placeholder(spec.codec)
+            form = "[INPUT:]NxN" if spec.name == "model_inputs" else spec.codec.placeholder
             add(*names, shown=summary, metavar=form)
 
 

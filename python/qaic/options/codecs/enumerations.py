@@ -6,7 +6,8 @@ Each is used by one or two rows; they are apart from `codecs`, which holds the g
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +50,8 @@ class Action(Bool):
 class MostCores(Codec[tuple[int, ...]]):
     """Numbers of cores, one for each cluster; one that is negative stands for "not set"."""
 
+    placeholder = "N,..."
+
     def __init__(self) -> None:
         self._list = ListOf(Int(ge=1, le=16), spaces=True, most=4)
         self._any = Int()
@@ -81,17 +84,18 @@ class HexCodes(Codec[tuple[int, ...]]):
     `most` is the largest accepted number of codes.
     """
 
+    placeholder = "HEX,..."
+
     def __init__(self, *, most: int) -> None:
         self.most = most
         self.expected = f'at most {self.most} hexadecimal codes as text, as "3F,70,200"'
 
     def parse(self, value: object) -> tuple[int, ...]:
         given = to_python(value)
+        parts = self.items(given)
         if isinstance(given, str):
-            parts: Sequence[object] = re.split(r"\s*,\s*|\s+", given.strip()) if given.strip() else []
-        elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
-            parts = given
-        else:
+            parts = re.split(r"\s*,\s*|\s+", given.strip()) if given.strip() else []
+        if parts is None:
             raise self.mismatch(given)
         if len(parts) > self.most:
             raise ValueMismatchError(self.expected, f"{len(parts)} values")
@@ -111,21 +115,16 @@ class HexCodes(Codec[tuple[int, ...]]):
 class RandomInputData(Codec["str | None"]):
     """A distribution; true is ``uniform`` and false is none."""
 
-    def __init__(self) -> None:
-        self.kinds = Enum("uniform", "gaussian")
-        self._switch = Bool()
-
+    kinds = Enum("uniform", "gaussian")
     expected = "true, false, uniform or gaussian"
+    placeholder = kinds.placeholder
 
     def parse(self, value: object) -> str | None:
-        try:
-            return "uniform" if self._switch.parse(value) else None
-        except ValueMismatchError:
-            pass
-        try:
-            return self.kinds.parse(value)
-        except ValueMismatchError:
-            raise self.mismatch(value) from None
+        for codec in (Bool(), self.kinds):
+            with suppress(ValueMismatchError):
+                found = codec.parse(value)
+                return found if isinstance(found, str) else "uniform" if found else None
+        raise self.mismatch(value)
 
 
 class Samples(Codec["Iterable[Mapping[str, np.ndarray[Any, Any]]]"]):

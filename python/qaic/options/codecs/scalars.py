@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from os import PathLike, fspath
 from pathlib import Path
-from typing import ClassVar, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from qaic.options.names import nearest
 from qaic.support.text import format_value
@@ -28,6 +28,9 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 _INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*", re.ASCII)
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+
+#: Largest number of options that the runtime and the card's compiler keep in 32 bits.
+INT32_MAX: Final = 2**31 - 1
 
 #: More digits than any 64-bit number; longer text is out of every range and is not converted.
 _MOST_DIGITS = 40
@@ -66,23 +69,25 @@ class Codec(ABC, Generic[T]):
     #: Valid values, as a noun phrase with limits, for errors and the reference.
     expected: str
 
+    #: Stands for a value in a line of help.
+    placeholder = "NAME"
+
     #: True if ``None`` is one of the values, and differs from "not given".
     takes_none = False
 
     @abstractmethod
     def parse(self, value: object) -> T:
-        """Convert any accepted form.
+        """Convert any accepted form: a Python object, or the text of it.
 
-        Parameters
-        ----------
-        value
-            A Python object, or the text of it.
-
-        Raises
-        ------
-        ValueMismatchError
-            The value is of no accepted form or out of its limits.
+        Raises ValueMismatchError if the value is of no accepted form or out of its limits.
         """
+
+    def parse_part(self, value: object, place: str) -> T:
+        """Convert a part of a larger value; `place` ends the sentence about what is expected."""
+        try:
+            return self.parse(value)
+        except ValueMismatchError as error:
+            raise ValueMismatchError(f"{error.expected} {place}", error.found) from None
 
     def to_json(self, value: T) -> Json:
         """Return the form that is stored in the container and hashed into the cache key."""
@@ -99,10 +104,7 @@ class Codec(ABC, Generic[T]):
     def to_texts(self, value: T) -> tuple[str, ...]:
         """Return the value as text for flags: `parse` of it, or of the sequence of several, gives the value.
 
-        Raises
-        ------
-        ValueMismatchError
-            The value has no such text, as a name with a comma in a list of names.
+        Raises ValueMismatchError if there is no such text, as for a name with a comma in a list of names.
         """
         # The value of an option that reads a file is its path until the file is read.
         held = str(value) if isinstance(value, Path) else self.to_json(value)
@@ -122,12 +124,15 @@ class Codec(ABC, Generic[T]):
     def load(self, value: T) -> T:
         """Replace the path of a file whose content is the value by that content.
 
-        Raises
-        ------
-        ValueMismatchError
-            The file cannot be read, or its content is wrong.
+        Raises ValueMismatchError if the file cannot be read, or its content is wrong.
         """
         return value
+
+    @staticmethod
+    def items(value: object) -> Sequence[object] | None:
+        """Return a value that is a list of values; None for others, also for text."""
+        is_text = isinstance(value, str | bytes | bytearray)
+        return value if isinstance(value, Sequence) and not is_text else None
 
     def mismatch(self, value: object) -> ValueMismatchError:
         """Build the error for a wrong value."""
@@ -138,6 +143,7 @@ class Bool(Codec[bool]):
     """True or false; as text also yes/no, on/off, 1/0 in any case."""
 
     expected = "true or false"
+    placeholder = "true|false"
 
     def parse(self, value: object) -> bool:
         """See `Codec.parse`. The integers 0 and 1 are accepted."""
@@ -171,6 +177,8 @@ class Int(Codec[int]):
     `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
     """
 
+    placeholder = "N"
+
     def __init__(self, *, ge: int | None = None, le: int | None = None, unit: str = "") -> None:
         self.ge = ge
         self.le = le
@@ -202,6 +210,8 @@ class Float(Codec[float]):
 
     `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
     """
+
+    placeholder = "X"
 
     def __init__(self, *, ge: float | None = None, le: float | None = None, unit: str = "") -> None:
         self.ge = ge
@@ -254,6 +264,7 @@ class FilePath(Codec[Path]):
     def __init__(self, noun: str = "path") -> None:
         self.noun = noun
         self.expected = f"the path of a {self.noun}"
+        self.placeholder = "DIR" if noun == "directory" else "FILE"
 
     def parse(self, value: object) -> Path:
         text = fspath(value) if isinstance(value, str | PathLike) else None
@@ -277,6 +288,7 @@ class Enum(Codec[str]):
         self.values = values
         self._by_key = {value.lower(): value for value in values}
         self.expected = "one of " + ", ".join(self.values)
+        self.placeholder = "|".join(values)
         self.takes_none = "none" in self._by_key
 
     def parse(self, value: object) -> str:
@@ -307,18 +319,17 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         self.distinct = distinct
         count = "" if most is None else f"at most {most} "
         self.expected = f"a list of {count}values, each {item.expected}"
+        is_path = item.placeholder in {"FILE", "DIR"}
+        self.placeholder = item.placeholder if is_path else f"{item.placeholder},..."
 
     def parse(self, value: object) -> tuple[T, ...]:
         """See `Codec.parse`. An empty sequence and an empty text are an empty list."""
         given = to_python(value)
+        parts = self.items(given)
         if isinstance(given, str):
             text = given.strip()
-            parts: Sequence[object] = (
-                re.split(r"\s*,\s*|\s+" if self.spaces else r"\s*,\s*", text) if text else []
-            )
-        elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
-            parts = given
-        else:
+            parts = re.split(r"\s*,\s*|\s+" if self.spaces else r"\s*,\s*", text) if text else []
+        if parts is None:
             raise self.mismatch(given)
         if self.most is not None and len(parts) > self.most:
             raise ValueMismatchError(self.expected, f"{len(parts)} values")

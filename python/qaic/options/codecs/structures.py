@@ -69,6 +69,8 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
     `le` is the largest id.
     """
 
+    placeholder = "N[:N...]"
+
     def __init__(self, *, le: int) -> None:
         self._id = Int(ge=0, le=le)
         self.expected = f'{self._id.expected}, or several as [0, 1] or "0:1"'
@@ -76,11 +78,8 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
     def parse(self, value: object) -> int | tuple[int, ...]:
         """See `Codec.parse`. A list of one id is that id; an id may be in it once."""
         given = to_python(value)
-        if isinstance(given, str):
-            parts: Sequence[object] = re.split(r"\s*[:,]\s*", given.strip())
-        elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
-            parts = given
-        else:
+        parts = re.split(r"\s*[:,]\s*", given.strip()) if isinstance(given, str) else self.items(given)
+        if parts is None:
             parts = [given]
         try:
             ids = tuple(map(self._id.parse, parts))
@@ -105,6 +104,7 @@ class SymbolMap(Codec[Mapping[str, int]]):
     def __init__(self) -> None:
         self._size = Int(ge=1, le=_LARGEST_DIM)
 
+    placeholder = "SYMBOL,N"
     expected = 'symbols with integers of at least 1, as {"batch": 4}, [("batch", 4)] or "batch,4"'
 
     def parse(self, value: object) -> Mapping[str, int]:
@@ -113,12 +113,7 @@ class SymbolMap(Codec[Mapping[str, int]]):
         for name, raw in self._pairs(value):
             if not isinstance(name, str) or not name.strip():
                 raise ValueMismatchError(self.expected, f"{format_value(name)} as the name of a symbol")
-            try:
-                size = self._size.parse(raw)
-            except ValueMismatchError as error:
-                raise ValueMismatchError(
-                    f"{self._size.expected} for the symbol {format_value(name.strip())}", error.found
-                ) from None
+            size = self._size.parse_part(raw, f"for the symbol {format_value(name.strip())}")
             if symbols.setdefault(name.strip(), size) != size:
                 found = f"{symbols[name.strip()]} and {size}"
                 raise ValueMismatchError(f"one value for the symbol {format_value(name.strip())}", found)
@@ -132,8 +127,8 @@ class SymbolMap(Codec[Mapping[str, int]]):
             yield from value.items()
         elif isinstance(value, str):
             yield from self._text_pairs(value)
-        elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-            for item in value:
+        elif (items := self.items(value)) is not None:
+            for item in items:
                 if isinstance(item, str):
                     yield self._text_pair(item)
                 elif isinstance(item, Sequence) and len(item) == 2:
@@ -169,6 +164,7 @@ class OutputShapes(Codec[Mapping[str, tuple[int | str, ...]]]):
     def __init__(self) -> None:
         self._size = Int(ge=0, le=_LARGEST_DIM)
 
+    placeholder = "OUTPUT,[N,...]"
     expected = 'shapes of outputs by name, as {"logits": [1, "seq", 512]} or "logits,[1,seq,512]"'
 
     def parse(self, value: object) -> Mapping[str, tuple[int | str, ...]]:
@@ -232,15 +228,13 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
     def __init__(self) -> None:
         self._shape = ListOf(Int(ge=0, le=_LARGEST_DIM))
 
+    placeholder = "INPUT,TYPE,[N,...]"
     expected = 'a list of {"input_name": "data", "input_type": "float32", "input_shape": [1, 3]}'
 
     def parse(self, value: object) -> tuple[ModelInput, ...]:
         """See `Codec.parse`. Each input may be described once."""
-        if isinstance(value, Mapping | str):
-            items: Sequence[object] = [value]
-        elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-            items = value
-        else:
+        items = [value] if isinstance(value, Mapping | str) else self.items(value)
+        if items is None:
             raise self.mismatch(value)
         inputs: dict[str, ModelInput] = {}
         for item in chain.from_iterable(map(_single, items)):

@@ -6,7 +6,7 @@ The file is a YAML sequence of mappings; every complaint names the line and the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -58,11 +58,12 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
     expected = "the path of a YAML file with entries of " + ", ".join(_KEYS)
 
     def content(self, value: object) -> tuple[CustomIo, ...]:
-        if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
+        items = self.items(value)
+        if items is None:
             raise self.mismatch(value)
+        places = [f"entry {number}" for number in range(1, len(items) + 1)]
         return _distinct(
-            (_from_object(item, f"entry {number}"), f"entry {number}")
-            for number, item in enumerate(value, start=1)
+            (_from_object(item, place), place) for item, place in zip(items, places, strict=True)
         )
 
     def decode(self, data: bytes) -> tuple[CustomIo, ...]:
@@ -141,12 +142,7 @@ def _from_object(item: object, place: str, places: Mapping[str, str] | None = No
 
 
 def _typed(codec: Codec[T], item: Mapping[str, object], key: str, at: Mapping[str, str]) -> T | None:
-    if item.get(key) is None:
-        return None
-    try:
-        return codec.parse(item[key])
-    except ValueMismatchError as error:
-        raise ValueMismatchError(f"{error.expected} as {key} on {at[key]}", error.found) from None
+    return None if item.get(key) is None else codec.parse_part(item[key], f"as {key} on {at[key]}")
 
 
 def _check_numbers(

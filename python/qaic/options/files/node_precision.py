@@ -5,7 +5,7 @@ The file is a YAML mapping of two lists of names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,10 +104,9 @@ def _check_keys(keys: Sequence[object]) -> None:
 
 def _names(key: object, names: object) -> tuple[str, ...]:
     """Check a list from Python."""
-    if isinstance(names, Sequence) and not isinstance(names, str | bytes | bytearray):
-        items: Iterable[object] = names
-        if all(isinstance(item, str) and item for item in items):
-            return tuple(dict.fromkeys(map(str, names)))
+    items = ParsedFile.items(names)
+    if items is not None and all(isinstance(item, str) and item for item in items):
+        return tuple(dict.fromkeys(map(str, items)))
     raise ValueMismatchError(f"a list of names of tensors as {key}", format_value(names))
 
 

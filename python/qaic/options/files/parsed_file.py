@@ -9,19 +9,24 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from qaic.options.codecs.scalars import Codec, FilePath, Json, ValueMismatchError, collecting, remark
+from qaic.options.names import unknown_keys
 from qaic.support.json import parse_json
 from qaic.support.open_regular import NotRegularError, open_regular, read_regular
+from qaic.support.text import format_value
 from qaic.support.yaml import YamlMistakeError, compose
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
 T = TypeVar("T")
+
+_Object = Mapping[object, object]
 
 #: most bytes of a digested file, and bytes that are read at a time
 _MOST_BYTES: Final = 512 << 20
@@ -34,6 +39,8 @@ class ParsedFile(Codec[T]):
     Between `parse` and `load` a value may be the path that was given; only the code that resolves options
     sees it.
     """
+
+    placeholder = "FILE"
 
     #: Larger files are not read.
     most_bytes: int
@@ -100,6 +107,28 @@ class JsonFile(ParsedFile[T]):
         return self.content(held)
 
 
+def object_of(value: object, needed: Collection[str], allowed: Collection[str], what: str) -> _Object:
+    """Return an object of a file; `what` names it. Unknown keys cause a remark.
+
+    Raises ValueMismatchError if the value is no object, or a needed key is missing.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueMismatchError(f"an object as {what}", format_value(value))
+    missing = sorted(needed - value.keys())
+    if missing:
+        raise ValueMismatchError(f"the key {format_value(missing[0])} in {what}", "none")
+    remark(unknown_keys(value, sorted({*needed, *allowed})), what)
+    return value
+
+
+def list_of(value: object, what: str) -> Sequence[object]:
+    """Return a list of a file; `what` names it. Raises ValueMismatchError for other values."""
+    items = Codec.items(value)
+    if items is None:
+        raise ValueMismatchError(f"a list as {what}", format_value(value))
+    return items
+
+
 def parse_yaml(data: bytes) -> Node | None:
     """Return the root of a YAML file, for `ParsedFile.decode`. Raises ValueMismatchError if it is no YAML."""
     try:
@@ -125,6 +154,8 @@ class FileContent(Codec[InputFileContent]):
 
     `noun` names the kind of file in messages.
     """
+
+    placeholder = "FILE"
 
     def __init__(self, noun: str) -> None:
         self.noun = noun

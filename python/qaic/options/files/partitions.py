@@ -1,20 +1,17 @@
 """The option that partitions a program for several devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from qaic.options.codecs.scalars import Codec, Enum, Int, Json, ListOf, Str, ValueMismatchError, remark
-from qaic.options.files.parsed_file import JsonFile
-from qaic.options.names import unknown_keys
+from qaic.options.codecs.scalars import Enum, Int, Json, ListOf, Str, ValueMismatchError
+from qaic.options.files.parsed_file import JsonFile, list_of, object_of
 from qaic.support.text import format_value
-
-T = TypeVar("T")
 
 #: most devices that can reach each other's memory
 _MOST_PEERS = 16
 
-_Object = Mapping[object, object]
+_ID, _CORES, _KIND, _TEXT = Int(ge=0), Int(ge=1), Enum("p2p", "host"), Str()
+_IDS = ListOf(_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +50,6 @@ class PartitionConfig:
 class Partitions(JsonFile[PartitionConfig]):
     """A multi-device partition file; from Python also its content."""
 
-    def __init__(self) -> None:
-        self._ids = ListOf(Int(ge=0))
-        self._cores = Int(ge=1)
-        self._kind = Enum("p2p", "host")
-        self._text = Str()
-
     expected = (
         "the path of a JSON file with "
         '{"partitions": [{"name": "Partition0", "devices": [{"deviceId": 0, "numCores": 16}]}]}'
@@ -67,10 +58,10 @@ class Partitions(JsonFile[PartitionConfig]):
     def content(self, value: object) -> PartitionConfig:
         if isinstance(value, PartitionConfig):
             return value
-        top = _object(value, {"partitions"}, {"connections"}, "the partition file")
+        top = object_of(value, {"partitions"}, {"connections"}, "the partition file")
         partitions = tuple(
             self._partition(item, number)
-            for number, item in enumerate(_list(top["partitions"], "partitions"))
+            for number, item in enumerate(list_of(top["partitions"], "partitions"))
         )
         if not partitions:
             raise ValueMismatchError("at least one partition", "none")
@@ -80,7 +71,7 @@ class Partitions(JsonFile[PartitionConfig]):
         if sorted(ids) != list(range(len(ids))):
             raise ValueMismatchError(f"the deviceIds 0 to {len(ids) - 1}", ", ".join(map(str, sorted(ids))))
         _unique("node", [node for partition in partitions for node in partition.nodes or ()])
-        given = _list(top.get("connections", ()), "connections")
+        given = list_of(top.get("connections", ()), "connections")
         connections = tuple(self._connection(item, number, len(ids)) for number, item in enumerate(given))
         return PartitionConfig(partitions, connections)
 
@@ -104,31 +95,31 @@ class Partitions(JsonFile[PartitionConfig]):
 
     def _partition(self, item: object, number: int) -> Partition:
         place = f"partition {number}"
-        given = _object(item, {"name", "devices"}, {"nodeList"}, place)
+        given = object_of(item, {"name", "devices"}, {"nodeList"}, place)
         devices, cores = [], []
-        for device in _list(given["devices"], f"the devices of {place}"):
-            held = _object(device, {"deviceId"}, {"numCores"}, f"a device of {place}")
-            devices.append(_typed(Int(ge=0), held["deviceId"], f"the deviceId in {place}"))
+        for device in list_of(given["devices"], f"the devices of {place}"):
+            held = object_of(device, {"deviceId"}, {"numCores"}, f"a device of {place}")
+            devices.append(_ID.parse_part(held["deviceId"], f"as the deviceId in {place}"))
             cores.append(
-                _typed(self._cores, held["numCores"], f"numCores in {place}") if "numCores" in held else None
+                _CORES.parse_part(held["numCores"], f"as numCores in {place}") if "numCores" in held else None
             )
         if not devices:
             raise ValueMismatchError(f"at least one device in {place}", "none")
         nodes = None
         if "nodeList" in given:
             nodes = tuple(
-                _typed(self._text, node, f"a node of {place}")
-                for node in _list(given["nodeList"], f"nodeList of {place}")
+                _TEXT.parse_part(node, f"as a node of {place}")
+                for node in list_of(given["nodeList"], f"nodeList of {place}")
             )
         return Partition(
-            _typed(self._text, given["name"], f"the name of {place}"), tuple(devices), tuple(cores), nodes
+            _TEXT.parse_part(given["name"], f"as the name of {place}"), tuple(devices), tuple(cores), nodes
         )
 
     def _connection(self, item: object, number: int, count: int) -> Connection:
         place = f"connection {number}"
-        given = _object(item, {"devices", "type"}, set(), place)
-        devices = _typed(self._ids, given["devices"], f"the devices of {place}")
-        kind = _typed(self._kind, given["type"], f"the type of {place}")
+        given = object_of(item, {"devices", "type"}, set(), place)
+        devices = _IDS.parse_part(given["devices"], f"as the devices of {place}")
+        kind = _KIND.parse_part(given["type"], f"as the type of {place}")
         _unique(f"device of {place}", devices)
         unknown = [device for device in devices if device >= count]
         if unknown:
@@ -136,29 +127,6 @@ class Partitions(JsonFile[PartitionConfig]):
         if kind == "p2p" and len(devices) > _MOST_PEERS:
             raise ValueMismatchError(f"at most {_MOST_PEERS} devices in {place}", f"{len(devices)}")
         return Connection(devices, kind)
-
-
-def _typed(codec: Codec[T], value: object, what: str) -> T:
-    try:
-        return codec.parse(value)
-    except ValueMismatchError as error:
-        raise ValueMismatchError(f"{error.expected} as {what}", error.found) from None
-
-
-def _object(value: object, needed: set[str], allowed: set[str], what: str) -> _Object:
-    if not isinstance(value, Mapping):
-        raise ValueMismatchError(f"an object as {what}", format_value(value))
-    missing = sorted(needed - value.keys())
-    if missing:
-        raise ValueMismatchError(f"the key {format_value(missing[0])} in {what}", "none")
-    remark(unknown_keys(value, sorted(needed | allowed)), what)
-    return value
-
-
-def _list(value: object, what: str) -> Sequence[object]:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
-        raise ValueMismatchError(f"a list as {what}", format_value(value))
-    return value
 
 
 def _unique(what: str, values: Sequence[object]) -> None:

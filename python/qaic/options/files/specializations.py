@@ -1,7 +1,7 @@
 """The option for several sets of shapes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qaic.options.codecs.scalars import Json, ValueMismatchError, remark
@@ -49,9 +49,10 @@ class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
                 raise ValueMismatchError(f"an object with the key {format_value(_KEY)}", f"the keys {keys}")
             remark(unknown_keys(value, (_KEY,)))
             value = value[_KEY]
-        if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
+        items = self.items(value)
+        if items is None:
             raise ValueMismatchError("a list of specializations", format_value(value))
-        entries = [self._entry(item, number) for number, item in enumerate(value)]
+        entries = [self._entry(item, number) for number, item in enumerate(items)]
         given = Counter(entry.name for entry in entries)
         seen: Counter[str] = Counter()
         named = []
@@ -90,7 +91,4 @@ class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
     def _sizes(self, value: object, place: str) -> Mapping[str, int]:
         if not isinstance(value, Mapping):
             raise ValueMismatchError(f"an object with sizes of symbols in {place}", format_value(value))
-        try:
-            return self._symbols.parse(value)
-        except ValueMismatchError as error:
-            raise ValueMismatchError(f"{error.expected} in {place}", error.found) from None
+        return self._symbols.parse_part(value, f"in {place}")

@@ -1,20 +1,15 @@
 """Options about statistics, checks and messages."""
 
-# `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from qaic.options.codecs.enumerations import HexCodes
-from qaic.options.codecs.scalars import Enum, Int
+from qaic.options.codecs.scalars import INT32_MAX, Enum, Int
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option, switch
 
-_LARGEST = 2**31 - 1
 
-
-# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DiagnosticOptions:
     """Options about statistics, checks and messages."""
@@ -22,19 +17,19 @@ class DiagnosticOptions:
     SECTION: ClassVar = "Diagnostics and statistics"
 
     stats_level: int = option(
-        Int(ge=0, le=_LARGEST),
+        Int(ge=0, le=INT32_MAX),
         40,
         "Device statistics: 0 none, 40 inferences, 50 also waits for buffers, 70 also operations.",
         Effect.DIAGNOSTIC,
         documented=Documented.CLI,
-        aic=AicField("stat_level", 10, "compiler_stat_level"),
+        aic=AicField("stat_level", 10),
     )
     stats_batchsize: int = option(
-        Int(ge=1, le=_LARGEST),
+        Int(ge=1, le=INT32_MAX),
         1,
         "Number of samples in one inference, for reported rates.",
         Effect.DIAGNOSTIC,
-        aic=AicField("stats_batch_size", 2, "compiler_stats_batch_size"),
+        aic=AicField("stats_batch_size", 2),
     )
     ddr_stats: bool = switch(
         "Measure the DDR traffic of each core.",
@@ -75,7 +70,7 @@ class DiagnosticOptions:
     time_passes: bool = switch(
         "Report the time of each compiler pass, and why its rules did not apply to some nodes.",
         Effect.DIAGNOSTIC,
-        aic=AicField("time_passes", default=True, json_key="compiler_time_passes"),
+        aic=AicField("time_passes", default=True),
         in_container=False,
     )
     enable_debug: bool = switch(
@@ -92,12 +87,12 @@ class DiagnosticOptions:
         aic=AicField("gen_crc", default=True, json_key="compiler_genCRC"),
     )
     io_crc_stride: int | None = option(
-        Int(ge=1, le=_LARGEST, unit="bytes"),
+        Int(ge=1, le=INT32_MAX, unit="bytes"),
         None,
         "Length of the sections with a separate CRC; if unset, one CRC covers the buffer.",
         Effect.BEHAVIOR,
         flag=Flag(inferred=True),
-        aic=AicField("crc_stride", 256, "compiler_crc_stride"),
+        aic=AicField("crc_stride", 256),
     )
     verbose: int = option(
         Int(ge=0, le=3),

@@ -1,7 +1,5 @@
 """Options about the model, the interface of the program and the container."""
 
-# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from qaic.options.codecs.enumerations import CompilationTarget, HardwareVersion
-from qaic.options.codecs.scalars import Bool, Enum, FilePath, Int, ListOf, Str
+from qaic.options.codecs.scalars import INT32_MAX, Bool, Enum, FilePath, Int, ListOf, Str
 from qaic.options.codecs.structures import ModelInput, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.parsed_file import FileContent, InputFileContent
@@ -18,7 +16,6 @@ from qaic.options.files.specializations import SpecializationEntry, Specializati
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option, switch
 
 
-# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class GraphOptions:
     """Options about the model, the interface of the program and the container."""
@@ -86,7 +83,7 @@ class GraphOptions:
         "Inline all functions of the model before other passes.", Effect.BEHAVIOR, flag=Flag(inferred=True)
     )
     batchsize: int | None = option(
-        Int(ge=1, le=2**31 - 1),
+        Int(ge=1, le=INT32_MAX),
         None,
         "Size of the first dimension of every input where it is 1 or a symbol.",
         Effect.BEHAVIOR,
@@ -118,7 +115,7 @@ class GraphOptions:
         "Keep output `X_RetainedState` on the device as input `X` of the next inference.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
-        aic=AicField("retained_state", default=False, json_key="compiler_retained_state"),
+        aic=AicField("retained_state", default=False),
     )
     split_retained_state_io: bool = switch(
         "Allow the host to read and write the state of each sequence.",
@@ -172,7 +169,7 @@ class GraphOptions:
         "Count conversions of inputs and outputs as work of the host; results do not change.",
         Effect.DIAGNOSTIC,
         flag=Flag(inferred=True),
-        aic=AicField("do_host_preproc", default=True, json_key="compiler_do_host_preproc"),
+        aic=AicField("do_host_preproc", default=True),
     )
     aic_preproc: bool = switch(
         "Count conversions of inputs and outputs as work of the device.", Effect.DIAGNOSTIC
@@ -189,7 +186,7 @@ class GraphOptions:
         "Compile for the card instead of the host reference; openqaic treats both alike.",
         Effect.RECORDED,
         documented=Documented.CLI,
-        aic=AicField("compilation_target", "hardware", "compiler_compilation_target", JsonForm.TARGET),
+        aic=AicField("compilation_target", "hardware", form=JsonForm.TARGET),
     )
     aic_hw_version: str | None = option(
         HardwareVersion(),
@@ -198,7 +195,7 @@ class GraphOptions:
         Effect.VALIDATED,
         aliases=("hwversion",),
         documented=Documented.CLI,
-        aic=AicField("hardware_version", "2.0", "compiler_hardware_version"),
+        aic=AicField("hardware_version", "2.0"),
     )
     graph_names: tuple[str, ...] = option(
         ListOf(Str(), distinct=True),

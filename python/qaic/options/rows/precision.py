@@ -1,7 +1,5 @@
 """Options about the precision of computation and weights."""
 
-# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
 from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
 
 
-# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PrecisionOptions:
     """Options about the precision of computation and weights."""
@@ -49,7 +46,7 @@ class PrecisionOptions:
         Effect.BEHAVIOR,
         aliases=("mxfp6",),
         documented=Documented.CLI,
-        aic=AicField("mxfp6_matmul_weights", default=False, json_key="compiler_mxfp6_matmul_weights"),
+        aic=AicField("mxfp6_matmul_weights", default=False),
     )
     exclude_mxfp6_matmul: tuple[str, ...] = option(
         ListOf(Str(), spaces=True),
@@ -58,13 +55,13 @@ class PrecisionOptions:
         Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         documented=Documented.CONFIG,
-        aic=AicField("exclude_mxfp6_matmul", "", "compiler_exclude_mxfp6_matmul", JsonForm.SPACED),
+        aic=AicField("exclude_mxfp6_matmul", "", form=JsonForm.SPACED),
     )
     allow_mxint8_mdp_io: bool = switch(
         "Round floats that pass between partitions to the 8-bit block format MXINT8.",
         Effect.BEHAVIOR,
         documented=Documented.CLI,
-        aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io"),
+        aic=AicField("mxint8_mdp_io", default=False),
     )
     mxint8_kv_cache: bool = switch(
         "Keep retained state in the 8-bit block format MXINT8.",

@@ -1,7 +1,5 @@
 """Options about quantization and its calibration."""
 
-# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from qaic.options.codecs.enumerations import RandomInputData, Samples
-from qaic.options.codecs.scalars import Enum, FilePath, Float, Int
+from qaic.options.codecs.scalars import INT32_MAX, Enum, FilePath, Float, Int
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, option, switch
 
@@ -23,7 +21,6 @@ _SCHEMA = Enum("asymmetric", "symmetric", "symmetric_with_uint8", "symmetric_wit
 _MOST_BINS = 1 << 16
 
 
-# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class QuantizationOptions:
     """Options about quantization and its calibration."""
@@ -93,7 +90,7 @@ class QuantizationOptions:
         "Measure the ranges of tensors on samples, and quantize with them.", Effect.BEHAVIOR
     )
     profiling_threads: int | None = option(
-        Int(ge=1, le=2**31 - 1),
+        Int(ge=1, le=INT32_MAX),
         None,
         "Number of threads that run samples; results do not depend on it.",
         Effect.TIMING,

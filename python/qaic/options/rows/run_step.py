@@ -1,7 +1,5 @@
 """Options of the run that `qaic-exec` makes after compiling, and actions of the command line tools."""
 
-# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,10 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from qaic.options.codecs.enumerations import Action
-from qaic.options.codecs.scalars import Enum, FilePath, Float, Int, ListOf
+from qaic.options.codecs.scalars import INT32_MAX, Enum, FilePath, Float, Int, ListOf
 from qaic.options.spec import Documented, Effect, FlagForm, option, tool_option
-
-_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +25,13 @@ class RunStepOptions:
         documented=Documented.CLI,
     )
     aic_num_of_instances: int = tool_option(
-        Int(ge=1, le=_LARGEST), 1, "Number of instances of the program.", Effect.TIMING
+        Int(ge=1, le=INT32_MAX), 1, "Number of instances of the program.", Effect.TIMING
     )
-    num_iter: int | None = tool_option(Int(ge=1, le=_LARGEST), None, "Number of inferences.", Effect.BEHAVIOR)
+    num_iter: int | None = tool_option(
+        Int(ge=1, le=INT32_MAX), None, "Number of inferences.", Effect.BEHAVIOR
+    )
     time: float | None = tool_option(
-        Float(ge=0, le=_LARGEST), None, "Duration of the run, in seconds.", Effect.BEHAVIOR
+        Float(ge=0, le=INT32_MAX), None, "Duration of the run, in seconds.", Effect.BEHAVIOR
     )
     write_output_dir: Path | None = tool_option(
         FilePath("directory"),
@@ -42,10 +40,10 @@ class RunStepOptions:
         Effect.FILE,
     )
     write_output_start_iter: int = tool_option(
-        Int(ge=0, le=_LARGEST), 0, "First inference whose outputs are written.", Effect.FILE
+        Int(ge=0, le=INT32_MAX), 0, "First inference whose outputs are written.", Effect.FILE
     )
     write_output_num_samples: int = tool_option(
-        Int(ge=1, le=_LARGEST), 1, "Number of inferences whose outputs are written.", Effect.FILE
+        Int(ge=1, le=INT32_MAX), 1, "Number of inferences whose outputs are written.", Effect.FILE
     )
     aic_profiling_type: tuple[str, ...] = tool_option(
         ListOf(Enum("stats", "trace", "latency", "raw_device_stats"), distinct=True),
@@ -59,13 +57,13 @@ class RunStepOptions:
         FilePath("directory"), None, "Directory for recorded profiles.", Effect.FILE
     )
     aic_profiling_num_samples: int = tool_option(
-        Int(ge=1, le=_LARGEST), 1, "Number of recorded inferences.", Effect.DIAGNOSTIC
+        Int(ge=1, le=INT32_MAX), 1, "Number of recorded inferences.", Effect.DIAGNOSTIC
     )
     aic_profiling_start_iter: int = tool_option(
-        Int(ge=0, le=_LARGEST), 1, "First recorded inference.", Effect.DIAGNOSTIC
+        Int(ge=0, le=INT32_MAX), 1, "First recorded inference.", Effect.DIAGNOSTIC
     )
     aic_profiling_start_delay: int | None = tool_option(
-        Int(ge=0, le=_LARGEST, unit="ms"), None, "Delay of the recording after the start.", Effect.DIAGNOSTIC
+        Int(ge=0, le=INT32_MAX, unit="ms"), None, "Delay of the recording after the start.", Effect.DIAGNOSTIC
     )
     operators_supported: str | None = tool_option(
         Enum("onnx", "tensorflow", "pytorch", "caffe", "caffe2"),

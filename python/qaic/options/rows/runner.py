@@ -1,7 +1,5 @@
 """Options of ``qaic-runner``."""
 
-# ruff: noqa: RUF009  # `tool_option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from dataclasses import dataclass

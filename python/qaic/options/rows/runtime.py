@@ -1,21 +1,15 @@
 """Options of loading and running."""
 
-# `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qaic.options.codecs.scalars import Int, Str
+from qaic.options.codecs.scalars import INT32_MAX, Int, Str
 from qaic.options.codecs.structures import DeviceIds
 from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
 
-#: The runtime keeps these numbers in 32 bits.
-_LARGEST = 2**31 - 1
 
-
-# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RuntimeRows:
     """Options of loading and running."""
@@ -23,27 +17,27 @@ class RuntimeRows:
     SECTION: ClassVar = "Loading and running"
 
     dev_id: int | tuple[int, ...] = option(
-        DeviceIds(le=_LARGEST),
+        DeviceIds(le=INT32_MAX),
         0,
         "Device, or several devices that run one program together.",
         Effect.BEHAVIOR,
         aliases=("runtime_device_id",),
         flag=Flag("device-id"),
-        aic=AicField("device_ids", (), "runtime_device_ids", JsonForm.IDS),
+        aic=AicField("device_ids", (), form=JsonForm.IDS),
         updatable=True,
     )
     num_activations: int = option(
-        Int(ge=1, le=_LARGEST),
+        Int(ge=1, le=INT32_MAX),
         1,
         "Number of instances of the program on the device.",
         Effect.TIMING,
         flag=None,
         aliases=("num_activation", "aic_num_of_activations"),
-        aic=AicField("num_activations", 1, "runtime_num_activations"),
+        aic=AicField("num_activations", 1),
         updatable=True,
     )
     set_size: int = option(
-        Int(ge=1, le=_LARGEST),
+        Int(ge=1, le=INT32_MAX),
         10,
         "Inferences in flight per activation.",
         Effect.TIMING,
@@ -51,34 +45,34 @@ class RuntimeRows:
         updatable=True,
     )
     submit_timeout: int = option(
-        Int(ge=0, le=_LARGEST, unit="seconds"),
+        Int(ge=0, le=INT32_MAX, unit="seconds"),
         0,
         "Time limit of one wait for completion, in seconds; 0 selects the limit of the device.",
         Effect.TIMING,
         flag=None,
         documented=Documented.CONFIG,
-        aic=AicField("submit_timeout", 0, "runtime_submit_timeout"),
+        aic=AicField("submit_timeout", 0),
         updatable=True,
     )
     submit_num_retries: int = option(
-        Int(ge=0, le=_LARGEST),
+        Int(ge=0, le=INT32_MAX),
         5,
         "Number of further waits after a timeout.",
         Effect.TIMING,
         flag=None,
         aliases=("submit_retry_count",),
         documented=Documented.CONFIG,
-        aic=AicField("submit_num_retries", 5, "runtime_submit_num_retries"),
+        aic=AicField("submit_num_retries", 5),
         updatable=True,
     )
     threads_per_queue: int = option(
-        Int(ge=1, le=_LARGEST),
+        Int(ge=1, le=INT32_MAX),
         4,
         "Host threads per activation that convert and transfer inputs and outputs.",
         Effect.TIMING,
         flag=None,
         documented=Documented.CONFIG,
-        aic=AicField("threads_per_queue", 4, "runtime_threads_per_queue"),
+        aic=AicField("threads_per_queue", 4),
         updatable=True,
     )
     oversubscription_name: str | None = option(

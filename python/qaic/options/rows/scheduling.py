@@ -3,8 +3,6 @@
 Most of them steer hardware that the CPU device has not: they are checked and recorded.
 """
 
-# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,15 +10,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from qaic.options.codecs.enumerations import MostCores
-from qaic.options.codecs.scalars import Bool, FilePath, Float, Int, ListOf
+from qaic.options.codecs.scalars import INT32_MAX, Bool, FilePath, Float, Int, ListOf
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.partitions import PartitionConfig, Partitions
 from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
 
-_LARGEST = 2**31 - 1
 
-
-# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SchedulingOptions:
     """Options about cores, memory, scheduling and partitioning."""
@@ -32,21 +27,21 @@ class SchedulingOptions:
         1,
         "Number of NSP cores of one activation; on the CPU device, the most threads it uses.",
         Effect.TIMING,
-        aic=AicField("num_of_cores", 1, "compiler_num_of_cores"),
+        aic=AicField("num_of_cores", 1),
     )
     mos: tuple[int, ...] = option(
         MostCores(),
         (),
         "Effort to save on-chip memory by splitting output channels, one number per cluster.",
         Effect.RECORDED,
-        aic=AicField("max_out_channel_split", "1 2 0", "compiler_max_out_channel_split", JsonForm.SPACED),
+        aic=AicField("max_out_channel_split", "1 2 0", form=JsonForm.SPACED),
     )
     ols: int | None = option(
-        Int(ge=1, le=_LARGEST),
+        Int(ge=1, le=INT32_MAX),
         None,
         "Factor by which operations are split to run in parallel.",
         Effect.RECORDED,
-        aic=AicField("overlap_split_factor", 2, "compiler_overlap_split_factor"),
+        aic=AicField("overlap_split_factor", 2),
     )
     ols_config: InputFileContent | None = option(
         FileContent("file"),
@@ -57,7 +52,7 @@ class SchedulingOptions:
         documented=Documented.CLI,
     )
     mdts_mos: int | None = option(
-        Int(ge=1, le=_LARGEST),
+        Int(ge=1, le=INT32_MAX),
         None,
         "As `mos`, for devices that share the work of each node.",
         Effect.RECORDED,
@@ -69,14 +64,14 @@ class SchedulingOptions:
         "Delay before an unused buffer is released.",
         Effect.RECORDED,
         aliases=("allocator_dealloac_delay",),
-        aic=AicField("buffer_dealloc_delay", 2, "compiler_buffer_dealloc_delay"),
+        aic=AicField("buffer_dealloc_delay", 2),
     )
     size_split_granularity: int | None = option(
         Int(ge=512, le=2048, unit="KiB"),
         None,
         "Largest tile of a split operation.",
         Effect.RECORDED,
-        aic=AicField("size_split_granularity", 1024, "compiler_size_split_granularity"),
+        aic=AicField("size_split_granularity", 1024),
     )
     vtcm_working_set_limit_ratio: float | None = option(
         Float(ge=0, le=1),
@@ -97,7 +92,7 @@ class SchedulingOptions:
     aic_enable_depth_first: bool = switch(
         "Schedule operations depth first.",
         Effect.RECORDED,
-        aic=AicField("enable_depth_first", default=True, json_key="compiler_enable_depth_first"),
+        aic=AicField("enable_depth_first", default=True),
     )
     aic_depth_first_mem: int | None = option(
         Int(ge=8, le=32),
@@ -111,7 +106,7 @@ class SchedulingOptions:
         (),
         "Numbers of cores of the clusters into which one device is divided.",
         Effect.RECORDED,
-        aic=AicField("cluster_sizes", "1 2 0", "compiler_cluster_sizes", JsonForm.SPACED),
+        aic=AicField("cluster_sizes", "1 2 0", form=JsonForm.SPACED),
     )
     multicast_weights: bool = switch(
         "Load shared weights once for all cores.",
@@ -131,13 +126,13 @@ class SchedulingOptions:
         "Put all inputs into one DMA buffer; if false, each has its own buffer.",
         Effect.BEHAVIOR,
         default=True,
-        aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs"),
+        aic=AicField("combine_inputs", default=True),
     )
     combine_outputs: bool = switch(
         "Put all outputs into one DMA buffer; if false, each has its own buffer.",
         Effect.BEHAVIOR,
         default=True,
-        aic=AicField("combine_outputs", default=True, json_key="compiler_combine_outputs"),
+        aic=AicField("combine_outputs", default=True),
     )
     direct_api: bool | None = option(
         Bool(),
@@ -149,7 +144,7 @@ class SchedulingOptions:
         aic=AicField("direct_api", default=True, json_key="compiler_directApi"),
     )
     compile_threads: int | None = option(
-        Int(ge=1, le=_LARGEST),
+        Int(ge=1, le=INT32_MAX),
         None,
         "Number of compiler threads; the container does not depend on it.",
         Effect.TIMING,
@@ -165,14 +160,12 @@ class SchedulingOptions:
         None,
         "Partition of the program over devices; the CPU device runs the whole program.",
         Effect.VALIDATED,
-        aic=AicField("mdp_load_partition_config", "mdp_config.json", "compiler_mdp_load_partition_config"),
+        aic=AicField("mdp_load_partition_config", "mdp_config.json"),
     )
     mdp_dump_partition_config: Path | None = option(
         FilePath("JSON file to write"),
         None,
         "Write a template for `mdp_load_partition_config`.",
         Effect.FILE,
-        aic=AicField(
-            "mdp_dump_partition_config", "mdp_pipeline_template.json", "compiler_mdp_dump_partition_config"
-        ),
+        aic=AicField("mdp_dump_partition_config", "mdp_pipeline_template.json"),
     )

@@ -1,7 +1,5 @@
 """Options about the handling of other options."""
 
-# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
-
 from __future__ import annotations
 
 from dataclasses import dataclass

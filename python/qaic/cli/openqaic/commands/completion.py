@@ -12,7 +12,6 @@ from qaic.cli.openqaic import SUBCOMMANDS, parser
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.runner import command_line
 from qaic.errors import StateError
-from qaic.options.help_text import placeholder
 from qaic.options.spec import FlagForm
 from qaic.options.table import SPECS
 
@@ -118,7 +117,7 @@ def _compiler(tool: str) -> argparse.ArgumentParser:
         if spec.flag.form in {FlagForm.SWITCH, FlagForm.ACTION, FlagForm.COUNT}:
             made.add_argument(*names, dest=spec.name, action="store_true", help=about)
         else:
-            made.add_argument(*names, dest=spec.name, metavar=placeholder(spec.codec), help=about)
+            made.add_argument(*names, dest=spec.name, metavar=spec.codec.placeholder, help=about)
     return made
 
 
