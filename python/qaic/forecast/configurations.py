@@ -42,24 +42,17 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration with its forecast.
+    """A configuration with its forecast."""
 
-    Parameters
-    ----------
-    cores, instances, batch, set_size
-        Cores of one instance, instances at a time, samples in one inference, inferences in flight for each.
-    samples_per_s, latency_s
-        Forecast: lower end, value, and upper end of the 90 % interval.
-    limit
-        The part that takes most of the time.
-    """
-
+    #: Cores of one instance, instances at a time, samples in one inference, inferences in flight for each.
     cores: int
     instances: int
     batch: int
     set_size: int
+    #: Lower end, value, and upper end of the 90 % interval.
     samples_per_s: tuple[float, float, float]
     latency_s: tuple[float, float, float]
+    #: The part that takes most of the time.
     limit: str
 
 
@@ -80,23 +73,7 @@ def candidates(card: Card, fixed: Fixed) -> Settings:
 
 
 class Ranking:
-    """Forecasts of all candidates.
-
-    Parameters
-    ----------
-    table : OperationTable
-        Work of the model.
-    settings : Settings
-        Candidates.
-    parameters : Parameters
-        Of the fit.
-    card : Card
-        The card.
-    precision : str
-        Precision of the computation.
-    correction : Correction
-        Factors from measurements of this model, and the widths of the intervals.
-    """
+    """Forecasts of all candidates, with the factors and widths of intervals of a correction."""
 
     def __init__(
         self,

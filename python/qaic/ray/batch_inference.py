@@ -69,20 +69,7 @@ class Columns:
 
 
 class BatchInference:
-    """A program in an actor. Ray shows its progress as ``MapBatches(BatchInference)``.
-
-    Parameters
-    ----------
-    program
-        The program to run.
-    columns
-        The columns to read and write.
-
-    Attributes
-    ----------
-    session
-        The loaded program.
-    """
+    """A program in an actor. Ray shows its progress as ``MapBatches(BatchInference)``."""
 
     def __init__(self, program: SharedProgram, columns: Columns) -> None:
         self.session = program.open()

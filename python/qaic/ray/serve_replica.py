@@ -52,13 +52,7 @@ class SharedSource:
 
 
 class Replica:
-    """One replica. Its constructor loads the model, without blocking the event loop.
-
-    Parameters
-    ----------
-    source
-        The model.
-    """
+    """One replica. Its constructor loads the model, without blocking the event loop."""
 
     async def __init__(self, source: SharedSource) -> None:  # type: ignore[misc]
         name = source.model_settings.name

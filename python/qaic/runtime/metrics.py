@@ -32,13 +32,7 @@ else:
 
 
 class Measurements(ProgramView):
-    """Metrics and call profiles of a session.
-
-    Parameters
-    ----------
-    program
-        Container and options.
-    """
+    """Metrics and call profiles of a session."""
 
     def __init__(self, program: opening.OpenedProgram) -> None:
         super().__init__(program)

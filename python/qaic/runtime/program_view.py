@@ -27,13 +27,7 @@ else:
 
 
 class ProgramView:
-    """The program of a session.
-
-    Parameters
-    ----------
-    program
-        Container and options.
-    """
+    """The program of a session."""
 
     def __init__(self, program: opening.OpenedProgram) -> None:
         self._qpc = program.qpc

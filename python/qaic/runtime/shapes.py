@@ -55,30 +55,13 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     interchangeable. Leading dimensions of 1 are ignored, and an array of one dimension is reshaped; other
     shapes are refused, because their elements may be in another order.
 
-    Parameters
-    ----------
-    name
-        Input name, for messages.
-    value
-        A value that numpy converts to an array, or an array of another library in host memory (DLPack).
-    dtype, shape
-        Type and shape that the program expects.
-    partial
-        True to allow fewer elements.
+    ``value`` is a value that numpy converts to an array, or an array of another library in host memory
+    (DLPack). The result is C-contiguous, aligned, of ``dtype``, and of ``shape`` unless it has fewer
+    elements, which ``partial`` allows.
 
-    Returns
-    -------
-    numpy.ndarray
-        C-contiguous, aligned, of ``dtype``; of ``shape`` unless it is shorter and ``partial``.
-
-    Raises
-    ------
-    InputTypeError
-        The type does not convert.
-    InputShapeError
-        The shape or the number of elements is wrong.
-    InputError
-        A number does not fit: an integer beyond the range, or a finite float that would become infinite.
+    Raises InputTypeError if the type does not convert, InputShapeError for another shape or number of
+    elements, and InputError if a number does not fit: an integer beyond the range, or a finite float that
+    would become infinite.
     """
     expected_dtype, expected_shape = np.dtype(dtype), tuple(shape)
     array = _as_array(name, value)

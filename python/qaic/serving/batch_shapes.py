@@ -35,32 +35,19 @@ class AdmittedRequest:
 
 
 class BatchShapes:
-    """Shapes of a program's inputs, with the first dimension as a batch if it is one.
+    """Shapes of a program's inputs, with the first dimension as a batch if it is one. The program is not run.
 
-    Parameters
-    ----------
-    session
-        The program. It is not run.
-    is_batched
-        Whether the first dimension may be a batch.
-    is_declared
-        Whether the operator declares that rows are independent, without proof.
+    The first dimension is a batch (`is_batched`) when all inputs and outputs have the same, the device keeps
+    no state, and an analysis of the graph proves that rows do not depend on each other and on their place
+    (`qaic.compiler.reports.row_independence`), or that is declared (`is_declared`). The argument `is_batched`
+    allows it. Raises StateError if the device keeps state of the program, which all requests would share.
 
     Attributes
     ----------
-    is_batched : bool
-        Whether requests share inferences. The first dimension is a batch when all inputs and outputs have the
-        same, the device keeps no state, and an analysis of the graph proves that rows do not depend on each
-        other and on their place (`qaic.compiler.reports.row_independence`), or that is declared.
     reason : str
         The reason if requests do not share inferences although they may; otherwise empty.
     first_dimension : int
         Largest first dimension that inputs and outputs have in common; 0 if there is none.
-
-    Raises
-    ------
-    qaic.errors.StateError
-        The device keeps state of the program, which all requests would share.
     """
 
     def __init__(self, session: Session, *, is_batched: bool = True, is_declared: bool = False) -> None:

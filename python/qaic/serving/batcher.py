@@ -94,26 +94,12 @@ class Batcher:
     is idle and its oldest request has waited ``max_queue_delay_s``. Requests of one group of shapes
     keep their order.
 
-    Parameters
-    ----------
-    session
-        The program; nothing else may run on it.
-    shapes
-        Accepted shapes of requests.
-    max_queue_delay_s
-        Longest time in seconds that a request waits for others to share its batch; 0 for no wait.
-    max_queue_size
-        Number of requests that may wait.
-    schedule
-        Runs a function soon, as ``loop.call_soon`` does; requests that arrive until then share a batch.
-        ``None``: at once, on the thread that submits.
-    on_batch
-        Called when an inference has ended, from any thread and with no lock held. It must not block.
-    name
-        Of the model, in messages.
+    Nothing else may run on `session`. A request waits at most `max_queue_delay_s` seconds for others to share
+    its batch, and at most `max_queue_size` requests wait. `schedule` runs a function soon, as
+    ``loop.call_soon`` does; requests that arrive until then share a batch. ``None``: at once, on the thread
+    that submits. `on_batch` is called when an inference has ended, from any thread and with no lock held; it
+    must not block. `name` is that of the model.
 
-    Notes
-    -----
     All methods may be called from any number of threads; none blocks but `close`. Inferences that have been
     short run on the thread that submits, for some milliseconds at most; one that takes longer begins again on
     the session's threads.
@@ -172,21 +158,11 @@ class Batcher:
             return (self._busy_ns + present_ns) / 1e9
 
     def submit(self, inputs: Mapping[str, NDArray[Any]], *, timeout_s: float | None = None) -> BatchedRequest:
-        """Queue a request and return its future.
+        """Queue a request and return its future. The arrays must not change until the request ends.
 
-        Parameters
-        ----------
-        inputs
-            Name -> array. The arrays must not change until the request ends.
-        timeout_s
-            Seconds after which a request that still waits is refused; ``None``: no limit.
-
-        Raises
-        ------
-        qaic.errors.InputError
-            The inputs do not fit the program.
-        qaic.errors.StateError
-            The queue is full (``serving.queue_full``), or the batcher is closed (``serving.closed``).
+        A request that still waits after `timeout_s` seconds is refused; ``None`` is no limit. Raises
+        InputError if the inputs do not fit the program, and StateError if the queue is full
+        (``serving.queue_full``) or the batcher is closed (``serving.closed``).
         """
         admitted = self._shapes.admit(inputs)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

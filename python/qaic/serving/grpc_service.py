@@ -68,11 +68,6 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     A call is accepted before its message is read, so few messages arrive at a time. Message parts are
     counted before it is parsed, on another thread if it is large.
-
-    Parameters
-    ----------
-    state
-        State of the server.
     """
 
     def __init__(self, state: ServerState) -> None:
@@ -284,16 +279,9 @@ def _timeout_s(request: Any, context: Any) -> float | None:
 def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDArray[Any]]]]]:
     """Read a `ModelInferRequest`.
 
-    Returns
-    -------
-    tuple
-        Bytes that the numbers in typed fields take once they are decoded, and the function that decodes them.
-        It returns the envelope as a message, and the inputs, and raises the same errors.
-
-    Raises
-    ------
-    qaic.errors.InputError
-        The body is not a request of the protocol.
+    Returns the bytes that the numbers in typed fields take once they are decoded, and the function that
+    decodes them. It returns the envelope as a message, and the inputs. Both raise InputError for a message
+    that is no request of the protocol.
     """
     try:
         envelope, places, raw_places = split_infer_message(raw, MOST_ENVELOPE_BYTES)

@@ -55,18 +55,9 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     waiting for answers stay bytes until their turn comes. The first request of a new connection starts at
     once: a health check waits for a few turns of the event loop, which `Turns` keeps short.
 
-    Parameters
-    ----------
-    limits
-        Limits of the server.
-    memory
-        Budget of the bytes that were read and not parsed yet.
-    idle
-        The connections of the server without a request, the one that is idle longest first.
-    turns
-        Steps of all connections in a turn of the event loop, except first requests of new connections.
-    keywords
-        As for uvicorn's protocol.
+    `memory` is the budget of the bytes that were read and not parsed yet. `idle` has the connections without
+    a request, the one that is idle longest first. `turns` bounds the steps of all connections in a turn of
+    the event loop, except first requests of new connections. `keywords` are those of uvicorn's protocol.
     """
 
     def __init__(

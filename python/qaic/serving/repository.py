@@ -29,16 +29,8 @@ _LONGEST_CHANGE_S: Final = 1.0
 class Repository:
     """Models of a source.
 
-    Parameters
-    ----------
-    find_sources
-        Finds the present models, by name. Blocking.
-    drain_s
-        Seconds until the requests of an unloaded model must end.
-    schedule
-        As for `Batcher`.
-    max_loads
-        Number of loads and unloads of clients that may run or wait.
+    `find_sources` finds the present models, by name, and blocks. Requests of an unloaded model have `drain_s`
+    seconds to end; `max_loads` loads and unloads of clients may run or wait; `schedule` is that of `Batcher`.
     """
 
     def __init__(

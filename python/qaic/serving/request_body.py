@@ -58,25 +58,11 @@ def read_request(
 ) -> tuple[int, Callable[[], InferRequest]]:
     """Read the body of a request. Declared sizes are compared with the body before memory is allocated.
 
-    Parameters
-    ----------
-    body
-        The whole body.
-    header_length
-        Value of the header `HEADER_LENGTH`; None: all of the body is JSON.
-    most_tensors
-        Largest number of inputs, and of outputs that are named.
+    `header_length` is the value of the header `HEADER_LENGTH`; None: all of the body is JSON. `most_tensors`
+    is the largest number of inputs, and of outputs that are named.
 
-    Returns
-    -------
-    tuple
-        Bytes that the numbers in the JSON take once they are decoded, and the function that decodes them. It
-        raises the same errors.
-
-    Raises
-    ------
-    qaic.errors.InputError
-        The body is not a request of the protocol.
+    Returns the bytes that the numbers in the JSON take once they are decoded, and the function that decodes
+    them. Both raise InputError for a body that is no request of the protocol.
     """
     length = len(body)
     if header_length is not None:

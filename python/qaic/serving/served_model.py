@@ -41,20 +41,8 @@ _MOST_WRONG: Final = 16
 class ServedModel:
     """Program that answers requests. Blocking while it is loaded, and compiled if it is an ONNX file.
 
+    `session` is closed with the model, and when the model cannot be loaded; `schedule` is that of `Batcher`.
     Raises OSError or QaicError if it cannot be loaded.
-
-    Parameters
-    ----------
-    settings
-        How it is served.
-    version
-        Number of the version.
-    session
-        The program; it is closed with the model, and when the model cannot be loaded.
-    metrics
-        Of the server.
-    schedule
-        As for `Batcher`.
     """
 
     def __init__(

@@ -300,11 +300,6 @@ class LogHandler(logging.Handler):
     """Write records as lines of JSON on a separate thread, so that a log without a reader delays no response.
 
     If too many lines wait, further lines are dropped and counted in the next line that is written.
-
-    Parameters
-    ----------
-    stream
-        Where to.
     """
 
     def __init__(self, stream: TextIO) -> None:

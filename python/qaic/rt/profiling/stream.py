@@ -31,12 +31,8 @@ _ESCAPES = frozenset("dDwWsSbBtnrfvxu0")
 def compile_pattern(text: str) -> re.Pattern[str]:
     """Compile a pattern that the whole name of a program must match.
 
-    Character classes contain ASCII only, as in ECMAScript.
-
-    Raises
-    ------
-    ValueError
-        The pattern is not a regular expression, or only one of the two languages has its features.
+    Character classes contain ASCII only, as in ECMAScript. Raises ValueError if the pattern is not a regular
+    expression, or only one of the two languages has its features.
     """
     position = 0
     in_class = False
