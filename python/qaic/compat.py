@@ -1,4 +1,4 @@
-"""The configuration classes under the module paths of QAIRT, for code that imports them from there.
+"""Provides the configuration classes under QAIRT's module paths, for code that imports them from there.
 
 >>> import qaic.compat
 >>> qaic.compat.install_qairt()
@@ -7,8 +7,8 @@
 'AIC'
 >>> qaic.compat.uninstall_qairt()
 
-Nothing happens without the call, and nothing is written to disk. Only configurations are there: converting,
-running and the rest of that package are not.
+The paths exist only in this process, from the call of ``install_qairt`` on; no file is written. Other parts
+of QAIRT, such as conversion and execution, are not available.
 """
 
 import importlib

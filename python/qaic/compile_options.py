@@ -18,32 +18,32 @@ from qaic.support.text import html_table
 
 @with_options("CompileKeywords")
 class CompileOptions(Mapping[str, object]):
-    """Options of the compiler, checked when they are given.
+    """Compile options, which the constructor checks.
 
-    A mapping of the options that were given, by their canonical names, so that :func:`qaic.compile` takes it
-    as it is and :class:`qaic.Session` with ``**``. Every option of the table is an attribute as well; one
-    that was not given has its default. Two are equal when they ask for the same, in whatever form.
+    The object is a read-only mapping from canonical names to the given values, for :func:`qaic.compile`, or,
+    unpacked with ``**``, for :class:`qaic.Session`. Every option is also an attribute, which has the default
+    value if the option was not given. Objects with the same options and values are equal.
 
     Parameters
     ----------
     config
-        Options to begin with: a mapping, by any spelling of the names.
+        Mapping from option names, in any spelling, to values.
     **options
-        Options by any spelling of their names; they win over ``config``. ``docs/reference/options.md`` lists
-        them. ``options_path`` is a YAML file with more of them, which all others win over.
+        Options, in any spelling; they override ``config``. ``docs/reference/options.md`` lists them.
+        ``options_path`` names a YAML file with more options, which ``config`` and ``options`` override.
 
     Attributes
     ----------
     warnings
-        What is odd about the options, as it was logged.
+        Warnings about the options, a tuple of texts; they were also logged.
 
     Raises
     ------
     FileNotFoundError
         A file of options does not exist.
     qaic.errors.OptionError
-        An option is wrong or is of running; all wrong values are listed. Options that contradict each other
-        are an ``OptionConflictError``, unknown ones an ``UnknownOptionError``.
+        A value is invalid, or a run-time option was given; the message lists all invalid values. Options that
+        exclude each other raise an ``OptionConflictError``, unknown options an ``UnknownOptionError``.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class CompileOptions(Mapping[str, object]):
     # --- all options ----------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        """Return the value that counts: what was given, or the default."""
+        """Return the given value of an option, or its default."""
         found = None if name.startswith("_") else find(name)
         if found is None or found.stage is not Stage.COMPILE:
             raise AttributeError(f"CompileOptions has no option {name!r}")
@@ -99,7 +99,7 @@ class CompileOptions(Mapping[str, object]):
         return [*(spec.name for spec in _specs()), *super().__dir__()]
 
     def replace(self, **changes: Unpack[CompileKeywords]) -> CompileOptions:
-        """Return a copy with some options changed; ``None`` takes an option back.
+        """Return a copy with changed options; ``None`` removes an option.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class CompileOptions(Mapping[str, object]):
         return CompileOptions(merge(kept, changes))
 
     def difference(self, other: CompileOptions) -> dict[str, tuple[object, object]]:
-        """Return the options that are not the same: name -> (value here, value there)."""
+        """Return the options that differ: name -> (value in this object, value in ``other``)."""
         pairs = {
             spec.name: (getattr(self._values, spec.name), getattr(other._values, spec.name))
             for spec in _specs()

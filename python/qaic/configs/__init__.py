@@ -1,16 +1,16 @@
 """Configuration classes of the QAIRT Python API for Cloud AI 100.
 
-Code written for QAIRT describes a compilation by :class:`CompileConfig` with an :class:`AicCompilerConfig`
-in it. Here they are the same option table in other words: ``qaic.compile(model, config)`` takes them, and
-their JSON form is the back-end extension file of the tools. Configurations for other back ends (HTP, HTP
-MCP, LPAI) are kept as data and cannot be compiled here.
+Code for QAIRT describes a compilation by a :class:`CompileConfig` with an :class:`AicCompilerConfig`.
+``qaic.compile(model, config)`` accepts both; their fields are compile options under QAIRT's names. Their JSON
+form is the back-end extension file of the SDK's tools. Configurations for other back ends (HTP, HTP MCP,
+LPAI) can be checked, read and written, but ``qaic.compile`` refuses them.
 
 >>> from qaic.configs import AicCompilerConfig, AicConfigHelper
 >>> config = AicCompilerConfig(num_of_cores=4, convert_to_fp16=True)
 >>> AicConfigHelper.to_backend_extension_dict(config)
 {'compiler_convert_to_FP16': True, 'compiler_num_of_cores': 4}
 
-pydantic is loaded with the first use of a name, not with the import.
+The first use of a class imports pydantic; the import of this module does not.
 """
 
 from __future__ import annotations

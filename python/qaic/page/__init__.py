@@ -73,8 +73,7 @@ def write_latency(
     latencies
         Seconds, in the order in which they were measured.
     path
-        File to write: ``.html``, or ``.png`` where matplotlib is installed. It appears complete or not at
-        all.
+        File to write, atomically: ``.html``, or ``.png`` if matplotlib is installed.
     title
         Title of the picture.
     what
@@ -113,8 +112,7 @@ def write_trace(
     trace
         The trace.
     path
-        File to write: ``.html``, or ``.png`` where matplotlib is installed. It appears complete or not at
-        all.
+        File to write, atomically: ``.html``, or ``.png`` if matplotlib is installed.
     title
         Title of the picture; by default the name of the trace.
 

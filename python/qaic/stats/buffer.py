@@ -40,14 +40,15 @@ def engine_name(code: int) -> str:
 
 
 class StatsBuffer:
-    """The stats buffer of one inference; :func:`qaic.stats.open` makes it.
+    """Stats buffer of one inference; :func:`qaic.stats.open` returns it.
 
-    Each section is a structured array of :data:`qaic.stats.RECORDS`, read-only, without a copy, and keeps the
-    bytes by itself. A section that the device did not write is empty; :meth:`has` shows the difference to one
-    without records.
+    Each section is a read-only structured array with a dtype of :data:`qaic.stats.RECORDS`. The arrays are
+    views, and keep the bytes of the buffer alive. A section that the device did not write is an empty array;
+    :meth:`has` distinguishes it from a section without records. Times are in ticks; ``run.microseconds``
+    converts them.
 
-    Header, directory, cores and threads were checked when the buffer was opened. The records of operations
-    are not until :meth:`check`, which summary, trace and reports call: it reads every record.
+    Opening a buffer checks the header, the directory, cores and threads. :meth:`check` also checks the
+    records of operations; summaries, traces and reports call it first.
     """
 
     def __init__(self, compiled: _core.StatsBuffer, descriptor: Descriptor | None, layout: str) -> None:
@@ -75,27 +76,27 @@ class StatsBuffer:
 
     @cached_property
     def run(self) -> Run:
-        """Facts about the whole inference."""
+        """Properties of the inference."""
         return Run(**self.compiled.run)
 
     @property
     def layout(self) -> str:
-        """Name of the layout that the bytes have."""
+        """Name of the layout of the buffer."""
         return self._layout
 
     @property
     def path(self) -> str | None:
-        """The file, if it came from one."""
+        """File of the buffer; ``None`` if it was opened from bytes."""
         return self.compiled.path
 
     @property
     def descriptor(self) -> Descriptor | None:
-        """The operations of the program; ``None`` when it was opened without one."""
+        """Operations of the program; ``None`` if the buffer was opened without a program."""
         return self._descriptor
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """The producer's facts about itself; empty if there are none, or they are no JSON object."""
+        """Metadata of the device that wrote the buffer; empty if they are missing or not a JSON object."""
         try:
             value = json.loads(self.compiled.meta or "{}")
         except (ValueError, RecursionError):
@@ -104,57 +105,59 @@ class StatsBuffer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Oddities that are no reason to refuse the buffer; complete after :meth:`check`."""
+        """Irregularities that are not errors; complete after :meth:`check`."""
         return tuple(self.compiled.warnings)
 
     def has(self, section: str) -> bool:
-        """Return whether the device wrote a section: ``"OP"`` and the other names of sections.
+        """Return true if the device wrote a section. Names are the keys of :data:`qaic.stats.RECORDS`.
 
         Raises
         ------
         KeyError
-            There is no section of this name.
+            The name is not the name of a section.
         """
         return self.compiled.section(section) is not None
 
     def advise_unneeded(self, section: str, start: int, stop: int) -> None:
-        """Mark records as not needed soon.
+        """State that records are not needed soon.
 
-        Of a large mapped file, their pages stop counting as memory of the process; they can be read again.
+        The pages of a large mapped file then no longer count as memory of the process. They can still be
+        read.
         """
         self.compiled.advise_unneeded(section, start, stop)
 
     def check(self) -> None:
-        """Read every record and check it. Blocking; the answer is kept.
+        """Read and check every record. Blocking; later calls return the stored result.
 
         Raises
         ------
         qaic.errors.StatsError
-            The first defect.
+            A record is damaged; the message describes the first defect.
         """
         self.compiled.check()
 
     # --- texts and traces -----------------------------------------------------------------------------------
 
     def summary(self, *, cores: Sequence[int] | None = None) -> str:
-        """Return the summary: per core its kinds of operations, threads and ports.
+        """Return the summary as text: kinds of operations, threads and ports of each core.
 
-        Blocking, without the interpreter lock; the records are checked first.
+        Blocking; releases the GIL. Checks the records first.
 
         Parameters
         ----------
         cores
-            Only these; lines about the whole network stay.
+            Numbers of the cores to include; by default, all. Lines about the whole network are always
+            included.
 
         Raises
         ------
         qaic.errors.StatsError
-            The first defect of the records.
+            A record is damaged.
         """
         return _core.stats_summary(self.compiled, self._compiled_descriptor, cores=cores)
 
     def write_summary(self, path: str | PathLike[str], *, cores: Sequence[int] | None = None) -> None:
-        """Write the summary to a file, which is replaced when it is complete; as :meth:`summary` else."""
+        """Write the result of :meth:`summary` to a file atomically; parameters and errors are the same."""
         write_replacing(
             Path(path),
             lambda aside: _core.write_stats_summary(
@@ -173,30 +176,31 @@ class StatsBuffer:
         cores: Sequence[int] | None = None,
         host_trace: Buffer | None = None,
     ) -> None:
-        """Write what the device did over time, for ``chrome://tracing`` and Perfetto.
+        """Write a trace of the device, for ``chrome://tracing`` and Perfetto.
 
-        Blocking, without the interpreter lock; the records are checked first, and the file is replaced when
-        it is complete.
+        Blocking; releases the GIL. Checks the records first, and writes the file atomically.
 
         Parameters
         ----------
+        path
+            File to write.
         format
-            ``"json"``: a Chrome trace. ``"perfetto"``: Perfetto's own, a fraction of the size.
+            ``"json"``: a Chrome trace. ``"perfetto"``: Perfetto's format, about a quarter of the size.
         merge_thread_groups
-            One track for all threads of a group, else one for each.
+            True for one track for all threads of a group, false for one track for each thread.
         flow_events
-            Arrows for dependencies.
+            True to draw arrows for dependencies.
         barrier_events
-            Tracks with the waits after operations.
+            True to add tracks for the waits after operations.
         cores
-            Only these.
+            Numbers of the cores to include; by default, all.
         host_trace
-            A Chrome trace of the host in JSON, shown next to the device on the wall clock.
+            Chrome trace of the host in JSON; it is added on the same clock.
 
         Raises
         ------
         qaic.errors.StatsError
-            The first defect of the records, or of the host's trace.
+            A record, or the trace of the host, is damaged.
         """
         network = self._descriptor.network if self._descriptor else "network"
         write_replacing(
@@ -227,25 +231,24 @@ class StatsBuffer:
 
     @cached_property
     def model(self) -> Model:
-        """Cores, engines, threads and their operations as objects; executions stay views, not checked."""
+        """Cores, engines and threads as objects; their executions are views, which are not checked."""
         return Model(self.run, tuple(_core_of(self, record) for record in self.cores))
 
     def columns(
         self, section: str, names: Sequence[str] | None = None, start: int = 0, stop: int | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Return fields of records as contiguous arrays of their own, read in one pass.
+        """Copy fields of records to contiguous arrays: name -> array. Blocking; releases the GIL.
 
-        For sums and histograms over many records, which read a field of a view slowly: the records lie
-        between its values. Blocking, without the interpreter lock.
+        Sums and histograms over many records are faster on these arrays than on the fields of a view.
 
         Parameters
         ----------
         section
-            ``"OP"`` and the other names of sections.
+            Name of a section, such as ``"OP"``.
         names
-            Fields; all when not given.
+            Names of fields; by default, all.
         start, stop
-            Which records, as of a slice without a step. Large buffers can be read piece by piece.
+            Range of records, as in a slice. Large buffers can be read in parts.
 
         Raises
         ------
@@ -276,7 +279,7 @@ class StatsBuffer:
 
     @property
     def ports(self) -> NDArray[Any]:
-        """How long threads waited for input and output ports."""
+        """Waits of threads for input and output ports."""
         return self._view("PORT")
 
     @property
@@ -310,29 +313,29 @@ class StatsBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Thread:
-    """One thread of an engine. Ticks are those of the buffer; ``buffer.run.microseconds`` converts them."""
+    """Thread of an engine. Times are in ticks; ``buffer.run.microseconds`` converts them."""
 
     number: int
     engine: str
     start_u: int
     end_u: int
     pcycles: int | None
-    """Processor cycles; ``None`` where they were not measured."""
+    """Processor cycles; ``None`` if they were not measured."""
     activation_u: tuple[int, int] | None
-    """Start and end of the activation; ``None`` where it was not measured."""
+    """Start and end of the activation; ``None`` if it was not measured."""
     ops: NDArray[Any]
-    """View of its executions, in the order of their starts."""
+    """View of the executions of the thread, in the order of their starts."""
     columns: OpColumns | None
-    """The operations of its core; ``None`` without a descriptor."""
+    """Operations of the core; ``None`` without a descriptor."""
 
     @property
     def names(self) -> NDArray[np.object_]:
-        """Name of each execution's operation; its number where there is no descriptor."""
+        """Name of the operation of each execution; its number without a descriptor."""
         return _of_executions(self.columns, "name", self.ops)
 
     @property
     def kinds(self) -> NDArray[np.object_]:
-        """Kind of each execution's operation; its number where there is no descriptor."""
+        """Kind of the operation of each execution; its number without a descriptor."""
         return _of_executions(self.columns, "kind", self.ops)
 
 
@@ -345,7 +348,7 @@ class Engine:
 
     @property
     def ops(self) -> NDArray[Any]:
-        """Executions of all its threads, thread after thread: a view of one thread, a copy of several."""
+        """Executions of all threads, one thread after the other: a view for one thread, else a copy."""
         if len(self.threads) == 1:
             return self.threads[0].ops
         return np.concatenate([thread.ops for thread in self.threads])
@@ -357,22 +360,22 @@ class Core:
 
     number: int
     slice: int
-    """Device of the program, in program order."""
+    """Index of the device, in the order of the program."""
     start_u: int
     end_u: int
     pcycles: int | None
     ddr_bytes: tuple[int, int] | None
-    """Bytes read and written; ``None`` where they were not measured."""
+    """Bytes read and written; ``None`` if they were not measured."""
     multicast_bytes: tuple[int, int] | None
     engines: tuple[Engine, ...]
 
     def engine(self, name: str) -> Engine:
-        """Return the engine of this name.
+        """Return the engine with a name.
 
         Raises
         ------
         KeyError
-            The core has none.
+            The core has no such engine.
         """
         for engine in self.engines:
             if engine.name == name:
@@ -388,12 +391,12 @@ class Model:
     cores: tuple[Core, ...]
 
     def core(self, number: int) -> Core:
-        """Return the core of this number.
+        """Return the core with a number.
 
         Raises
         ------
         KeyError
-            It was not measured.
+            The core was not measured.
         """
         for core in self.cores:
             if core.number == number:

@@ -16,48 +16,49 @@ from qaic import _core
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpColumns:
-    """The operations of one core, one array per property; the place in an array is the number ``oc``.
+    """Operations of one core: one array for each property, indexed by the number ``oc`` of an operation.
 
-    So ``columns.kind[buffer.ops["oc"]]`` is the kind of each execution. Texts are object arrays of ``str``.
+    For example, ``columns.kind[buffer.ops["oc"]]`` is the kind of each execution. Texts are object arrays of
+    ``str``.
     """
 
     name: NDArray[np.object_]
-    """Path of the node it comes from, with ``/__<number>``."""
+    """Path of the node that the operation computes, with the suffix ``/__<number>``."""
     engine_name: NDArray[np.object_]
-    """What the engine calls it; empty where that is ``name``."""
+    """Name in the engine; empty if it equals ``name``."""
     kind: NDArray[np.object_]
     group: NDArray[np.uint32]
     """Index into :attr:`Descriptor.groups`."""
     memory: NDArray[np.object_]
     types: NDArray[np.object_]
-    """Types of the operands, each once, separated by a comma and a blank."""
+    """Distinct types of the operands, separated by a comma and a space."""
     shape: NDArray[np.object_]
     output_bytes: NDArray[np.uint64]
-    """0 where the shapes are not known before it runs."""
+    """Bytes of the results; 0 if the shapes are known only at run time."""
     macs: NDArray[np.uint64]
-    """Multiplications with addition; 0 where they are not known."""
+    """Number of multiply-accumulates; 0 if unknown."""
     constant_bytes: NDArray[np.uint64]
     attributes: NDArray[np.object_]
     nodes: NDArray[np.object_]
-    """Tuples: the nodes of the user's model that it computes."""
+    """Tuples of the nodes of the user's model that the operation computes."""
     outputs: NDArray[np.object_]
-    """Tuples: the values of the program that it gives, without those that the engine has made."""
+    """Tuples of the results that are values of the program; values of the engine alone are omitted."""
     operands: NDArray[np.object_]
-    """Tuples of texts."""
+    """Tuples of the names of the operands."""
     deps: NDArray[np.object_]
-    """Tuples of (core, oc, data): what has to be done before, and whether data flows."""
+    """Tuples of (core, oc, data): an operation that must end first; ``data``: its result is read."""
 
     def __len__(self) -> int:
         return len(self.name)
 
 
 class Descriptor:
-    """The operations of a program.
+    """Describes the operations of a program.
 
     Parameters
     ----------
     compiled
-        The compiled module's object, which summary and trace read.
+        Object of the compiled module.
     """
 
     def __init__(self, compiled: _core.StatsDescriptor) -> None:
@@ -66,12 +67,12 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Descriptor:
-        """Read the JSON form, as segment ``opstatsdesc.open`` has it.
+        """Parse the JSON of the segment ``opstatsdesc.open``.
 
         Raises
         ------
         qaic.errors.StatsFormatError
-            It is none, or of another version.
+            The text is not such a description, or has another version.
         """
         return cls(_core.StatsDescriptor.from_json(text.encode() if isinstance(text, str) else text))
 
@@ -87,12 +88,12 @@ class Descriptor:
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes that a buffer of the same program has too."""
+        """Digest of the program (16 bytes); its buffers contain the same bytes."""
         return self.compiled.fingerprint
 
     @property
     def stats_level(self) -> int:
-        """Stats level the program was compiled with."""
+        """Stats level of the compilation."""
         return self.compiled.stats_level
 
     @property
@@ -102,17 +103,17 @@ class Descriptor:
 
     @property
     def batch_size(self) -> int:
-        """Samples of an inference, which rates are counted in."""
+        """Number of samples in an inference, for rates."""
         return int(self._facts["batch_size"])
 
     @property
     def ucycles_per_ms(self) -> int:
-        """Ticks a millisecond."""
+        """Number of ticks in a millisecond."""
         return int(self._facts["ucycles_per_ms"])
 
     @property
     def pmu_events(self) -> tuple[int, ...]:
-        """Events that the PMU counted."""
+        """Ids of the counted hardware events."""
         return tuple(self._facts["pmu_events"])
 
     @property
@@ -122,21 +123,21 @@ class Descriptor:
 
     @property
     def thread_groups(self) -> tuple[int, ...]:
-        """Per thread of a core, the index of its group."""
+        """Index of the group of each thread of a core."""
         return tuple(self._facts["thread_groups"])
 
     @property
     def cores(self) -> int:
-        """Cores that have operations listed."""
+        """Number of cores with operations."""
         return len(self._facts["cores"])
 
     def ops(self, core: int) -> OpColumns:
-        """Return the operations of a core; made when first asked for.
+        """Return the operations of a core.
 
         Raises
         ------
         IndexError
-            There is no such core.
+            The program has no such core.
         """
         if not 0 <= core < self.cores:
             raise IndexError(f"core {core} of a program with {self.cores} cores")
@@ -145,7 +146,7 @@ class Descriptor:
         return self._columns[core]
 
     def slice_of(self, core: int) -> int:
-        """Return the device of the program that a core belongs to, in program order."""
+        """Return the index of the device that contains a core, in the order of the program."""
         return int(self._facts["cores"][core]["slice"])
 
     def __repr__(self) -> str:

@@ -44,64 +44,64 @@ _INSTRUMENTED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Facts about the whole inference."""
+    """Properties of a measured inference."""
 
     stats_level: int
     op_stats_level: int
     cores: int
     threads_per_core: int
     batch_size: int
-    """Samples of an inference, which rates are counted in."""
+    """Number of samples in an inference, for rates."""
     ucycle_hz: int
-    """Ticks a second."""
+    """Number of ticks in a second."""
     epoch_utc_ns: int
-    """UTC nanoseconds at tick 0; 0 where it is not known."""
+    """UTC time of tick 0 in nanoseconds; 0 if unknown."""
     inference: int
     program: int
     activation: int
     flags: int
     device: int
-    """What measured: 1 CPU, 2 AI 100, 65535 a test."""
+    """Kind of device: 1 CPU, 2 AI 100, 65535 test."""
     device_name: str
     specialization: int
 
     @property
     def complete(self) -> bool:
-        """Everything was recorded."""
+        """True if the buffer contains the whole inference."""
         return bool(self.flags & _COMPLETE)
 
     @property
     def ops_truncated(self) -> bool:
-        """There were more operations than room."""
+        """True if the buffer had no room for some operations."""
         return bool(self.flags & _OPS_TRUNCATED)
 
     @property
     def pcycles_estimated(self) -> bool:
-        """Processor cycles are estimated."""
+        """True if processor cycles are estimates."""
         return bool(self.flags & _PCYCLES_ESTIMATED)
 
     @property
     def pcycles_absent(self) -> bool:
-        """There are no processor cycles."""
+        """True if processor cycles were not measured."""
         return bool(self.flags & _PCYCLES_ABSENT)
 
     @property
     def coarse_clock(self) -> bool:
-        """The clock behind the ticks steps by a microsecond or more."""
+        """True if the clock has a resolution of a microsecond or more."""
         return bool(self.flags & _COARSE_CLOCK)
 
     @property
     def ddr_is_tensor_bytes(self) -> bool:
-        """DDR figures are the bytes of tensors."""
+        """True if DDR traffic was computed from the sizes of tensors."""
         return bool(self.flags & _DDR_IS_TENSOR_BYTES)
 
     @property
     def instrumented(self) -> bool:
-        """Times contain the cost of measuring."""
+        """True if times include the cost of measuring."""
         return bool(self.flags & _INSTRUMENTED)
 
     def microseconds(self, ticks: float) -> float:
-        """Return ticks as microseconds."""
+        """Convert ticks to microseconds."""
         return ticks * 1e6 / self.ucycle_hz
 
 
@@ -115,7 +115,7 @@ class StatsLayout(Protocol):
     """Interface of a layout."""
 
     name: str
-    """How it is asked for by name; unique."""
+    """Unique name, for the argument ``layout``."""
 
     def probe(
         self, buffer: NDArray[np.uint8], descriptor: Descriptor | None
@@ -126,11 +126,11 @@ class StatsLayout(Protocol):
     def decode(
         self, buffer: NDArray[np.uint8], descriptor: Descriptor | None
     ) -> tuple[Mapping[str, int], Mapping[str, Any]]:
-        """Return facts and records.
+        """Return two dictionaries: properties of the inference, and records by section.
 
-        Facts are the integer fields of :class:`qaic.stats.Run`; those left out are 0. Records are arrays by
-        section, of the types of :data:`qaic.stats.RECORDS` or with some of their fields, the others being 0;
-        ``"META"`` is JSON as ``bytes``. Any exception means that the buffer cannot be read.
+        Properties are integer fields of :class:`qaic.stats.Run`; missing fields are 0. Records are structured
+        arrays with the dtypes of :data:`qaic.stats.RECORDS`, or with some of their fields; missing fields are
+        0. The section ``"META"`` is JSON as ``bytes``. An exception means that the buffer cannot be read.
         """
         ...
 
@@ -140,12 +140,12 @@ _loaded_entry_points = False
 
 
 def register_layout(layout: StatsLayout) -> None:
-    """Add a layout, for this process; one of the same name is replaced.
+    """Register a layout in this process; it replaces a registered layout of the same name.
 
     Raises
     ------
     qaic.errors.StatsError
-        It is not a :class:`StatsLayout`, or has the name of the built-in one.
+        The object is not a :class:`StatsLayout`, or has the name of the built-in layout.
     """
     if not (isinstance(layout, StatsLayout) and isinstance(layout.name, str)):
         message = f"{layout!r} is no layout: name, probe and decode are needed"

@@ -54,33 +54,38 @@ def open(  # noqa: A001 - as `gzip.open`, `tarfile.open`
     Parameters
     ----------
     source
-        A file, which is mapped, or the bytes: ``bytes`` are kept, other buffers are copied. To shorten
-        a file in place while it is mapped ends the process, as with ``numpy.memmap``; a file that another
-        replaces may be read on.
+        File of the buffer, which is memory-mapped, or its bytes. ``bytes`` are used in place, other objects
+        are copied. Do not truncate a mapped file: as with ``numpy.memmap``, this ends the process. Replacing
+        the file by another one is safe.
     qpc
-        The container of the program that was running, opened or not, or its operations. Of several devices'
-        the one is taken that the buffer is of. Without one there are times, but no names.
+        Container of the measured program (a path or an opened container), or its descriptors, of which the
+        one that fits the buffer is used. Without it, the buffer has times but no names.
     layout
-        Name of the layout; found by itself when the bytes are sure to have one.
+        Name of the layout; by default, the layout is detected.
     force
-        Take a buffer that another program wrote. Its numbers of operations may mean other operations.
+        True to open a buffer of another program. Its operation numbers may then belong to other operations.
     opstats_schema
-        A ``FileDescriptorSet``, or a file with one, to read the operations of containers of newer vendor SDKs
+        ``FileDescriptorSet``, or a file that contains one, for containers of newer vendor SDKs
         (:mod:`qaic.stats.card_descriptor`).
     check
-        Read every record to check it now. Otherwise :meth:`StatsBuffer.check` does, which summary, trace and
-        reports call; opening then takes microseconds, however large the buffer is.
+        True to read and check every record now. Otherwise, opening takes microseconds at any size, and
+        :meth:`StatsBuffer.check` checks the records later; summaries, traces and reports call it.
+
+    Returns
+    -------
+    StatsBuffer
+        The buffer.
 
     Raises
     ------
     FileNotFoundError
-        Nothing is there.
+        The file does not exist.
     qaic.errors.UnknownStatsLayoutError
-        No layout is sure of the bytes.
+        No layout fits the buffer.
     qaic.errors.StatsMismatchError
-        Another program wrote the buffer, or the program has no statistics.
+        Another program wrote the buffer, or the program was compiled without statistics.
     qaic.errors.StatsFormatError, qaic.errors.StatsVersionError
-        The bytes are damaged, or of a newer version.
+        The buffer is damaged, or has a newer version.
 
     Examples
     --------
@@ -107,14 +112,14 @@ def descriptors(
     *,
     opstats_schema: str | os.PathLike[str] | bytes | None = None,
 ) -> list[Descriptor]:
-    """Return the operations of the programs of a container: one per device, none without statistics.
+    """Return one descriptor for each device's program; empty if it was compiled without statistics.
 
     Raises
     ------
     qaic.errors.QpcError
-        It is not a well-formed container.
+        The container is malformed.
     qaic.errors.StatsFormatError
-        The operations are not described as they should be.
+        The description of the operations is malformed.
     """
     if isinstance(qpc, Descriptor):
         return [qpc]

@@ -18,37 +18,37 @@ _WORDS: Final = {"fp32": "float32", "fp16": "float16"}
 
 @dataclass(frozen=True, slots=True)
 class PrecisionPlan:
-    """Nodes that stay in a higher precision, and what that gains.
+    """Nodes that stay in a higher precision, and the improvement.
 
     Parameters
     ----------
     model, to, target, keep
         The requested settings.
     nodes
-        First outputs of the nodes, as node precision files have them, in the order of the graph; of a unit
-        that rounds once all its nodes.
+        First outputs of the nodes, in the order of the graph. The list contains all nodes of a fused unit,
+        which rounds once.
     units, of
-        Number of units that were chosen, and that could have been.
+        Number of selected units, and of all units.
     before, after
-        The metric of the target on the samples that were searched on, without the nodes and with them.
+        Value of the target's measure on the samples of the search, before and after the nodes are kept.
     standard_error
-        Of `after`: how far it depends on which samples those are.
+        Standard error of `after` over these samples.
     held_out
-        The metric on samples that the search has not seen, with the nodes; NaN where there were too few
-        samples.
+        Value of the measure, with the nodes, on samples that the search did not use; NaN if there were too
+        few samples.
     is_reached
-        Whether the target holds on all samples.
+        True if the target holds on all samples.
     is_safe
-        Whether it was searched with a margin of three standard errors, which is left out where even all nodes
-        in the higher precision do not have it.
+        True if the search required a margin of three standard errors. It requires none if the margin is
+        missed even with all nodes in the higher precision.
     samples
-        Number of samples that were searched on.
+        Number of samples of the search.
     runs
         Number of programs that were compiled and run.
     seconds
-        How long it took.
+        Duration of the search.
     lists
-        Content of the file: these nodes, and those of the node precision file among the compile options.
+        Content of the file: these nodes, and those of the given node precision file.
     """
 
     model: str
@@ -70,7 +70,7 @@ class PrecisionPlan:
     lists: NodePrecision
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a node precision file, complete or not at all; the same plan gives the same bytes."""
+        """Write a node precision file atomically; the same plan gives the same bytes."""
         import yaml
 
         target = Path(path)
@@ -86,7 +86,7 @@ class PrecisionPlan:
         return target
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as values that JSON has."""
+        """Return all fields as JSON values; NaN becomes None."""
         return {
             "model": self.model,
             "to": self.to,

@@ -47,12 +47,13 @@ def search(
 ) -> PrecisionPlan:
     """Find a smallest set of nodes that must stay in float32 to reach a target.
 
-    The set is 1-minimal: without any one unit, the target or its margin is missed. A unit is a node with
-    what rounds together with it, and a node of a function in all its calls. The set is found on the samples
-    but for the last fifth, where the target has to hold by three standard errors, and verified on that fifth.
-    The same model, samples and options give the same set. Blocking: one comparison, then a compilation and a
-    run of the samples for each set that is tried; Ctrl-C ends it. Nothing goes to the compile cache. Samples
-    and outputs of the reference are held in memory.
+    The set is 1-minimal: if any one unit is removed from it, the program misses the target or its margin. A
+    unit is a node together with the nodes that are fused with it; a node of a function counts in all calls.
+    The search uses all samples except the last fifth, and requires a margin of three standard errors; it
+    verifies the result on the last fifth. The same model, samples and options give the same set.
+
+    Blocking: one comparison, then one compilation and a run of the samples for each candidate set. Ctrl-C
+    ends the search. The compile cache does not change. Samples and float32 outputs stay in memory.
 
     Parameters
     ----------
@@ -61,9 +62,10 @@ def search(
     to
         One precision, as for `compare`.
     target
-        ``sqnr>=40`` (dB), ``cosine>=0.999``, ``same>=99.5%`` of decisions; ``tokens>=64``, equal tokens of a
-        decoder before the first that differs, on every prompt; or ``module:function>=NUMBER`` with a function
-        of outputs and those of the reference: lists with a dictionary of arrays for each sample.
+        ``sqnr>=40`` (dB), ``cosine>=0.999``, ``same>=99.5%`` (equal decisions), ``tokens>=64`` (equal tokens
+        of a decoder before the first difference, for every prompt), or ``module:function>=NUMBER``. The
+        function gets the outputs of the program and those of float32, each a list with one dictionary of
+        arrays for each sample.
     keep
         Precision of these nodes: ``fp32``, or ``fp16`` if `to` has integers.
 

@@ -77,11 +77,11 @@ class Offender:
     op_type
         Operator.
     reason
-        Why it loses.
+        Cause of the loss.
     own_sqnr_db, inherited_sqnr_db
-        As in `AccuracyReport.nodes`.
+        Errors in dB, as in `AccuracyReport.nodes`.
     remedy
-        What to do.
+        Fix, as a text.
     """
 
     name: str
@@ -105,13 +105,13 @@ class PrecisionAccuracy:
     to : str
         Name of the precision.
     capture : Capture
-        What was measured.
+        Measurements of the comparison.
     seconds : float
-        How long that took.
+        Duration of the comparison.
     warnings : sequence of str
         Messages of the compiler.
     card : sequence of CardAccuracy
-        Outputs of a real card, where they were given.
+        Comparisons of a real card's outputs, if they were given.
     """
 
     def __init__(
@@ -203,10 +203,10 @@ class PrecisionAccuracy:
 
     @cached_property
     def first_offender(self) -> Offender | None:
-        """The node to look at first: the first that overflows, else the one with a reason that loses most.
+        """The node to examine first, or None.
 
-        None where nothing overflows and the verdict is ``good`` or ``equal``; where it is neither and no node
-        has a reason, the node that adds most.
+        This is the first node that overflows. If no node overflows and the verdict is ``fair`` or ``wrong``,
+        it is the node that loses most, among the nodes with a reason if there are any.
         """
         pairs = list(zip(self._capture.nodes, self._measured, strict=True))
         chosen = next((pair for pair in pairs if pair[1][1] is Reason.OVERFLOW), None)
@@ -236,7 +236,7 @@ class PrecisionAccuracy:
         return pair
 
     def worst(self, count: int) -> list[int]:
-        """Return the rows of `nodes` that lose most: overflow, then with a reason, then by own error."""
+        """Return indices of rows of `nodes`: those that overflow, those with a reason, then by own error."""
         pairs = list(zip(self._capture.nodes, self._measured, strict=True))
 
         def order(at: int) -> tuple[float, bool, float, int]:
@@ -251,10 +251,10 @@ class PrecisionAccuracy:
         return sorted(loses, key=order)[:count]
 
     def histogram(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return how many values of a row of `nodes` each octave has, in float32 and in the program.
+        """Return the numbers of values in each octave for a row of `nodes`: in float32, and in the program.
 
-        Counts are of evenly spaced elements, by the bins of `qaic.accuracy.metrics`. None for results that
-        are not rounded.
+        Both are int64 arrays with the bins of `qaic.accuracy.metrics`, and count evenly spaced elements.
+        Returns None if the result is not rounded.
         """
         return self._capture.histograms.of(row)
 
@@ -293,7 +293,7 @@ class PrecisionAccuracy:
             yield f"{self.to}: the cache with the largest error is {worst.name}, {size}."
 
     def sentences(self) -> Iterator[str]:
-        """Yield what to know first."""
+        """Yield the verdict as sentences: outputs, first offender, counts."""
         yield from self._card_sentences()
         yield from self._decoding_sentences()
         for output in self.outputs:

@@ -33,12 +33,12 @@ class AccuracyReport:
         self.precisions = precisions
 
     def __getitem__(self, to: str) -> PrecisionAccuracy:
-        """Return what was found about a precision.
+        """Return the results of a precision, by its name.
 
         Raises
         ------
         KeyError
-            It was not compared.
+            The precision was not compared.
         """
         for item in self.precisions:
             if item.to == to:
@@ -49,14 +49,19 @@ class AccuracyReport:
     def nodes(self) -> NDArray[np.void]:
         """Errors of the nodes of the user's model, in topological order, all precisions one after the other.
 
-        A structured array: ``to``; ``name``, the first output of the node in the user's model; ``op_type``;
-        ``precision``, what it computes in; ``inherited_sqnr_db`` of its result in the deployed program;
-        ``own_sqnr_db`` of the node as deployed on inputs of the reference (infinite where it rounds
-        nothing); ``weights_share``, the part of the own error that comes from weights; ``overflow``,
-        ``underflow``, ``saturation``, shares of the elements; ``minimum``, ``maximum``, ``quantile_999`` of
-        the reference, with ``outlier_ratio``, the largest size over that quantile, and ``channel_ratio``,
-        the largest channel over the median one; ``reason``; ``fused``, the results inside of the same unit.
-        SQNR are in dB and NaN where the reference holds numbers that float32 cannot square, as masks do.
+        The result is a structured array with one row for each node and these fields:
+
+        * ``to``: the target precision; ``name``: the first output of the node in the user's model;
+          ``op_type``; ``precision``: the precision in which the node computes.
+        * ``inherited_sqnr_db``: SQNR of the node's result in the deployed program, in dB.
+        * ``own_sqnr_db``: SQNR of the deployed node on the inputs of the float32 run, in dB; infinite if the
+          node rounds nothing. Both are NaN if the square of a value exceeds float32, as for a mask.
+        * ``weights_share``: share of the own error that comes from weights, from 0 to 1.
+        * ``overflow``, ``underflow``, ``saturation``: shares of the elements, from 0 to 1.
+        * ``minimum``, ``maximum``, ``quantile_999``: range of the float32 results, and the 99.9 % quantile of
+          their absolute values; ``outlier_ratio``: largest absolute value divided by this quantile;
+          ``channel_ratio``: largest channel divided by the median channel.
+        * ``reason``: cause of the loss; ``fused``: tuple of the results in the same fused unit.
         """
         return np.concatenate([item.nodes for item in self.precisions])
 
@@ -71,7 +76,7 @@ class AccuracyReport:
         return next((item.first_offender for item in self.precisions if item.first_offender), None)
 
     def sentences(self) -> list[str]:
-        """Return what to know first."""
+        """Return the verdict as sentences: outputs, first offender, counts."""
         return [line for item in self.precisions for line in item.sentences()]
 
     def __str__(self) -> str:
@@ -97,7 +102,7 @@ class AccuracyReport:
         return "".join(report_html(report) for report in as_reports(self.title, self.precisions))
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as values that JSON has: NaN is None, infinities are ``"inf"``, ``"-inf"``."""
+        """Return all results as JSON values: NaN becomes None, infinities become ``"inf"`` and ``"-inf"``."""
         return {
             "model": self.title,
             "precisions": [
@@ -140,7 +145,7 @@ class AccuracyReport:
         }
 
     def write_json(self, path: str | os.PathLike[str]) -> Path:
-        """Write `to_json` to a file, which appears complete or not at all."""
+        """Write the result of `to_json` to a file atomically, and return its path."""
         target = Path(path)
         replace_bytes(target, json.dumps(self.to_json(), indent=1, allow_nan=False).encode() + b"\n")
         return target
@@ -160,7 +165,7 @@ class AccuracyReport:
         return pd.DataFrame.from_records(self.nodes)
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write one HTML page that needs no network; it appears complete or not at all.
+        """Write one HTML page that needs no network, atomically.
 
         Raises
         ------
@@ -179,14 +184,14 @@ class AccuracyReport:
         return write_bytes(path, accuracy_page(self.title, self.precisions).encode())
 
     def write_overlay(self, path: str | os.PathLike[str], to: str | None = None) -> Path:
-        """Write a file of node data that Model Explorer shows in colors over the graph of the model.
+        """Write node data, with which Model Explorer colors the graph of the model by inherited SQNR.
 
         Parameters
         ----------
         path
-            The file, of JSON; it appears complete or not at all.
+            JSON file to write; it is written atomically.
         to
-            Precision; the first without one.
+            Name of the precision; by default, the first precision of the report.
         """
         from qaic.accuracy.reports.tables import overlay
 

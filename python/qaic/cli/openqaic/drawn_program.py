@@ -226,7 +226,7 @@ def check_output(output: Path | None, command: str) -> Path:
 
 
 def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path | None = None) -> DrawnGraph:
-    """Write the page; it appears complete or not at all. Blocking: ``timed`` runs inferences.
+    """Write the page atomically. Blocking: ``timed`` runs inferences.
 
     With `model`, the model that the program was compiled from, the page opens with the graph of the model,
     and a switch shows the program. Raises StateError if times are wanted of a program that measures none, or

@@ -144,7 +144,7 @@ def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
 
 
 def write_self_contained(qpc: Qpc, path: Path) -> None:
-    """Write the graph with its weights to one ONNX file; it appears complete or not at all. Blocking.
+    """Write the graph with its weights to one ONNX file, atomically. Blocking.
 
     Raises StateError if there is no graph, or its weights are more than one ONNX file may hold, and OSError
     if the file cannot be written.

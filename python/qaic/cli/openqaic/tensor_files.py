@@ -177,7 +177,7 @@ def _difference(found: NDArray[Any], expected: NDArray[Any] | None, rtol: float,
 
 
 def write_outputs(outputs: Mapping[str, NDArray[Any]], path: Path) -> None:
-    """Write arrays to a file ``.npz``; it appears complete or not at all. Blocking.
+    """Write arrays to a file ``.npz``, atomically. Blocking.
 
     Their names are those of outputs, but for what would lead out of a folder: `archive_names`.
 
