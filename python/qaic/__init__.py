@@ -11,17 +11,12 @@ with ``CompileOptions`` as one value where that helps. ``check`` forecasts what 
 QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING
-
-from qaic._core import __version__
+# Nothing is imported here, so that commands handle Ctrl-C early; `typing` is large.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from qaic import accuracy, compat, configs, errors, stats
+    from qaic._core import __version__
     from qaic.compilation import compile  # noqa: A004
     from qaic.compile_options import CompileOptions
     from qaic.device_claim import claim_devices
@@ -51,6 +46,7 @@ __all__ = [
 
 # Loaded on first use, so that `import qaic` costs little more than numpy.
 _HOMES = {
+    "__version__": "qaic._core",
     "CompileOptions": "qaic.compile_options",
     "InferenceBenchmarkSet": "qaic.rt",
     "Qpc": "qaic.qpc",
@@ -67,18 +63,16 @@ _SUBMODULES = frozenset({"accuracy", "compat", "configs", "errors", "stats"})
 
 def __getattr__(name: str) -> object:
     """Load a public name from its home on first use."""
+    from importlib import import_module
+
     if name in _HOMES:
-        value: object = getattr(importlib.import_module(_HOMES[name]), name)
+        value: object = getattr(import_module(_HOMES[name]), name)
     elif name in _SUBMODULES:
-        value = _submodule(name)
+        value = import_module(f"qaic.{name}")
     else:
         raise AttributeError(f"module 'qaic' has no attribute {name!r}")
     globals()[name] = value
     return value
-
-
-def _submodule(name: str) -> ModuleType:
-    return importlib.import_module(f"qaic.{name}")
 
 
 def __dir__() -> list[str]:

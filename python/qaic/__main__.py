@@ -2,7 +2,7 @@
 
 import sys
 
-from qaic.cli.openqaic import main
+from qaic.cli.entry import openqaic
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(openqaic())

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 import qaic
 from qaic.cli import compile as compile_tool
-from qaic.cli import compile_and_run, shims
+from qaic.cli import compile_and_run, entry, shims
 from qaic.errors import DeviceError, OptionError, QaicError
 from qaic.options.names import normalize
 from qaic.options.spec import Effect
@@ -62,7 +62,8 @@ ROWS = list(rows())
 def scripts():
     """Module of each tool: what is installed, and what is only laid at the vendor's paths."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    installed = {tool: target.partition(":")[0] for tool, target in project["scripts"].items()}
+    places = {tool: target.partition(":")[2] for tool, target in project["scripts"].items()}
+    installed = {tool: getattr(entry, function).args[0] for tool, function in places.items()}
     return installed, {place.rpartition("/")[2]: module for place, module in shims._TOOLS.items()}
 
 

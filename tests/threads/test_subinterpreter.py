@@ -13,7 +13,7 @@ interpreters.run_string(interpreters.create(), f'''
 import sys
 sys.path[:] = {sys.path!r}
 try:
-    import qaic
+    import qaic; qaic.Session
 except ImportError as error:
     message = str(error)
 else:

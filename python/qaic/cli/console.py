@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
+from qaic.cli import entry
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 from qaic.support.status_line import erase, exclusive
 from qaic.support.text import escape_json, escape_lines, escape_unprintable, nearest_name, shortened
@@ -286,8 +287,10 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def _termination() -> Iterator[None]:
-    """Make SIGTERM raise `Terminated`, unless the process has a handler for it."""
+    """Make SIGTERM raise `Terminated`, unless the process has a handler for it; Ctrl-C raises again."""
     on_main_thread = threading.current_thread() is threading.main_thread()
+    if on_main_thread and signal.getsignal(signal.SIGINT) is entry.interrupted:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not on_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return

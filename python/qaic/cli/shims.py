@@ -102,8 +102,8 @@ def remove(prefix: str) -> int:
 
 def _script(module: str) -> bytes:
     # -P: a folder `qaic` in the current directory must not hide the package.
-    command = f'exec {shlex.quote(sys.executable)} -P -m {module} "$@"'
-    return f"#!/bin/sh\n{_MARK}\n{command}\n".encode()
+    code = f"import sys; from qaic.cli.entry import run; sys.exit(run('{module}'))"
+    return f'#!/bin/sh\n{_MARK}\nexec {shlex.quote(sys.executable)} -P -c "{code}" "$@"\n'.encode()
 
 
 def _is_shim(path: Path) -> bool:

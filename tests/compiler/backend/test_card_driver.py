@@ -387,7 +387,7 @@ def test_the_places_are_listed_when_there_is_none(tmp_path, model, capsys):
 
 @pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
-    "start", ["from qaic.cli.compile import main", 'exec python -P -m qaic.cli.compile "$@"']
+    "start", ["from qaic.cli.entry import qaic_compile", 'exec python -P -m qaic.cli.compile "$@"']
 )
 def test_our_own_script_is_never_it(tmp_path, start, monkeypatch):
     ours = tmp_path / "path" / "qaic-compile"

@@ -1,0 +1,92 @@
+"""Ctrl-C while a command loads its modules ends it with 130, one line and no traceback."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from qaic.cli import shims
+
+ROOT = Path(__file__).parents[2]
+
+# Interrupts at one import, counted from the module that has the entry points, and writes their number.
+HOOK = """
+import _signal, atexit, os, sys
+class Interruption:
+    seen = 0
+    def find_spec(self, name, path=None, target=None):
+        if "qaic.cli.entry" in sys.modules:
+            Interruption.seen += 1
+            if Interruption.seen == int(os.environ["INTERRUPTED_IMPORT"]):
+                _signal.raise_signal(_signal.SIGINT)
+sys.meta_path.insert(0, Interruption())
+atexit.register(lambda: open(os.environ["SEEN_IMPORTS"], "w").write(str(Interruption.seen)))
+"""
+
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+PYTHON = [sys.executable, "-P"]
+
+
+def installed(place):
+    module, _, function = place.partition(":")
+    return [*PYTHON, "-c", f"import sys; from {module} import {function}; sys.exit({function}())"]
+
+
+STARTS = {
+    "python -m qaic": [*PYTHON, "-m", "qaic"],
+    **{name: installed(place) for name, place in SCRIPTS.items()},
+    **dict.fromkeys(shims._TOOLS),
+}
+
+
+def started(name, folder, number, prepare=None):
+    """Return the ended process, and the number of imports."""
+    (folder / "sitecustomize.py").write_text(HOOK)
+    seen = folder / "seen"
+    seen.unlink(missing_ok=True)
+    command = STARTS[name]
+    if command is None:
+        path = folder / "shim"
+        path.write_bytes(shims._script(shims._TOOLS[name]))
+        command = ["/bin/sh", path]
+    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "INTERRUPTED_IMPORT": str(number),
+        "SEEN_IMPORTS": str(seen),
+    }
+    ended = subprocess.run(
+        [*command, "--help"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=prepare,
+    )
+    return ended, int(seen.read_text()) if seen.exists() else None
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_interrupt_at_any_import_ends_the_command_without_a_traceback(name, tmp_path):
+    whole, imports = started(name, tmp_path, 0)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert imports > 20
+    drawn = random.Random(name)
+    for number in {1, *drawn.sample(range(2, imports + 1), 3)}:
+        ended, _ = started(name, tmp_path, number)
+        assert (ended.returncode, ended.stderr) == (130, "error: interrupted\n"), number
+
+
+def test_ignored_interrupt_stays_ignored(tmp_path):
+    ended, imports = started(
+        "openqaic", tmp_path, 9, prepare=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert imports > 20
