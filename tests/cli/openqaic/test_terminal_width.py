@@ -9,6 +9,7 @@ import pytest
 
 import accuracy_models
 import child_process
+from qaic.cli.openqaic.commands import bench
 
 COMMANDS = [
     "--help",
@@ -53,3 +54,13 @@ def test_reports_are_as_wide_as_the_terminal(command, columns, tmp_path):
     lines = shown(command, columns, tmp_path)
     assert lines
     assert [line for line in lines if len(line) > columns and not line.startswith("next")] == []
+
+
+@pytest.mark.parametrize("longest_us", [99.0, 9_999.0, 99_999.0, 9_999_999.0])
+def test_a_row_of_bench_fits_80_columns_on_a_busy_host(longest_us, capsys):
+    latency = {f"{name}_us": 27.4 for name in ("min", "mean", "p50")} | {"count": 1_234_567}
+    latency |= {f"{name}_us": 99_999.0 for name in ("p90", "p95", "p99")} | {"max_us": longest_us}
+    bench._print_rows(
+        [{"runtime": "onnxruntime", "streams": 16, "inferences_per_s": 123_456.0, "latency": latency}]
+    )
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

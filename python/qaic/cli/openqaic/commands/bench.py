@@ -265,8 +265,9 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         print_line(f"{f'latency, {unit}':<11} {'streams':>7}{names}{'inf/s':>8}{'count':>8}")
     row = rows[-1]
     latency = row["latency"]
-    figures = (latency.get(f"{name}_us", math.nan) / size_us for name in _FIGURES)
-    shown = "".join(f" {three_digits(figure):>5}" for figure in figures)
+    texts = (three_digits(latency.get(f"{name}_us", math.nan) / size_us) for name in _FIGURES)
+    # Of a busy host, single latencies are much longer than the first median, by which the unit was chosen.
+    shown = "".join(f" {text if len(text) <= 5 else text.replace(',', ''):>5}" for text in texts)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
         f"{three_digits(row['inferences_per_s']):>8}{latency['count']:>8}"
