@@ -9,6 +9,7 @@ import qaic
 from compiler_oracle import info, model_of, node
 from qaic.cli.stored_weights import stored_weights
 from qaic.compiler.passes import store_weights
+from quant_oracle import mx_round
 from session_models import save
 
 EXPERTS, HIGH, WIDE = 5, 320, 288
@@ -46,6 +47,9 @@ def answer(path, feeds):
         return session.run(feeds)["y"].astype(np.float32)
 
 
+#: the matrices are the left operand, as in exports of Mixtral
+LEFT = [node("Gather", ["w", "chosen"], ["copies"]), node("MatMul", ["copies", "x"], ["y"])]
+BLOCKS = {"convert_to_fp16": True, "mxfp6_matmul": True}
 TURNED = [
     node("Gather", ["w", "chosen"], ["copies"], axis=0),
     node("Transpose", ["copies"], ["turned"], perm=[0, 2, 1]),
@@ -53,13 +57,20 @@ TURNED = [
 ]
 
 
-@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"convert_to_fp16": True}, BLOCKS, {"mxfp6_matmul": True}],
+    ids="-".join,
+)
 @pytest.mark.parametrize("index_type", [6, 7])
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("nodes", [None, TURNED])
+@pytest.mark.parametrize("nodes", [None, TURNED, LEFT])
 def test_each_entry_is_multiplied_with_its_expert(tmp_path, nodes, rows, index_type, options):
     shape = (EXPERTS, WIDE, HIGH) if nodes else (EXPERTS, HIGH, WIDE)
     proto = experts(nodes, rows=rows, shape=shape, index_type=index_type)
+    if nodes is LEFT:
+        proto.graph.input[0].CopyFrom(info("x", [ENTRIES, HIGH, rows]))
+        proto.graph.output[0].CopyFrom(info("y", [ENTRIES, WIDE, rows]))
     stored, plain = (
         compiled(tmp_path, proto, name, **options, **more)
         for name, more in (("stored", {}), ("plain", {"stored_weights": False}))
@@ -67,18 +78,28 @@ def test_each_entry_is_multiplied_with_its_expert(tmp_path, nodes, rows, index_t
     plan = qaic.Qpc(stored).plan
     assert plan["own_operators"] == [store_weights.EXPERTS]
     (entry,) = plan["initializers"]
-    assert (entry["dims"], entry["layout"]) == ([EXPERTS * WIDE, HIGH], "tiles")
-    feeds = {"x": drawn((ENTRIES, rows, HIGH), 2), "chosen": np.array(CHOSEN)}
+    encoding = "mxfp6_e2m3" if "mxfp6_matmul" in options else None
+    found = entry["dims"], entry["layout"], entry.get("encoding")
+    assert found == ([EXPERTS * WIDE, HIGH], "tiles", encoding)
+    x = drawn((ENTRIES, rows, HIGH), 2)
+    feeds = {"x": x.swapaxes(1, 2) if nodes is LEFT else x, "chosen": np.array(CHOSEN)}
     feeds["chosen"] = feeds["chosen"].astype(np.int32 if index_type == 6 else np.int64)
     weight = drawn(shape, 1)
-    used = [a.astype(np.float16 if options else np.float32).astype(np.float64) for a in (feeds["x"], weight)]
+    if encoding:
+        axis = 2 if nodes else 1
+        weight = mx_round(weight.swapaxes(axis, 2), encoding).swapaxes(axis, 2)
+    is_half = "convert_to_fp16" in options
+    used = [a.astype(np.float16 if is_half else np.float32).astype(np.float64) for a in (x, weight)]
     matrices = used[1][list(CHOSEN)]
     matrices = matrices.swapaxes(1, 2) if nodes else matrices
     size = np.abs(used[0]) @ np.abs(matrices)
-    found, expected = answer(stored, feeds), used[0] @ matrices
-    bound = 1e-6 * size + (np.spacing(np.abs(expected).astype(np.float16)) if options else 0)
+    expected = used[0] @ matrices
+    found, engine = (answer(path, feeds) for path in (stored, plain))
+    if nodes is LEFT:
+        found, engine = (given.swapaxes(1, 2) for given in (found, engine))
+    bound = 1e-6 * size + (np.spacing(np.abs(expected).astype(np.float16)) if is_half else 0)
     assert (np.abs(found - expected) <= bound).all()
-    assert (np.abs(found - answer(plain, feeds)) <= 2 * bound).all()
+    assert (np.abs(found - engine) <= 2 * bound).all()
 
 
 def test_sums_depend_neither_on_other_entries_nor_on_threads(tmp_path):
@@ -103,13 +124,33 @@ def test_one_entry_or_index_serves_the_whole_batch(tmp_path, entries, chosen):
     np.testing.assert_allclose(answer(path, {"x": x, "chosen": chosen}), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_inference_reads_the_chosen_experts(tmp_path):
-    path = compiled(tmp_path, experts(count=2), "stored", convert_to_fp16=True)
+@pytest.mark.parametrize(("options", "size"), [({"convert_to_fp16": True}, 2), (BLOCKS, 25 / 32)])
+def test_an_inference_reads_the_chosen_experts(tmp_path, options, size):
+    path = compiled(tmp_path, experts(count=2), "stored", **options)
     weights = stored_weights(qaic.Qpc(path))
-    assert weights["bytes"] == 2 * EXPERTS * HIGH * WIDE
-    assert weights["read_bytes"] == 2 * 2 * HIGH * WIDE
-    every = compiled(tmp_path, experts(), "every", convert_to_fp16=True)
-    assert stored_weights(qaic.Qpc(every))["read_bytes"] == 2 * EXPERTS * HIGH * WIDE
+    assert weights["bytes"] == size * EXPERTS * HIGH * WIDE
+    assert weights["read_bytes"] == size * 2 * HIGH * WIDE
+    every = compiled(tmp_path, experts(), "every", **options)
+    assert stored_weights(qaic.Qpc(every))["read_bytes"] == size * EXPERTS * HIGH * WIDE
+
+
+def test_products_of_two_precisions_read_the_blocks_of_the_chosen_experts(tmp_path):
+    nodes = [*TURNED, node("MatMul", ["x", "turned"], ["z"])]
+    proto = experts(nodes, shape=(EXPERTS, WIDE, HIGH))
+    proto.graph.output.append(info("z", [ENTRIES, 1, WIDE]))
+    lists = {"node_precision_info_file": {"FP16NodeInstanceNames": ["y"]}}
+    feeds = {"x": drawn((ENTRIES, 1, HIGH), 2), "chosen": np.array(CHOSEN)}
+    for name, more in (("stored", {}), ("plain", {"stored_weights": False})):
+        path = compiled(tmp_path, proto, name, mxfp6_matmul=True, **lists, **more)
+        encodings = {entry.get("encoding") for entry in qaic.Qpc(path).plan["initializers"]}
+        assert encodings == {"mxfp6_e2m3"}
+        with qaic.Session(path) as session:
+            found = session.run(feeds)
+        weight = mx_round(drawn((EXPERTS, WIDE, HIGH), 1), "mxfp6_e2m3")[list(CHOSEN)].swapaxes(1, 2)
+        for output, half in (("y", True), ("z", False)):
+            used = [a.astype(np.float16 if half else np.float32).astype(float) for a in (feeds["x"], weight)]
+            bound = (2e-3 if half else 1e-6) * (np.abs(used[0]) @ np.abs(used[1]))
+            assert (np.abs(found[output] - used[0] @ used[1]) <= bound).all()
 
 
 @pytest.mark.parametrize(("counts", "read"), [((2, 4), 2), ((4, 2), 2), ((3, 3), 3)])
@@ -149,6 +190,7 @@ def test_expert_that_does_not_exist_is_an_error(tmp_path, index):
         session.run({"x": drawn((1, 1, HIGH), 2), "chosen": [index]})
 
 
+@pytest.mark.parametrize("options", [{"convert_to_fp16": True}, BLOCKS])
 @pytest.mark.parametrize(
     ("nodes", "shape"),
     [
@@ -157,16 +199,20 @@ def test_expert_that_does_not_exist_is_an_error(tmp_path, index):
         # Another reader of the copies, or of the weight.
         ([*TURNED, node("Relu", ["copies"], ["z"])], (EXPERTS, WIDE, HIGH)),
         ([*TURNED, node("Relu", ["w"], ["z"])], (EXPERTS, WIDE, HIGH)),
+        # Both operands.
+        ([*TURNED[:2], node("MatMul", ["copies", "turned"], ["y"])], (EXPERTS, WIDE, HIGH)),
         # Other axes.
         ([node("Gather", ["w", "chosen"], ["y"], axis=1)], (EXPERTS, HIGH, WIDE)),
     ],
 )
-def test_experts_that_the_device_cannot_read_stay_with_the_engine(tmp_path, nodes, shape):
+def test_experts_that_the_device_cannot_read_stay_with_the_engine(tmp_path, nodes, shape, options):
     proto = experts(nodes, shape=shape)
     if nodes and nodes[-1].output[0] == "z":
         proto.graph.output.append(info("z", None))
-    if len(nodes or TURNED) == 1:
+    if not any("x" in one.input for one in nodes or TURNED):
         del proto.graph.input[0]
-        proto.graph.output[0].CopyFrom(info("y", [EXPERTS, ENTRIES, WIDE]))
-    path = compiled(tmp_path, proto, "plain", convert_to_fp16=True)
-    assert "own_operators" not in qaic.Qpc(path).plan
+        proto.graph.output[0].CopyFrom(info("y", None))
+    path = compiled(tmp_path, proto, "plain", **options)
+    # The blocks of a product are a copy that no other node reads.
+    has_copy = "mxfp6_matmul" in options and nodes is not None and len(nodes) > 1
+    assert ("own_operators" in qaic.Qpc(path).plan) == has_copy

@@ -26,9 +26,9 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
 from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, producers, usages, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import attribute_of, cast_target, standard
+from qaic.compiler.ir.precision_ops import attribute_of, behind, cast_target, standard
 from qaic.compiler.ir.value_info import known_dims
-from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource, swaps
+from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource, chooses_matrices, swaps
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
@@ -57,7 +57,9 @@ class _Use:
     #: true if the dims of a matrix are those of the weight, swapped
     swapped: bool
     #: indices of the matrices that are multiplied; empty for a weight of one matrix
-    indices: str = ""
+    indices: str
+    #: position of the weight among the operands
+    position: int
 
 
 @compiler_pass(lambda context: context.options.stored_weights)
@@ -146,44 +148,38 @@ class _Rewriter:
                     pending.append((node.output[0], elem_type, swapped, indices))
                 elif standard(node, "Transpose") and swaps(node, len(weight.dims)):
                     pending.append((node.output[0], elem_type, not swapped, indices))
-                elif has_experts and not indices and position == 0 and self._chooses(node):
+                elif (
+                    has_experts and not indices and position == 0 and chooses_matrices(node, self.model.facts)
+                ):
                     pending.append((node.output[0], elem_type, swapped, node.input[1]))
                 else:
-                    use = _Use(node, weight, swapped, indices)
-                    if elem_type != FLOAT or not self._can_read(use, position):
+                    use = _Use(node, weight, swapped, indices, position)
+                    if elem_type != FLOAT or not self._can_read(use):
                         self.skip("a reader needs a large weight as a tensor", node)
                         return None
                     found.append(use)
         return found
 
-    def _chooses(self, node: onnx.NodeProto) -> bool:
-        """Return True if a node gathers matrices by a list of indices."""
-        facts = self.model.facts
-        return (
-            standard(node, "Gather")
-            and attribute_of(node, "axis", 0) == 0
-            and facts.types.get(node.input[1]) in {INT32, INT64}
-            and len(facts.shapes.get(node.input[1], ())) == 1
-        )
-
-    def _can_read(self, use: _Use, position: int) -> bool:
-        node, weight = use.node, use.weight
+    def _can_read(self, use: _Use) -> bool:
+        node, weight, position = use.node, use.weight, use.position
         shapes = self.model.facts.shapes
+        # Products read blocks along their sums.
+        axis = len(weight.dims) - (1 if self._is_by_rows(use) else 2)
+        if weight.blocks is not None and weight.blocks.axis != axis:
+            return False
         if len(weight.dims) == 3:
             return (
                 use.indices != ""
-                and position == 1
                 and standard(node, "MatMul")
-                and weight.blocks is None
+                and (position == 1 or not self._is_constant(node.input[1]))
                 and self._columns(use) % TILE_ROWS == 0
-                and len(shapes.get(self._described(node.input[0], shapes), ())) == 3
+                and len(shapes.get(self._described(node.input[1 - position], shapes), ())) == 3
             )
         if standard(node, "Gather"):
             return (
                 position == 0
                 and attribute_of(node, "axis", 0) == 0
                 and not use.swapped
-                and (weight.blocks is None or weight.blocks.axis == 1)
                 and self.model.facts.types.get(node.input[1]) in {INT32, INT64}
             )
         if position != 1 or not standard(node, "MatMul", "Gemm"):
@@ -194,14 +190,19 @@ class _Rewriter:
                 return False
             if len(node.input) > 2 and node.input[2] and not self._is_bias(node.input[2], self._columns(use)):
                 return False
-        return weight.blocks is None or weight.blocks.axis == (1 if self._is_by_rows(use) else 0)
+        return True
+
+    def _is_constant(self, name: str) -> bool:
+        """Return True if the elements of a value are those of a constant."""
+        return behind(name, self.makers, "Cast", "Identity", "Transpose", "Gather") in self.constants
 
     @staticmethod
     def _is_by_rows(use: _Use) -> bool:
         """Return True if the reader of a weight sums along its rows, or selects rows."""
         if use.node.op_type == "Gather":
             return True
-        return use.swapped != (use.node.op_type == "Gemm" and attribute_of(use.node, "transB", 0) == 1)
+        is_turned = use.node.op_type == "Gemm" and attribute_of(use.node, "transB", 0) == 1
+        return use.swapped != (use.position == 0 or is_turned)
 
     def _columns(self, use: _Use) -> int:
         return use.weight.dims[-2 if self._is_by_rows(use) else -1]
@@ -291,19 +292,25 @@ class _Rewriter:
             if widened:
                 self.replaced[id(reader)] = self.replaced[id(widened[0])] = []
                 narrow, rounding, result = reader.output[0], cast_target(reader), widened[0].output[0]
-        operator, operands = PRODUCT, [bias] if bias else []
+        operator, operands = PRODUCT, [node.input[0], *([bias] if bias else [])]
         more: dict[str, Any] = {}
         made: list[onnx.NodeProto] = []
+        computed = result
         if use.indices:
             indices, made = self._wide(use.indices)
-            operator, operands = EXPERTS, [indices]
+            operator, operands = EXPERTS, [node.input[1 - use.position], indices]
             more = {"experts": use.weight.dims[0], "chosen": self._fewest(use.indices)}
+            if use.position == 0:
+                # The dims of the other operand and the result swap.
+                swapped = self.fresh.make(operands[0], "swapped")
+                made.append(helper.make_node("Transpose", operands[:1], [swapped], perm=[0, 2, 1]))
+                operands[0], computed = swapped, self.fresh.make(result, "swapped")
         self.used.add(operator)
         made.append(
             helper.make_node(
                 operator,
-                [node.input[0], *operands],
-                [result],
+                operands,
+                [computed],
                 name=node.name,
                 domain=DEVICE_DOMAIN,
                 weight=use.weight.name,
@@ -311,6 +318,8 @@ class _Rewriter:
                 **more,
             )
         )
+        if computed != result:
+            made.append(helper.make_node("Transpose", [computed], [result], perm=[0, 2, 1]))
         if narrow and self.counts[narrow] > 1:
             # The cast changes nothing.
             made.append(helper.make_node("Cast", [result], [narrow], to=rounding))

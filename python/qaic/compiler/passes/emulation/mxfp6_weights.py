@@ -2,7 +2,8 @@
 
 The container keeps the blocks, which take 6.25 bits per element; the device computes with them where they are
 (`store-weights`), or decodes them when it loads the program. So a product computes with what is left of its
-weights, and nothing else changes. Blocks lie along the dimension that the product sums over.
+weights, and nothing else changes. Blocks lie along the dimension that the product sums over. Matrices that a
+mixture of experts gathers are chosen in the blocks.
 """
 
 import math
@@ -13,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
@@ -21,12 +23,13 @@ from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.stored_rows import strips
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.elem_types import DOUBLE, FLOAT, FLOATS, array_type
-from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
+from qaic.compiler.ir.elem_types import DOUBLE, FLOAT, FLOATS, INT32, INT64, array_type
+from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import INTEGERS
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.value_info import ValueInfo
 from qaic.errors import InputError
 
 #: format of weights
@@ -139,8 +142,7 @@ def compress_weights_pass(model: Model, context: Context) -> bool:
         if standard(node, "MatMul", "Gemm") and not names[node_key(node)] & excluded
     )
     if count:
-        # Nodes between a constant and its products may not be needed any more.
-        remove_unused_nodes(model.proto.graph, compressor.passed)
+        compressor.drop_dead()
     else:
         warn(
             "mxfp6.no_products",
@@ -157,36 +159,55 @@ def swaps(node: onnx.NodeProto, rank: int) -> bool:
     return order == [*range(rank - 2), rank - 1, rank - 2]
 
 
+def chooses_matrices(node: onnx.NodeProto, facts: ValueInfo) -> bool:
+    """Return True if a node gathers matrices by a list of indices."""
+    return (
+        standard(node, "Gather")
+        and attribute_of(node, "axis", 0) == 0
+        and facts.types.get(node.input[1]) in {INT32, INT64}
+        and len(facts.shapes.get(node.input[1], ())) == 1
+    )
+
+
 class _Compressor:
     """Makes the blocks of each weight once for all readers."""
 
     def __init__(self, model: Model, context: Context) -> None:
         graph = model.proto.graph
         self.model = model
-        self.classes = context.plan.classes
+        self.classes, self.requested = context.plan.classes, context.plan.requested
         self.skip = context.skip
         self.fresh = FreshNames(graph)
         self.makers = producers(graph.node)
         self.constants = ConstantReader(graph, model.weights)
         self.passed: set[str] = set()
         self.made: dict[tuple[str, bool, bool], str] = {}
+        #: blocks, node that chooses matrices, precision of its reader -> node that chooses in the blocks
+        self.choosers: dict[tuple[str, str, PrecisionClass, bool], onnx.NodeProto] = {}
 
     def compress(self, node: onnx.NodeProto) -> bool:
-        """Replace the right operand of a product; states whether that was possible."""
+        """Replace the constant operand of a product; states whether that was possible.
+
+        The left operand is replaced only if it consists of chosen matrices.
+        """
         chosen = self.classes.get(node_key(node))
         if chosen is None or chosen in INTEGERS or len(node.input) < 2:
             self.skip(
                 "the product has integers" if chosen in INTEGERS else "the product keeps its precision", node
             )
             return False
-        weight, swapped = self._constant(node.input[1])
-        if weight is None or weight.elem_type not in FLOATS or len(weight.dims) not in {2, 3}:
-            self.skip("the right operand is not a constant matrix of floats", node)
+        position, (weight, swapped, chooser) = 1, self._constant(node.input[1])
+        if weight is None and standard(node, "MatMul"):
+            position, (weight, swapped, chooser) = 0, self._constant(node.input[0])
+            weight = None if chooser is None else weight
+        ranks = {3} if chooser is not None else {2, 3}
+        if weight is None or weight.elem_type not in FLOATS or len(weight.dims) not in ranks:
+            self.skip("no operand is a constant matrix of floats, or chosen ones", node)
             return False
         if min(weight.dims[-2:]) < _LEAST_SIDE or math.prod(weight.dims) == 0:
             self.skip(f"the matrix has a side below {_LEAST_SIDE}", node)
             return False
-        by_columns = node.op_type == "Gemm" and attribute_of(node, "transB", 0) != 0
+        by_columns = position == 0 or (node.op_type == "Gemm" and attribute_of(node, "transB", 0) != 0)
         # The product sums over the last but one dimension of its operand, or over the last.
         axis = len(weight.dims) - (1 if by_columns else 2)
         moved = by_columns == swapped
@@ -200,26 +221,58 @@ class _Compressor:
             facts = self.model.facts
             facts.types[name] = FLOAT
             facts.shapes[name] = dims
-            if node.input[1] in facts.narrow:
-                facts.narrow[name] = facts.narrow[node.input[1]]
-        replace_input_with(node, 1, name)
+            if node.input[position] in facts.narrow:
+                facts.narrow[name] = facts.narrow[node.input[position]]
+        replace_input_with(node, position, name if chooser is None else self._chosen(chooser, name, node))
         return True
 
-    def _constant(self, name: str) -> tuple[Weight | None, bool]:
-        """Find the constant behind an operand; also return True if its last two dimensions are swapped."""
-        swapped = False
+    def _chosen(self, chooser: onnx.NodeProto, blocks: str, product: onnx.NodeProto) -> str:
+        """Choose the matrices of a mixture of experts in the blocks, in the precision of their product."""
+        precision, is_requested = self.classes[node_key(product)], node_key(product) in self.requested
+        key, facts = (blocks, node_key(chooser), precision, is_requested), self.model.facts
+        if key not in self.choosers:
+            name = self.fresh.make(key[1], "mxfp6")
+            self.choosers[key] = helper.make_node("Gather", [blocks, chooser.input[1]], [name])
+            facts.types[name] = FLOAT
+            facts.shapes[name] = (*facts.shapes[chooser.input[1]], *facts.shapes[blocks][1:])
+            self.classes[name] = precision
+            if is_requested:
+                self.requested.add(name)
+            if blocks in facts.narrow:
+                facts.narrow[name] = facts.narrow[blocks]
+        return self.choosers[key].output[0]
+
+    def _constant(self, name: str) -> tuple[Weight | None, bool, onnx.NodeProto | None]:
+        """Find the constant behind an operand; also return True if its last two dimensions are swapped.
+
+        The third result is the node that chooses matrices of the constant by a list of indices, if any.
+        """
+        swapped, chooser = False, None
         while True:
             if (weight := self.constants.describe(name)) is not None:
-                return (None if weight.blocks else weight), swapped
+                return (None if weight.blocks else weight), swapped, chooser
             maker = self.makers.get(name)
-            if maker is None or not standard(maker, "Cast", "Identity", "Transpose"):
-                return None, False
+            if maker is None or not standard(maker, "Cast", "Identity", "Transpose", "Gather"):
+                return None, False, None
             if maker.op_type == "Transpose":
                 rank = len(self.model.facts.shapes.get(name, ()))
                 if rank not in {2, 3} or not swaps(maker, rank):
-                    return None, False
+                    return None, False, None
                 swapped = not swapped
+            elif maker.op_type == "Gather":
+                if chooser is not None or not chooses_matrices(maker, self.model.facts):
+                    return None, False, None
+                chooser = maker
             elif self.model.facts.types.get(maker.input[0], 0) not in FLOATS - {DOUBLE}:
-                return None, False
+                return None, False, None
             self.passed.add(name)
             name = maker.input[0]
+
+    def drop_dead(self) -> None:
+        """Remove the nodes between a constant and its products that are not needed any more."""
+        graph = self.model.proto.graph
+        added: dict[str, list[onnx.NodeProto]] = {}
+        for (_, chooser, *_), node in self.choosers.items():
+            added.setdefault(chooser, []).append(node)
+        set_nodes(graph, [made for node in graph.node for made in (node, *added.get(node_key(node), ()))])
+        remove_unused_nodes(graph, self.passed)
