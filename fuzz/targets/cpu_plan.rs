@@ -27,6 +27,9 @@ fuzz_target!(|bytes: &[u8]| {
         let is_dense = initializer.dtype.dense_bytes(&initializer.dims) == Some(range.len() as u64);
         assert!(is_dense || initializer.encoding.is_some());
     }
+    if plan.check_initializers(CONSTANTS, 0).is_ok() {
+        assert!(plan.initializers.iter().map(|initializer| initializer.size).sum::<u64>() <= CONSTANTS as u64);
+    }
     let network = NetworkDesc::default();
     let is_empty = plan.inputs.is_empty() && plan.outputs.is_empty() && plan.variants.is_empty();
     assert_eq!(plan.check_network(&network).is_ok(), is_empty);

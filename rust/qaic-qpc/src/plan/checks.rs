@@ -87,9 +87,28 @@ impl Plan {
 }
 
 impl Plan {
-    /// Checks that each initializer is within `len` bytes of constants, which begin at `start` of a mapping or file.
+    /// Checks that each initializer is within `len` bytes of constants, which begin at `start` of a mapping or file,
+    /// and that no two share bytes.
     pub fn check_initializers(&self, len: usize, start: u64) -> Result<(), PlanError> {
-        self.initializers.iter().try_for_each(|initializer| initializer.range(len, start).map(drop))
+        self.initializers.iter().try_for_each(|initializer| initializer.range(len, start).map(drop))?;
+        self.check_overlaps()
+    }
+
+    /// Checks that no two initializers share bytes.
+    pub(crate) fn check_overlaps(&self) -> Result<(), PlanError> {
+        let mut sorted: Vec<_> =
+            self.initializers.iter().filter(|initializer| initializer.size > 0).collect();
+        sorted.sort_by_key(|initializer| initializer.offset);
+        let overlaps =
+            |one: &Initializer, other: &Initializer| one.offset.saturating_add(one.size) > other.offset;
+        match sorted.iter().zip(sorted.iter().skip(1)).find(|(one, other)| overlaps(one, other)) {
+            Some((one, other)) => Err(PlanError::Overlap {
+                name: other.name.clone(),
+                other: one.name.clone(),
+                offset: other.offset,
+            }),
+            None => Ok(()),
+        }
     }
 }
 

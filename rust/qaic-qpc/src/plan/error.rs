@@ -62,6 +62,12 @@ pub enum PlanError {
     )]
     #[allow(missing_docs)]
     Initializer { name: String, size: u64, offset: u64, constants: usize },
+    /// Two initializers share bytes.
+    #[error(
+        "initializer `{name}` begins at offset {offset}, inside of initializer `{other}`; compile the model again"
+    )]
+    #[allow(missing_docs)]
+    Overlap { name: String, other: String, offset: u64 },
     /// The control buffer has no room for the host's settings.
     #[error(
         "its control buffer is DMA buffer {number}, {found}; {CONTROL_BYTES} bytes that go in and hold no tensor are \
@@ -84,6 +90,7 @@ impl PlanError {
             Self::VariantCount { .. } | Self::Variant { .. } => "qpc.cpu_plan_variants",
             Self::StateRows { .. } => "qpc.cpu_plan_state_rows",
             Self::Initializer { .. } => "qpc.initializer_out_of_bounds",
+            Self::Overlap { .. } => "qpc.initializers_overlap",
             Self::ControlBuffer { .. } => "qpc.control_buffer",
         }
     }

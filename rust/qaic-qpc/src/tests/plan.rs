@@ -356,6 +356,31 @@ fn weights_at_an_odd_offset_are_refused() {
     assert_eq!(stored.range(256, 4097), Ok(64..72), "blocks are decoded into memory of their own");
 }
 
+#[test]
+fn weights_that_share_bytes_are_refused() {
+    let constants = [0; 512];
+    let two = |first: (u64, i64), second: (u64, i64)| {
+        let of =
+            |name, (offset, size): (u64, i64)| weight(name, "uint8", &[size], offset, size.unsigned_abs());
+        with(&json!({"initializers": [of("a", first), of("b", second)]}))
+    };
+    for (first, second, is_refused) in [
+        ((0, 64), (64, 64), false),
+        ((128, 64), (0, 128), false),
+        ((64, 0), (64, 64), false),
+        ((0, 128), (64, 0), false),
+        ((0, 65), (64, 64), true),
+        ((64, 1), (0, 512), true),
+        ((64, 8), (64, 8), true),
+    ] {
+        let plan = two(first, second);
+        let found = findings(&plan, &network(), &constants, 64);
+        let expected = is_refused.then(|| ("qpc.initializers_overlap", "constants.bin".to_owned()));
+        assert_eq!(found, Vec::from_iter(expected), "{first:?} {second:?}");
+        assert_eq!(decode(&plan).unwrap().check_initializers(512, 0).is_err(), is_refused);
+    }
+}
+
 proptest! {
     #[test]
     fn initializer_is_used_only_where_its_elements_may_begin(

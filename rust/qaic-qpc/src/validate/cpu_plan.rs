@@ -28,8 +28,10 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[
     }
     let constants =
         image.container.segment(CONSTANTS).map(|segment| segment.range.clone()).unwrap_or_default();
-    for initializer in &plan.initializers {
-        if let Err(error) = initializer.range(constants.len(), to_u64(constants.start)) {
+    let ranges =
+        plan.initializers.iter().map(|one| one.range(constants.len(), to_u64(constants.start)).map(drop));
+    for checked in ranges.chain([plan.check_overlaps()]) {
+        if let Err(error) = checked {
             add_plan_error(report, CONSTANTS, &error);
         }
     }

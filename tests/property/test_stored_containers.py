@@ -1,0 +1,399 @@
+"""Containers that lie about stored weights: an error, or the numbers that their plan describes.
+
+The container of a real program gets another plan, graph, constants and input. A reader of plans in numpy,
+from docs/reference/cpu-program.md, decides what is expected. Each container is opened in a child process
+whose memory is limited, so a crash or a large allocation fails the test.
+"""
+
+import atexit
+import base64
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper
+
+import child_process
+import qaic
+import qpc_support
+from compiler_oracle import info, model_of, node
+from qaic import _core
+
+EXPERTS, COLUMNS, LENGTH, ENTRIES = 3, 4, 40, 2
+ROWS = EXPERTS * COLUMNS
+#: form -> bytes of 32 elements
+FORMS = {
+    "float32": 128,
+    "float16": 64,
+    "bfloat16": 64,
+    "mxfp6_e2m3": 25,
+    "mxint8": 33,
+    "int8": 32,
+    "uint4": 16,
+}
+DENSE = ("float32", "float16", "bfloat16")
+QUANTIZED = ("int8", "uint4")
+#: element types of tensors
+DTYPES = (*DENSE, "uint8", "int8", "uint4", "bool")
+#: operator -> dims of the activations, of the indices, and of the result
+OPERATORS = {
+    "StoredMatMul": ([ENTRIES, LENGTH], None, [ENTRIES, ROWS]),
+    "StoredExperts": ([ENTRIES, 1, LENGTH], [ENTRIES], [ENTRIES, 1, COLUMNS]),
+    "StoredGather": (None, [ENTRIES], [ENTRIES, LENGTH]),
+}
+#: sizes that no container of a few kilobytes has, or that overflow
+HUGE = (1 << 31, 1 << 33, 1 << 62, (1 << 63) - 1)
+
+WORKER = """
+import base64, json, resource, sys
+import numpy as np
+import qaic
+from qaic.cli.stored_weights import stored_weights
+from qaic.errors import QaicError
+
+def attempt(call):
+    try:
+        return call()
+    except QaicError as error:
+        assert error.code and str(error).strip(), repr(error)
+        return {"error": f"{error.code}: {error}"}
+
+def inference(path, feeds):
+    with qaic.Session(path) as session:
+        result = session.run(feeds)["y"]
+    return {"dims": result.shape, "numbers": base64.b64encode(result.tobytes()).decode()}
+
+first = True
+for line in sys.stdin:
+    given = json.loads(line)
+    feeds = {name: np.array(value, dtype) for name, (dtype, value) in given["feeds"].items()}
+    answer = attempt(lambda: inference(given["path"], feeds))
+    findings = qaic.qpc.validate(given["path"])
+    answer["findings"] = [finding.code for finding in findings if finding.severity == "error"]
+    attempt(lambda: stored_weights(qaic.Qpc(given["path"])))
+    attempt(lambda: [shown.shape for shown in qaic.Qpc(given["path"]).initializers.values()])
+    print(json.dumps(answer), flush=True)
+    if first:
+        first = False
+        status = open("/proc/self/status").read()
+        held = next(int(one.split()[1]) for one in status.splitlines() if one.startswith("VmData:")) << 10
+        resource.setrlimit(resource.RLIMIT_DATA, (held + (256 << 20), -1))
+"""
+
+
+class Worker:
+    """A process that opens containers, replaced if it ended."""
+
+    def __init__(self, stack):
+        self.stack, self.process = stack, None
+
+    def ask(self, question):
+        if self.process is None or self.process.poll() is not None:
+            command = [sys.executable, "-c", WORKER]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            environment = {**os.environ, "QAIC_DEVICE": "cpu"}
+            self.process = self.stack.enter_context(child_process.started(command, env=environment, **pipes))
+        print(json.dumps(question), file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        assert answer, f"the process ended with {self.process.wait()}"
+        return json.loads(answer)
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with contextlib.ExitStack() as stack:
+        yield Worker(stack)
+
+
+@functools.cache
+def folder():
+    made = tempfile.TemporaryDirectory(prefix="openqaic-test-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
+
+
+@functools.cache
+def program(operator):
+    """The container of a program with the inputs and the output of an operator."""
+    activations, indices, result = OPERATORS[operator]
+    inputs = ([info("x", activations)] if activations else []) + ([info("i", indices, 7)] if indices else [])
+    constants = [("w", np.ones((LENGTH, ROWS), np.float32)), ("shape", np.array(result))]
+    nodes = [node("Cast", ["i"], ["f"], to=1)] if indices else []
+    read = ["x"] * bool(activations) + ["f"] * bool(indices)
+    for at, name in enumerate(read):
+        nodes += [node("ReduceSum", [name], [f"s{at}"], keepdims=0)]
+        nodes += [node("Mul", [f"s{at}", f"p{at - 1}" if at else "w"], [f"p{at}"])]
+    nodes += [
+        node("ReduceSum", [f"p{len(read) - 1}"], ["t"], keepdims=0),
+        node("Expand", ["t", "shape"], ["y"]),
+    ]
+    proto = model_of(nodes, inputs, [info("y", result)], constants)
+    return qaic.compile(proto, output_dir=folder() / operator)
+
+
+@dataclass
+class Lie:
+    """A container: its operator, what the plan and the graph state, the constants, and the input."""
+
+    operator: str
+    entry: dict
+    constants: bytes
+    attributes: dict
+    indices: list
+    version: int = 4
+    own: list | None = None
+    more: list = field(default_factory=list)
+
+    def feeds(self):
+        activations, indices, _ = OPERATORS[self.operator]
+        feeds = {}
+        if activations:
+            numbers = np.random.default_rng(1).standard_normal(activations).astype(np.float32)
+            feeds["x"] = ("float32", numbers.tolist())
+        if indices:
+            feeds["i"] = ("int64", self.indices)
+        return feeds
+
+    def write(self, path):
+        original = qaic.Qpc(program(self.operator).path)
+        graph = onnx.load_from_string(original.graph.tobytes())
+        activations, indices, _ = OPERATORS[self.operator]
+        del graph.graph.node[:], graph.graph.initializer[:]
+        operands = ["x"] * bool(activations) + ["i"] * bool(indices)
+        made = helper.make_node(self.operator, operands, ["y"], domain="com.openqaic", **self.attributes)
+        graph.graph.node.append(made)
+        graph.opset_import.append(helper.make_opsetid("com.openqaic", 1))
+        own = [self.operator] if self.own is None else self.own
+        plan = original.plan | {"version": self.version, "own_operators": own}
+        plan["initializers"] = [self.entry, *self.more]
+        sections = [
+            ("metadata_fb", bytes(original._core.elf_section("metadata_fb"))),
+            ("openqaic_graph", graph.SerializeToString()),
+            ("openqaic_plan", json.dumps(plan).encode()),
+        ]
+        size = len(self.constants)
+        payloads = {
+            "network.elf": bytes(_core.encode_elf(sections)),
+            "constants.bin": self.constants,
+            "constantsdesc.bin": size.to_bytes(8, "little") + bytes(16),
+        }
+        segments = [
+            (
+                name,
+                payloads.get(name, segment.data.tobytes()),
+                size if name == "constants.bin" else segment.offset,
+            )
+            for name, segment in original.segments.items()
+            if not name.endswith(".crc")
+        ]
+        path.write_bytes(qpc_support.container(segments, alignment=64))
+
+
+def whole(value, least=0):
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value
+
+
+def matrix(lie):
+    """The matrix that a plan describes, as float64; None if it describes none."""
+    entry = lie.entry
+    dims, layout, group = entry.get("dims"), entry.get("layout"), entry.get("group", 0)
+    form = entry["dtype"] if entry.get("encoding") is None else entry["encoding"]
+    together = {"rows": 1, "tiles": 4}.get(layout if isinstance(layout, str) else "")
+    if not isinstance(dims, list) or len(dims) != 2 or not all(map(whole, dims)) or together is None:
+        return None
+    if form not in FORMS or entry["dtype"] not in DTYPES or not whole(group):
+        return None
+    if form in QUANTIZED and group and (group % 32 or group & (group - 1)):
+        return None
+    offset, size = entry.get("offset"), entry.get("size")
+    if not whole(offset) or not whole(size) or offset % 64 or offset + size > len(lie.constants):
+        return None
+    rows, length = dims
+    held, units = -(-rows // together) * together, -(-length // 32)
+    groups = 0
+    if form in QUANTIZED:
+        groups = -(-units // (group // 32)) if group else min(units, 1)
+    if size != held * (units * FORMS[form] + 5 * groups):
+        return None
+    data = np.frombuffer(lie.constants, np.uint8)[offset : offset + size]
+
+    def in_order(part, count):
+        return part.reshape(held // together, count, together, -1).swapaxes(1, 2).reshape(held, count, -1)
+
+    if not size:
+        return (
+            np.zeros((rows, length))
+            if rows * length == 0 and rows < 1 << 20 and length < 1 << 20
+            else "empty"
+        )
+    code_bytes = held * units * FORMS[form]
+    codes = in_order(data[:code_bytes], units)
+    if form in DENSE:
+        dtype = ml_dtypes.bfloat16 if form == "bfloat16" else np.dtype(form)
+        numbers = np.ascontiguousarray(codes).view(dtype).astype(np.float64)
+    elif form in {"mxfp6_e2m3", "mxint8"}:
+        powers = np.exp2(codes[:, :, :1].astype(np.float64) - 127)
+        if form == "mxint8":
+            elements = np.ascontiguousarray(codes[:, :, 1:]).view(np.int8) / 64
+        else:
+            bits = np.unpackbits(codes[:, :, 1:], axis=2, bitorder="little").reshape(held, units, 32, 6)
+            sixes = np.packbits(bits, axis=3, bitorder="little")[..., 0]
+            elements = sixes.view(ml_dtypes.float6_e2m3fn).astype(np.float64)
+        numbers = elements * powers
+    else:
+        behind = data[code_bytes:]
+        scales = in_order(behind[: 4 * held * groups], groups)
+        scales = np.ascontiguousarray(scales).view(np.float32)[..., 0].astype(np.float64)
+        zeros = in_order(behind[4 * held * groups :], groups).view(np.int8)[..., 0].astype(np.float64)
+        elements = codes.view(np.int8) if form == "int8" else np.stack([codes & 15, codes >> 4], axis=-1)
+        numbers = elements.reshape(held, units, 32).astype(np.float64)
+        at = np.arange(units) // (group // 32) if group else np.zeros(units, int)
+        numbers = (numbers - zeros[:, at, None]) * scales[:, at, None]
+    return numbers.reshape(held, -1)[:rows, :length]
+
+
+def expected(lie):
+    """The result and its bound, or None for an error."""
+    weight, attributes = matrix(lie), lie.attributes
+    if lie.more or lie.version not in range(1, 5) or lie.own not in (None, [lie.operator]):
+        return None
+    if weight is None or isinstance(weight, str) or attributes.get("weight") != lie.entry.get("name"):
+        return None
+    activations, _, dims = OPERATORS[lie.operator]
+    if lie.operator != "StoredGather" and attributes.get("rounding") not in (1, 10, 16):
+        return None
+    x = np.array(lie.feeds()["x"][1], np.float32).astype(np.float64) if activations else None
+    if x is not None and x.shape[-1] != weight.shape[1]:
+        return None
+    if lie.operator == "StoredMatMul":
+        found, size = x @ weight.T, np.abs(x) @ np.abs(weight).T
+    else:
+        count = attributes["experts"] if lie.operator == "StoredExperts" else len(weight)
+        if (
+            count <= 0
+            or len(weight) % count
+            or (lie.operator == "StoredExperts" and len(weight) // count % 4)
+        ):
+            return None
+        if not all(-count <= index < count for index in lie.indices):
+            return None
+        if lie.operator == "StoredGather":
+            found = weight[lie.indices]
+            size = np.abs(found)
+        else:
+            chosen = weight.reshape(count, -1, weight.shape[1])[lie.indices].swapaxes(1, 2)
+            found, size = x @ chosen, np.abs(x) @ np.abs(chosen)
+    if list(found.shape) != dims:
+        return None
+    steps = {1: 0, 10: 2.0**-10, 16: 2.0**-7}[attributes.get("rounding", 1)]
+    return found, 2e-6 * size + steps * np.abs(found) + (2.0**-24 if steps else 0)
+
+
+def payload(form, group, together, seed):
+    """Random bytes of a matrix whose numbers are finite and of usual size."""
+    rng = np.random.default_rng(seed)
+    units = -(-LENGTH // 32)
+    if form in DENSE:
+        dtype = ml_dtypes.bfloat16 if form == "bfloat16" else np.dtype(form)
+        return rng.standard_normal((ROWS, units * 32)).astype(dtype).tobytes()
+    codes = rng.integers(0, 256, (ROWS * units, FORMS[form]), np.uint8)
+    if form not in QUANTIZED:
+        codes[:, 0] = rng.integers(122, 130, len(codes))
+        return codes.tobytes()
+    groups = ROWS * (-(-units // (group // 32)) if group else 1)
+    scales = rng.uniform(0.01, 0.1, groups).astype("<f4")
+    return codes.tobytes() + scales.tobytes() + rng.integers(0, 256, groups, np.uint8).tobytes()
+
+
+numbers = st.sampled_from(
+    [0, 1, 2, 4, 10, ROWS, 32, 33, LENGTH, 64, 65, -1, *HUGE, -(1 << 63), 1 << 64, 1.5, "12", None]
+)
+CHANGES = {
+    "name": st.sampled_from(["v", "", "w\0", 3]),
+    "dims": st.one_of(
+        st.lists(numbers, max_size=4),
+        st.tuples(st.sampled_from([*range(8, 14), 16]), st.sampled_from([*range(32, 66), 96])).map(list),
+    ),
+    "offset": st.sampled_from([1, 32, 63, 64, 128, 1 << 40, *HUGE, (1 << 64) - 64, -64, None, "0"]),
+    "size": st.one_of(numbers, st.integers(0, 8192)),
+    "layout": st.sampled_from(["rows", "tiles", "", "piles", "Tiles", 3, None]),
+    "encoding": st.sampled_from([*FORMS, "zip", "", "uint8", 3, None]),
+    "dtype": st.sampled_from([*DENSE, "uint8", "int8", "uint4", "bool", "string", "", 3, None]),
+    "group": st.sampled_from(
+        [1, 31, 32, 33, 48, 64, 96, 128, 1 << 32, 1 << 63, (1 << 63) + 32, -32, "32", None]
+    ),
+}
+ATTRIBUTES = {
+    "weight": st.sampled_from(["v", "", "y"]),
+    "rounding": st.sampled_from([0, 1, 10, 16, 11, -1, 1 << 32, (1 << 63) - 1]),
+    "experts": st.sampled_from([-1, 0, 1, 2, EXPERTS, 4, 6, ROWS, 13, (1 << 63) - 1, -(1 << 63)]),
+    "chosen": st.sampled_from([-1, 0, 1, ENTRIES, (1 << 63) - 1, -(1 << 63)]),
+}
+
+
+@st.composite
+def lies(draw):
+    form, operator = draw(st.sampled_from([*FORMS])), draw(st.sampled_from([*OPERATORS]))
+    layout = draw(st.sampled_from(["rows", "tiles"]))
+    group = draw(st.sampled_from([0, 32, 64, 128])) if form in QUANTIZED else 0
+    data = payload(form, group, layout, draw(st.integers(0, 3)))
+    entry = {"name": "w", "dtype": form if form in DENSE else "float32", "dims": [ROWS, LENGTH], "offset": 0}
+    entry |= {"size": len(data), "layout": layout}
+    entry |= ({} if form in DENSE else {"encoding": form, "axis": 1}) | ({"group": group} if group else {})
+    attributes = {"weight": "w"}
+    if operator != "StoredGather":
+        attributes["rounding"] = 1
+    count = ROWS
+    if operator == "StoredExperts":
+        attributes |= {"experts": EXPERTS, "chosen": ENTRIES}
+        count = EXPERTS
+    places = st.integers(-count, count - 1)
+    lie = Lie(operator, entry, data + bytes(128), attributes, draw(st.lists(places, min_size=2, max_size=2)))
+    for change in draw(
+        st.lists(st.sampled_from([*CHANGES, "graph", "cut", "index", "other", "plan"]), max_size=3)
+    ):
+        if change in CHANGES:
+            entry[change] = draw(CHANGES[change])
+        elif change == "graph":
+            name = draw(st.sampled_from([*ATTRIBUTES.keys() & attributes.keys()]))
+            attributes[name] = draw(ATTRIBUTES[name])
+        elif change == "cut":
+            lie.constants = lie.constants[: draw(st.integers(0, len(lie.constants)))]
+        elif change == "index":
+            outside = st.sampled_from([-count - 1, count, -(1 << 63), (1 << 63) - 1, 1 << 32, -(1 << 31)])
+            lie.indices[draw(st.integers(0, 1))] = draw(st.one_of(outside, places))
+        elif change == "other":
+            # Bytes that belong to two weights.
+            lie.more.append(entry | {"name": draw(st.sampled_from(["w", "v"]))})
+        else:
+            lie.version = draw(st.sampled_from([0, 3, 4, 5, 1 << 63]))
+            lie.own = draw(st.sampled_from([None, [], ["StoredPiles"]]))
+    return lie
+
+
+@given(lies())
+def test_container_gives_an_error_or_the_numbers_of_its_plan(worker, lie):
+    path = folder() / "lie.bin"
+    lie.write(path)
+    answer = worker.ask({"path": str(path), "feeds": lie.feeds()})
+    meant = expected(lie)
+    if meant is None:
+        assert "error" in answer, answer
+        return
+    assert "error" not in answer, answer
+    found = np.frombuffer(base64.b64decode(answer["numbers"]), np.float32).reshape(answer["dims"])
+    result, bound = meant
+    assert (np.abs(found - result) <= bound).all()
+    assert answer["findings"] == []
