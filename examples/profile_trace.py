@@ -10,7 +10,6 @@ import argparse
 import numpy as np
 
 import qaic
-from qaic.stats.reports.table import to_text
 
 
 def random_inputs(session: qaic.Session) -> dict[str, np.ndarray]:
@@ -40,7 +39,7 @@ def main() -> None:
                 pass
 
     print(profile)
-    print(to_text(profile.report("ops")))
+    print(profile.report("ops"))
     profile.trace(arguments.trace)
     print(f"wrote {arguments.trace}")
 

@@ -13,7 +13,7 @@ from qaic.options.signature import with_options
 from qaic.options.spec import OptionSpec, Stage
 from qaic.options.table import CompileOptions as Values
 from qaic.options.table import effective_options, find, merge, specs_of
-from qaic.support.text import html_table
+from qaic.report import Table, columns_of
 
 
 @with_options("CompileKeywords")
@@ -140,7 +140,8 @@ class CompileOptions(Mapping[str, object]):
         return "\n".join(lines) or "defaults of the compiler"
 
     def _repr_html_(self) -> str:
-        return html_table(("option", "value", ""), self._rows())
+        columns = columns_of("option | value | purpose")
+        return Table("options", "Options of the compiler", columns, self._rows())._repr_html_()
 
     def _rows(self) -> list[tuple[str, str, str]]:
         summaries = {spec.name: spec.summary for spec in _specs()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from qaic import _core
-from qaic.support.text import counted, html_table
+from qaic.report import Table, columns_of
+from qaic.support.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class DeviceList(tuple[Device, ...]):
             )
             for one in self
         ]
-        titles = ("id", "name", "kind", "status", "cores free", "MB free", "active programs")
-        return html_table(titles, rows)
+        columns = columns_of("id:int | name | kind | status | cores free | MB free | active programs:int")
+        return Table("devices", "Devices", columns, rows)._repr_html_()
 
 
 def devices() -> DeviceList:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core, page
+from qaic.attribute_dict import AttributeDict
 from qaic.errors import OptionError, StateError
 from qaic.runtime.latency import PERCENTILES, Metrics, summarize
 from qaic.stats import StatsBuffer
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report
 from qaic.support.atomic_io import replace_bytes, write_replacing
-from qaic.support.attribute_dict import AttributeDict
 from qaic.support.program_names import SAMPLING_RATES, buffer_name, latency_name, trace_name
 from qaic.support.text import counted, escape_html, escape_lines
 

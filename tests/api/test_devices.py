@@ -23,7 +23,7 @@ def test_texts_say_what_is_free():
     (device, *_) = found = qaic.devices()
     assert str(found).splitlines()[0] == str(device)
     assert f"{device.nsp_free} of {device.nsp_total} cores" in str(device)
-    assert f"<td>{device.nsp_free} of {device.nsp_total}</td>" in found._repr_html_()
+    assert f">{device.nsp_free} of {device.nsp_total}</td>" in found._repr_html_()
     assert device._repr_html_().count("<tr>") == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         device.id = 5

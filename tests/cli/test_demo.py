@@ -39,7 +39,7 @@ def test_demo_classifies_and_agrees(tmp_path, monkeypatch, capsys):
     os.mkfifo(tmp_path / "pipe")
     assert run("demo", str(tmp_path)) == 0
     printed = capsys.readouterr()
-    assert re.search(r"program\.py +python +\d+\.\d%", printed.out)
+    assert re.search(r"program\.py +python +\d+\.\d", printed.out)
     assert "answers agree on 1 inputs" in printed.out
     assert "1 too short to classify" in printed.err
 

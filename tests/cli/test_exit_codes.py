@@ -6,6 +6,7 @@ import pytest
 
 from qaic import errors
 from qaic.cli import console
+from qaic.report.text import rows_text
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_wrong_usage_exits_with_2(capsys):
 
 
 def test_table_aligns_numbers_to_the_right():
-    text = console.table([["a", 1], ["long", 100]], header=["name", "n"])
+    text = rows_text("name | n:int", [["a", 1], ["long", 100]])
     assert text == "name    n\na       1\nlong  100"
 
 

@@ -54,7 +54,7 @@ def test_figures_in_the_terminal(files, capsys):
     assert run(files / "trace.json") == 0
     text = capsys.readouterr().out
     assert "process 1 HOST <b>       2" in text
-    assert "post         1    750.0  75.0" in text
+    assert "post         1      750     75.0" in text
 
     assert run(files / "metrics.json") == 0
     text = capsys.readouterr().out

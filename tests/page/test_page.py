@@ -142,7 +142,7 @@ def test_a_change_has_no_bar_of_a_share():
     table = Table("t", "T", columns, [("x", 40.0, 256.0), ("y", 60.0, -30.0), ("z", 0.0, 1.0)])
     text = capture_page(one_op(), [Report("diff", "Difference", [], [table])])
     assert '<td class="n share" data-v="40.0">40.0</td>' in text
-    assert '<td class="n" data-v="256.0">256</td>' in text
+    assert '<td class="n" data-v="256.0">256.0</td>' in text
     assert "change <small>%</small>" in text
 
 

@@ -10,7 +10,7 @@ from browser import NEEDS_BROWSER, assert_healthy, opener
 from page_captures import HOSTILE, card, crowd, one_op
 from qaic import page
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
-from qaic.page.report_tables import is_facts
+from qaic.report.html import is_facts
 from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
 from qaic.support.text import duration
 from qaic.support.text import escape_html as escape

@@ -104,7 +104,8 @@ OF_SESSION = {
         ),
     ),
     *("qaic.runtime.program_view", "qaic.runtime.shapes"),
-    *("qaic.support", *(f"qaic.support.{name}" for name in ("attribute_dict", "lazy_module", "status_line"))),
+    "qaic.attribute_dict",
+    *("qaic.support", *(f"qaic.support.{name}" for name in ("lazy_module", "status_line"))),
 }
 
 

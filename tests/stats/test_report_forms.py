@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaic.errors import StateError
+from qaic.report.text import to_text
 from qaic.stats.reports import Column, Report, Table
-from qaic.stats.reports.table import to_text
 
 CELLS = st.none() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False)
 NAMES = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)

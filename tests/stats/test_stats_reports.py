@@ -13,11 +13,11 @@ import stats_captures as made
 from qaic import _core, stats
 from qaic.errors import StatsError
 from qaic.page.timeline.capture_tracks import timeline_of
+from qaic.report.files import to_csv
+from qaic.report.text import to_text
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
 from qaic.stats.reports.capture import trace_reader
 from qaic.stats.reports.cores import findings
-from qaic.stats.reports.files import to_csv
-from qaic.stats.reports.table import to_text
 from qaic.stats.reports.time import timeline
 from qaic.stats.reports.time.bottleneck import bottleneck_of
 from qaic.stats.reports.time.critical_path import walk
@@ -687,11 +687,11 @@ GOLDEN_NODES = """\
 
 Nodes
   node               count  time us  share %  wall span us  work per span  waited us    output  matrix us
-  /layers.0/MatMul       1   200.00     82.3        200.00          1.000      55.00  4.00 KiB     200.00
-  /layers.1/Softmax      1    23.00      9.5         23.00          1.000       0.00   0 bytes       0.00
-  /End                   1    15.00      6.2         15.00          1.000       0.00   0 bytes       0.00
-  /layers.0/Copy         1     5.00      2.1         40.00          0.125       0.00  8.00 KiB       0.00
-  more columns in csv, json and wider terminals: movement, normalize, stats flush
+  /layers.0/MatMul       1      200     82.3           200           1.00       55.0  4.00 KiB        200
+  /layers.1/Softmax      1     23.0      9.5          23.0           1.00          0   0 bytes          0
+  /End                   1     15.0      6.2          15.0           1.00          0   0 bytes          0
+  /layers.0/Copy         1     5.00      2.1          40.0          0.125          0  8.00 KiB          0
+  columns without room: movement, normalize, stats flush; json has them all
 """
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import qaic.stats
 import stats_buffers
 from qaic import _core
+from qaic.report.files import rendered
 from qaic.stats.reports import REPORTS, Capture, diff
-from qaic.stats.reports.files import rendered
 
 
 @settings(max_examples=30)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import qaic
 from qaic.profile import Stages
 from qaic.qpc import Header
+from qaic.report import Table, columns_of
+from qaic.report.html import NOTEBOOK_ROWS
 from qaic.runtime.latency import Metrics, summarize
-from qaic.support.text import MOST_ROWS, html_table
 from qpc_support import FIXTURES
 
 
@@ -30,7 +31,7 @@ def test_keys_are_attributes_and_all_are_declared(record):
     for key, value in record.items():
         assert getattr(record, key) == record[key] == value
         assert key in dir(record)
-        assert f"<td>{key}</td>" in record._repr_html_()
+        assert f">{key}</td>" in record._repr_html_()
     assert json.loads(json.dumps(record)) == record == dict(record)
     for again in (copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
         assert type(again) is type(record)
@@ -44,8 +45,9 @@ def test_records_print_as_what_they_are():
     assert isinstance(summarize(np.array([1.0])), Metrics)
 
 
-@given(count=st.integers(0, 2 * MOST_ROWS))
+@given(count=st.integers(0, 2 * NOTEBOOK_ROWS))
 def test_tables_of_notebooks_say_how_much_they_leave_out(count):
-    text = html_table(("a", "b"), [(number, None) for number in range(count)])
-    assert text.count("<td></td>") == min(count, MOST_ROWS)
-    assert (f"and {count - MOST_ROWS} more" in text) == (count > MOST_ROWS)
+    rows = [(number, f"row {number}") for number in range(count)]
+    text = Table("a", "A", columns_of("a:int | b"), rows)._repr_html_()
+    assert text.count(">row ") == min(count, NOTEBOOK_ROWS)
+    assert (f"the first {NOTEBOOK_ROWS} of {count} rows" in text) == (count > NOTEBOOK_ROWS)

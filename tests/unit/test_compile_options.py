@@ -119,7 +119,7 @@ def test_texts_explain_what_was_given():
     assert [line.split(" = ")[0] for line in lines] == ["aic_num_cores", "convert_to_fp16"]
     summaries = {spec.name: spec.summary for spec in COMPILE}
     assert lines[0].endswith(summaries["aic_num_cores"])
-    assert "<td>aic_num_cores</td><td>4</td>" in options._repr_html_()
+    assert '<td class="t">aic_num_cores</td><td class="t">4</td>' in options._repr_html_()
     assert str(qaic.CompileOptions()) == "defaults of the compiler"
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TextIO
 from qaic.cli import entry
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 from qaic.support.status_line import erase, exclusive
-from qaic.support.text import escape_json, escape_lines, escape_unprintable, nearest_name, shortened
+from qaic.support.text import escape_json, escape_lines, escape_unprintable, nearest_name
 
 SUCCESS = 0
 FAILURE = 1
@@ -33,9 +33,6 @@ TERMINATED = 143
 
 #: prefix of hidden options that take the value of a switch, as in ``--convert-to-fp16=false``
 VALUE_SUFFIX = ":value"
-
-#: characters of a text in a table on a terminal
-_NARROW = 36
 
 #: bold red, bold yellow and cyan, by the first word of a message
 _COLORS = {"error": "1;31", "warning": "1;33", "hint": "36", "note": "36"}
@@ -219,37 +216,6 @@ class Parser(argparse.ArgumentParser):
         print_message("error", message)
         print_message("hint", f"`{self.prog} --help` shows the options")
         raise SystemExit(USAGE)
-
-
-def fitting_table(rows: Sequence[Sequence[object]], *, header: Sequence[str]) -> tuple[str, list[str]]:
-    """Make a table for the terminal; returns it, and the titles of the last columns that have no room.
-
-    Long texts lose their middle. A file or a pipe gets the whole table.
-    """
-    if not sys.stdout.isatty():
-        return table(rows, header=header), []
-    cells = [[shortened(cell, _NARROW) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    for count in range(len(header), 1, -1):
-        text = table([row[:count] for row in cells], header=header[:count])
-        if max(map(len, text.splitlines())) <= text_width():
-            break
-    return text, list(header[count:])
-
-
-def table(rows: Sequence[Sequence[object]], *, header: Sequence[str]) -> str:
-    """Columns aligned on their widest cell; numbers to the right. What a terminal cannot show is escaped."""
-    cells = [list(header), *[[escape_unprintable(str(cell)) for cell in row] for row in rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    numeric = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        aligned = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        )
-        return "  ".join(aligned).rstrip()
-
-    return "\n".join(line(row) for row in cells)
 
 
 def exit_code(error: BaseException) -> int:

@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import Session
-from qaic.cli.console import Parser, print_line, print_message, print_text, table
+from qaic.cli.console import Parser, print_line, print_message, print_text
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.commands.bench import OnnxRuntimeSession
 from qaic.errors import InputError, StateError
+from qaic.report.text import rows_text
 
 _NEWEST_KNOWN = "standard_v3_3"
+_PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
@@ -204,9 +206,9 @@ def _classify(
             largest_difference, float(np.abs(scores - reference.run({"bytes": tokens})[0]).max())
         )
         best = int(scores[0].argmax())
-        rows.append([path, model.labels[best], f"{scores[0, best]:.1%}"])
+        rows.append([path, model.labels[best], 100 * float(scores[0, best])])
     print_line()
-    print_text(table(rows[:shown], header=["file", "label", "confidence"]))
+    print_text(rows_text("file | label | confidence:percent", rows[:shown]))
     if len(rows) > shown:
         print_line(f"... and {len(rows) - shown} more")
     return largest_difference
@@ -228,18 +230,15 @@ def _measure(tokens: NDArray[Any], session: Session, reference: OnnxRuntimeSessi
         ours_per_second.append(session.run_benchmark(inf_time=_THROUGHPUT_SECONDS, input_dict=feeds)[1])
         theirs_per_second.append(reference.measure(feeds, threads=threads, duration_s=_THROUGHPUT_SECONDS)[1])
     rows = [
-        ["openqaic", *_percentiles(ours), f"{median(ours_per_second):.0f}"],
-        ["onnxruntime", *_percentiles(theirs), f"{median(theirs_per_second):.0f}"],
+        ["openqaic", *np.percentile(ours, _PERCENTILES), median(ours_per_second)],
+        ["onnxruntime", *np.percentile(theirs, _PERCENTILES), median(theirs_per_second)],
     ]
+    figures = " | ".join(f"p{rank}:float ms" for rank in _PERCENTILES)
     print_line()
-    print_text(table(rows, header=["", "p50 ms", "p90 ms", "p99 ms", f"inferences/s on {threads} threads"]))
+    print_text(rows_text(f"engine | {figures} | inferences/s on {threads} threads:float", rows))
 
 
 def _milliseconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return (time.perf_counter() - started) * 1e3
-
-
-def _percentiles(latencies_ms: list[float]) -> list[str]:
-    return [f"{value:.3f}" for value in np.percentile(latencies_ms, [50, 90, 99])]

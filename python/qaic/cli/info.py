@@ -8,9 +8,10 @@ from importlib import metadata
 from typing import Any
 
 from qaic import __version__, _core
-from qaic.cli.console import Parser, print_json, print_line, print_text, table
+from qaic.cli.console import Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import DeviceError
+from qaic.report.text import rows_text
 
 
 def add_arguments(parser: Parser) -> None:
@@ -46,10 +47,10 @@ def info(*, as_json: bool) -> int:
 
 def device_lines(devices: list[dict[str, Any]]) -> Iterator[str]:
     """Write devices as a table, and below it why one cannot be used."""
-    columns = ("id", "kind", "status", "nsp_total", "nsp_free", "dram_total_mb", "name")
-    yield table(
-        [[device[column] for column in columns] for device in devices],
-        header=["device", "kind", "status", "cores", "free", "memory MB", "name"],
+    facts = ("id", "kind", "status", "nsp_total", "nsp_free", "dram_total_mb", "name")
+    yield rows_text(
+        "device:int | kind | status | cores:int | free:int | memory:int MB | name",
+        [[device[fact] for fact in facts] for device in devices],
     )
     if not devices:
         yield "no card responds, or QAIC_VISIBLE_DEVICES hides all devices;"

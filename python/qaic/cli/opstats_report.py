@@ -160,7 +160,7 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
 
 
 def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Report]) -> None:
-    from qaic.stats.reports.files import rendered, write_files
+    from qaic.report.files import rendered, write_files
 
     if arguments.output_dir is None:
         print_text(rendered(reports, arguments.format, width=text_width()))

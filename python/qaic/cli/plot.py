@@ -9,22 +9,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from qaic.cli.console import Parser, print_line, print_message, print_text, table
+from qaic.cli.console import Parser, print_line, print_message, print_text
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
 from qaic.model_path import QPC_MAGIC
 from qaic.page.drawing import draw_latencies, draw_timeline, suffix_of
 from qaic.page.latency import Distribution
-from qaic.page.timeline import Timeline
-from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report
+from qaic.report import Report
+from qaic.report.text import to_text
+from qaic.stats.reports import REPORTS, Capture, HostLatencies
 from qaic.support.open_regular import NotRegularError, read_regular
 
 _MAGIC: Final = b"OQSTATS1"
 # Bytes that are read to recognize a file.
 _HEAD_BYTES: Final = 1 << 16
 _LARGEST_METRICS_BYTES: Final = 1 << 20
-_SHOWN_ROWS: Final = 40
 _EXPECTED: Final = (
     "a latency report (.txt), a trace (.json), a stats buffer (.bin) or what get_metrics() returned as JSON "
     "is expected"
@@ -110,11 +110,14 @@ def _plot_latencies(
 
 
 def _plot_trace(path: Path, target: Path | None) -> int:
+    from qaic.page.timeline.trace_page import trace_figures
     from qaic.page.timeline.trace_tracks import timeline_of_trace
 
     timeline = timeline_of_trace(path)
     if target is None:
-        _show_timeline(timeline)
+        _show_reports([trace_figures(timeline)])
+        for note in timeline.notes:
+            print_line(note)
         return 0
     return _say(draw_timeline(timeline, target, title=path.name))
 
@@ -138,23 +141,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
     return _say(draw_timeline(timeline_of(capture), target, title=path.name))
 
 
-def _show_timeline(timeline: Timeline) -> None:
-    from qaic.page.timeline.trace_page import kind_rows, track_rows
-
-    rows = track_rows(timeline)
-    print_text(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
-    if len(rows) > _SHOWN_ROWS:
-        print_line(f"... and {len(rows) - _SHOWN_ROWS} rows more; -o page.html shows them all")
-    print_line()
-    kinds = kind_rows(timeline)
-    print_text(table(kinds[:_SHOWN_ROWS], header=["kind", "events", "time us", "%"]))
-    for note in timeline.notes:
-        print_line(note)
-
-
 def _show_reports(reports: list[Report]) -> None:
-    from qaic.stats.reports.table import to_text
-
     for report in reports:
         print_line()
         print_text(to_text(report, width=_width()).rstrip("\n"))

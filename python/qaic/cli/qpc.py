@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_json, print_line, print_text, table
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_json, print_line, print_text
 from qaic.errors import QaicError, QpcError
+from qaic.report.text import rows_text
 from qaic.support.text import bytes_text, counted, escape_unprintable, three_digits
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _extract(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([str(path) for path in written])
     elif written:
-        print_text(table([[path.stat().st_size, path] for path in written], header=["bytes", "file"]))
+        print_text(rows_text("bytes:int | file", [[path.stat().st_size, path] for path in written]))
     if not written:
         console.print_message("error", f"no file matches {arguments.pattern!r}")
         console.print_message(
@@ -226,8 +227,8 @@ def info_text(facts: _Json) -> str:
 
 def segments_text(segments: Sequence[_Json]) -> str:
     """Table of payloads."""
-    rows = [[escape_unprintable(s["name"]), s["bytes"], s["start"], _segment_note(s)] for s in segments]
-    return table(rows, header=["segment", "bytes", "start", ""])
+    rows = [[one["name"], one["bytes"], one["start"], _segment_note(one)] for one in segments]
+    return rows_text("segment | bytes:int | start:int | ", rows)
 
 
 def summary_lines(facts: _Json) -> list[str]:
@@ -354,16 +355,16 @@ def _bindings_text(bindings: Sequence[_Json]) -> str:
         return ""
     rows = [
         [
-            escape_unprintable(binding["name"]) or "(no name)",
-            escape_unprintable(binding["dtype"]),
+            binding["name"] or "(no name)",
+            binding["dtype"],
             shape_text(binding["shape"]),
-            "?" if binding["bytes"] is None else binding["bytes"],
+            binding["bytes"],
             _place(binding),
             ", ".join(_notes(binding)),
         ]
         for binding in bindings
     ]
-    return table(rows, header=["name", "dtype", "shape", "bytes", "DMA buffer", ""])
+    return rows_text("name | dtype | shape | bytes:int | DMA buffer | ", rows)
 
 
 def _place(binding: _Json) -> str:
@@ -397,21 +398,19 @@ def _shapes_text(shapes: Sequence[_Json]) -> str:
     for name in shapes[0]:
         cells = [shape_text(shape[name]) if name in shape else "-" for shape in shapes]
         if len(set(cells)) > 1:
-            rows.append([escape_unprintable(name), *cells])
-    header = ["binding", *(f"#{number}" for number in range(1, len(shapes) + 1))]
-    return table(rows, header=header) if rows else ""
+            rows.append([name, *cells])
+    columns = " | ".join(["binding", *(f"#{number}" for number in range(1, len(shapes) + 1))])
+    return rows_text(columns, rows) if rows else ""
 
 
 def _dma_text(buffers: Sequence[_Json]) -> str:
     if not buffers:
         return ""
-    return table(
-        [
-            [b["index"], b["direction"], b["bytes"], b["holds"] if b["holds"] != "tensors" else ""]
-            for b in buffers
-        ],
-        header=["buffer", "dir", "bytes", ""],
-    )
+    rows = [
+        [one["index"], one["direction"], one["bytes"], one["holds"] if one["holds"] != "tensors" else ""]
+        for one in buffers
+    ]
+    return rows_text("buffer:int | dir | bytes:int | ", rows)
 
 
 def _options_text(options: _Json, without_effect: Sequence[str]) -> str:
@@ -420,14 +419,10 @@ def _options_text(options: _Json, without_effect: Sequence[str]) -> str:
     if not options:
         return ""
     rows = [
-        [
-            escape_unprintable(key),
-            escape_unprintable(value_text(value)),
-            "no effect on the cpu target" if key in without_effect else "",
-        ]
+        [key, value_text(value), "no effect on the cpu target" if key in without_effect else ""]
         for key, value in options.items()
     ]
-    return table(rows, header=["option", "value", ""])
+    return rows_text("option | value | ", rows)
 
 
 def _segment_note(segment: _Json) -> str:

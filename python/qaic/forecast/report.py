@@ -10,6 +10,7 @@ from qaic.errors import CompileError
 from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import Configuration, Fixed
 from qaic.forecast.sections import Section, sections_of
+from qaic.report.text import to_text
 from qaic.support.atomic_io import replace_bytes
 
 
@@ -36,7 +37,7 @@ class CheckReport:
 
     def text(self, width: int = 120) -> str:
         """Return the sections as text of at most `width` columns; commands are lines of any length."""
-        return "\n\n".join(section.text(width) for section in self.sections)
+        return "\n".join(to_text(section.report, width=width) for section in self.sections).rstrip("\n")
 
     @property
     def compiles(self) -> bool:
@@ -88,17 +89,11 @@ class CheckReport:
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page that needs no network, atomically; return its path."""
         from qaic.page.document import document
-        from qaic.page.report_tables import report_html
+        from qaic.report.html import report_html
 
         one = self.checked
-        parts = [
-            (
-                section.report.name,
-                f"{section.report.title}: {section.verdict}",
-                report_html(section.report) + section.lines_html,
-            )
-            for section in self.sections
-        ]
+        reports = [section.report for section in self.sections]
+        parts = [(report.name, report.title, report_html(report)) for report in reports]
         subtitle = f"{one.types} on {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
         target = Path(path)
         replace_bytes(target, document(f"Check of {one.title}", subtitle, parts).encode())

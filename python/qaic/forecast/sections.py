@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from qaic.forecast.analysis import ShapeSet
 from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import OBJECTIVES, Configuration, Fixed
 from qaic.forecast.memory import ASSUMPTION
-from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of, to_text
-from qaic.support.text import bytes_text, counted, duration, escape_html, shortened
+from qaic.report import Report, Table, columns_of
+from qaic.support.text import bytes_text, counted, duration, shortened
 
 _SHOWN_NODES: Final = 3
 #: gains below this are within what a forecast can tell
@@ -29,38 +29,35 @@ _SIZES: Final = {"seq": 128, "len": 128, "token": 128, "height": 224, "width": 2
 class Section:
     """One section."""
 
-    #: Sentences and tables.
+    #: Sentences, tables, and the command lines to paste next.
     report: Report
     #: ``yes``, ``no``, ``perhaps``, ``forecast`` or ``unknown``.
     verdict: str
-    #: Command lines to paste next, by what they are for; empty where there is none.
-    lines: Mapping[str, str] = field(default_factory=dict)
     #: Values that JSON has in addition to the sentences.
-    data: dict[str, Any] = field(default_factory=dict)
-
-    def text(self, width: int) -> str:
-        """Return the section as text of at most `width` columns."""
-        shown = replace(self.report, title=f"{self.report.title}: {self.verdict}")
-        lines = [f"next{f', {purpose}' if purpose else ''}: {line}" for purpose, line in self.lines.items()]
-        return "\n\n".join([to_text(shown, width=width).rstrip("\n"), *(["\n".join(lines)] if lines else [])])
-
-    @property
-    def lines_html(self) -> str:
-        """The lines as HTML."""
-        lines = "".join(
-            f"<li>{escape_html(purpose or 'next')}: <code>{escape_html(line)}</code></li>"
-            for purpose, line in self.lines.items()
-        )
-        return f"<ul>{lines}</ul>" if lines else ""
+    data: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Return the section as JSON values."""
         return {
             "verdict": self.verdict,
             "sentences": list(self.report.verdict),
-            "next": dict(self.lines),
+            "next": dict(self.report.next_steps),
             **self.data,
         }
+
+
+def _section(
+    title: str,
+    verdict: str,
+    sentences: list[str],
+    tables: list[Table],
+    *,
+    lines: Mapping[str, str],
+    data: Mapping[str, Any],
+    name: str = "",
+) -> Section:
+    report = Report(name or title.lower(), f"{title}: {verdict}", sentences, tables, lines)
+    return Section(report, verdict, data)
 
 
 def sections_of(one: Checked) -> list[Section]:
@@ -81,8 +78,8 @@ def _operators(one: Checked) -> Section:
         for verdict, found in (("refused", refused), ("unlikely", unlikely))
         for what, nodes in sorted(found.items())
     ]
-    columns = (Column("verdict"), Column("finding"), Column("nodes", kind="int"), Column("for example"))
-    tables = [Table("findings", "Findings", columns, list(rows))] if rows else []
+    columns = columns_of("verdict | finding | nodes:int | for example")
+    tables = [Table("findings", "Findings", columns, rows)] if rows else []
     data: dict[str, Any] = {"refused": refused, "unlikely": unlikely, "reason": None}
     if one.failure is not None:
         message = str(one.failure.args[0])
@@ -94,7 +91,7 @@ def _operators(one: Checked) -> Section:
         else:
             sentences += [f"Fix: {hint}." for hint in one.failure.hints]
         verdict = "unknown" if is_open else "no"
-        return Section(Report("operators", "Operators", sentences, tables), verdict, {"": _fix(one)}, data)
+        return _section("Operators", verdict, sentences, tables, lines={"": _fix(one)}, data=data)
     assert one.analysis is not None  # noqa: S101  # it compiled
     kinds = one.analysis.operators
     data["operators"] = dict(sorted(kinds.items()))
@@ -109,9 +106,7 @@ def _operators(one: Checked) -> Section:
         )
     else:
         sentences.append("All operators are on the list of operators, which is an estimate.")
-    return Section(
-        Report("operators", "Operators", sentences, tables), verdict, {"": one.compile_line()}, data
-    )
+    return _section("Operators", verdict, sentences, tables, lines={"": one.compile_line()}, data=data)
 
 
 def _fix(one: Checked) -> str:
@@ -165,13 +160,10 @@ def _memory(one: Checked) -> Section:
             f"Caches of up to {memory.longest_context:,} tokens for each sequence fit on "
             f"{counted(one.devices, 'device')}."
         )
-    rows: list[tuple[Cell, ...]] = [(part, bytes_text(size)) for part, size in parts.items()]
-    table = Table("parts", "Parts", (Column("part"), Column("size")), rows, ASSUMPTION)
+    table = Table("parts", "Parts", columns_of("part | size:bytes"), list(parts.items()), ASSUMPTION)
     needed = math.ceil((memory.devices or 1) / one.card.devices)
     lines = {} if fits or memory.devices is None else {"": one.check_line(cards=needed)}
-    return Section(
-        Report("memory", "Memory", sentences, [table]), "yes" if fits else "no", lines, memory.to_json()
-    )
+    return _section("Memory", "yes" if fits else "no", sentences, [table], lines=lines, data=memory.to_json())
 
 
 def _precision(one: Checked) -> Section:
@@ -182,23 +174,17 @@ def _precision(one: Checked) -> Section:
         if one.samples == "random" and verdict == "yes":
             # Random samples can show a loss, and cannot show that there is none.
             verdict = "unknown"
-        return Section(
-            Report("precision", "Precision", sentences),
-            verdict,
-            {"": one.accuracy_line()},
-            {"measured": True},
+        return _section(
+            "Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data={"measured": True}
         )
     losses = [item.message for item in one.warnings if item.code.startswith("float16.")]
     sentences = [f"Weights: {text}." for text in losses]
     if not losses and "fp16" in one.precision:
         sentences = ["All weights are in the range of float16."]
     sentences.append("An assessment of activations needs samples of real data (--samples).")
-    return Section(
-        Report("precision", "Precision", sentences),
-        "perhaps" if losses else "unknown",
-        {"": one.accuracy_line()},
-        {"measured": False, "findings": losses},
-    )
+    data = {"measured": False, "findings": losses}
+    verdict = "perhaps" if losses else "unknown"
+    return _section("Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data=data)
 
 
 def _speed(one: Checked) -> Section:
@@ -239,16 +225,15 @@ def _speed(one: Checked) -> Section:
         for objective, found in chosen.items()
         if found
     }
-    return Section(
-        Report("speed", "Speed", sentences, tables), "forecast", lines or {"": one.compile_line()}, data
+    return _section(
+        "Speed", "forecast", sentences, tables, lines=lines or {"": one.compile_line()}, data=data
     )
 
 
 def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
-    columns = (
-        Column("best for"),
-        *(Column(name, kind="int") for name in ("cores", "instances", "batch", "set size")),
-        *columns_of("samples per second | latency | limit"),
+    columns = columns_of(
+        "best for | cores:int | instances:int | batch:int | set size:int | samples per second | latency | "
+        "limit"
     )
     rows = [
         (
@@ -269,7 +254,7 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
         "equal forecasts, the one with the shorter latency is first, and for latency the one with the higher "
         "throughput. Balanced is the largest throughput divided by the square root of the latency."
     )
-    return Table("best", "Best configurations", columns, list(rows), note)
+    return Table("best", "Best configurations", columns, rows, note)
 
 
 def _of_sets(one: Checked) -> list[tuple[ShapeSet, Configuration]]:
@@ -297,7 +282,7 @@ def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:
             )
         )
     note = "for one device; if the model is split over several, communication is not counted"
-    return Table("sets", "Sets of shapes", columns, list(rows), note)
+    return Table("sets", "Sets of shapes", columns, rows, note)
 
 
 def _tokens(shapes: ShapeSet) -> int:
@@ -328,20 +313,16 @@ def _compile_line(one: Checked, found: Configuration) -> str:
 
 def _help(one: Checked) -> Section:
     rows = sorted(_gains(one), key=lambda row: -row[1])
-    columns = (Column("change"), Column("throughput", "x", "significant"))
     sentences = (
         ["Ordered by the forecast of the best throughput; gains only partly add up."]
         if rows
         else ["None of the tested changes has a forecast above 1.05 x."]
     )
+    columns = columns_of("change | throughput:float x")
     table = [Table("changes", "Changes", columns, [row[:2] for row in rows])] if rows else []
     data = {"changes": [{"change": what, "factor": factor, "line": line} for what, factor, line in rows]}
-    return Section(
-        Report("help", "Suggested changes", sentences, table),
-        "forecast",
-        {what: line for what, _, line in rows},
-        data,
-    )
+    lines = {what: line for what, _, line in rows}
+    return _section("Suggested changes", "forecast", sentences, table, lines=lines, data=data, name="help")
 
 
 def _gains(one: Checked) -> Iterator[tuple[str, float, str]]:

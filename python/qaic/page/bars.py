@@ -1,24 +1,42 @@
 """Bars and advice: the first part of a page. They need no script."""
 
-import os.path
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from qaic.page.kind_colors import OTHER, PALETTE, color_of
+from qaic.report import Report
+from qaic.report.data import Table
+from qaic.report.html import common_path, report_html, verdict_html
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded
-from qaic.stats.reports.table import Table
 from qaic.support.text import duration, shortened
 from qaic.support.text import escape_html as escape
 
 #: largest number of bars in a chart
 MOST_BARS: Final = 10
-#: smallest number of names, and length of their common path, for which the path is shown once
-_FEWEST_NAMES: Final = 3
-_LEAST_PREFIX: Final = 6
 #: characters of a name next to its bar
 _LONGEST_NAME: Final = 38
+
+
+def first_screen_html(report: Report, capture: Capture) -> str:
+    """Return the overview's body: verdict, advice, the most expensive nodes, precisions, then figures."""
+    tables = {table.name: table for table in report.tables}
+    # Precisions that the compiler recorded are more exact than the types of operands.
+    split = tables.get("precisions") or tables.get("types")
+    shown = {"advice"} if split is None else {"advice", split.name}
+    rest = replace(report, verdict=[], tables=[table for name, table in tables.items() if name not in shown])
+    left = advice_html(tables["advice"]) if "advice" in tables else ""
+    left += shares_html(split) if split is not None else ""
+    halves = f'<div class="half">{left}</div><div class="half">{costliest_nodes(capture)}</div>'
+    return verdict_html(report.verdict) + f'<div class="halves">{halves}</div>' + report_html(rest)
+
+
+def diff_html(report: Report) -> str:
+    """Return the body of a comparison: verdict, bars of both programs, then tables."""
+    bars = "".join(changed_nodes(table) for table in report.tables if table.name == "nodes")
+    return verdict_html(report.verdict) + bars + report_html(replace(report, verdict=[]))
 
 
 def costliest_nodes(capture: Capture) -> str:
@@ -84,15 +102,6 @@ def shares_html(table: Table) -> str:
             _row(str(name), bar, f"<strong>{_number(share):.1f} %</strong> {duration(_number(time))}")
         )
     return _chart(table.title, rows) if rows else ""
-
-
-def common_path(names: Sequence[object]) -> str:
-    """Return the path that all texts among names begin with; "" if it is short."""
-    texts = [name for name in names if isinstance(name, str)]
-    # Characters are compared, because node names are not file paths.
-    common = os.path.commonprefix(texts) if len(texts) >= _FEWEST_NAMES else ""  # noqa: RUF071
-    path = common[: common.rfind("/") + 1]
-    return path if len(path) >= _LEAST_PREFIX else ""
 
 
 def _chart(title: str, rows: Iterable[str], path: str = "") -> str:

@@ -12,7 +12,7 @@ from qaic.errors import OptionError, StateError
 from qaic.page.document import write_bytes
 from qaic.page.latency import PERCENTILES, Distribution, curve, histogram
 from qaic.page.timeline import Merger, Timeline, Track
-from qaic.stats.reports.table import Report
+from qaic.report import Report
 
 _BARS = 48
 _COLUMNS = 600

@@ -8,8 +8,8 @@ import numpy as np
 from qaic import __version__
 from qaic.page.document import document
 from qaic.page.latency import PERCENTILES, Distribution, curve, histogram
-from qaic.page.report_tables import report_html, stat_cards_html, verdict_html
-from qaic.stats.reports.table import Column, Report, Table
+from qaic.report import Column, Report, Table
+from qaic.report.html import report_html, stat_cards_html, verdict_html
 from qaic.support.text import escape_html as escape
 
 _WIDTH, _HEIGHT = 1000, 250

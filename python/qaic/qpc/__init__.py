@@ -37,9 +37,10 @@ from qaic.qpc.records import (
     TensorSpec,
     bytes_array,
 )
+from qaic.report import Table, columns_of
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.program_names import GRAPH_SECTION, PLAN_SECTION, QPC_FILE_NAME, free_name
-from qaic.support.text import counted, html_table
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -175,10 +176,10 @@ class Qpc:
     def _repr_html_(self) -> str:
         if not self.is_program:
             sizes = [(name, self.segments[name].size) for name in self.slices]
-            return html_table(("slice", "bytes"), sizes, caption=repr(self))
+            return Table("slices", repr(self), columns_of("slice | size:bytes"), sizes)._repr_html_()
         tensors = [("input", spec) for spec in self.inputs] + [("output", spec) for spec in self.outputs]
-        rows = [(side, spec.name, spec.shape, spec.dtype) for side, spec in tensors]
-        return html_table(("", "name", "shape", "dtype"), rows, caption=repr(self))
+        rows = [(side, spec.name, str(spec.shape), str(spec.dtype)) for side, spec in tensors]
+        return Table("tensors", repr(self), columns_of("way | name | shape | dtype"), rows)._repr_html_()
 
     def __fspath__(self) -> str:
         """Return the path of the file, so that a container can be used as a path.

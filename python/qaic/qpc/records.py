@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core
-from qaic.support.attribute_dict import AttributeDict
+from qaic.attribute_dict import AttributeDict
 
 #: view of an empty payload; read-only, as all views
 EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.attribute_dict import AttributeDict
 from qaic.errors import StateError
-from qaic.support.attribute_dict import AttributeDict
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:

@@ -147,15 +147,15 @@ class ProgramView:
         return f"<qaic.Session{where}: {inputs or 'nothing'} -> {outputs or 'nothing'}; {self._state()}>"
 
     def _repr_html_(self) -> str:
-        from qaic.support.text import html_table
+        from qaic.report import Table, columns_of
 
         rows = [
-            (side, spec.name, spec.shape, spec.dtype)
+            (side, spec.name, str(spec.shape), str(spec.dtype))
             for side, specs in (("input", self.inputs), ("output", self.outputs))
             for spec in specs
         ]
         caption = f"Session {self.path or 'of bytes'}: {self._state()}"
-        return html_table(("", "name", "shape", "dtype"), rows, caption=caption)
+        return Table("tensors", caption, columns_of("way | name | shape | dtype"), rows)._repr_html_()
 
 
 def _specs(shapes: ShapeDict) -> tuple[containers.TensorSpec, ...]:

@@ -1,7 +1,7 @@
 """Text for people: values in messages, and names that come from files and devices."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
@@ -10,6 +10,8 @@ _LONGEST_VALUE: Final = 60
 #: characters, and models have up to a million names
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 5000
+#: sizes of numbers that are written without a power of ten
+_SMALLEST, _LARGEST = 1e-7, 1e15
 #: microseconds of each unit of time
 _UNITS: Final = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
 
@@ -34,10 +36,12 @@ def bytes_text(size: float | None) -> str:
 
 def three_digits(value: float) -> str:
     """Return a number with three significant digits; integers and large numbers have no point."""
+    if isinstance(value, float) and value and not _SMALLEST <= abs(value) < _LARGEST:
+        return f"{value:.3g}"
     if isinstance(value, int) or not value or not abs(value) < 99.95:
         return f"{value:,.0f}"
     exponent = math.floor(math.log10(float(f"{abs(value):.2e}")))
-    return f"{value:.{min(2 - exponent, 9)}f}"
+    return f"{value:.{2 - exponent}f}"
 
 
 def counted(number: int, name: str) -> str:
@@ -109,27 +113,3 @@ def escape_html(text: object) -> str:
     import html
 
     return html.escape(escape_unprintable(str(text)))
-
-
-#: largest number of shown rows; the object has all rows
-MOST_ROWS: Final = 60
-
-
-def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
-    """Return a table; texts are escaped, and missing values are empty cells.
-
-    Each row has a cell per column. After `MOST_ROWS` rows a line states how many there are. `caption` is the
-    text above the table.
-    """
-    listed = list(rows)
-    head = "".join(f"<th>{escape_html(title)}</th>" for title in titles)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in listed[:MOST_ROWS])
-    more = len(listed) - MOST_ROWS
-    rest = f'<tr><td colspan="{len(titles)}">and {more} more</td></tr>' if more > 0 else ""
-    above = f"<p>{escape_html(caption)}</p>" if caption else ""
-    return f"<div>{above}<table><thead><tr>{head}</tr></thead><tbody>{body}{rest}</tbody></table></div>"
-
-
-def _cell(value: object) -> str:
-    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    return f"<td>{escape_html(text)}</td>"

@@ -84,8 +84,8 @@ def test_info(run, here):
               segment            bytes  start
               constants.bin        256    228
               constantsdesc.bin     24    484
-              network.elf         2416    508
-              networkdesc.bin      210   2924
+              network.elf        2,416    508
+              networkdesc.bin      210  2,924
             """
         ),
         "",
@@ -281,8 +281,8 @@ def test_list(run):
             segment            bytes  start
             constants.bin        256    240  dynamic from 96
             constantsdesc.bin     24    496
-            network.elf         2416    520
-            networkdesc.bin      135   2936
+            network.elf        2,416    520
+            networkdesc.bin      135  2,936
             """
         ),
         "",
@@ -468,7 +468,7 @@ def test_extract(run, here):
     ]
     assert [line.split() for line in out.splitlines()] == [
         ["bytes", "file"],
-        *([str(Path("out", name).stat().st_size), f"out/{name}"] for name in names),
+        *([f"{Path('out', name).stat().st_size:,}", f"out/{name}"] for name in names),
     ]
 
 

@@ -12,7 +12,7 @@ from qaic.accuracy.metrics import BINS, LEAST_EXPONENT, decibel_text
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
-from qaic.page.report_tables import folded, table_html, verdict_html
+from qaic.report.html import folded, table_html, verdict_html
 from qaic.support.text import escape_html as escape
 
 _WIDTH, _HEIGHT = 1000, 280

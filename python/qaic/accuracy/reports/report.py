@@ -86,7 +86,7 @@ class AccuracyReport:
     def text(self, width: int = 120) -> str:
         """Return the verdict and tables as text of at most `width` columns."""
         from qaic.accuracy.reports.tables import as_reports
-        from qaic.stats.reports.table import to_text
+        from qaic.report.text import to_text
 
         return "\n".join(to_text(report, width=width) for report in as_reports(self.title, self.precisions))
 
@@ -97,7 +97,7 @@ class AccuracyReport:
 
     def _repr_html_(self) -> str:
         from qaic.accuracy.reports.tables import as_reports
-        from qaic.page.report_tables import report_html
+        from qaic.report.html import report_html
 
         return "".join(report_html(report) for report in as_reports(self.title, self.precisions))
 

@@ -9,7 +9,7 @@ import numpy as np
 from qaic.accuracy.decoding import DecodingAccuracy
 from qaic.accuracy.metrics import OutputAccuracy
 from qaic.accuracy.reports.precision_accuracy import TYPES, PrecisionAccuracy
-from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
+from qaic.report import Cell, Column, Report, Table, columns_of
 
 #: nodes that are shown first
 WORST_NODES: Final = 10
@@ -52,8 +52,8 @@ def as_reports(title: str, precisions: Sequence[PrecisionAccuracy]) -> list[Repo
 def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
     """Return the errors of all outputs."""
     columns = columns_of(
-        "precision | output | SQNR:float dB | cosine:float | same:percent | largest error:significant | "
-        "mean error:significant | largest relative:significant | mean relative:significant | "
+        "precision | output | SQNR:float dB | cosine:float | same:percent | largest error:float | "
+        "mean error:float | largest relative:float | mean relative:float | "
         "worst channel | of that channel:float dB | not finite from"
     )
     rows: list[tuple[Cell, ...]] = [
@@ -152,9 +152,9 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
     """Return the errors of all nodes."""
     columns = columns_of(
         "node | reason | operator | computes in | inherited:float dB | own:float dB | of weights:percent | "
-        "overflow:percent | underflow:percent | saturation:percent | smallest:significant | "
-        "largest:significant | 99.9 % quantile:significant | outlier ratio:significant | "
-        "channel ratio:significant"
+        "overflow:percent | underflow:percent | saturation:percent | smallest:float | "
+        "largest:float | 99.9 % quantile:float | outlier ratio:float | "
+        "channel ratio:float"
     )
     rows: list[tuple[Cell, ...]] = [
         (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
 from qaic.qpc import BufferMapping, Qpc
-from qaic.stats.reports.table import Column, Table, columns_of
+from qaic.report import Column, Table, columns_of
 from qaic.support.text import counted
 
 _SEMAPHORE_OPERATIONS: Final = (

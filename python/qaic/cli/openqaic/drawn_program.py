@@ -27,12 +27,12 @@ from qaic.errors import OptionError, StateError
 from qaic.model_path import open_model
 from qaic.page.document import write_bytes
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode, graph_page
-from qaic.page.report_tables import table_html
 from qaic.qpc import Qpc
+from qaic.report import Cell, Column, Table
+from qaic.report.html import table_html
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
-from qaic.stats.reports.table import Cell, Column, Table
 from qaic.support.text import counted
 
 #: most inputs, outputs and values of a small constant of a node on a page

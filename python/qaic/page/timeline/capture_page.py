@@ -5,15 +5,17 @@ from datetime import UTC, datetime
 from typing import Final
 
 from qaic import __version__
+from qaic.page.bars import diff_html, first_screen_html
 from qaic.page.document import Part, document
 from qaic.page.graph import DrawnGraph, graph_html
 from qaic.page.graph import pack as pack_graphs
-from qaic.page.report_tables import diff_html, empty_html, first_screen_html, folded, is_empty
 from qaic.page.timeline import pack, timeline_html
 from qaic.page.timeline.capture_tracks import timeline_of
+from qaic.report import Report
+from qaic.report.html import folded
 from qaic.stats.reports.advice import NOT_KNOWN, precisions
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.table import Report
+from qaic.support.text import escape_html as escape
 
 #: smallest percentage of the time for which the title names a precision
 _MUCH: Final = 20.0
@@ -56,6 +58,20 @@ def capture_page(capture: Capture, reports: Sequence[Report], graphs: Sequence[D
 
 def _body(report: Report, capture: Capture) -> str:
     return first_screen_html(report, capture) if report.name == "overview" else diff_html(report)
+
+
+def is_empty(report: Report) -> bool:
+    """Return whether a report has neither a verdict nor a row: the device did not measure its subject."""
+    return not report.verdict and not any(table.rows for table in report.tables)
+
+
+def empty_html(reports: Sequence[Report]) -> str:
+    """Return the list of reports without content, and the reason."""
+    rows = []
+    for report in reports:
+        notes = dict.fromkeys(table.note for table in report.tables if table.note)
+        rows.append(f"<dt>{escape(report.title)}</dt><dd>{escape('; '.join(notes) or 'no figures')}</dd>")
+    return f'<dl class="facts">{"".join(rows)}</dl>'
 
 
 def _rank(name: str) -> int:

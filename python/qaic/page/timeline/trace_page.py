@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.page.document import document
-from qaic.page.report_tables import report_html
 from qaic.page.timeline import Timeline, Track, pack, timeline_html
-from qaic.stats.reports.table import Report, Table, columns_of
-from qaic.support.text import counted, escape_unprintable
+from qaic.report import Cell, Report, Table, columns_of
+from qaic.report.html import report_html
+from qaic.support.text import counted
 
 
 def _counts(track: Track) -> NDArray[np.int64]:
@@ -17,9 +17,8 @@ def _counts(track: Track) -> NDArray[np.int64]:
     return track.members.astype(np.int64)
 
 
-def track_rows(timeline: Timeline) -> list[tuple[str, int, float, float, float]]:
-    """Per row its name, events, and microseconds: busy, begin of the first, end of the last."""
-    rows = []
+def _track_rows(timeline: Timeline) -> list[tuple[Cell, ...]]:
+    rows: list[tuple[Cell, ...]] = []
     for track in timeline.tracks:
         if not len(track.start):
             continue
@@ -28,18 +27,17 @@ def track_rows(timeline: Timeline) -> list[tuple[str, int, float, float, float]]
         end = (track.start + track.duration).max()
         rows.append(
             (
-                escape_unprintable(f"{track.group} {track.name}"),
+                f"{track.group} {track.name}",
                 int(_counts(track).sum()),
-                round(float(track.duration.sum()) * scale, 3),
-                round(origin + float(track.start[0]) * scale, 3),
-                round(origin + float(end) * scale, 3),
+                float(track.duration.sum()) * scale,
+                origin + float(track.start[0]) * scale,
+                origin + float(end) * scale,
             )
         )
     return rows
 
 
-def kind_rows(timeline: Timeline) -> list[tuple[str, int, float, float]]:
-    """Per kind of operation, most time first: name, events, microseconds, percent of all operations' time."""
+def _kind_rows(timeline: Timeline) -> list[tuple[Cell, ...]]:
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(timeline.labels.kinds))}
     codes = np.array([kinds[kind] for kind in timeline.labels.kinds], np.int64)
     times, counts = np.zeros(len(kinds)), np.zeros(len(kinds))
@@ -49,7 +47,7 @@ def kind_rows(timeline: Timeline) -> list[tuple[str, int, float, float]]:
         counts += np.bincount(places, _counts(track), minlength=len(kinds))
     total = float(times.sum()) or 1.0
     return [
-        (name, int(counts[place]), round(float(times[place]), 3), round(100 * float(times[place]) / total, 1))
+        (name, int(counts[place]), float(times[place]), 100 * float(times[place]) / total)
         for name, place in sorted(kinds.items(), key=lambda item: -times[item[1]])
         if counts[place]
     ]
@@ -59,18 +57,23 @@ _ROWS = columns_of("row | events:int | busy:float us | from:float us | to:float 
 _KINDS = columns_of("kind | events:int | time:float us | share:percent")
 
 
-def trace_page(timeline: Timeline, *, title: str) -> str:
-    """Return the page as HTML."""
+def trace_figures(timeline: Timeline) -> Report:
+    """Return the time of the kinds of operations, most first, and of the rows."""
     note = "Sums over all rows, which work side by side; events inside others count in both."
-    figures = Report(
+    return Report(
         "figures",
         "Figures",
         [],
         [
-            Table("kinds", "Kinds", _KINDS, list(kind_rows(timeline)), note),
-            Table("rows", "Rows", _ROWS, list(track_rows(timeline))),
+            Table("kinds", "Kinds", _KINDS, _kind_rows(timeline), note),
+            Table("rows", "Rows", _ROWS, _track_rows(timeline)),
         ],
     )
+
+
+def trace_page(timeline: Timeline, *, title: str) -> str:
+    """Return the page as HTML."""
+    figures = trace_figures(timeline)
     parts = [
         ("timeline", "Timeline", timeline_html(timeline)),
         (figures.name, figures.title, report_html(figures)),

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Final
 
+from qaic.report import Cell, Column, Table, columns_of
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share, spreads
 from qaic.stats.reports.capture.op_info import CONVERT, Coded, OpInfo
-from qaic.stats.reports.table import Cell, Column, Table, columns_of
 from qaic.stats.reports.time.bottleneck import Bottleneck
 from qaic.support.text import duration
 

@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.report import Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.op_info import BOOKKEEPING
 from qaic.stats.reports.capture.trace_reader import TraceReader
-from qaic.stats.reports.table import Cell, Report, Table, columns_of
 
 # Thresholds of the findings.
 _STRAGGLER: Final = 1.5

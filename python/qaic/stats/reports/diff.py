@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
+from qaic.report import Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import duration
 
 

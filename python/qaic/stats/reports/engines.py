@@ -1,10 +1,10 @@
 """Utilization of each engine, by kind of operation."""
 
+from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
 from qaic.stats.reports.capture.op_info import CATEGORIES, Coded
 from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Report, Table, columns_of
 
 _ENGINES = columns_of(
     "device:int | core:int | engine | threads:int | utilization:percent | busiest thread:percent | "

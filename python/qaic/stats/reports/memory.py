@@ -2,11 +2,11 @@
 
 from typing import Final
 
+from qaic.report import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median
 from qaic.stats.reports.capture.groups import Group, grouped, output_bytes, own_time_us, share
 from qaic.stats.reports.capture.op_info import MOVEMENT, Coded
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.time.timeline import activity
 
 # Rules of thumb.

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.report import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median_rows
 from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share, spreads
 from qaic.stats.reports.capture.op_info import CATEGORIES, Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.time.overhead import marked
 from qaic.support.text import duration
 

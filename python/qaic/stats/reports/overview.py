@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from qaic.report import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.advice import advice, precisions, types
 from qaic.stats.reports.capture import Capture, Sample, median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
@@ -12,7 +13,6 @@ from qaic.stats.reports.capture.op_info import CATEGORIES
 from qaic.stats.reports.capture.trace_reader import TraceReader
 from qaic.stats.reports.cores import findings, loads
 from qaic.stats.reports.memory import residency
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
 from qaic.stats.reports.time.overhead import Calibration, calibration
 from qaic.support.text import duration

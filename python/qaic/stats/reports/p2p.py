@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from qaic.report import Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median_rows
 from qaic.stats.reports.capture.groups import output_bytes
-from qaic.stats.reports.table import Cell, Report, Table, columns_of
 
 _SEND: Final = re.compile(r"\s*(\d+)\s*->\s*(\d+(?:\s*,\s*\d+)*)\s*")
 _RECEIVE: Final = re.compile(r"\s*(\d+)\s*<-\s*(\d+)\s*")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.report import Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Group, grouped, output_bytes, own_time_us, share
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
-from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 
 
 def _columns(name: str) -> tuple[Column, ...]:

@@ -4,9 +4,10 @@ import argparse
 import datetime as dt
 from typing import Final
 
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionConflictError, OptionError
+from qaic.report.text import rows_text
 from qaic.support.text import bytes_text, counted
 
 _ACTIONS: Final = ("dir", "list", "prune", "clear")
@@ -59,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return SUCCESS
         if before:
-            rows = [[bytes_text(entry.nbytes), _time(entry.used_ns), entry.path] for entry in before]
-            print_text(table(rows, header=["size", "last used", "program"]))
+            rows = [[entry.nbytes, _time(entry.used_ns), entry.path] for entry in before]
+            print_text(rows_text("size:bytes | last used | program", rows))
         print_line(
             f"{counted(len(before), 'program')}, {bytes_text(sum(one.nbytes for one in before))} in {folder}"
         )

@@ -10,9 +10,10 @@ from typing import Final
 
 from qaic import errors
 from qaic._core import error_catalogue
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionError
+from qaic.report.text import rows_text
 from qaic.support.text import format_value, nearest_name
 
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = error_codes()
     wanted = arguments.code
     if wanted is None and not arguments.json:
-        print_text(table([(one.code, one.exception) for one in known], header=("code", "exception")))
+        print_text(rows_text("code | exception", [(one.code, one.exception) for one in known]))
         return SUCCESS
     found = [
         one

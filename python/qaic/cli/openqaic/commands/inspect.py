@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qaic import _core
-from qaic.cli.console import SUCCESS, Parser, fitting_table, print_json, print_line, print_text, table
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, text_width
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
@@ -17,8 +18,10 @@ from qaic.cli.openqaic.program import STATS_LEVEL, check_output_file, check_page
 from qaic.cli.stored_weights import bandwidth_limit, stored_weights
 from qaic.errors import OptionError
 from qaic.qpc import Qpc
+from qaic.report import Column
+from qaic.report.text import rows_text
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-from qaic.support.text import bytes_text, counted, duration, escape_unprintable, three_digits
+from qaic.support.text import bytes_text, counted, duration, three_digits
 
 
 def add_arguments(parser: Parser) -> None:
@@ -89,11 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
     # Casts that the compiler adds have no name; they round a result, whose node shows the precision.
     shown = [row for row in rows if row.get("node", "") is not None or row["operator"] != "Cast"]
     if shown:
-        header = list(shown[0])
-        text, absent = fitting_table([[_cell(row[name]) for name in header] for row in shown], header=header)
-        print_text(text)
-        if absent:
-            print_line(f"columns without room: {', '.join(absent)}; --json lists all")
+        columns = [_column(name, [row[name] for row in shown]) for name in shown[0]]
+        cells = [[_cell(value) for value in row.values()] for row in shown]
+        print_text(rows_text(columns, cells, width=text_width() if sys.stdout.isatty() else None))
     if added := len(rows) - len(shown):
         print_line(f"The table omits {counted(added, 'Cast')} without a name; --json lists all nodes")
     split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
@@ -147,9 +148,8 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
             f" {three_digits(limit['bytes_per_second'] / 1e9)} GB/s (measured)"
         )
     if found["fits"]:
-        header = ["device", "name", "activations that fit", "now", "limited by"]
-        rows = [[_cell(value) for value in row.values()] for row in found["fits"]]
-        print_text(table(rows, header=header))
+        columns = "device:int | name | activations that fit:int | now:int | limited by"
+        print_text(rows_text(columns, [list(row.values()) for row in found["fits"]]))
     else:
         print_line("no device to compare with; `openqaic info` shows the reason")
     return SUCCESS
@@ -165,14 +165,16 @@ def _write_onnx(qpc: Qpc, arguments: argparse.Namespace) -> int:
     return SUCCESS
 
 
-def _cell(value: object) -> str | int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return escape_unprintable(", ".join(map(str, value)))
-    return "-" if value is None else escape_unprintable(str(value))
+def _column(name: str, values: Sequence[object]) -> Column:
+    """Return the column of a fact of nodes or tensors; numbers have a kind."""
+    kinds = {type(value) for value in values} - {type(None)}
+    return Column(
+        name, kind="int" if kinds == {int} else "float" if kinds and kinds <= {int, float} else "text"
+    )
+
+
+def _cell(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 _MIB = 1 << 20

@@ -137,7 +137,7 @@ def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
     """Add the share of the read bandwidth that an inference reached, if the host reads stored weights."""
     from qaic.cli.stored_weights import bandwidth_limit, stored_weights
     from qaic.qpc import Qpc
-    from qaic.stats.reports.table import Column, Table
+    from qaic.report import Table, columns_of
 
     qpc = Qpc(program.path)
     span_us = capture.median(lambda sample: sample.span_us)
@@ -163,8 +163,8 @@ def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
         "computed from the container: bytes; measured: the time of an inference, and the read bandwidth, with"
         f" {counted(limit['threads'], 'thread')} that read the mapped container"
     )
-    columns = (Column("figure"), Column("value", kind="float"), Column("unit"))
-    table = Table("weights", "Weights and the bandwidth limit", columns, [*rows], note)
+    columns = columns_of("figure | value:float | unit")
+    table = Table("weights", "Weights and the bandwidth limit", columns, rows, note)
     return replace(overview, verdict=[*overview.verdict, verdict], tables=[*overview.tables, table])
 
 
@@ -193,7 +193,7 @@ def _put_out(
     next_step: str,
     errors: Sequence[NodeErrors],
 ) -> None:
-    from qaic.stats.reports.files import rendered
+    from qaic.report.files import rendered
 
     named = {report.name: report for report in reports}
     if arguments.json:

@@ -9,16 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.cli.console import (
-    FAILURE,
-    SUCCESS,
-    Parser,
-    print_json,
-    print_line,
-    print_message,
-    print_text,
-    table,
-)
+from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_message, print_text
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_inputs,
@@ -33,6 +24,7 @@ from qaic.cli.openqaic.compile_options import add_compile_options, next_command
 from qaic.cli.openqaic.program import check_output_file, files_of, open_program
 from qaic.cli.openqaic.tensor_files import find_differences, read_inputs, write_outputs
 from qaic.errors import OptionError
+from qaic.report.text import rows_text
 from qaic.support.status_line import status_line
 from qaic.support.text import duration
 
@@ -98,10 +90,16 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"program": program.facts(), "run_s": elapsed_s, "outputs": described, **found})
         return code
     rows = [
-        [name, "x".join(map(str, array.shape)) or "scalar", array.dtype, *_shown(described[name])]
+        [
+            name,
+            "x".join(map(str, array.shape)) or "scalar",
+            array.dtype,
+            *map(described[name].get, ("min", "mean", "max", "not_finite")),
+        ]
         for name, array in outputs.items()
     ]
-    print_text(table(rows, header=["output", "shape", "type", "min", "mean", "max", "not finite"]))
+    columns = "output | shape | type | min:float | mean:float | max:float | not finite:int"
+    print_text(rows_text(columns, rows))
     inputs_from = "the given inputs" if arguments.inputs else "random inputs"
     print_line(f"one inference with {inputs_from} in {duration(1e6 * elapsed_s)}")
     for name, text in differences.items():
@@ -127,8 +125,3 @@ def _facts(array: NDArray[Any]) -> dict[str, Any]:
         facts |= {"min": float(finite.min()), "mean": float(finite.mean()), "max": float(finite.max())}
     facts["not_finite"] = int(array.size - finite.size)
     return facts
-
-
-def _shown(facts: dict[str, Any]) -> list[str]:
-    numbers = [f"{facts[key]:.4g}" if key in facts else "-" for key in ("min", "mean", "max")]
-    return [*numbers, str(facts.get("not_finite", "-"))]

@@ -7,12 +7,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.report import Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import own_time_us, share
 from qaic.stats.reports.capture.op_info import FLUSH, Coded
 from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, OP_NESTED, TraceReader
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import duration
 
 #: most steps that are walked, which takes some seconds

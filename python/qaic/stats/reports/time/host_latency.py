@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from qaic._core import profiling_clock
 from qaic.errors import StatsError
+from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted, duration
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from qaic.report import Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.groups import own_time_us, share
-from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import duration
 
 #: operations listed

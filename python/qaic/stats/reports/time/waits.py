@@ -4,10 +4,10 @@ from typing import Final
 
 import numpy as np
 
+from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.groups import share
 from qaic.stats.reports.capture.trace_reader import CoreActivity, TraceReader
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.stats.reports.time.timeline import activity
 from qaic.support.text import duration
 

@@ -27,6 +27,7 @@ class AttributeDict(dict[str, V]):
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.items())})"
 
     def _repr_html_(self) -> str:
-        from qaic.support.text import html_table
+        from qaic.report import Table, columns_of
 
-        return html_table(("", type(self).__name__), self.items())
+        rows = [(name, str(value)) for name, value in self.items()]
+        return Table("record", type(self).__name__, columns_of("name | value"), rows)._repr_html_()

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qaic.stats.reports.table import Cell, Report, Table, to_text
+from qaic.report.data import Cell, Report, Table
+from qaic.report.text import to_text
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import escape_json, escape_unprintable
 

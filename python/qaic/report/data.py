@@ -1,0 +1,148 @@
+"""Data of reports: sentences, and tables of columns with units."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+
+from qaic.errors import StateError
+
+Kind = Literal["text", "int", "float", "percent", "change", "bytes"]
+#: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
+Cell = str | int | float | None
+
+NOT_MEASURED: Final = "not measured on this device"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Parameters
+    ----------
+    name
+        Title, unique in its table.
+    unit
+        Of the numbers, as ``us``; None for counts and text. Percent and change columns have none.
+    kind
+        How cells are shown: ``float`` cells have three digits, ``bytes`` cells are whole bytes, ``percent``
+        cells are 0 to 100, ``change`` cells are percent of any size and sign.
+    """
+
+    name: str
+    unit: str | None = None
+    kind: Kind = "text"
+
+    @property
+    def title(self) -> str:
+        """Name and unit."""
+        if self.kind in {"percent", "change"}:
+            return f"{self.name} %"
+        if self.unit == self.name:
+            return self.name
+        return f"{self.name} {self.unit}" if self.unit else self.name
+
+
+def columns_of(text: str) -> tuple[Column, ...]:
+    """Return the columns that a text describes, each as ``name``, ``name:kind`` or ``name:kind unit``.
+
+    Descriptions have ``|`` between them; columns of the kind ``bytes`` have that unit.
+    """
+    made = []
+    for described in text.split(" | "):
+        name, _, form = described.partition(":")
+        kind, _, unit = form.partition(" ")
+        made.append(
+            Column(name, unit or ("bytes" if kind == "bytes" else None), cast("Kind", kind or "text"))
+        )
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one kind.
+
+    Parameters
+    ----------
+    name
+        Identifier, unique in its report.
+    title
+        For people.
+    columns, rows
+        Each row has one cell per column.
+    note
+        How to read it, or why it has no rows.
+    estimated_rows
+        Rows whose numbers mean little, as those at or below the cost of measuring them.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: Sequence[tuple[Cell, ...]]
+    note: str | None = None
+    estimated_rows: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise ValueError(f"table {self.name}: columns of the same name: {names}")
+
+    def column(self, name: str) -> list[Cell]:
+        """Return the cells of one column, in the order of the rows."""
+        place = [column.name for column in self.columns].index(name)
+        return [row[place] for row in self.rows]
+
+    def to_columns(self) -> dict[str, list[Cell]]:
+        """Return title -> cells, with units in the titles: what data frames of any library are made of."""
+        return {column.title: [row[place] for row in self.rows] for place, column in enumerate(self.columns)}
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame``; what was not measured is missing there.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            pandas is not installed.
+        """
+        return _library("pandas").DataFrame(self.to_columns())
+
+    def to_arrow(self) -> Any:
+        """Return a ``pyarrow.Table``, which other libraries take by its capsules (``__arrow_c_stream__``).
+
+        Raises
+        ------
+        qaic.errors.StateError
+            pyarrow is not installed.
+        """
+        return _library("pyarrow").table(self.to_columns())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report: sentences that answer its question, then the tables that show why."""
+
+    name: str
+    title: str
+    verdict: list[str] = field(default_factory=list)
+    tables: Sequence[Table] = ()
+    #: Command lines to paste next, by what they are for; an empty text where there is only one.
+    next_steps: Mapping[str, str] = field(default_factory=dict)
+
+    def table(self, name: str) -> Table:
+        """Return the table of this name."""
+        return next(table for table in self.tables if table.name == name)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise StateError(
+            f"{name} is not installed",
+            code="report.library",
+            context={"library": name},
+            hints=(f"pip install {name}; to_columns() needs no library",),
+        ) from None
