@@ -9,7 +9,7 @@ from qaic.report import Report
 from qaic.report.data import Table
 from qaic.report.html import common_path, report_html, verdict_html
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.capture.groups import grouped, own_time_us
+from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.support.text import duration, shortened
 from qaic.support.text import escape_html as escape
@@ -41,14 +41,11 @@ def diff_html(report: Report) -> str:
 
 def costliest_nodes(capture: Capture) -> str:
     """Return the nodes that take the most time, as bars in the color of the kind that takes most of each."""
-    groups = grouped(
-        capture.typical, lambda facts: Coded.joined(facts.nodes, facts.kinds), {"time": own_time_us}
-    )
-    total = sum(group["time"] for group in groups)
+    sums = Sums(capture.typical, lambda facts: Coded.joined(facts.nodes, facts.kinds))
+    total = sums.total()
     nodes: dict[str, dict[str, float]] = {}
-    for group in groups:
-        node, kind = group.key
-        nodes.setdefault(node, {})[kind] = group["time"]
+    for (node, kind), time in sums.of().items():
+        nodes.setdefault(node, {})[kind] = time
     ordered = sorted(nodes.items(), key=lambda item: (-sum(item[1].values()), item[0]))[:MOST_BARS]
     if not ordered or not total:
         return ""

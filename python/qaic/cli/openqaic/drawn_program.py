@@ -31,7 +31,7 @@ from qaic.qpc import Qpc
 from qaic.report import Cell, Column, Table
 from qaic.report.html import table_html
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.capture.groups import grouped, own_time_us
+from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.support.text import counted
 
@@ -306,13 +306,13 @@ def node_times(capture: Capture) -> tuple[NodeTimes, NodeTimes]:
     capture = capture.typical
 
     def times(names: Callable[[OpInfo], list[str]]) -> NodeTimes:
-        groups = grouped(capture, lambda facts: Coded.of(names(facts)), {"time": own_time_us})
+        own_us = Sums(capture, lambda facts: Coded.of(names(facts))).of()
         within: dict[str, str] = {}
         for facts in {id(reading.facts): reading.facts for reading in capture.each()}.values():
             for name, nodes in zip(names(facts), facts.node_sets, strict=True):
                 for node in nodes:
                     within.setdefault(node, name)
-        return NodeTimes({group.key: group["time"] for group in groups if group.key}, within)
+        return NodeTimes({name: time for name, time in own_us.items() if name}, within)
 
     return times(_first_nodes), times(lambda facts: facts.paths)
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
-from qaic.report import Cell, Column, Table, columns_of
+from qaic.report import Cell, Column, Table
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.capture.groups import grouped, own_time_us, share, spreads
+from qaic.stats.reports.capture.groups import Sums, share, spreads
 from qaic.stats.reports.capture.op_info import CONVERT, Coded, OpInfo
 from qaic.stats.reports.time.bottleneck import Bottleneck
 from qaic.support.text import duration
@@ -38,12 +38,10 @@ def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
 
 
 def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
-    groups = grouped(
-        capture, lambda facts: Coded.joined(facts.categories, facts.kinds), {"time": own_time_us}
-    )
-    total = sum(group["time"] for group in groups)
+    sums = Sums(capture, lambda facts: Coded.joined(facts.categories, facts.kinds))
+    total = sums.total()
     kinds = sorted(
-        ((group["time"], group.key[1]) for group in groups if group.key[0] == CONVERT), reverse=True
+        ((time, kind) for (category, kind), time in sums.of().items() if category == CONVERT), reverse=True
     )
     part = share(sum(time for time, _ in kinds), total)
     if part is None or part < _MUCH_CONVERTED:
@@ -59,20 +57,20 @@ def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
 
 
 def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
-    groups = grouped(capture.typical, lambda facts: facts.nodes, {"time": own_time_us})
+    times = Sums(capture.typical, lambda facts: facts.nodes).of()
     ordinary = spreads(capture, lambda facts: facts.nodes)
-    total = sum(group["time"] for group in groups)
-    candidates = (group for group in groups if ordinary[group.key].holds(group["time"]))
-    first = max(candidates, key=lambda group: group["time"], default=None)
-    part = None if first is None else share(first["time"], total)
-    if first is None or part is None or part < _ONE_NODE or len(groups) == 1:
+    total = sum(times.values())
+    candidates = [node for node in times if ordinary[node].holds(times[node])]
+    first = max(candidates, key=times.__getitem__, default="")
+    part = share(times.get(first, 0.0), total)
+    if part is None or part < _ONE_NODE or len(times) == 1:
         return []
     return [
         (
             part,
             (
                 f"one node takes {part:.0f} % of the work",
-                f"{first.key}: {duration(first['time'])}",
+                f"{first}: {duration(times[first])}",
                 "start here: check its shape and precision, and whether the model needs it",
             ),
         )
@@ -145,12 +143,5 @@ def types(capture: Capture) -> Table:
 
 
 def _time_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Table:
-    found = grouped(capture, key, {"time": own_time_us})
-    total = sum(group["time"] for group in found)
-    found.sort(key=lambda group: -group["time"])
-    rows: list[tuple[Cell, ...]] = [
-        (group.key or NOT_KNOWN, round(group["count"]), group["time"], share(group["time"], total))
-        for group in found
-    ]
-    columns = (Column(name), *columns_of("count:int | time:float us | share:percent"))
-    return Table(name, name, columns, rows)
+    columns, rows = Sums(capture, key).rows(f"{name} | count | time | share")
+    return Table(name, name, columns, [(row[0] or NOT_KNOWN, *row[1:]) for row in rows])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from qaic.report import Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.capture.groups import grouped, own_time_us
+from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.ops import NO_OPERATIONS
 from qaic.support.text import duration
@@ -121,18 +121,15 @@ def _computed(capture: Capture) -> dict[str, list[str]]:
 
 
 def _rows(baseline: Capture, new: Capture, key: Callable[[OpInfo], Coded]) -> list[tuple[Cell, ...]]:
-    sums = [
-        {group.key: group for group in grouped(capture, key, {"time": own_time_us})}
-        for capture in (baseline, new)
-    ]
+    sides = [Sums(capture, key) for capture in (baseline, new)]
+    times, counts = ([side.of(measure) for side in sides] for measure in ("time", "count"))
     rows: list[tuple[Cell, ...]] = []
-    for name in {**sums[0], **sums[1]}:
-        groups = [side.get(name) for side in sums]
-        times = [None if group is None else group["time"] for group in groups]
-        counts = [None if group is None else round(group["count"]) for group in groups]
-        difference = (times[1] or 0.0) - (times[0] or 0.0)
-        change = 100 * difference / times[0] if times[0] and times[1] is not None else None
-        rows.append((name, *times, difference, change, *counts))
+    for name in {**times[0], **times[1]}:
+        before, after = (side.get(name) for side in times)
+        difference = (after or 0.0) - (before or 0.0)
+        change = 100 * difference / before if before and after is not None else None
+        executed = (round(side[name]) if name in side else None for side in counts)
+        rows.append((name, before, after, difference, change, *executed))
     rows.sort(key=lambda row: (-abs(float(row[3] or 0)), str(row[0])))
     return rows
 

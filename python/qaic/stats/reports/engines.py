@@ -2,7 +2,7 @@
 
 from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median
-from qaic.stats.reports.capture.groups import grouped, own_time_us, share
+from qaic.stats.reports.capture.groups import Sums, share
 from qaic.stats.reports.capture.op_info import CATEGORIES, Coded
 from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
 
@@ -10,9 +10,6 @@ _ENGINES = columns_of(
     "device:int | core:int | engine | threads:int | utilization:percent | busiest thread:percent | "
     "of PCycles:percent | busy:float us | operations:int | sync:float us | barrier:float us | "
     "transfers:float us"
-)
-_CATEGORIES = columns_of(
-    "engine | category | count:int | time:float us | share:percent | share of engine:percent"
 )
 
 
@@ -99,26 +96,16 @@ def _of_pcycles(threads: list[ThreadSums]) -> float | None:
 
 
 def _categories(capture: Capture) -> Table:
-    found = grouped(
-        capture, lambda facts: Coded.joined(facts.engines, facts.categories), {"time": own_time_us}
-    )
-    total = sum(group["time"] for group in found)
-    of_engine: dict[str, float] = {}
-    for group in found:
-        of_engine[group.key[0]] = of_engine.get(group.key[0], 0.0) + group["time"]
-    found.sort(key=lambda group: (group.key[0], CATEGORIES.index(group.key[1])))
-    rows = [
-        (
-            *group.key,
-            round(group["count"]),
-            group["time"],
-            share(group["time"], total),
-            share(group["time"], of_engine[group.key[0]]),
-        )
-        for group in found
-    ]
+    sums = Sums(capture, lambda facts: Coded.joined(facts.engines, facts.categories))
+    columns, rows = sums.rows("engine | category | count | time | share")
+    rows.sort(key=lambda row: (str(row[0]), CATEGORIES.index(str(row[1]))))
+    of_engine: dict[Cell, float] = {}
+    for row in rows:
+        of_engine[row[0]] = of_engine.get(row[0], 0.0) + float(row[3] or 0)
+    rows = [(*row, share(float(row[3] or 0), of_engine[row[0]])) for row in rows]
     note = None if rows else f"operations: {NOT_MEASURED}, or the stats level is below 70"
-    return Table("categories", "Kinds of work", _CATEGORIES, rows, note)
+    columns += columns_of("share of engine:percent")
+    return Table("categories", "Kinds of work", columns, rows, note)
 
 
 def _float(cell: Cell) -> float | None:

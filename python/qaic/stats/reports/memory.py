@@ -2,21 +2,18 @@
 
 from typing import Final
 
-from qaic.report import NOT_MEASURED, Cell, Column, Report, Table, columns_of
+from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median
-from qaic.stats.reports.capture.groups import Group, grouped, output_bytes, own_time_us, share
+from qaic.stats.reports.capture.groups import Sums, share
 from qaic.stats.reports.capture.op_info import MOVEMENT, Coded
 from qaic.stats.reports.ops import NO_OPERATIONS
 from qaic.stats.reports.time.timeline import activity
 
+NOT_GIVEN: Final = "(not given)"
 # Rules of thumb.
 _GOOD: Final = 75.0
 _PROBLEM: Final = 50.0
 
-_MEMORIES = columns_of(
-    "memory | operations:int | time:float us | share:percent | output:bytes | time per KB:float us"
-)
-_KINDS = (Column("kind"), *_MEMORIES)
 _TRAFFIC = columns_of(
     "device:int | core:int | DDR read:bytes | DDR written:bytes | DDR rate:float GB/s | "
     "multicast read:bytes | multicast written:bytes"
@@ -26,62 +23,44 @@ _TRAFFIC = columns_of(
 def memory(capture: Capture) -> Report:
     """Time and bytes by memory, and the traffic of the cores."""
     capture = capture.typical
-    weights = {"time": own_time_us, "bytes": output_bytes}
-    found = grouped(capture, lambda facts: facts.memories, weights)
-    kinds = grouped(capture, lambda facts: Coded.joined(facts.kinds, facts.memories), weights)
-    total = sum(group["time"] for group in found)
-    rows: list[tuple[Cell, ...]] = [
-        (group.key or "(not given)", *_figures(group, total)) for group in sorted(found, key=_by_time)
-    ]
-    kind_rows: list[tuple[Cell, ...]] = [
-        (group.key[0], group.key[1] or "(not given)", *_figures(group, total))
-        for group in sorted(kinds, key=_by_time)
-    ]
+    sums = Sums(capture, lambda facts: facts.memories)
+    kinds = Sums(capture, lambda facts: Coded.joined(facts.kinds, facts.memories))
+    figures = "memory | operations | time | share | output | time per KB"
+    columns, rows = sums.rows(figures)
+    kind_columns, kind_rows = kinds.rows(f"kind | {figures}", whole=sums.total())
+    rows = [(row[0] or NOT_GIVEN, *row[1:]) for row in rows]
+    kind_rows = [(row[0], row[1] or NOT_GIVEN, *row[2:]) for row in kind_rows]
     traffic = _traffic(capture)
     traffic_note = None if traffic else f"traffic: {NOT_MEASURED}, or compiled without -ddr-stats"
     return Report(
         "memory",
         "Memory",
-        _verdict(found, total),
+        _verdict(sums),
         [
-            Table("memories", "By memory", _MEMORIES, rows, None if rows else NO_OPERATIONS),
-            Table("kinds", "By kind and memory", _KINDS, kind_rows),
+            Table("memories", "By memory", columns, rows, None if rows else NO_OPERATIONS),
+            Table("kinds", "By kind and memory", kind_columns, kind_rows),
             Table("traffic", "Traffic of the cores", _TRAFFIC, traffic, traffic_note),
         ],
     )
 
 
-def residency(found: list[Group]) -> float | None:
+def residency(sums: Sums) -> float | None:
     """Return the percentage of time whose operands are in TCM; None where nothing is in TCM or DDR."""
-    near = sum(group["time"] for group in found if group.key == "TCM")
-    far = sum(group["time"] for group in found if group.key == "DDR")
+    times = sums.of()
+    near, far = times.get("TCM", 0.0), times.get("DDR", 0.0)
     return share(near, near + far)
 
 
-def _verdict(found: list[Group], total: float) -> list[str]:
-    resident = residency(found)
+def _verdict(sums: Sums) -> list[str]:
+    resident = residency(sums)
     if resident is None:
-        names = ", ".join(sorted({group.key or "(not given)" for group in found}))
-        return [f"operands are in {names}; residency in TCM does not apply"] if total else []
+        names = ", ".join(sorted({memory or NOT_GIVEN for memory in sums.keys}))
+        return [f"operands are in {names}; residency in TCM does not apply"] if sums.total() else []
     rating = "good" if resident > _GOOD else "a problem" if resident < _PROBLEM else "fair"
     return [
         f"{resident:.1f} % of the operations' time uses TCM, which is {rating}"
         " (good above 75, a problem below 50)"
     ]
-
-
-def _by_time(group: Group) -> tuple[float, str]:
-    return -group["time"], str(group.key)
-
-
-def _figures(group: Group, total: float) -> tuple[Cell, ...]:
-    return (
-        round(group["count"]),
-        group["time"],
-        share(group["time"], total),
-        round(group["bytes"]),
-        group["time"] * 1024 / group["bytes"] if group["bytes"] else None,
-    )
 
 
 def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
@@ -105,57 +84,28 @@ def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
     return rows
 
 
-_TRANSFERS = columns_of(
-    "kind | engine | memory | transfers:int | time:float us | moved:bytes | rate:float GB/s"
-)
 _CORES = columns_of(
     "device:int | core:int | transferring:float us | transferring share:percent | "
     "one after the other:float us"
-)
-_COPIES = columns_of(
-    "kind | engine | memory | operations:int | time:float us | share:percent | output:bytes | rate:float GB/s"
 )
 
 
 def dma(capture: Capture) -> Report:
     """Time, bytes and rates of transfers by kind, of copies by kind, and how long each core transfers."""
     capture = capture.typical
-    found = grouped(
-        capture,
-        lambda facts: Coded.joined(facts.kinds, facts.engines, facts.memories, facts.categories),
-        {
-            "time": own_time_us,
-            "bytes": output_bytes,
-            "executed": lambda reader: reader.ops.count,
-            "transfer": lambda reader: reader.ops.transfer_u * (1e6 / reader.hz),
-            "transfers": lambda reader: reader.ops.transfer_count,
-            "moved": lambda reader: reader.ops.transfer_bytes,
-        },
+    sums = Sums(
+        capture, lambda facts: Coded.joined(facts.kinds, facts.engines, facts.memories, facts.categories)
     )
-    total = sum(group["time"] for group in found)
-    transfers: list[tuple[Cell, ...]] = [
-        (
-            *group.key[:3],
-            round(group["transfers"]),
-            group["transfer"],
-            round(group["moved"]) if group["moved"] else None,
-            _rate(group["moved"], group["transfer"]),
-        )
-        for group in sorted(found, key=lambda group: (-group["transfer"], group.key))
-        if group["transfers"]
-    ]
-    copies: list[tuple[Cell, ...]] = [
-        (
-            *group.key[:3],
-            round(group["executed"]),
-            group["time"],
-            share(group["time"], total),
-            round(group["bytes"]),
-            _rate(group["bytes"], group["time"]),
-        )
-        for group in sorted(found, key=lambda group: (-group["time"], group.key))
-        if group.key[3] == MOVEMENT and group["executed"]
-    ]
+    total, count, transferred = sums.total(), sums.of("count"), sums.of("transfers")
+    columns, transfers = sums.rows(
+        "kind | engine | memory | transfers | transfer time | moved | moved rate",
+        order="transfer",
+        only=lambda key: bool(transferred[key]),
+    )
+    copy_columns, copies = sums.rows(
+        "kind | engine | memory | operations | time | share | output | output rate",
+        only=lambda key: key[3] == MOVEMENT and bool(count[key]),
+    )
     cores = _cores(capture) if transfers else []
     verdict = []
     if cores:
@@ -176,19 +126,14 @@ def dma(capture: Capture) -> Report:
             Table(
                 "transfers",
                 "Asynchronous transfers",
-                _TRANSFERS,
+                columns,
                 transfers,
                 None if transfers else f"transfers: {NOT_MEASURED}",
             ),
             Table("cores", "Cores", _CORES, cores),
-            Table("copies", "Operations that move data", _COPIES, copies),
+            Table("copies", "Operations that move data", copy_columns, copies),
         ],
     )
-
-
-def _rate(size: float, time_us: float) -> float | None:
-    """Return gigabytes per second, which are thousands of bytes per microsecond."""
-    return size / time_us / 1000 if size and time_us else None
 
 
 def _cores(capture: Capture) -> list[tuple[Cell, ...]]:

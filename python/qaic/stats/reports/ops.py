@@ -10,16 +10,11 @@ from numpy.typing import NDArray
 
 from qaic.report import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median_rows
-from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share, spreads
+from qaic.stats.reports.capture.groups import Sums, spreads
 from qaic.stats.reports.capture.op_info import CATEGORIES, Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
 from qaic.stats.reports.time.overhead import marked
 from qaic.support.text import duration
-
-_COLUMNS = columns_of(
-    "kind | engine | memory | types | category | count:int | time:float us | share:percent | PCycles:int | "
-    "output:bytes | time per KB:float us"
-)
 
 
 def ops(capture: Capture) -> Report:
@@ -29,44 +24,21 @@ def ops(capture: Capture) -> Report:
     def key(facts: OpInfo) -> Coded:
         return Coded.joined(facts.kinds, facts.engines, facts.memories, facts.types, facts.categories)
 
-    found = grouped(
-        capture,
-        key,
-        {
-            "time": own_time_us,
-            "pcycles": lambda reader: reader.ops.pcycles,
-            "cycled": lambda reader: reader.ops.pcycle_count,
-            "bytes": output_bytes,
-        },
+    sums = Sums(capture, key)
+    columns, rows = sums.rows(
+        "kind | engine | memory | types | category | count | time | share | PCycles | output | time per KB"
     )
-    total = sum(group["time"] for group in found)
-    found.sort(key=lambda group: (-group["time"], group.key))
-    rows = [
-        (
-            *group.key,
-            round(group["count"]),
-            group["time"],
-            share(group["time"], total),
-            round(group["pcycles"]) if group["cycled"] else None,
-            round(group["bytes"]),
-            group["time"] * 1024 / group["bytes"] if group["bytes"] else None,
-        )
-        for group in found
-    ]
     note = (
         None
         if rows
         else f"operations: {NOT_MEASURED}, or the program was compiled with a stats level below 70"
     )
-    estimated = marked(capture, [group["time"] for group in found], [group["count"] for group in found])
+    table = marked(capture, Table("kinds", "Kinds", columns, rows, note))
     verdict = []
-    if found:
-        first = found[0]
-        part = share(first["time"], total) or 0.0
-        verdict = [f"{first.key[0]} takes {part:.1f} % of the {duration(total)} that operations took"]
-    return Report(
-        "ops", "Operations by kind", verdict, [Table("kinds", "Kinds", _COLUMNS, rows, note, estimated)]
-    )
+    if rows:
+        first, part, total = rows[0][0], table.column("share")[0] or 0.0, duration(sums.total())
+        verdict = [f"{first} takes {part:.1f} % of the {total} that operations took"]
+    return Report("ops", "Operations by kind", verdict, [table])
 
 
 _RANGE: Final = tuple(Column(name, "us", "float") for name in ("median", "min", "max"))
@@ -92,53 +64,36 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
     several = len(capture.samples) > 1
     ordinary = spreads(capture, key)
     capture = capture.typical
-    found = grouped(
-        capture,
-        lambda facts: Coded.joined(key(facts), facts.categories),
-        {
-            "time": own_time_us,
-            "bytes": output_bytes,
-            "sync": lambda reader: reader.ops.sync_u * (1e6 / reader.hz),
-            "synced": lambda reader: reader.ops.sync_count,
-        },
-    )
-    spans = wall_spans_us(capture, key)
-    present = [category for category in CATEGORIES if any(group.key[1] == category for group in found)]
-    synced = any(group["synced"] for group in found)
-    total = sum(group["time"] for group in found)
-    merged: dict[str, dict[str, float]] = {}
-    for group in found:
-        text, category = group.key
-        row = merged.setdefault(text, dict.fromkeys(("count", "time", "bytes", "sync", *present), 0.0))
-        for column in ("count", "time", "bytes", "sync"):
-            row[column] += group[column]
-        row[category] += group["time"]
-    ordered = sorted(merged.items(), key=lambda item: (-item[1]["time"], item[0]))
-    rows: list[tuple[Cell, ...]] = [
-        (
-            text,
-            round(row["count"]),
-            row["time"],
-            share(row["time"], total),
-            *(astuple(ordinary[text]) if several else ()),
-            spans.get(text),
-            row["time"] / spans[text] if spans.get(text) else None,
-            row["sync"] if synced else None,
-            round(row["bytes"]),
-            *(row[category] for category in present),
+    sums = Sums(capture, key)
+    of_category = Sums(capture, lambda facts: Coded.joined(key(facts), facts.categories)).of()
+    occurring = {category for _, category in of_category}
+    present = [category for category in CATEGORIES if category in occurring]
+    spans, waited = wall_spans_us(capture, key), sums.of("sync")
+    synced = bool(sums.total("synced"))
+    columns, found = sums.rows(f"{name} | count | time | share | output")
+    rows: list[tuple[Cell, ...]] = []
+    for text, count, time, part, size in found:
+        span = spans.get(str(text))
+        rows.append(
+            (
+                *(text, count, time, part),
+                *(astuple(ordinary[text]) if several else ()),
+                span,
+                float(time or 0) / span if span else None,
+                waited[text] if synced else None,
+                size,
+                *(of_category.get((text, category), 0.0) for category in present),
+            )
         )
-        for text, row in ordered
-    ]
     columns = (
-        Column(name),
-        *columns_of("count:int | time:float us | share:percent"),
+        *columns[:-1],
         *(_RANGE if several else ()),
-        *columns_of("wall span:float us | work per span:float | waited:float us | output:bytes"),
+        *columns_of("wall span:float us | work per span:float | waited:float us"),
+        columns[-1],
         *(Column(category, "us", "float") for category in present),
     )
     note = None if rows else NO_OPERATIONS
-    estimated = marked(capture, [row["time"] for _, row in ordered], [row["count"] for _, row in ordered])
-    return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note, estimated)
+    return marked(capture, Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note))
 
 
 def wall_spans_us(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[str, float]:

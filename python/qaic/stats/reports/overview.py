@@ -8,7 +8,7 @@ import numpy as np
 from qaic.report import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.advice import advice, precisions, types
 from qaic.stats.reports.capture import Capture, Sample, median
-from qaic.stats.reports.capture.groups import grouped, own_time_us, share
+from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import CATEGORIES
 from qaic.stats.reports.capture.trace_reader import TraceReader
 from qaic.stats.reports.cores import findings, loads
@@ -23,7 +23,6 @@ _FIGURES = columns_of("figure | median:float | min:float | max:float | unit")
 #: by the direction of a port
 _WAITS: Final = ("input wait", "output wait")
 _PARTS = (Column("part"), Column("of the cores' time", kind="percent"))
-_CATEGORIES = columns_of("category | count:int | time:float us | share:percent")
 _MEANING: Final = {
     "compute": "arithmetic takes most of the time",
     "memory": "moving data takes most of the time",
@@ -104,7 +103,7 @@ def _remarks(capture: Capture) -> list[str]:
     saturated = sum(thread.saturated for reader in capture.each() for thread in reader.threads)
     if saturated:
         remarks.append(f"{saturated} durations did not fit their field and are too low")
-    near = residency(grouped(capture, lambda facts: facts.memories, {"time": own_time_us}))
+    near = residency(Sums(capture, lambda facts: facts.memories))
     if near is not None:
         remarks.append(f"{near:.1f} % of the operations' time uses TCM")
     return remarks
@@ -178,10 +177,6 @@ def _missing(figures: list[tuple[Cell, ...]]) -> str | None:
 
 
 def _categories(capture: Capture) -> Table:
-    found = grouped(capture, lambda facts: facts.categories, {"time": own_time_us})
-    total = sum(group["time"] for group in found)
-    found.sort(key=lambda group: CATEGORIES.index(group.key))
-    rows: list[tuple[Cell, ...]] = [
-        (group.key, round(group["count"]), group["time"], share(group["time"], total)) for group in found
-    ]
-    return Table("categories", "Kinds of work, all engines and cores", _CATEGORIES, rows)
+    sums = Sums(capture, lambda facts: facts.categories)
+    columns, rows = sums.rows("category | count | time | share", order=CATEGORIES.index)
+    return Table("categories", "Kinds of work, all engines and cores", columns, rows)

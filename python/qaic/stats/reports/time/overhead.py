@@ -140,13 +140,14 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
     return rows, share(under, total) or 0.0
 
 
-def marked(capture: Capture, times_us: list[float], counts: list[float]) -> frozenset[int]:
-    """Places of the rows whose time, per execution, is no longer than measuring one costs."""
+def marked(capture: Capture, table: Table) -> Table:
+    """Return a table with marks at rows whose time, per execution, is no longer than measuring one costs."""
     floor_us = calibration(capture).floor_us
-    if floor_us is None or not times_us:
-        return frozenset()
-    low = at_floor(np.array(times_us), np.array(counts), floor_us)
-    return frozenset(np.flatnonzero(low).tolist())
+    if floor_us is None or not table.rows:
+        return table
+    times, counts = (np.array(table.column(name), np.float64) for name in ("time", "count"))
+    low = at_floor(times, counts, floor_us)
+    return replace(table, estimated_rows=frozenset(np.flatnonzero(low).tolist()))
 
 
 def at_floor(
