@@ -3,6 +3,7 @@
 import errno
 import importlib.metadata
 import itertools
+import multiprocessing
 import os
 import shutil
 import signal
@@ -124,11 +125,25 @@ def aged(path, seconds):
     os.utime(path, ns=(found.st_atime_ns - seconds * 10**9, found.st_mtime_ns - seconds * 10**9))
 
 
+#: copies of a process that has imported the compiler
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["onnx.checker", "onnx.shape_inference", "qaic.compiler"])
+
+
+def _compile(path, variables, answer):
+    os.environ.update(variables)
+    answer.send(qaic.compile(path).path)
+
+
 def compiled_and_let_go(path):
     """Compile in a process that ends, so that its program is not in use."""
-    script = "import sys, qaic; print(qaic.compile(sys.argv[1]).path)"
-    found = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
-    return Path(found.stdout.strip())
+    variables = {name: value for name, value in os.environ.items() if name.startswith("QAIC_")}
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_compile, args=(path, variables, sender))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return receiver.recv()
 
 
 def test_programs_that_were_not_wanted_for_the_longest_time_go_first(folder, tmp_path, monkeypatch):
