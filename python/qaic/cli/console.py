@@ -76,11 +76,14 @@ def print_json(value: object) -> None:
 
 #: dashes of compile options in the running tool; None if the tool has no such options
 _option_dashes: ContextVar[str | None] = ContextVar("option_dashes", default=None)
+#: options of the tool that the user gave, as in ``--to=fp16``
+_given: ContextVar[frozenset[str]] = ContextVar("given", default=frozenset())
 
 
-def take_options_as_flags(dashes: str) -> None:
-    """Have messages of the running tool name options of the compiler as flags, not as keywords."""
+def take_options_as_flags(dashes: str, argv: Sequence[str] = ()) -> None:
+    """Have messages of the running tool name options as flags: compile options, and those in ``argv``."""
     _option_dashes.set(dashes)
+    _given.set(frozenset(word.partition("=")[0] for word in argv))
 
 
 def print_message(kind: str, text: str) -> None:
@@ -88,6 +91,8 @@ def print_message(kind: str, text: str) -> None:
 
     Lines after the first are indented: a name with a line end in it does not look like another message.
     """
+    if (option := f"--{text.partition(':')[0].replace('_', '-')}") in _given.get():
+        text = f"{option}:{text.partition(':')[2]}"
     if (dashes := _option_dashes.get()) is not None:
         from qaic.options.argv import with_flags
 
@@ -276,7 +281,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         # Names come from files; characters that the terminal cannot show are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
-    asked = _option_dashes.set(None)
+    asked, given = _option_dashes.set(None), _given.set(frozenset())
     try:
         with _termination():
             code = tool(sys.argv[1:] if argv is None else argv)
@@ -308,4 +313,5 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         return exit_code(error)
     finally:
         _option_dashes.reset(asked)
+        _given.reset(given)
     return code

@@ -118,6 +118,18 @@ def test_an_unknown_option_points_to_the_help_of_its_command(call, model):
     assert call("compile", "--help")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["accuracy --to fp8", "accuracy --to=fp8", "accuracy --to fp16 --samples no.npz", "check --card mini"],
+)
+def test_errors_name_an_option_as_it_was_typed(call, model, words):
+    command, *options = words.split()
+    code, _, err = call(command, model, *options)
+    assert code == 2
+    wrong = [word.partition("=")[0] for word in options if word.startswith("--")][-1]
+    assert f"error: {wrong}: found " in err
+
+
 def test_a_word_of_inspect_leads_to_it(capsys):
     with pytest.raises(SystemExit):
         openqaic.main(["fit"])

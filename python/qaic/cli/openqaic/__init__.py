@@ -92,7 +92,7 @@ def tool(argv: Sequence[str]) -> int:
     subcommand = next(one for one in SUBCOMMANDS if one.name == arguments.command)
     # Those that have the options of the compiler have this one.
     if "options_path" in arguments:
-        console.take_options_as_flags("--")
+        console.take_options_as_flags("--", argv)
     with lines_in_pipes():
         return subcommand.load().run(arguments)
 
