@@ -40,7 +40,7 @@ qaic_qpc::errors! {
         /// The buffer has another major version.
         #[error("the buffer has version {major}.{minor}; this library reads version 1")]
         Version { major: u16 = 2, minor: u16 = 0 } => "stats.version" "StatsVersionError"
-            hint "a newer openqaic may read it",
+            hint "a newer version of openqaic may read it",
         /// The buffer ends early.
         #[error("the buffer is truncated: {bytes} bytes of {needed}")]
         Truncated { needed: u64 = 4096, bytes: u64 = 1000 } => "stats.truncated",

@@ -28,6 +28,7 @@ from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
+from qaic.compiler.passes.legalize.legalize_narrow_casts import is_unsaturated
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
 from qaic.compiler.passes.legalize.legalize_unchecked import is_unchecked
 
@@ -131,9 +132,11 @@ def _divides(model: Model) -> bool:
 
 
 def _may_train(node: onnx.NodeProto) -> bool:
-    """Return True if calls decide on the number of results of a normalization."""
+    """Return True if a call may decide whether a node normalizes by the batch, or drops values."""
     modes = (attribute for attribute in node.attribute if attribute.name == "training_mode")
-    return standard(node, "BatchNormalization") and any(mode.ref_attr_name for mode in modes)
+    if standard(node, "BatchNormalization"):
+        return any(mode.ref_attr_name for mode in modes)
+    return standard(node, "Dropout") and len(node.input) > 2
 
 
 @compiler_pass()
@@ -156,7 +159,10 @@ def inline_for_nodes_pass(model: Model, context: Context) -> bool:
             or _divides(model)
             or any(
                 resizes_from_the_end(function.node)
-                or any(is_unchecked(node) or _may_train(node) for node in all_nodes(function.node))
+                or any(
+                    is_unchecked(node) or _may_train(node) or is_unsaturated(node)
+                    for node in all_nodes(function.node)
+                )
                 for function in proto.functions
             )
             or inside_functions(proto.graph, options.extra_output_tensors)

@@ -3,6 +3,7 @@
 It is the last node of the shortest beginning of the graph that the engine refuses.
 """
 
+import re
 from typing import Final, NoReturn
 
 import onnx
@@ -14,12 +15,16 @@ from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.elem_types import OF_NUMPY
 from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_outputs
+from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.errors import QaicError
 
 #: most bytes of a weight whose values a kernel may check
 _SMALL_WEIGHT: Final = 1 << 16
 
+
+#: node in a message of the engine
+_NODE: Final = re.compile(r"Node \((.*?)\) Op \((\w+)\)")
 
 #: codes of the errors of an engine that does not load a graph
 _REFUSALS: Final = frozenset({"compile.engine_refused", "engine.graph"})
@@ -49,28 +54,44 @@ def _with_node(model: Model) -> QaicError | None:
     whole.graph.initializer.extend(numpy_helper.from_array(read_array(w), w.name) for w in small.values())
     large = {name: w for name, w in model.weights.items() if name not in small}
     whole = with_weights_as_inputs(whole, large)
+    _name_inner_nodes(whole.graph)
     low, high = 0, len(whole.graph.node)
-    reason = _refusal(whole, high)
-    if not reason:
+    error = _refusal(whole, high)
+    if not error:
         return None
     while high - low > 1:
         middle = (low + high) // 2
         found = _refusal(whole, middle)
-        low, high, reason = (low, middle, found) if found else (middle, high, reason)
+        low, high, error = (low, middle, found) if found else (middle, high, error)
     node = whole.graph.node[high - 1]
-    name = node_label(node)
+    name, operator = node_label(node), node.op_type
+    if any(subgraphs(node)):
+        # The innermost node comes last.
+        name, operator = ([(name, operator), *_NODE.findall(str(error))])[-1]
     return refuse(
-        f"node {name!r} ({node.op_type})",
+        f"node {name!r} ({operator})",
         code="engine_refused",
-        found=f"an operator that the engine of the CPU device cannot run ({reason})",
-        expected="attributes, constants and types for which the engine has a kernel",
+        found=f"an operator that the engine of the CPU device cannot run ({engine_reason(error)})",
+        expected="attributes, constants, sizes and types for which the engine has a kernel",
         fix="export the model with another operator set, or replace this node",
-        context={"node": name, "operator": node.op_type},
+        context={"node": name, "operator": operator},
     )
 
 
-def _refusal(whole: onnx.ModelProto, count: int) -> str:
-    """Return why the engine refuses the first nodes of a graph; empty if it takes them."""
+def _name_inner_nodes(graph: onnx.GraphProto) -> None:
+    """Name the nodes of nested graphs after their results, because messages name them."""
+    taken = {node.name for node in all_nodes(graph.node)}
+    for outer in graph.node:
+        for inner in subgraphs(outer):
+            for node in all_nodes(inner.node):
+                label = node_label(node)
+                if not node.name and label not in taken:
+                    node.name = label
+                    taken.add(label)
+
+
+def _refusal(whole: onnx.ModelProto, count: int) -> Exception | None:
+    """Return the error with which the engine refuses the first nodes of a graph; None if it takes them."""
     begun = clone(whole)
     if count < len(whole.graph.node):
         remove_nodes(begun.graph, range(count, len(whole.graph.node)))
@@ -80,5 +101,5 @@ def _refusal(whole: onnx.ModelProto, count: int) -> str:
     try:
         engine_session(begun.SerializeToString(), "ORT_DISABLE_ALL")
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
-        return engine_reason(error)
-    return ""
+        return error
+    return None

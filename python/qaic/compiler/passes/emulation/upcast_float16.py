@@ -16,8 +16,14 @@ from qaic.compiler.ir.constants.initializers import dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
-from qaic.compiler.ir.graph_edits import rename_values, set_nodes, set_values
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
+from qaic.compiler.ir.graph_edits import (
+    rename_values,
+    set_attributes,
+    set_inputs,
+    set_nodes,
+    set_values,
+)
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import has_node_options
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS, standard
@@ -67,6 +73,7 @@ def upcast(changed: Model) -> None:
     """
     model, weights, facts = changed.proto, changed.weights, changed.facts
     types = facts.types
+    _write_casts(model, types)
     carriers = _carriers(model, types)
     halves = {
         name: elem_type
@@ -109,6 +116,15 @@ def upcast(changed: Model) -> None:
     for name in halves:
         types[name] = FLOAT
     facts.narrow.update(halves)
+
+
+def _write_casts(model: onnx.ModelProto, types: dict[str, int]) -> None:
+    """Write each CastLike to one of these types as a Cast, because its example will be float32."""
+    for node in find_nodes(model.graph.node, {"CastLike"}):
+        if types.get(node.output[0]) in FLOAT_FORMATS:
+            node.op_type = "Cast"
+            set_inputs(node, node.input[:1])
+            set_attributes(node, [helper.make_attribute("to", types[node.output[0]])])
 
 
 def _widen_values(values: Iterable[onnx.ValueInfoProto], halves: Collection[str]) -> None:

@@ -6,6 +6,7 @@
 * The mask of ``Attention`` has a row for each query. ONNX lets one row stand for all.
 * ``STFT`` states ``onesided``. Shape inference takes 0 where the operator's default is 1.
 * Axes of ``Resize`` count from the first. The engine skips others where it keeps proportions.
+* The mask of a ``Dropout`` in training mode is read. The engine removes each Dropout with an unread mask.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,10 @@ from typing import Any, Final
 import onnx
 from onnx import helper
 
+from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT16
 from qaic.compiler.ir.graph_edits import (
@@ -60,9 +64,12 @@ _Dims = tuple[int | str | None, ...]
 
 @compiler_pass()
 def legalize_exports_pass(changed: Model, _: Context) -> bool:
-    """Rewrite patterns of exporters that shape inference or the engine does not support, in functions too."""
-    model = changed.proto
-    _legalize(model.graph, model.graph, standard_version(model))
+    """Rewrite patterns of exporters that shape inference or the engine does not support, in functions too.
+
+    Warns of nodes that drop values in each inference.
+    """
+    model, random = changed.proto, list[str]()
+    _legalize(model.graph, model.graph, standard_version(model), random)
     for function in model.functions:
         graph = onnx.GraphProto(
             node=function.node,
@@ -70,16 +77,26 @@ def legalize_exports_pass(changed: Model, _: Context) -> bool:
             output=[onnx.ValueInfoProto(name=name) for name in function.output],
             value_info=function.value_info,
         )
-        _legalize(function, graph, standard_version(function))
+        _legalize(function, graph, standard_version(function), random)
+    if random:
+        warn(
+            "legalize.training",
+            "%s of the model drops values at random in each inference, because its training mode is on; "
+            "export the model in inference mode (with PyTorch, after model.eval())",
+            f"Dropout {listing(random)}",
+            nodes=random,
+        )
     return True
 
 
-def _legalize(body: onnx.GraphProto | onnx.FunctionProto, graph: onnx.GraphProto, version: int) -> None:
-    """Rewrite the nodes of a body, which `graph` describes."""
+def _legalize(
+    body: onnx.GraphProto | onnx.FunctionProto, graph: onnx.GraphProto, version: int, random: list[str]
+) -> None:
+    """Rewrite the nodes of a body, which `graph` describes; adds nodes that drop values to `random`."""
     found = find_nodes(body.node, _REWRITTEN)
     if not found:
         return
-    scope = _Scope(graph, version, {name for node in found for name in node.input})
+    scope = _Scope(graph, version, {name for node in found for name in node.input}, random)
     scope.declare(graph)
     scope.rewrite(body)
     if scope.splits:
@@ -101,12 +118,16 @@ class _Scope:
     version: int
     #: values whose dims a rewriting may need
     wanted: set[str]
+    #: labels of nodes that drop values in each inference
+    random: list[str]
     #: ranks
     ranks: dict[str, int] = field(default_factory=dict)
     #: dims that the model declares
     shapes: dict[str, _Dims] = field(default_factory=dict)
     #: constant integers: one, or a list
     integers: dict[str, int | list[int]] = field(default_factory=dict)
+    #: constant truth values and floats of no dims
+    scalars: dict[str, float] = field(default_factory=dict)
     #: sequence -> the node that makes it
     splits: dict[str, onnx.NodeProto] = field(default_factory=dict)
     #: nodes before the rewritten one
@@ -133,7 +154,11 @@ class _Scope:
         for node in body.node:
             for inner in subgraphs(node):
                 nested = replace(
-                    self, ranks=dict(self.ranks), shapes=dict(self.shapes), integers=dict(self.integers)
+                    self,
+                    ranks=dict(self.ranks),
+                    shapes=dict(self.shapes),
+                    integers=dict(self.integers),
+                    scalars=dict(self.scalars),
                 )
                 nested.declare(inner)
                 nested.rewrite(inner)
@@ -151,11 +176,15 @@ class _Scope:
 
     def add(self, operator: str, result: str, *inputs: str, **attributes: Any) -> str:
         """Add a node in front; returns the name of its result, which is made from `result`."""
-        if not self.fresh:
-            self.fresh.append(FreshNames(self.body))
-        name = self.fresh[0].make(result, operator.lower())
+        name = self.name(result, operator.lower())
         self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
+
+    def name(self, result: str, suffix: str) -> str:
+        """Make a name for a value that `result` is computed from."""
+        if not self.fresh:
+            self.fresh.append(FreshNames(self.body))
+        return self.fresh[0].make(result, suffix)
 
     def integer(self, result: str, value: int) -> str:
         """Add a constant of type int64 and shape [1]."""
@@ -163,12 +192,12 @@ class _Scope:
 
     def _constant(self, name: str, tensor: onnx.TensorProto) -> None:
         self.ranks[name] = len(tensor.dims)
-        if (
-            tensor.data_type in {INT32, INT64}
-            and len(tensor.dims) <= 1
-            and tensor.data_location != tensor.EXTERNAL
-        ):
+        if len(tensor.dims) > 1 or tensor.data_location == tensor.EXTERNAL:
+            return
+        if tensor.data_type in {INT32, INT64}:
             self.integers[name] = dense(tensor).tolist()
+        elif tensor.data_type in {BOOL, *FLOATS} and not tensor.dims:
+            self.scalars[name] = float(dense(tensor))
 
     def _learn(self, node: onnx.NodeProto) -> None:
         """Record the facts about the results of a node that a rewriting may need."""
@@ -275,6 +304,22 @@ def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
+def _kept_dropout(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """Dropout: read the mask, unless it is known that nothing is dropped."""
+    mode = node.input[_TRAINING] if len(node.input) > _TRAINING else ""
+    if not mode or scope.scalars.get(mode) == 0 or scope.scalars.get(node.input[1], 0.5) == 0:
+        return node
+    if mode in scope.scalars:
+        scope.random.append(node_label(node))
+    result, *masks = node.output
+    kept = scope.name(result, "kept")
+    mask = next(filter(None, masks), "") or scope.name(result, "mask")
+    scope.made.append(helper.make_node("Dropout", node.input, [kept, mask], node.name))
+    for attribute in node.attribute:
+        add_attribute(scope.made[-1], attribute)
+    return helper.make_node("Where", [mask, kept, kept], [result])
+
+
 #: first operator set in which the axes of Squeeze are an input
 _AXES_AS_INPUT: Final = 13
 
@@ -282,8 +327,12 @@ _AXES_AS_INPUT: Final = 13
 _MASK: Final = 3
 _PAST_KEY: Final = 4
 
+#: input of Dropout
+_TRAINING: Final = 2
+
 _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
     "Attention": _whole_mask,
+    "Dropout": _kept_dropout,
     "Range": _scalar_operands,
     "STFT": _one_sided,
     "SequenceAt": _piece,

@@ -7,7 +7,7 @@ its operands, and runs it on zeros where that is cheap.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,11 +48,19 @@ _ASKED: Final = frozenset(
     {
         *("Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger", "ConvTranspose"),
         *("CumSum", "DFT", "DeformConv", "DepthToSpace", "DequantizeLinear", "Einsum", "GRU", "Gather"),
-        *("GatherElements", "GatherND", "Gemm", "GroupNormalization", "InstanceNormalization", "LSTM"),
-        *("LayerNormalization", "LpPool", "MatMulInteger", "MaxPool", "MaxUnpool", "PRelu", "Pad"),
-        *("QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "ReverseSequence"),
-        *("RotaryEmbedding", "STFT", "ScatterElements", "ScatterND", "Scatter", "SpaceToDepth", "Split"),
-        *("TensorScatter", "Upsample", "Resize"),
+        *("GatherElements", "GatherND", "Gemm", "GroupNormalization", "InstanceNormalization", "LRN", "LSTM"),
+        *("LayerNormalization", "LpPool", "MatMulInteger", "MaxPool", "MaxUnpool", "NonMaxSuppression"),
+        *("PRelu", "Pad", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN"),
+        *("Resize", "ReverseSequence", "RoiAlign", "RotaryEmbedding", "STFT", "Scatter", "ScatterElements"),
+        *("ScatterND", "SpaceToDepth", "Split", "TensorScatter", "Tile", "Upsample"),
+    }
+)
+
+#: operators whose operands behind the first are lists; inference compares constant lists, but not their ranks
+_TAKING_LISTS: Final = frozenset(
+    {
+        *("Expand", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Slice", "Squeeze", "TopK", "Unsqueeze"),
     }
 )
 
@@ -63,7 +71,10 @@ _TAKING_ZEROS: Final = frozenset(
 
 #: operators of the engine that compare sizes only in a run, in every release
 _COMPARED_IN_RUNS: Final = frozenset(
-    {"BiasGelu", "BiasSoftmax", "FastGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
+    {
+        *("Attention", "BiasGelu", "BiasSoftmax", "FastGelu", "FusedConv", "FusedGemm", "MatMulNBits"),
+        *("MultiHeadAttention", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    }
 )
 
 #: most elements and multiply-accumulates of a node that is run
@@ -80,6 +91,8 @@ _INTEGERS: Final = frozenset({INT32, INT64})
 _DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" in name)
 #: attributes that kernels divide by
 _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})
+#: errors of inference in the engine; those of types concern ranks too
+_INFERENCE_ERRORS: Final = re.compile("(?:Shape|Type)InferenceError")
 _TOKEN: Final = re.compile(r"@(\d+)@")
 
 
@@ -128,6 +141,7 @@ class SizeCheck:
         suspects = _suspects(found)
         types, shapes = collect_types(found), collect_shapes(found)
         values: dict[str, NDArray[Any]] | None = None
+        made = {name for node in found.graph.node if node.op_type != "Constant" for name in node.output}
         bodies = loop_shapes.bodies(found, inferred_body)
         loops = {node.output[0]: body for node, body, _, _ in bodies if node.output}
         for at, node in enumerate(found.graph.node):
@@ -137,7 +151,7 @@ class SizeCheck:
                 if inside is not None:
                     return inside
                 continue
-            is_asked = _is_asked(node)
+            is_asked = _is_asked(node, shapes, made)
             if at not in suspects and not is_asked:
                 continue
             if any(subgraphs(node)) or not all(name in shapes for name in node.input if name):
@@ -226,7 +240,13 @@ def _may_trap(node: onnx.NodeProto, kinds: Iterable[int]) -> bool:
     )
 
 
-def _is_asked(node: onnx.NodeProto) -> bool:
+def _is_asked(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], made: Collection[str]) -> bool:
+    """Return whether inference may not have compared the sizes of a node; `made` are results of nodes."""
+    if standard(node, *_TAKING_LISTS):
+        return any(name in made or len(shapes.get(name, (1,))) != 1 for name in node.input[1:] if name)
+    if standard(node, "Transpose"):
+        ranks = {len(attribute.ints) for attribute in node.attribute if attribute.name == "perm"}
+        return bool(ranks) and len(shapes.get(node.input[0], ())) not in ranks
     if node.domain in STANDARD_DOMAINS:
         return node.op_type in _ASKED or node.op_type in {"Reshape", "Conv"}
     return node.domain not in ONNX_DOMAINS
@@ -294,7 +314,12 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
         session = engine_session(model.SerializeToString(), "ORT_DISABLE_ALL")
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
         # Other errors may be missing kernels of nodes that the compiler rewrites later.
-        return engine_reason(error) if "ShapeInferenceError" in str(error) else ""
+        is_reason = _INFERENCE_ERRORS.search(str(error)) or (
+            model.graph.node[0].op_type in _COMPARED_IN_RUNS
+            and type(error).__name__ in _OF_OPERATORS
+            and "not a registered" not in str(error)
+        )
+        return engine_reason(error) if is_reason else ""
     if not is_run:
         return ""
     reason = ""
@@ -325,6 +350,8 @@ def _reshape_reason(
     if len(node.input) < 2 or node.input[1] not in values:
         return ""
     data, wanted = shapes[node.input[0]], values[node.input[1]].tolist()
+    if not isinstance(wanted, list) or any(isinstance(size, list) for size in wanted):
+        return f"a shape of {values[node.input[1]].ndim} dims, expected 1"
     keeps_zeros = attribute_of(node, "allowzero", 0) != 0
     sizes = [
         data[at] if size == 0 and not keeps_zeros and at < len(data) else size

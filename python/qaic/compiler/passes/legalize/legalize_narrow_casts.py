@@ -1,0 +1,93 @@
+"""Casts to float8 without saturation, which the engine rounds wrongly beyond the largest number.
+
+Numbers that round beyond it become infinite in E5M2, and no number in E4M3FN, which has no infinity. The
+engine makes no numbers of those below the next power of two in E5M2, and makes the largest number of some in
+E4M3FN. It converts infinities correctly, so such numbers become infinite before.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import numpy as np
+import onnx
+
+from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.elem_types import BOOL, DOUBLE, FLOAT, FLOAT16, array_type
+from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.opset_version import standard_version
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import Added
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes
+
+_CASTING: Final = frozenset({"Cast", "CastLike", "QuantizeLinear"})
+
+#: type -> comparison with the midpoint beyond its largest number, and that midpoint; ties go to even
+_LIMITS: Final = {17: ("Greater", "Less", 464.0), 19: ("GreaterOrEqual", "LessOrEqual", 61440.0)}
+
+
+def is_unsaturated(node: onnx.NodeProto) -> bool:
+    """Return True for a node whose result may be beyond the largest number of its type."""
+    given = (one for one in node.attribute if one.name == "saturate")
+    return standard(node, *_CASTING) and any(one.ref_attr_name or not one.i for one in given)
+
+
+def legalize_narrow_casts(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
+    """Rewrite casts without saturation to types that the engine rounds to wrongly; changes `model` in place.
+
+    The model has no functions around such nodes. Returns the values that were added.
+    """
+    added: dict[str, Added] = {}
+    if not any(is_unsaturated(node) for node in find_nodes(model.graph.node, _CASTING)):
+        return added
+    fresh, version = FreshNames(model.graph), standard_version(model)
+    for graph in all_graphs(model.graph):
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            target = types.get(node.output[0], 0) if is_unsaturated(node) else 0
+            if target in _LIMITS:
+                guards = GuardNodes(fresh, added, version)
+                written = clone(node)
+                replace_input_with(written, 0, _with_infinities(node, target, types, guards))
+                nodes += [*guards.nodes, written]
+            else:
+                nodes.append(node)
+        if len(nodes) != len(graph.node):
+            set_nodes(graph, nodes)
+    return added
+
+
+def _with_infinities(node: onnx.NodeProto, target: int, types: Mapping[str, int], guards: GuardNodes) -> str:
+    """Append nodes that make the operand infinite where it rounds beyond the largest number."""
+    operand, base = node.input[0], node.output[0]
+    compute = partial(guards.compute, base)
+    elem_type = types.get(operand, FLOAT)
+    if elem_type not in {FLOAT, FLOAT16}:
+        operand, elem_type = compute("Cast", operand, elem_type=FLOAT, to=FLOAT), FLOAT
+    quotient = operand
+    if node.op_type == "QuantizeLinear":
+        # Dequantized ones are the scales, in the shape of the operand.
+        ones = compute("Equal", operand, operand, elem_type=BOOL)
+        codes = compute("Cast", compute("Cast", ones, elem_type=FLOAT, to=FLOAT), elem_type=target, to=target)
+        along = {one.name: one.i for one in node.attribute if one.name in {"axis", "block_size"}}
+        scales = compute("DequantizeLinear", codes, node.input[1], elem_type=elem_type, **along)
+        # Divisions of float32 may be quantized.
+        wide = [compute("Cast", name, elem_type=DOUBLE, to=DOUBLE) for name in (operand, scales)]
+        quotient = compute("Cast", compute("Div", *wide, elem_type=DOUBLE), elem_type=elem_type, to=elem_type)
+    above, below, limit = _LIMITS[target]
+    for comparison, number in ((above, limit), (below, -limit)):
+        bound, infinity = (
+            guards.constant(base, np.array(value, array_type(elem_type)))
+            for value in (number, np.copysign(np.inf, number))
+        )
+        is_beyond = compute(comparison, quotient, bound, elem_type=BOOL)
+        operand = compute("Where", is_beyond, infinity, operand, elem_type=elem_type)
+    return operand
+
+
+@compiler_pass()
+def legalize_narrow_casts_pass(model: Model, _: Context) -> bool:
+    """Make numbers infinite that casts to float8 without saturation round beyond the largest number."""
+    return model.rewrite(legalize_narrow_casts)
