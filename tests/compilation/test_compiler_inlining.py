@@ -3,7 +3,7 @@ import pytest
 from onnx import helper
 
 import qaic
-from qaic.cli.qpc_diff import graph_of
+from qaic.cli.qpc.diff import graph_of
 
 SETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 from compiler_oracle import info, model_of, node
-from qaic.cli.qpc_diff import differences
+from qaic.cli.qpc.diff import differences
 from qaic.errors import QaicError
 from qaic.options.spec import Effect, Stage
 from qaic.options.table import SPECS

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qaic import _core
-from qaic.cli.qpc import info_text
-from qaic.cli.qpc_info import facts
+from qaic.cli.qpc.facts import facts
+from qaic.cli.qpc.text import info_text
 from qaic.errors import QpcError
 from qaic.qpc import Qpc, validate
 from qaic.qpc.extract import file_names

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import qaic
-from qaic.cli.qpc_info import facts, integer_coverage
+from qaic.cli.qpc.facts import facts, integer_coverage
 from qaic.qpc import Qpc
 
 RNG = np.random.default_rng(1)

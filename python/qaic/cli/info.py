@@ -11,7 +11,7 @@ from qaic import __version__, _core
 from qaic.cli.console import Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import DeviceError
-from qaic.report.text import rows_text
+from qaic.report.text import facts_text, rows_text
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,15 +30,12 @@ def info(*, as_json: bool) -> int:
     if as_json:
         print_json(facts)
         return 0
-    print_line(f"openqaic     {facts['openqaic']}")
-    print_line(f"python       {facts['python']} on {facts['platform']}")
-    for package, version in facts["packages"].items():
-        print_line(f"{package:<12} {version or 'not installed'}")
     engine = facts["engine"]
-    if "error" in engine:
-        print_line(f"engine       none: {engine['error']}")
-    else:
-        print_line(f"engine       onnxruntime {engine['version']}, {engine['path']}")
+    pairs = [("openqaic", facts["openqaic"]), ("python", f"{facts['python']} on {facts['platform']}")]
+    pairs += [(package, version or "not installed") for package, version in facts["packages"].items()]
+    error = engine.get("error")
+    pairs.append(("engine", f"none: {error}" if error else "onnxruntime {version}, {path}".format(**engine)))
+    print_text(facts_text(pairs))
     print_line()
     for line in device_lines(facts["devices"]):
         print_text(line)

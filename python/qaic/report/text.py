@@ -1,7 +1,7 @@
 """Reports and tables as text of a width, and the text of a cell in every form for people."""
 
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from qaic.report.data import Column, Report, Table, columns_of
@@ -51,6 +51,13 @@ def rows_text(
     fitting = range(len(made)) if width is None else _fitting(made, texts, range(len(made)), width)
     lines = _aligned([made[place] for place in fitting], [texts[place] for place in fitting], width)
     return "\n".join([*lines, *_without_room(made[len(fitting) :], width or 0, "")])
+
+
+def facts_text(facts: Iterable[tuple[str, str]]) -> str:
+    """Return names and values of one line each; a name without letters continues the fact above."""
+    pairs = list(facts)
+    width = max(len(name) for name, _ in pairs)
+    return "\n".join(f"{name:<{width}}  {escape_unprintable(value)}" for name, value in pairs)
 
 
 def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:

@@ -8,7 +8,8 @@ import pytest
 import qaic.stats
 import stats_buffers
 from qaic import _core
-from qaic.cli import console, opstats_report
+from qaic.cli import console
+from qaic.cli.opstats.report import report as report_command
 from qaic.stats.reports import REPORTS
 
 FACTS = stats_buffers.descriptor_facts([1000])
@@ -40,7 +41,7 @@ def report(monkeypatch, capsys):
 
     def run(*arguments):
         try:
-            code = console.run(opstats_report.report, [str(argument) for argument in arguments])
+            code = console.run(report_command, [str(argument) for argument in arguments])
         except SystemExit as error:
             code = error.code
         return code, *capsys.readouterr()

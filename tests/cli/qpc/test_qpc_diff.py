@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.cli import qpc as tool
-from qaic.cli.qpc_diff import _content, diff_text, differences
+from qaic.cli.qpc.diff import _content, diff_text, differences
 from qaic.compiler import compile_model
 from qaic.errors import QpcError
 from qaic.options import resolve
@@ -100,7 +100,7 @@ def test_content_of_constants(at, step):
 
 
 def test_content_beyond_one_piece_and_without_numbers(monkeypatch):
-    monkeypatch.setattr("qaic.cli.qpc_diff.PIECE", 256)
+    monkeypatch.setattr("qaic.cli.qpc.diff.PIECE", 256)
     a = np.zeros(1000, np.float32)
     b = a.copy()
     b[[1, 500, 999]] = [2.0, np.nan, -3.0]

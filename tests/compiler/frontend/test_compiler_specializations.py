@@ -8,8 +8,8 @@ from onnx import TensorProto
 
 from compiler_oracle import info, lowered, model_of, node, run, run_fp16, whole
 from qaic import _core
-from qaic.cli.qpc import info_text
-from qaic.cli.qpc_info import facts
+from qaic.cli.qpc.facts import facts
+from qaic.cli.qpc.text import info_text
 from qaic.compiler import compile_model
 from qaic.errors import CompileError, OptionError
 from qaic.options.codecs.scalars import ValueMismatchError

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.cli.console import print_line
-from qaic.cli.qpc_info import facts
+from qaic.cli.qpc.facts import facts
 from qaic.cli.runner.network import Binding, Network, Request, file_bytes
 from qaic.errors import InputError
 from qaic.qpc import Qpc

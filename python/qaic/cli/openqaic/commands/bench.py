@@ -176,7 +176,7 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
 
 def _next_step(program: Program, arguments: argparse.Namespace) -> str:
     """Return a profile of the model; a container whose operations are not measured has none."""
-    from qaic.cli.qpc_info import facts
+    from qaic.cli.qpc.facts import facts
     from qaic.qpc import Qpc
 
     if program.model is None and not (facts(qpc := Qpc(program.path))["stats"] or {}).get("operations"):

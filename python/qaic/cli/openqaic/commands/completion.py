@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from qaic.cli import opstats, opstats_report, qpc, util
+from qaic.cli import opstats, qpc, util
 from qaic.cli.console import SUCCESS, Parser, print_text
 from qaic.cli.openqaic import SUBCOMMANDS, parser
 from qaic.cli.openqaic.arguments import set_examples
+from qaic.cli.opstats.report import tool_parser as report_parser
 from qaic.cli.runner import command_line
 from qaic.errors import StateError
 from qaic.options.spec import FlagForm
@@ -91,7 +92,7 @@ def _parsers() -> list[argparse.ArgumentParser]:
     stats = opstats.tool_parser()
     stats.add_subparsers(metavar="report").add_parser(
         "report",
-        parents=[opstats_report.tool_parser()],
+        parents=[report_parser()],
         add_help=False,
         help="report what limits the inferences",
     )

@@ -19,7 +19,7 @@ from qaic.cli.stored_weights import bandwidth_limit, stored_weights
 from qaic.errors import OptionError
 from qaic.qpc import Qpc
 from qaic.report import Column
-from qaic.report.text import rows_text
+from qaic.report.text import facts_text, rows_text
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 from qaic.support.text import bytes_text, counted, duration, three_digits
 
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.onnx is not None:
         return _write_onnx(qpc, arguments)
     if arguments.view is None:
-        from qaic.cli.qpc import info_text
-        from qaic.cli.qpc_info import facts
+        from qaic.cli.qpc.facts import facts
+        from qaic.cli.qpc.text import info_text
 
         described = facts(qpc)
         if arguments.json:
@@ -121,7 +121,7 @@ def _draw_graph(arguments: argparse.Namespace) -> int:
 
 
 def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
-    from qaic.cli.qpc import stored_weights_text
+    from qaic.cli.qpc.text import stored_weights_text
 
     found = program_fit(qpc, _core.Context().devices())
     weights = found["weights"]
@@ -133,20 +133,20 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
         return SUCCESS
     count = found["devices"]
     where = "" if count == 1 else f" on each of {count} devices"
-    print_line(f"cores   {found['cores']}{where}")
-    print_line(f"memory  {bytes_text(found['memory_bytes'])}{where} per activation")
+    memory = [f"{bytes_text(found['memory_bytes'])}{where} per activation"]
     if found["constants_bytes"]:
-        print_line(f"        of which {bytes_text(found['constants_bytes'])} are constants")
+        memory.append(f"of which {bytes_text(found['constants_bytes'])} are constants")
     if found["state_bytes"]:
-        print_line(f"        {bytes_text(found['state_bytes'])} are retained between inferences")
+        memory.append(f"{bytes_text(found['state_bytes'])} are retained between inferences")
     if weights is not None:
-        print_line(f"        {stored_weights_text(weights)}")
+        memory.append(stored_weights_text(weights))
+    pairs = [("cores", f"{found['cores']}{where}"), *zip(["memory", *[""] * 3], memory, strict=False)]
     if limit is not None:
         threads = counted(limit["threads"], "thread")
-        print_line(
-            f"limit   {duration(limit['seconds'] * 1e6)} per inference: {threads} of this machine read"
-            f" {three_digits(limit['bytes_per_second'] / 1e9)} GB/s (measured)"
-        )
+        speed = three_digits(limit["bytes_per_second"] / 1e9)
+        least = f"{duration(limit['seconds'] * 1e6)} per inference"
+        pairs.append(("limit", f"{least}: {threads} of this machine read {speed} GB/s (measured)"))
+    print_text(facts_text(pairs))
     if found["fits"]:
         columns = "device:int | name | activations that fit:int | now:int | limited by"
         print_text(rows_text(columns, [list(row.values()) for row in found["fits"]]))
@@ -223,7 +223,7 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 def _state_bytes(qpc: Qpc) -> int:
     """Return the bytes of retained state, whose outputs are recognized by name."""
-    from qaic.cli.qpc_info import facts
+    from qaic.cli.qpc.facts import facts
 
     outputs = facts(qpc)["outputs"]
     return sum(output["bytes"] or 0 for output in outputs if output["name"].endswith(RETAINED_STATE_SUFFIX))

@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import AttributeProto, numpy_helper
 
-from qaic.cli.qpc_info import facts, value_text
+from qaic.cli.qpc.facts import facts, value_text
 from qaic.compiler.frontend.validation import check_texts
 from qaic.errors import CompileError, QpcError, QpcFormatError
 from qaic.qpc import Qpc

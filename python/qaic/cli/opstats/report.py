@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text, text_width
-from qaic.cli.opstats_refusals import Refusals
+from qaic.cli.opstats.refusals import Refusals
 from qaic.errors import QaicError, StatsError
 from qaic.support.text import nearest_name
 

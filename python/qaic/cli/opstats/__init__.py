@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
-from qaic.cli.opstats_refusals import Refusals
-from qaic.cli.opstats_report import report
+from qaic.cli.opstats.refusals import Refusals
+from qaic.cli.opstats.report import report
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted
@@ -279,7 +278,3 @@ def trace_name(files: list[StatsFile], form: str) -> str:
     merged = "-merged" if len(files) > 1 else ""
     ending = {"json": "json", "perfetto": "pftrace"}[form]
     return f"{files[0].buffer}{merged}.qaic-opstats.trace.{ending}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

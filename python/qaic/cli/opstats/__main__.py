@@ -1,0 +1,7 @@
+"""``python -m qaic.cli.opstats``: ``qaic-opstats``."""
+
+import sys
+
+from qaic.cli.opstats import main
+
+sys.exit(main())
