@@ -55,13 +55,13 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     model
         Path of an ``.onnx`` file; its content as bytes; an ``onnx.ModelProto``; or a list with one of these.
     config
-        Options in one of their forms:
+        Options, in one of these forms:
 
-        * a mapping, by any spelling of the names;
+        * a mapping from option names, in any spelling, to values;
         * the path of a YAML options file, or of a back-end extension file (``.json``);
-        * :class:`qaic.configs.AicCompilerConfig`, of which only fields that were set have an effect;
-        * :class:`qaic.configs.CompileConfig` for the back end ``AIC``, with a ``backend_binary_path`` if the
-          container is to be kept under that name.
+        * a :class:`qaic.configs.AicCompilerConfig`; only fields that were set have an effect;
+        * a :class:`qaic.configs.CompileConfig` for the back end ``AIC``; ``backend_binary_path`` sets the
+          file of the container.
     **options
         Options as for :class:`qaic.Session`; they take precedence over ``config``.
         ``docs/reference/options.md`` lists them. Run-time options are accepted and have no effect.

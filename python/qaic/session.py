@@ -56,7 +56,7 @@ class Session(Measurements):
         container: a file, a directory that contains ``programqpc.bin``, a glob that matches exactly one file,
         bytes, or a :class:`qaic.Qpc`.
     backend
-        ``"aic"``, the only value.
+        ``"aic"`` or ``"qaic"``, which are equivalent.
     options_path
         YAML file with the same keys as ``options``; keywords take precedence.
     **options

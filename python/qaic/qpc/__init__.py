@@ -425,7 +425,7 @@ class Qpc:
 
     @property
     def graph(self) -> NDArray[np.uint8] | None:
-        """View of the ONNX model, its large initializers in ``constants.bin``, or ``None``."""
+        """View of the ONNX model, without its large initializers; ``None`` for a card."""
         section = self._core.elf_section(GRAPH_SECTION)
         return None if section is None else bytes_array(section)
 

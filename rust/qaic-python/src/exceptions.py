@@ -16,13 +16,13 @@ class QaicError(Exception):
     Parameters
     ----------
     message
-        What went wrong: the thing, what was found, what was expected.
+        Description of the failure: the object, the found value, the expected value.
     code
-        Stable slug.
+        Stable identifier, such as ``device.busy``.
     context
-        Figures and names behind the message.
+        Values and names in the message, by key.
     hints
-        What may help, one sentence each.
+        Possible fixes, one sentence each.
     """
 
     def __init__(self, message="", *, code="", context=None, hints=()):
