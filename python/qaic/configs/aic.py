@@ -123,19 +123,9 @@ def set_fields(config: AicConfig) -> dict[str, Any]:
 def from_backend_extension_dict(
     data: Mapping[str, Any], *, place: str
 ) -> tuple[AicCompilerConfig, dict[str, Any]]:
-    """Read the compiler's keys of a flat dictionary; returns the rest too.
+    """Read the compiler's keys of a back-end extension file, which `place` names; returns the rest too.
 
-    Parameters
-    ----------
-    data
-        Content of a back-end extension file.
-    place
-        Where it came from, for messages.
-
-    Raises
-    ------
-    qaic.errors.OptionError
-        A value has another type than its field.
+    Raises OptionError if a value has another type than its field.
     """
     return _read(AicCompilerConfig, data, place)
 

@@ -81,10 +81,10 @@ def _graph_to_json(given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     return name, {_GRAPH_KEYS.get(key, key): value for key, value in given.items()}
 
 
-def list_options() -> None:
+def list_options(sections: Mapping[str, type[OpenModel]] = SECTIONS) -> None:
     """Print the sections of a configuration, one per line: class and the place in the JSON file.
 
     The options inside them are not listed: every keyword is accepted and written as it is given.
     """
-    for section, kind in SECTIONS.items():
+    for section, kind in sections.items():
         sys.stdout.write(f"{kind.__name__}: section {section!r}, any options\n")

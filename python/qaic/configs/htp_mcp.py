@@ -1,7 +1,6 @@
 """Configurations of the HTP MCP back end, kept as data."""
 
-import sys
-
+from qaic.configs import htp
 from qaic.configs.base import OpenModel
 
 
@@ -27,5 +26,4 @@ SECTIONS: dict[str, type[OpenModel]] = {
 
 def list_options() -> None:
     """Print the sections of a configuration, one per line; see `qaic.configs.htp.list_options`."""
-    for section, kind in SECTIONS.items():
-        sys.stdout.write(f"{kind.__name__}: section {section!r}, any options\n")
+    htp.list_options(SECTIONS)

@@ -62,16 +62,11 @@ def _soc(given: dict[str, str]) -> SocTarget:
     architecture = given.get("dsp_arch")
     if architecture is not None and not _ARCHITECTURE.fullmatch(architecture):
         raise ValueError(f"found dsp_arch {architecture!r}, expected a text such as 'v73'")
-    return SocTarget(given.get("chipset"), architecture, _number(given, "soc_model"), _number(given, "cores"))
-
-
-def _number(given: dict[str, str], key: str) -> int | None:
-    text = given.get(key)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError(f"found {key} {text!r}, expected a whole number")
-    return int(text)
+    numbers = {key: given[key] for key in ("soc_model", "cores") if key in given}
+    for key, text in numbers.items():
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise ValueError(f"found {key} {text!r}, expected a whole number")
+    return SocTarget(given.get("chipset"), architecture, **{key: int(text) for key, text in numbers.items()})
 
 
 class CompilerModes(enum.StrEnum):
@@ -134,13 +129,12 @@ class CompilerModeSetters:
         """
         require_htp(config.backend, "the mode weight_sharing")
         target = _target(config, soc_model, dsp_arch)
-        options: dict[str, Any] = {}
-        if hvx_threads is not None:
-            options["hvx_threads"] = hvx_threads
-        if vtcm_size_in_mb is not None:
-            options["vtcm_size_in_mb"] = vtcm_size_in_mb
-        if fp16 is not None:
-            options["fp16_relaxed_precision"] = int(fp16)
+        given = {
+            "hvx_threads": hvx_threads,
+            "vtcm_size_in_mb": vtcm_size_in_mb,
+            "fp16_relaxed_precision": None if fp16 is None else int(fp16),
+        }
+        options = {name: value for name, value in given.items() if value is not None}
         device: dict[str, Any] = {"soc_model": target.soc_model, "dsp_arch": target.dsp_arch}
         if target.cores is not None:
             device["cores"] = [{"core_id": core} for core in range(target.cores)]

@@ -124,50 +124,37 @@ _OF_OTHERS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def names_meant(key: str) -> tuple[str, ...]:
-    """Return the canonical names of the options that a wrong key may mean, the likeliest first."""
-    found = _OF_OTHERS.get(normalize(key))
-    if found is not None:
-        return found
-    near = nearest_name(key)
-    return () if near is None else (near,)
-
-
-def nearest_name(key: str) -> str | None:
-    """Return the canonical name of the option whose name or alias is nearest to a wrong key, or None.
+    """Return the canonical names of the options that a wrong key may mean, the likeliest first.
 
     Canonical names are preferred: an alias is often nearer to something else than what was meant.
     """
-    others = _OF_OTHERS.get(normalize(key))
-    if others is not None:
-        return others[0]
-    named = nearest(key, _NAMES)
-    if named is not None:
-        return named
-    found = nearest(key, _INDEX)
-    return None if found is None else _INDEX[found].name
+    others = _OF_OTHERS.get(normalize(key), ())
+    if others:
+        return others
+    near = nearest(key, _NAMES) or nearest(key, _INDEX)
+    return () if near is None else (_INDEX[normalize(near)].name,)
+
+
+def nearest_name(key: str) -> str | None:
+    """Return the first of `names_meant`, or None."""
+    return next(iter(names_meant(key)), None)
 
 
 def flags_meant(key: str) -> tuple[str, ...]:
     """Return the texts of the flags that a wrong one may mean, without dashes, the likeliest first."""
+    by_key = {normalize(text): text for text in _FLAGS if len(text) > 1}
     others = flags_of_others(key)
-    near = None if others else _nearest_flag(key)
-    return others if near is None else (near,)
+    near = None if others else nearest(key, by_key)
+    return others or (_flags(names_meant(key)) if near is None else (by_key[near],))
 
 
 def flags_of_others(key: str) -> tuple[str, ...]:
     """Return the texts of the flags that do what a word does in other runtimes, without dashes."""
-    flags = (_INDEX[name].flag for name in _OF_OTHERS.get(normalize(key), ()))
-    return tuple(flag.text for flag in flags if flag is not None)
+    return _flags(_OF_OTHERS.get(normalize(key), ()))
 
 
-def _nearest_flag(key: str) -> str | None:
-    by_key = {normalize(text): text for text in _FLAGS if len(text) > 1}
-    found = nearest(key, by_key)
-    if found is not None:
-        return by_key[found]
-    name = nearest_name(key)
-    flag = None if name is None else _INDEX[name].flag
-    return None if flag is None else flag.text
+def _flags(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(flag.text for name in names if (flag := _INDEX[name].flag) is not None)
 
 
 _COMPILE = specs_of(CompileOptions)
