@@ -213,7 +213,7 @@ def option(
     codec: Codec[T],
     default: D,
     summary: str,
-    effect: Effect,
+    effect: Effect = Effect.BEHAVIOR,
     *,
     flag: Flag | None = _NAMED,
     ours: bool = False,
@@ -222,8 +222,9 @@ def option(
 ) -> T | D:
     """Declare a row of the option table as a dataclass field; ``more`` are other fields of `OptionSpec`.
 
-    Without ``flag``, the flag is the name with hyphens; None: there is none. Options of the compiler are part
-    of the container, except for those that write a file, and those with ``in_container=False``.
+    Without ``flag``, the flag is the name with hyphens; None: there is none. Without ``effect``, the option
+    changes results, stored data or accepted input. Options of the compiler are part of the container, except
+    for those that write a file, and those with ``in_container=False``.
 
     The return type is that of the field's value, so that the type checker compares the annotation of the
     field with the codec and the default, as `dataclasses.field` does.
@@ -247,7 +248,7 @@ def option(
     )
 
 
-def switch(summary: str, effect: Effect, *, default: bool = False, **more: Any) -> bool:
+def switch(summary: str, effect: Effect = Effect.BEHAVIOR, *, default: bool = False, **more: Any) -> bool:
     """Declare a row that is true or false; ``more`` are parameters of `option`."""
     return option(Bool(), default, summary, effect, **more)
 
@@ -256,8 +257,8 @@ def tool_option(
     codec: Codec[T],
     default: D,
     summary: str,
-    effect: Effect,
     *others: str,
+    effect: Effect = Effect.BEHAVIOR,
     form: FlagForm = FlagForm.VALUE,
     ours: bool = False,
 ) -> T | D:

@@ -82,7 +82,6 @@ class DiagnosticOptions:
     )
     io_crc: bool = switch(
         "Verify every input and output buffer with a CRC.",
-        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("gen_crc", default=True, json_key="compiler_genCRC"),
     )
@@ -90,7 +89,6 @@ class DiagnosticOptions:
         Int(ge=1, le=INT32_MAX, unit="bytes"),
         None,
         "Length of the sections with a separate CRC; if unset, one CRC covers the buffer.",
-        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("crc_stride", 256),
     )

@@ -34,41 +34,31 @@ class GraphOptions:
         ListOf(Str()),
         (),
         "Tensors that become the outputs of the program instead of those of the model.",
-        Effect.BEHAVIOR,
         flag=Flag("output-node-name"),
     )
     extra_output_tensors: tuple[str, ...] = option(
         ListOf(Str()),
         (),
         "Tensors that become additional outputs of the program, after those of the model.",
-        Effect.BEHAVIOR,
         ours=True,
     )
     all_intermediate_outputs: bool = switch(
-        "Make every float and integer tensor with a fixed shape an additional output.",
-        Effect.BEHAVIOR,
-        ours=True,
+        "Make every float and integer tensor with a fixed shape an additional output.", ours=True
     )
     model_inputs: tuple[ModelInput, ...] = option(
         ModelInputs(),
         (),
         "Element types and shapes of inputs; sets the sizes of symbolic dimensions.",
-        Effect.BEHAVIOR,
         aliases=("model_inputs_list",),
         flag=Flag("model-input", FlagForm.REPEAT, others=("shapes", "shape")),
     )
     onnx_define_symbol: Mapping[str, int] = option(
-        SymbolMap(),
-        {},
-        "Sizes of symbolic dimensions, by name.",
-        Effect.BEHAVIOR,
-        flag=Flag(form=FlagForm.REPEAT),
+        SymbolMap(), {}, "Sizes of symbolic dimensions, by name.", flag=Flag(form=FlagForm.REPEAT)
     )
     output_shapes: Mapping[str, tuple[int | str, ...]] = option(
         OutputShapes(),
         {},
         "Shapes of outputs that do not follow from the shapes of the inputs.",
-        Effect.BEHAVIOR,
         flag=Flag("output-shape", FlagForm.REPEAT),
         ours=True,
     )
@@ -76,31 +66,27 @@ class GraphOptions:
         ListOf(Str()),
         (),
         "Inputs that accept any size up to the value of `onnx_define_symbol`.",
-        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
     )
     always_expand_onnx_functions: bool = switch(
-        "Inline all functions of the model before other passes.", Effect.BEHAVIOR, flag=Flag(inferred=True)
+        "Inline all functions of the model before other passes.", flag=Flag(inferred=True)
     )
     batchsize: int | None = option(
         Int(ge=1, le=INT32_MAX),
         None,
         "Size of the first dimension of every input where it is 1 or a symbol.",
-        Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
     network_specialization_config: tuple[SpecializationEntry, ...] = option(
         Specializations(),
         (),
         "Specializations with sizes of the symbolic dimensions; the input shapes select one.",
-        Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
     custom_io_list_file: tuple[CustomIo, ...] = option(
         CustomIoList(),
         (),
         "Element types, layouts and quantization of inputs and outputs.",
-        Effect.BEHAVIOR,
         aliases=("custom_io_list",),
         flag=Flag("custom-IO-list-file"),
     )
@@ -113,21 +99,15 @@ class GraphOptions:
     )
     retained_state: bool = switch(
         "Keep output `X_RetainedState` on the device as input `X` of the next inference.",
-        Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("retained_state", default=False),
     )
     split_retained_state_io: bool = switch(
-        "Allow the host to read and write the state of each sequence.",
-        Effect.BEHAVIOR,
-        documented=Documented.CLI,
+        "Allow the host to read and write the state of each sequence.", documented=Documented.CLI
     )
-    whole_caches: bool = switch(
-        "Read and write whole caches, not only the attended rows.", Effect.BEHAVIOR, ours=True
-    )
+    whole_caches: bool = switch("Read and write whole caches, not only the attended rows.", ours=True)
     stored_weights: bool = switch(
         "Use large weights in the mapped container; if false, the engine copies them.",
-        Effect.BEHAVIOR,
         default=True,
         ours=True,
     )
@@ -145,7 +125,6 @@ class GraphOptions:
         ListOf(FileContent("YAML file")),
         (),
         "YAML files that describe custom operators and their libraries.",
-        Effect.BEHAVIOR,
         flag=Flag(form=FlagForm.REPEAT, others=("registered-custom-op",)),
         documented=Documented.CLI,
     )
@@ -153,7 +132,6 @@ class GraphOptions:
         FileContent("zip file"),
         None,
         "Tables that replace the constants of the same name.",
-        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
     )
     dump_embedding_tables: Path | None = option(
@@ -176,7 +154,6 @@ class GraphOptions:
     )
     compile_only: bool = switch(
         "Only compile; without this option, `qaic-exec` also runs the program.",
-        Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=False,
     )
@@ -201,15 +178,12 @@ class GraphOptions:
         ListOf(Str(), distinct=True),
         (),
         "Names of the graphs of the container, one for each specialization.",
-        Effect.BEHAVIOR,
         flag=None,
         documented=Documented.CONFIG,
         aic=AicField("graph_names", (), "graph_names", JsonForm.NAMES),
     )
     qpc_crc: bool = switch(
-        "Store checksums in the container, and verify them when it is loaded.",
-        Effect.BEHAVIOR,
-        documented=Documented.CLI,
+        "Store checksums in the container, and verify them when it is loaded.", documented=Documented.CLI
     )
     io_encrypt: str | None = option(
         Str(),
@@ -223,24 +197,19 @@ class GraphOptions:
         Enum("cpu", "card"),
         "cpu",
         "Compiler: `cpu` selects the embedded compiler, `card` the vendor's compiler.",
-        Effect.BEHAVIOR,
         ours=True,
     )
     allow_unknown_options: bool = switch(
         "Pass unknown options to the vendor's compiler; only for `target` `card`.",
-        Effect.BEHAVIOR,
         ours=True,
         in_container=False,
     )
     strict_aic: bool = switch(
-        "Refuse a model that the card's compiler refuses or is unlikely to support.",
-        Effect.BEHAVIOR,
-        ours=True,
+        "Refuse a model that the card's compiler refuses or is unlikely to support.", ours=True
     )
     aic_operator_list: InputFileContent | None = option(
         FileContent("list of operators"),
         None,
         "Operator list of the card's compiler; replaces the built-in estimate.",
-        Effect.BEHAVIOR,
         ours=True,
     )

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from qaic.options.codecs.scalars import ListOf, Str
 from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
-from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
+from qaic.options.spec import AicField, Documented, Flag, JsonForm, option, switch
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -18,32 +18,26 @@ class PrecisionOptions:
 
     convert_to_fp16: bool = switch(
         "Compute floating-point nodes in float16, and store weights as float16.",
-        Effect.BEHAVIOR,
         aic=AicField("convert_to_fp16", default=True, json_key="compiler_convert_to_FP16"),
     )
     clip_fp16_constants: bool = switch(
-        "Clip constants beyond the range of float16; if false, they become infinite.",
-        Effect.BEHAVIOR,
-        default=True,
-        ours=True,
+        "Clip constants beyond the range of float16; if false, they become infinite.", default=True, ours=True
     )
     execute_nodes_in_fp16: tuple[str, ...] = option(
-        ListOf(Str()), (), "Operators whose nodes all compute in float16.", Effect.BEHAVIOR
+        ListOf(Str()), (), "Operators whose nodes all compute in float16."
     )
     node_precision_info_file: NodePrecision | None = option(
         NodePrecisionLists(),
         None,
         "Nodes, by output name, that compute in float16 or float32.",
-        Effect.BEHAVIOR,
         aliases=("node_precision_info",),
         flag=Flag("node-precision-info"),
     )
     keep_original_precision_for_nodes: tuple[str, ...] = option(
-        ListOf(Str()), (), "Operators that keep the precision of the model.", Effect.BEHAVIOR
+        ListOf(Str()), (), "Operators that keep the precision of the model."
     )
     mxfp6_matmul: bool = switch(
         "Store constant weights of matrix products in the 6-bit block format MXFP6.",
-        Effect.BEHAVIOR,
         aliases=("mxfp6",),
         documented=Documented.CLI,
         aic=AicField("mxfp6_matmul_weights", default=False),
@@ -52,20 +46,17 @@ class PrecisionOptions:
         ListOf(Str(), spaces=True),
         (),
         "Matrix products, by node or output name, whose weights do not change.",
-        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         documented=Documented.CONFIG,
         aic=AicField("exclude_mxfp6_matmul", "", form=JsonForm.SPACED),
     )
     allow_mxint8_mdp_io: bool = switch(
         "Round floats that pass between partitions to the 8-bit block format MXINT8.",
-        Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("mxint8_mdp_io", default=False),
     )
     mxint8_kv_cache: bool = switch(
         "Keep retained state in the 8-bit block format MXINT8.",
-        Effect.BEHAVIOR,
         flag=Flag(ours=True),
         documented=Documented.CLI,
     )

@@ -31,7 +31,6 @@ class QuantizationOptions:
         FileContent("quantization file"),
         None,
         "Quantize with ranges or parameters of another tool.",
-        Effect.BEHAVIOR,
         aliases=("external_quantization",),
         flag=Flag("external-quantization"),
     )
@@ -39,44 +38,30 @@ class QuantizationOptions:
         _SCHEMA,
         "symmetric_with_uint8",
         "Schema that converts the range of an activation to scale and offset.",
-        Effect.BEHAVIOR,
     )
     quantization_schema_constants: str = option(
-        _SCHEMA,
-        "symmetric_with_uint8",
-        "Schema that converts the range of a constant to scale and offset.",
-        Effect.BEHAVIOR,
+        _SCHEMA, "symmetric_with_uint8", "Schema that converts the range of a constant to scale and offset."
     )
     quantization_schema: str | None = option(
-        _SCHEMA, None, "Schema for activations and constants.", Effect.BEHAVIOR, documented=Documented.CLI
+        _SCHEMA, None, "Schema for activations and constants.", documented=Documented.CLI
     )
     quantization_calibration: str = option(
         Enum("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR"),
         "None",
         "Method that selects the range of an activation; `None` uses the whole measured range.",
-        Effect.BEHAVIOR,
     )
     percentile_calibration_value: float = option(
-        Float(ge=90, le=100),
-        100.0,
-        "Percentage of values that the range of `Percentile` covers.",
-        Effect.BEHAVIOR,
+        Float(ge=90, le=100), 100.0, "Percentage of values that the range of `Percentile` covers."
     )
     num_histogram_bins: int = option(
-        Int(ge=32, le=_MOST_BINS), 512, "Number of histogram bins of each tensor.", Effect.BEHAVIOR
+        Int(ge=32, le=_MOST_BINS), 512, "Number of histogram bins of each tensor."
     )
-    quantization_precision: str = option(
-        Enum("Int8", "Int16"), "Int8", "Precision of quantized tensors.", Effect.BEHAVIOR
-    )
+    quantization_precision: str = option(Enum("Int8", "Int16"), "Int8", "Precision of quantized tensors.")
     quantization_precision_bias: str = option(
-        Enum("Int8", "Int32"), "Int32", "Precision of the biases of quantized nodes.", Effect.BEHAVIOR
+        Enum("Int8", "Int32"), "Int32", "Precision of the biases of quantized nodes."
     )
-    enable_rowwise: bool = switch(
-        "Use one scale for each output row of constant Gemm and MatMul weights.", Effect.BEHAVIOR
-    )
-    enable_channelwise: bool = switch(
-        "Use one scale for each output channel of convolution weights.", Effect.BEHAVIOR
-    )
+    enable_rowwise: bool = switch("Use one scale for each output row of constant Gemm and MatMul weights.")
+    enable_channelwise: bool = switch("Use one scale for each output channel of convolution weights.")
     dump_profile: Path | None = option(
         FilePath("profile to write"),
         None,
@@ -84,11 +69,9 @@ class QuantizationOptions:
         Effect.FILE,
     )
     load_profile: InputFileContent | None = option(
-        FileContent("profile"), None, "Quantize with the ranges of a profile.", Effect.BEHAVIOR
+        FileContent("profile"), None, "Quantize with the ranges of a profile."
     )
-    convert_to_quantize: bool = switch(
-        "Measure the ranges of tensors on samples, and quantize with them.", Effect.BEHAVIOR
-    )
+    convert_to_quantize: bool = switch("Measure the ranges of tensors on samples, and quantize with them.")
     profiling_threads: int | None = option(
         Int(ge=1, le=INT32_MAX),
         None,
@@ -100,14 +83,12 @@ class QuantizationOptions:
         FileContent("list of samples"),
         None,
         "List of the files of samples, one line for each sample.",
-        Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
     use_random_input_data: str | None = option(
         RandomInputData(),
         None,
         "Use random samples, uniform or gaussian; they are not suited to judge accuracy.",
-        Effect.BEHAVIOR,
         flag=Flag(form=FlagForm.OPTIONAL),
         documented=Documented.CLI,
     )
@@ -115,9 +96,8 @@ class QuantizationOptions:
         Samples(),
         None,
         "Samples as dictionaries of arrays by input name, read one at a time; only from Python.",
-        Effect.BEHAVIOR,
         flag=None,
         ours=True,
         in_container=False,
     )
-    allow_profile_mismatch: bool = switch("Accept a profile of another graph.", Effect.BEHAVIOR, ours=True)
+    allow_profile_mismatch: bool = switch("Accept a profile of another graph.", ours=True)

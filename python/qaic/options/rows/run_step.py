@@ -18,66 +18,61 @@ class RunStepOptions:
     SECTION: ClassVar = "Run after compiling (`qaic-exec`)"
 
     json_input_file: Path | None = option(
-        FilePath("JSON file"),
-        None,
-        "JSON file with inputs and shapes of the run.",
-        Effect.BEHAVIOR,
-        documented=Documented.CLI,
+        FilePath("JSON file"), None, "JSON file with inputs and shapes of the run.", documented=Documented.CLI
     )
     aic_num_of_instances: int = tool_option(
-        Int(ge=1, le=INT32_MAX), 1, "Number of instances of the program.", Effect.TIMING
+        Int(ge=1, le=INT32_MAX), 1, "Number of instances of the program.", effect=Effect.TIMING
     )
-    num_iter: int | None = tool_option(
-        Int(ge=1, le=INT32_MAX), None, "Number of inferences.", Effect.BEHAVIOR
-    )
-    time: float | None = tool_option(
-        Float(ge=0, le=INT32_MAX), None, "Duration of the run, in seconds.", Effect.BEHAVIOR
-    )
+    num_iter: int | None = tool_option(Int(ge=1, le=INT32_MAX), None, "Number of inferences.")
+    time: float | None = tool_option(Float(ge=0, le=INT32_MAX), None, "Duration of the run, in seconds.")
     write_output_dir: Path | None = tool_option(
         FilePath("directory"),
         None,
         "Directory for the outputs of the run, one file for each tensor.",
-        Effect.FILE,
+        effect=Effect.FILE,
     )
     write_output_start_iter: int = tool_option(
-        Int(ge=0, le=INT32_MAX), 0, "First inference whose outputs are written.", Effect.FILE
+        Int(ge=0, le=INT32_MAX), 0, "First inference whose outputs are written.", effect=Effect.FILE
     )
     write_output_num_samples: int = tool_option(
-        Int(ge=1, le=INT32_MAX), 1, "Number of inferences whose outputs are written.", Effect.FILE
+        Int(ge=1, le=INT32_MAX), 1, "Number of inferences whose outputs are written.", effect=Effect.FILE
     )
     aic_profiling_type: tuple[str, ...] = tool_option(
         ListOf(Enum("stats", "trace", "latency", "raw_device_stats"), distinct=True),
         (),
         "Type of recorded profile.",
-        Effect.DIAGNOSTIC,
         "aic-profiling-format",
+        effect=Effect.DIAGNOSTIC,
         form=FlagForm.REPEAT,
     )
     aic_profiling_out_dir: Path | None = tool_option(
-        FilePath("directory"), None, "Directory for recorded profiles.", Effect.FILE
+        FilePath("directory"), None, "Directory for recorded profiles.", effect=Effect.FILE
     )
     aic_profiling_num_samples: int = tool_option(
-        Int(ge=1, le=INT32_MAX), 1, "Number of recorded inferences.", Effect.DIAGNOSTIC
+        Int(ge=1, le=INT32_MAX), 1, "Number of recorded inferences.", effect=Effect.DIAGNOSTIC
     )
     aic_profiling_start_iter: int = tool_option(
-        Int(ge=0, le=INT32_MAX), 1, "First recorded inference.", Effect.DIAGNOSTIC
+        Int(ge=0, le=INT32_MAX), 1, "First recorded inference.", effect=Effect.DIAGNOSTIC
     )
     aic_profiling_start_delay: int | None = tool_option(
-        Int(ge=0, le=INT32_MAX, unit="ms"), None, "Delay of the recording after the start.", Effect.DIAGNOSTIC
+        Int(ge=0, le=INT32_MAX, unit="ms"),
+        None,
+        "Delay of the recording after the start.",
+        effect=Effect.DIAGNOSTIC,
     )
     operators_supported: str | None = tool_option(
         Enum("onnx", "tensorflow", "pytorch", "caffe", "caffe2"),
         None,
         "Write the list of supported operators of a framework and do nothing else.",
-        Effect.FILE,
+        effect=Effect.FILE,
     )
     help: bool = tool_option(
         Action(),
         False,  # noqa: FBT003 - the default
         "Show the options and do nothing else.",
-        Effect.DIAGNOSTIC,
         "h",
         "usage",
         "u",
+        effect=Effect.DIAGNOSTIC,
         form=FlagForm.ACTION,
     )

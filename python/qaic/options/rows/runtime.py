@@ -20,7 +20,6 @@ class RuntimeRows:
         DeviceIds(le=INT32_MAX),
         0,
         "Device, or several devices that run one program together.",
-        Effect.BEHAVIOR,
         aliases=("runtime_device_id",),
         flag=Flag("device-id"),
         aic=AicField("device_ids", (), form=JsonForm.IDS),
@@ -79,21 +78,16 @@ class RuntimeRows:
         Str(),
         None,
         "Name of a group of programs on one device that share cores.",
-        Effect.BEHAVIOR,
         flag=None,
         documented=Documented.NOWHERE,
         updatable=True,
     )
-    enable_metrics: bool = switch(
-        "Record the latency of every run. Excludes `enable_profiling`.", Effect.BEHAVIOR, flag=None
-    )
+    enable_metrics: bool = switch("Record the latency of every run. Excludes `enable_profiling`.", flag=None)
     enable_profiling: bool = switch(
-        "Record latency and a Python profile of every run. Excludes `enable_metrics`.",
-        Effect.BEHAVIOR,
-        flag=None,
+        "Record latency and a Python profile of every run. Excludes `enable_metrics`.", flag=None
     )
     allow_hw_mismatch: bool = switch(
-        "Load a program that was compiled for another hardware family.", Effect.BEHAVIOR, flag=None, ours=True
+        "Load a program that was compiled for another hardware family.", flag=None, ours=True
     )
     process_lock: str | None = option(
         Str(),

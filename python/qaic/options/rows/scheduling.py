@@ -90,9 +90,7 @@ class SchedulingOptions:
         aic=AicField("force_vtcm_spill", default=True, json_key="compiler_force_VTCM_spill"),
     )
     aic_enable_depth_first: bool = switch(
-        "Schedule operations depth first.",
-        Effect.RECORDED,
-        aic=AicField("enable_depth_first", default=True),
+        "Schedule operations depth first.", Effect.RECORDED, aic=AicField("enable_depth_first", default=True)
     )
     aic_depth_first_mem: int | None = option(
         Int(ge=8, le=32),
@@ -124,13 +122,11 @@ class SchedulingOptions:
     )
     combine_inputs: bool = switch(
         "Put all inputs into one DMA buffer; if false, each has its own buffer.",
-        Effect.BEHAVIOR,
         default=True,
         aic=AicField("combine_inputs", default=True),
     )
     combine_outputs: bool = switch(
         "Put all outputs into one DMA buffer; if false, each has its own buffer.",
-        Effect.BEHAVIOR,
         default=True,
         aic=AicField("combine_outputs", default=True),
     )

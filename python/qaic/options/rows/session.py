@@ -20,24 +20,16 @@ class SessionOptions:
         FilePath("model"),
         None,
         "Model to compile (`.onnx`) or container to load (`.bin`).",
-        Effect.BEHAVIOR,
         flag=Flag("m", others=("model",)),
     )
     options_path: Path | None = option(
-        FilePath("YAML file"),
-        None,
-        "YAML file with options; keyword arguments take precedence.",
-        Effect.BEHAVIOR,
-        flag=None,
+        FilePath("YAML file"), None, "YAML file with options; keyword arguments take precedence.", flag=None
     )
     backend: str = option(
         Enum("aic", "qaic"), "aic", "Backend; both values are equivalent.", Effect.VALIDATED, flag=None
     )
-    compile: bool = switch(
-        "Compile the model; false requires a compiled container.", Effect.BEHAVIOR, default=True, flag=None
-    )
+    compile: bool = switch("Compile the model; false requires a compiled container.", default=True, flag=None)
     strict_options: bool = switch(
         "Refuse a YAML file with unknown keys or keys for tools only; otherwise, they cause a warning.",
-        Effect.BEHAVIOR,
         ours=True,
     )
