@@ -82,7 +82,7 @@ def test_relative_path_is_rebased(tmp_path):
         ("- IOName: x\n  Precision: int8\n  Scale: 1\n  Offset: 0.5", ["as Offset on line 4", "'0.5'"]),
         ("- IOName: x\n  Precision: [int8]", ["one value as Precision on line 2", "a list"]),
         ("- [IOName: x\n", ["YAML in the file", "on line 2"]),
-        ("- ? [IOName]\n  : x", ["a word as key on line 1", "a list"]),
+        ("- ? [IOName]\n  : x", ["on line 1", "a single word, not a list"]),
         ("- *nowhere", ["YAML in the file", "on line 1"]),
         ("- IOName: \0", ["YAML in the file"]),
         ("[" * 100_000, ["YAML in the file"]),

@@ -132,7 +132,7 @@ def test_rejects_what_is_not_a_flat_mapping(read, text, message):
 def test_rejects_aliases_that_multiply(read):
     levels = ["l0: &l0 [x, x, x, x, x, x, x, x, x]"]
     levels += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 7)]
-    with pytest.raises(OptionError, match="more than 20000 values"):
+    with pytest.raises(OptionError, match="more than 262144 values"):
         read("\n".join(levels))
 
 

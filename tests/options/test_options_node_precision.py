@@ -50,7 +50,7 @@ def test_lists_are_read_as_text(tmp_path, text, fp16, fp32):
         ("- a\n", r"a mapping with FP16NodeInstanceNames or FP32NodeInstanceNames.*a list"),
         ("", r"a mapping with .*nothing"),
         ("FP16NodeInstanceNames: [a\n", r"YAML.*line 2"),
-        ("? [a]\n: b\n", r"a word as key on line 1.*a list"),
+        ("? [a]\n: b\n", r"on line 1.*a single word, not a list"),
         (b"\xff\xfe\x00", r"YAML"),
         ("[" * 100_000, r"YAML"),
         ("FP16NodeInstanceNames: [" + "a," * (3 << 20) + "]", r"at most 4 MiB"),

@@ -101,11 +101,9 @@ def escape_json(text: str) -> str:
     """Escape the unprintable characters in the strings of a JSON text; its value stays the same."""
     import json
 
-    return (
-        "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
-        if not text.isprintable()
-        else text
-    )
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 def escape_html(text: object) -> str:

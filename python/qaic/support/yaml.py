@@ -21,16 +21,15 @@ _MOST_NESTED = 100
 _DEEPEST = 8
 
 #: Aliases can repeat a node many times, so visited nodes are counted, not nodes of the file.
-_MOST_VALUES = 20_000
+_MOST_VALUES = 1 << 18
 
-_NULLS = frozenset({"", "~", "null", "none"})
+NULLS = frozenset({"", "~", "null", "none"})
 
 
 class YamlMistakeError(ValueError):
     """The text is not YAML.
 
-    `problem` is the defect in the words of the parser; `line` is its line, from 1, or None if the parser does
-    not report it.
+    `problem` is the defect; `line` is its line, from 1, or None if the parser does not report it.
     """
 
     def __init__(self, problem: str, line: int | None = None) -> None:
@@ -66,12 +65,10 @@ def compose(data: bytes) -> Node | None:
         depth = 0
         # Events are read first, because the compiled reader has no limit of recursion.
         for event in yaml.parse(data, Loader=loader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                if depth > _MOST_NESTED:
-                    raise YamlMistakeError("values are nested too deeply", _line_of(event.start_mark))
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MOST_NESTED:
+                raise YamlMistakeError("values are nested too deeply", _line_of(event.start_mark))
         return yaml.compose(data, Loader=loader)
     except yaml.MarkedYAMLError as error:
         text = " ".join(part for part in (error.context, error.problem) if part)
@@ -104,6 +101,18 @@ def pairs(node: MappingNode, compared: Callable[[str], str] = str) -> list[tuple
     return found
 
 
+class LinedList(list[object]):
+    """A list of a file; `lines` are those of its items, from 1."""
+
+    lines: list[int]
+
+
+class LinedDict(dict[str, object]):
+    """A mapping of a file; `lines` are those of its keys, from 1."""
+
+    lines: dict[str, int]
+
+
 class PlainValues:
     """Conversion of the nodes of one document to text, lists and mappings, within bounds."""
 
@@ -111,7 +120,7 @@ class PlainValues:
         self._visited = 0
 
     def of(self, node: Node, depth: int = 0) -> object:
-        """Return the value of a node; errors as for `pairs`, also for more than 20000 values or 8 levels."""
+        """Return the value of a node; errors as for `pairs`, also for more than 2^18 values or 8 levels."""
         import yaml
 
         self._visited += 1
@@ -120,9 +129,14 @@ class PlainValues:
         if depth > _DEEPEST:
             raise YamlMistakeError("values are nested too deeply", line(node))
         if isinstance(node, yaml.SequenceNode):
-            return [self.of(item, depth + 1) for item in node.value]
+            items = LinedList(self.of(item, depth + 1) for item in node.value)
+            items.lines = list(map(line, node.value))
+            return items
         if isinstance(node, yaml.MappingNode):
-            return {key: self.of(item, depth + 1) for key, _, item in pairs(node)}
+            found = pairs(node)
+            entries = LinedDict((key, self.of(item, depth + 1)) for key, _, item in found)
+            entries.lines = {key: at for key, at, _ in found}
+            return entries
         return str(node.value)
 
 
@@ -131,25 +145,18 @@ def line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def is_null(node: Node | None) -> bool:
-    """Return true if there is no node, or an unquoted scalar that means null."""
+def is_null(node: Node) -> bool:
+    """Return true if a node is an unquoted scalar that means null."""
     import yaml
 
-    if node is None:
-        return True
     # The compiled reader has "" where the other one has None.
-    return isinstance(node, yaml.ScalarNode) and not node.style and node.value.lower() in _NULLS
+    return isinstance(node, yaml.ScalarNode) and not node.style and node.value.lower() in NULLS
 
 
-def kind(node: Node | None) -> str:
-    """Return the kind of a node, for messages: scalars are shown."""
-    import yaml
-
-    if node is None or is_null(node):
-        return "nothing"
-    if isinstance(node, yaml.MappingNode):
-        return "a mapping"
-    return "a list" if isinstance(node, yaml.SequenceNode) else format_value(node.value)
+def shown(value: object) -> str:
+    """Return a value for messages; of lists and mappings of a file, only the kind."""
+    kind = "a mapping" if isinstance(value, LinedDict) else "a list" if isinstance(value, LinedList) else ""
+    return kind or format_value(value)
 
 
 def _line_of(mark: object) -> int | None:

@@ -8,16 +8,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from qaic.options.codecs.scalars import Codec, Enum, Float, Int, Json, Str, ValueMismatchError, remark
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
 from qaic.options.names import unknown_keys
-from qaic.support.text import format_value
-from qaic.support.yaml import is_null, kind, line
-
-if TYPE_CHECKING:
-    from yaml.nodes import Node
+from qaic.support.yaml import LinedDict, LinedList, shown
 
 T = TypeVar("T")
 
@@ -61,18 +57,17 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
         items = self.items(value)
         if items is None:
             raise self.mismatch(value)
-        places = [f"entry {number}" for number in range(1, len(items) + 1)]
+        lines = items.lines if isinstance(items, LinedList) else ()
+        places = [f"line {at}" for at in lines] or [f"entry {number}" for number in range(1, len(items) + 1)]
         return _distinct(
             (_from_object(item, place), place) for item, place in zip(items, places, strict=True)
         )
 
     def decode(self, data: bytes) -> tuple[CustomIo, ...]:
         root = parse_yaml(data)
-        if root is None or is_null(root):
-            return ()
-        return _distinct(
-            (_from_object(_mapping(item), _line(item), _lines(item)), _line(item)) for item in _items(root)
-        )
+        if not isinstance(root, LinedList | None):
+            raise ValueMismatchError("a list of entries that begin with '- IOName: '", shown(root))
+        return self.content(root or ())
 
     def to_json(self, value: tuple[CustomIo, ...]) -> Json:
         entries: list[Json] = []
@@ -82,50 +77,19 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
         return entries
 
 
-def _items(root: Node) -> list[Node]:
-    import yaml
-
-    if not isinstance(root, yaml.SequenceNode):
-        raise ValueMismatchError("a list of entries that begin with '- IOName: '", kind(root))
-    return list(root.value)
-
-
-def _line(node: Node) -> str:
-    return f"line {line(node)}"
-
-
-def _mapping(node: Node) -> Mapping[str, object]:
-    """Read one entry of the file; values stay text."""
-    import yaml
-
-    if not isinstance(node, yaml.MappingNode):
-        raise ValueMismatchError(f"a mapping with the key {_NAME} on {_line(node)}", kind(node))
-    entry: dict[str, object] = {}
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise ValueMismatchError(f"a word as key on {_line(key)}", kind(key))
-        if key.value in entry:
-            raise ValueMismatchError(f"each key of an entry once, on {_line(key)}", f"{key.value} twice")
-        if key.value in _KEYS and not isinstance(value, yaml.ScalarNode):
-            raise ValueMismatchError(f"one value as {key.value} on {_line(value)}", kind(value))
-        entry[key.value] = value.value
-    return entry
-
-
-def _lines(node: Node) -> dict[str, str]:
-    return {key.value: _line(key) for key, _ in node.value}
-
-
-def _from_object(item: object, place: str, places: Mapping[str, str] | None = None) -> CustomIo:
-    """Convert one entry; `places` states where each key stands, when that is known."""
+def _from_object(item: object, place: str) -> CustomIo:
     if isinstance(item, CustomIo):
         held = (item.name, item.layout, item.precision, item.scale, item.offset)
         item = {key: value for key, value in zip(_KEYS, held, strict=True) if value is not None}
     if not isinstance(item, Mapping):
-        raise ValueMismatchError(f"a mapping with the key {_NAME} as {place}", format_value(item))
-    at = {key: (places or {}).get(key, place) for key in item}
-    for key in item:
+        where = f"{'on' if place.startswith('line') else 'as'} {place}"
+        raise ValueMismatchError(f"a mapping with the key {_NAME} {where}", shown(item))
+    lines = item.lines if isinstance(item, LinedDict) else {}
+    at = {key: f"line {lines[key]}" if key in lines else place for key in item}
+    for key, value in item.items():
         remark(unknown_keys([key], _KEYS), at[key])
+        if key in _KEYS and isinstance(value, LinedDict | LinedList):
+            raise ValueMismatchError(f"one value as {key} on {at[key]}", shown(value))
     if _NAME not in item:
         raise ValueMismatchError(f"the key {_NAME} in the entry on {place}", "none")
 

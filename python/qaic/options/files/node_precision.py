@@ -5,18 +5,14 @@ The file is a YAML mapping of two lists of names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from qaic.options.codecs.scalars import Json, ValueMismatchError, remark
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
 from qaic.options.names import nearest, unknown_keys
 from qaic.support.text import format_value
-from qaic.support.yaml import is_null, kind, line
-
-if TYPE_CHECKING:
-    from yaml.nodes import Node
+from qaic.support.yaml import NULLS, LinedDict, LinedList, shown
 
 _HALF, _FLOAT = _KEYS = ("FP16NodeInstanceNames", "FP32NodeInstanceNames")
 #: a key of the vendor's files, a switch
@@ -46,46 +42,40 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
         _check_keys(list(value))
-        lists = {str(key): _names(key, names) for key, names in value.items() if key in _KEYS}
-        return _separate(lists, lambda _: "")
+        lines = value.lines if isinstance(value, LinedDict) else {}
+        half, single = (self._names(key, value.get(key, ()), lines.get(key)) for key in _KEYS)
+        both = [name for name in half if name in single]
+        if both:
+            where = f" (lines {half[both[0]]} and {single[both[0]]})" if lines else ""
+            raise ValueMismatchError(
+                "each tensor in one of the lists", f"{len(both)} in both, as {format_value(both[0])}{where}"
+            )
+        return NodePrecision(tuple(half), tuple(single))
 
     def decode(self, data: bytes) -> NodePrecision:
-        return _content(parse_yaml(data))
+        root = parse_yaml(data)
+        if not isinstance(root, LinedDict):
+            raise ValueMismatchError(f"a mapping with {_HALF} or {_FLOAT}", shown(root))
+        return self.content(root)
+
+    def _names(self, key: str, names: object, line: int | None) -> dict[str, int | None]:
+        """Return the names of a list with their first lines in the file."""
+        if line is not None and isinstance(names, str) and names.lower() in NULLS:
+            return {}
+        items = self.items(names)
+        if items is None:
+            raise ValueMismatchError(f"a list of names as {key}{_on(line)}", shown(names))
+        lines = items.lines if isinstance(items, LinedList) else [None] * len(items)
+        found: dict[str, int | None] = {}
+        for item, at in zip(items, lines, strict=True):
+            if not isinstance(item, str) or not item:
+                raise ValueMismatchError(f"a name of a tensor in {key}{_on(at)}", shown(item))
+            found.setdefault(item, at)
+        return found
 
     def to_json(self, value: NodePrecision) -> Json:
         """See `Codec.to_json`. The order of the names has no meaning."""
         return {_HALF: [*sorted(value.fp16)], _FLOAT: [*sorted(value.fp32)]}
-
-
-def _content(root: Node | None) -> NodePrecision:
-    import yaml
-
-    if not isinstance(root, yaml.MappingNode):
-        raise ValueMismatchError(f"a mapping with {_HALF} or {_FLOAT}", kind(root))
-    lists: dict[str, tuple[str, ...]] = {}
-    lines: dict[tuple[str, str], int] = {}
-    for key, _ in root.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise ValueMismatchError(f"a word as key{_line(key)}", kind(key))
-    _check_keys([key.value for key, _ in root.value])
-    for key, value in root.value:
-        place, name = _line(key), key.value
-        if name not in _KEYS:
-            continue
-        if name in lists:
-            raise ValueMismatchError(f"each key once, {name}{place}", "it twice")
-        # A key without a value means an empty list.
-        if is_null(value):
-            lists[name] = ()
-            continue
-        if not isinstance(value, yaml.SequenceNode):
-            raise ValueMismatchError(f"a list of names as {name}{_line(value)}", kind(value))
-        for item in value.value:
-            if not isinstance(item, yaml.ScalarNode) or not item.value:
-                raise ValueMismatchError(f"a name of a tensor in {name}{_line(item)}", kind(item))
-            lines.setdefault((name, item.value), line(item))
-        lists[name] = tuple(dict.fromkeys(item.value for item in value.value))
-    return _separate(lists, lambda name: f" (lines {lines[_HALF, name]} and {lines[_FLOAT, name]})")
 
 
 def _check_keys(keys: Sequence[object]) -> None:
@@ -102,26 +92,5 @@ def _check_keys(keys: Sequence[object]) -> None:
     remark(unknown_keys(unknown, _KEYS))
 
 
-def _names(key: object, names: object) -> tuple[str, ...]:
-    """Check a list from Python."""
-    items = ParsedFile.items(names)
-    if items is not None and all(isinstance(item, str) and item for item in items):
-        return tuple(dict.fromkeys(map(str, items)))
-    raise ValueMismatchError(f"a list of names of tensors as {key}", format_value(names))
-
-
-def _separate(lists: Mapping[str, tuple[str, ...]], place: Callable[[str], str]) -> NodePrecision:
-    """Refuse a tensor in both lists; `place` states where it stands."""
-    half, single = lists.get(_HALF, ()), lists.get(_FLOAT, ())
-    singles = set(single)
-    both = [name for name in half if name in singles]
-    if both:
-        where = place(both[0])
-        raise ValueMismatchError(
-            "each tensor in one of the lists", f"{len(both)} in both, as {format_value(both[0])}{where}"
-        )
-    return NodePrecision(half, single)
-
-
-def _line(node: Node) -> str:
-    return f" on line {line(node)}"
+def _on(line: int | None) -> str:
+    return "" if line is None else f" on line {line}"

@@ -12,17 +12,14 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from qaic.options.codecs.scalars import Codec, FilePath, Json, ValueMismatchError, collecting, remark
 from qaic.options.names import unknown_keys
 from qaic.support.json import parse_json
 from qaic.support.open_regular import NotRegularError, open_regular, read_regular
 from qaic.support.text import format_value
-from qaic.support.yaml import YamlMistakeError, compose
-
-if TYPE_CHECKING:
-    from yaml.nodes import Node
+from qaic.support.yaml import DuplicateKeyError, PlainValues, YamlMistakeError, compose, is_null
 
 T = TypeVar("T")
 
@@ -129,10 +126,16 @@ def list_of(value: object, what: str) -> Sequence[object]:
     return items
 
 
-def parse_yaml(data: bytes) -> Node | None:
-    """Return the root of a YAML file, for `ParsedFile.decode`. Raises ValueMismatchError if it is no YAML."""
+def parse_yaml(data: bytes) -> object:
+    """Return the lists, mappings and texts of a YAML file, for `ParsedFile.decode`; None if it is empty.
+
+    Raises ValueMismatchError if it is no YAML.
+    """
     try:
-        return compose(data)
+        root = compose(data)
+        return None if root is None or is_null(root) else PlainValues().of(root)
+    except DuplicateKeyError as error:
+        raise ValueMismatchError(f"each key once, on line {error.line}", f"{error.key} twice") from None
     except YamlMistakeError as error:
         place = "" if error.line is None else f" on line {error.line}"
         raise ValueMismatchError("YAML", f"a mistake{place} ({error.problem})") from error
