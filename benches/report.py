@@ -132,7 +132,7 @@ GROUPS = {
         "Submitting and collecting includes the inference on `noop`, which copies one tensor in and one "
         "out. The last table counts the locks and atomic operations of an inference, from taking an exec "
         "object to returning it, while no thread sleeps. It excludes those of the engine and the driver. "
-        "The test rust/qaic-runtime/tests/costs/operations.rs limits these counts.",
+        "The test rust/qaic-runtime/src/tests/costs/operations.rs limits these counts.",
     ),
     "compile": (
         "Compiling",
@@ -172,7 +172,7 @@ GROUPS = {
         "These rows measure Rust code alone. On `cpu`, they compare a run with the same engine with all "
         "values bound in advance. The device `noop` computes nothing, so it shows the cost of inputs and "
         "exec objects. A run into the caller's arrays allocates nothing "
-        "(rust/qaic-runtime/tests/costs/allocations.rs).",
+        "(rust/qaic-runtime/src/tests/costs/allocations.rs).",
     ),
     "kmd": (
         "Inferences on cards",
@@ -181,7 +181,7 @@ GROUPS = {
         "buffer objects through the same file, with the same number in flight. The difference is "
         "therefore the cost of the runtime. The benchmark checks that a run makes no other system call. A "
         "run allocates nothing, and an exec object takes less than 4 KiB in addition to its buffers "
-        "(rust/qaic-runtime/tests/costs/allocations.rs).",
+        "(rust/qaic-runtime/src/tests/costs/allocations.rs).",
     ),
     "convert": (
         "Conversions",

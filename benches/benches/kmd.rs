@@ -14,7 +14,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use qaic_benches::containers::{TENSOR_BYTES, card_program};
 use qaic_emu::{EmuKmd, EmuOptions};
 use qaic_kmd::Kmd;
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_mem::{Lender, Storage};
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::device::{DeviceId, Placement};
@@ -130,7 +130,7 @@ fn many(criterion: &mut Criterion) {
         });
     });
     let control = card.emulator.control(0).unwrap();
-    let counts = [request::EXECUTE_BO, request::WAIT_BO].map(|request| control.calls(request));
+    let counts = [Request::ExecuteBo, Request::WaitBo].map(|request| control.calls(request));
     assert_eq!(counts[0], counts[1]);
     group.finish();
 }

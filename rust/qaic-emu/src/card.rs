@@ -16,7 +16,7 @@ use super::options::{EmuClock, EmuOptions, Profile};
 use crate::data_path::bo::Bo;
 use crate::data_path::channel::Channel;
 use crate::data_path::worker::Worker;
-use qaic_kmd::abi::DBC_COUNT;
+use qaic_kmd::abi::{DBC_COUNT, Request};
 use qaic_kmd::{DbcState, Errno, EventKind};
 
 /// Interval in which a sleeping thread checks for signals.
@@ -60,7 +60,7 @@ pub(crate) struct CardState {
     /// Number of control messages that the firmware is processing.
     pub(crate) busy: usize,
     /// Number of calls so far, by request.
-    pub(crate) calls: BTreeMap<u32, u64>,
+    pub(crate) calls: BTreeMap<Request, u64>,
     /// Number of elements that completed with a status other than 0, which the driver does not report.
     pub(crate) dma_errors: u64,
     pub(crate) next_serial: u64,

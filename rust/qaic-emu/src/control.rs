@@ -6,26 +6,26 @@ use std::time::Duration;
 use super::card::Card;
 use super::fault::{Action, FaultPlan};
 use super::firmware::ResourceUsage;
-use qaic_kmd::abi::{DBC_COUNT, request};
+use qaic_kmd::abi::{DBC_COUNT, Request};
 
 /// Interval between two checks for the end of a wait.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Names of the system calls, as in fault plans if faults exist for them, and their request codes.
-const CALLS: [(&str, u32); 13] = [
-    ("manage", request::MANAGE),
-    ("create_bo", request::CREATE_BO),
-    ("mmap_bo", request::MMAP_BO),
-    ("attach", request::ATTACH_SLICE_BO),
-    ("execute", request::EXECUTE_BO),
-    ("partial_execute", request::PARTIAL_EXECUTE_BO),
-    ("wait", request::WAIT_BO),
-    ("perf_stats", request::PERF_STATS_BO),
-    ("detach", request::DETACH_SLICE_BO),
-    ("close", request::GEM_CLOSE),
-    ("version", request::VERSION),
-    ("export", request::PRIME_HANDLE_TO_FD),
-    ("import", request::PRIME_FD_TO_HANDLE),
+/// Names of the system calls, as in fault plans if faults exist for them, and their requests.
+const CALLS: [(&str, Request); 13] = [
+    ("manage", Request::Manage),
+    ("create_bo", Request::CreateBo),
+    ("mmap_bo", Request::MmapBo),
+    ("attach", Request::AttachSliceBo),
+    ("execute", Request::ExecuteBo),
+    ("partial_execute", Request::PartialExecuteBo),
+    ("wait", Request::WaitBo),
+    ("perf_stats", Request::PerfStatsBo),
+    ("detach", Request::DetachSliceBo),
+    ("close", Request::GemClose),
+    ("version", Request::Version),
+    ("export", Request::PrimeHandleToFd),
+    ("import", Request::PrimeFdToHandle),
 ];
 
 /// Test control of an emulated card.
@@ -118,8 +118,8 @@ impl Control {
         })
     }
 
-    /// Number of calls of a system call, by request code.
-    pub fn calls(&self, request: u32) -> u64 {
+    /// Number of calls of a system call.
+    pub fn calls(&self, request: Request) -> u64 {
         self.card.lock().calls.get(&request).copied().unwrap_or(0)
     }
 

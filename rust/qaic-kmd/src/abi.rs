@@ -8,50 +8,48 @@ use std::mem::{offset_of, size_of};
 use crate::wire::{Descriptor, HostAddress, Kind, Layout, Value, wire};
 
 /// Request codes of the system calls.
-pub mod request {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Request {
     /// Control messages to the card's firmware.
-    pub const MANAGE: u32 = 0xC010_6440;
+    Manage = 0xC010_6440,
     /// Creates a buffer object.
-    pub const CREATE_BO: u32 = 0xC010_6441;
+    CreateBo = 0xC010_6441,
     /// Returns the offset at which to map a buffer object.
-    pub const MMAP_BO: u32 = 0xC010_6442;
+    MmapBo = 0xC010_6442,
     /// Sets the card's transfers of a buffer object.
-    pub const ATTACH_SLICE_BO: u32 = 0x4020_6443;
+    AttachSliceBo = 0x4020_6443,
     /// Queues buffer objects.
-    pub const EXECUTE_BO: u32 = 0x4010_6444;
+    ExecuteBo = 0x4010_6444,
     /// Queues buffer objects, and transfers only parts of them.
-    pub const PARTIAL_EXECUTE_BO: u32 = 0x4010_6445;
+    PartialExecuteBo = 0x4010_6445,
     /// Waits for a buffer object.
-    pub const WAIT_BO: u32 = 0x4010_6446;
+    WaitBo = 0x4010_6446,
     /// Reads statistics of the last execution.
-    pub const PERF_STATS_BO: u32 = 0xC010_6447;
-    /// Reverts [`ATTACH_SLICE_BO`].
-    pub const DETACH_SLICE_BO: u32 = 0x4008_6448;
+    PerfStatsBo = 0xC010_6447,
+    /// Reverts [`Request::AttachSliceBo`].
+    DetachSliceBo = 0x4008_6448,
     /// Closes a handle; a call of the DRM core.
-    pub const GEM_CLOSE: u32 = 0x4008_6409;
+    GemClose = 0x4008_6409,
     /// Returns name and version of the driver; a call of the DRM core.
-    pub const VERSION: u32 = 0xC040_6400;
+    Version = 0xC040_6400,
     /// Creates a file for a buffer object; a call of the DRM core.
-    pub const PRIME_HANDLE_TO_FD: u32 = 0xC00C_642D;
+    PrimeHandleToFd = 0xC00C_642D,
     /// Creates a handle for such a file; a call of the DRM core.
-    pub const PRIME_FD_TO_HANDLE: u32 = 0xC00C_642E;
+    PrimeFdToHandle = 0xC00C_642E,
+}
 
-    /// All request codes.
-    pub const ALL: [u32; 13] = [
-        MANAGE,
-        CREATE_BO,
-        MMAP_BO,
-        ATTACH_SLICE_BO,
-        EXECUTE_BO,
-        PARTIAL_EXECUTE_BO,
-        WAIT_BO,
-        PERF_STATS_BO,
-        DETACH_SLICE_BO,
-        GEM_CLOSE,
-        VERSION,
-        PRIME_HANDLE_TO_FD,
-        PRIME_FD_TO_HANDLE,
-    ];
+impl Request {
+    /// Number of the request.
+    #[allow(clippy::as_conversions)] // of a fieldless enum
+    pub(crate) const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// Returns the argument size in bytes that the number contains.
+    pub(crate) const fn argument_bytes(self) -> usize {
+        ((self.code() >> 16) & 0x3FFF) as usize
+    }
 }
 
 /// Number of DMA-bridge channels of every card; ids are below this number.
@@ -74,7 +72,7 @@ pub const SEM_OUT_SYNC_FENCE: u8 = 1;
 pub const SEM_IN_SYNC_FENCE: u8 = 2;
 
 wire! {
-    /// Argument of [`request::MANAGE`].
+    /// Argument of [`Request::Manage`].
     pub struct ManageMsg: 16 {
         /// Bytes of all transactions; after the call, bytes of the reply.
         len: u32,
@@ -84,7 +82,7 @@ wire! {
         data: HostAddress,
     }
 
-    /// Argument of [`request::CREATE_BO`].
+    /// Argument of [`Request::CreateBo`].
     pub struct CreateBo: 16 {
         /// Bytes, rounded up to pages by the kernel.
         size: u64,
@@ -94,7 +92,7 @@ wire! {
         pad: u32,
     }
 
-    /// Argument of [`request::MMAP_BO`].
+    /// Argument of [`Request::MmapBo`].
     pub struct MmapBo: 16 {
         /// Handle.
         handle: u32,
@@ -158,7 +156,7 @@ wire! {
         size: u64,
     }
 
-    /// Argument of [`request::ATTACH_SLICE_BO`].
+    /// Argument of [`Request::AttachSliceBo`].
     pub struct AttachSlice: 32 {
         /// Direction and size of the entries, and the channel.
         hdr: AttachSliceHdr,
@@ -166,7 +164,7 @@ wire! {
         data: HostAddress,
     }
 
-    /// One buffer object of [`request::EXECUTE_BO`].
+    /// One buffer object of [`Request::ExecuteBo`].
     pub struct ExecuteEntry: 8 {
         /// Handle.
         handle: u32,
@@ -174,7 +172,7 @@ wire! {
         dir: u32,
     }
 
-    /// One buffer object of [`request::PARTIAL_EXECUTE_BO`].
+    /// One buffer object of [`Request::PartialExecuteBo`].
     pub struct PartialExecuteEntry: 16 {
         /// Handle.
         handle: u32,
@@ -195,7 +193,7 @@ wire! {
         data: HostAddress,
     }
 
-    /// Argument of [`request::WAIT_BO`].
+    /// Argument of [`Request::WaitBo`].
     pub struct Wait: 16 {
         /// Handle.
         handle: u32,
@@ -207,7 +205,7 @@ wire! {
         pad: u32,
     }
 
-    /// Argument of [`request::PERF_STATS_BO`].
+    /// Argument of [`Request::PerfStatsBo`].
     pub struct PerfStats: 16 {
         /// Entries.
         count: u16,
@@ -236,7 +234,7 @@ wire! {
         pad: u32,
     }
 
-    /// Argument of [`request::DETACH_SLICE_BO`].
+    /// Argument of [`Request::DetachSliceBo`].
     pub struct DetachSlice: 8 {
         /// Handle.
         handle: u32,
@@ -244,7 +242,7 @@ wire! {
         pad: u32,
     }
 
-    /// Argument of [`request::GEM_CLOSE`].
+    /// Argument of [`Request::GemClose`].
     pub struct GemClose: 8 {
         /// Handle.
         handle: u32,
@@ -252,7 +250,7 @@ wire! {
         pad: u32,
     }
 
-    /// Argument of [`request::VERSION`].
+    /// Argument of [`Request::Version`].
     pub struct DrmVersion: 64 {
         /// Version of the driver, written by the call.
         major: i32,
@@ -287,11 +285,6 @@ wire! {
     }
 }
 
-/// Returns the argument size in bytes that a request code contains.
-pub(crate) const fn argument_bytes(request: u32) -> usize {
-    ((request >> 16) & 0x3FFF) as usize
-}
-
 macro_rules! layout {
     ($($type:ident $size:literal { $($field:ident $offset:literal),* })*) => {
         $(const _: () = {
@@ -323,12 +316,12 @@ layout! {
 
 macro_rules! sizes {
     ($($request:ident $type:ident),*) => {
-        $(const _: () = assert!(argument_bytes(request::$request) == size_of::<$type>());)*
+        $(const _: () = assert!(Request::$request.argument_bytes() == size_of::<$type>());)*
     };
 }
 
 sizes! {
-    MANAGE ManageMsg, CREATE_BO CreateBo, MMAP_BO MmapBo, ATTACH_SLICE_BO AttachSlice, EXECUTE_BO Execute,
-    PARTIAL_EXECUTE_BO Execute, WAIT_BO Wait, PERF_STATS_BO PerfStats, DETACH_SLICE_BO DetachSlice, GEM_CLOSE GemClose,
-    VERSION DrmVersion, PRIME_HANDLE_TO_FD Prime, PRIME_FD_TO_HANDLE Prime
+    Manage ManageMsg, CreateBo CreateBo, MmapBo MmapBo, AttachSliceBo AttachSlice, ExecuteBo Execute,
+    PartialExecuteBo Execute, WaitBo Wait, PerfStatsBo PerfStats, DetachSliceBo DetachSlice, GemClose GemClose,
+    Version DrmVersion, PrimeHandleToFd Prime, PrimeFdToHandle Prime
 }

@@ -10,7 +10,7 @@ use bytemuck::{Pod, bytes_of, cast_slice};
 use crate::Errno;
 use crate::abi::{
     AttachSlice, AttachSliceEntry, AttachSliceHdr, CreateBo, DetachSlice, DrmVersion, Execute, ExecuteEntry,
-    GemClose, MmapBo, PartialExecuteEntry, PerfStats, PerfStatsEntry, Prime, Wait, argument_bytes, request,
+    GemClose, MmapBo, PartialExecuteEntry, PerfStats, PerfStatsEntry, Prime, Request, Wait,
 };
 use crate::manage::ManageBuffer;
 use crate::wire::{Descriptor, HostAddress};
@@ -137,9 +137,9 @@ pub(crate) struct Argument {
 }
 
 impl Argument {
-    fn of<T: Pod>(request: u32, value: &T) -> Self {
+    fn of<T: Pod>(request: Request, value: &T) -> Self {
         const { assert!(size_of::<T>() <= ARGUMENT_MAX_BYTES) };
-        debug_assert_eq!(argument_bytes(request), size_of::<T>());
+        debug_assert_eq!(request.argument_bytes(), size_of::<T>());
         let mut bytes = [0; ARGUMENT_MAX_BYTES];
         bytes[..size_of::<T>()].copy_from_slice(bytes_of(value));
         Self { bytes, len: size_of::<T>() }
@@ -161,21 +161,21 @@ impl Argument {
 }
 
 impl Ioctl<'_, '_> {
-    /// Request code of the call.
-    pub fn request(&self) -> u32 {
+    /// Request of the call.
+    pub fn request(&self) -> Request {
         match self {
-            Self::Manage(_) => request::MANAGE,
-            Self::CreateBo(_) => request::CREATE_BO,
-            Self::MmapBo(_) => request::MMAP_BO,
-            Self::AttachSlices { .. } => request::ATTACH_SLICE_BO,
-            Self::DetachSlices(_) => request::DETACH_SLICE_BO,
-            Self::Execute { .. } => request::EXECUTE_BO,
-            Self::PartialExecute { .. } => request::PARTIAL_EXECUTE_BO,
-            Self::Wait(_) => request::WAIT_BO,
-            Self::PerfStats { .. } => request::PERF_STATS_BO,
-            Self::CloseHandle(_) => request::GEM_CLOSE,
-            Self::Version(_) => request::VERSION,
-            Self::ImportDmaBuf { .. } => request::PRIME_FD_TO_HANDLE,
+            Self::Manage(_) => Request::Manage,
+            Self::CreateBo(_) => Request::CreateBo,
+            Self::MmapBo(_) => Request::MmapBo,
+            Self::AttachSlices { .. } => Request::AttachSliceBo,
+            Self::DetachSlices(_) => Request::DetachSliceBo,
+            Self::Execute { .. } => Request::ExecuteBo,
+            Self::PartialExecute { .. } => Request::PartialExecuteBo,
+            Self::Wait(_) => Request::WaitBo,
+            Self::PerfStats { .. } => Request::PerfStatsBo,
+            Self::CloseHandle(_) => Request::GemClose,
+            Self::Version(_) => Request::Version,
+            Self::ImportDmaBuf { .. } => Request::PrimeFdToHandle,
         }
     }
 
@@ -298,7 +298,7 @@ mod tests {
     /// Request and argument of a call, as the kernel gets them.
     fn given(mut call: Ioctl<'_, '_>) -> (u32, Vec<u8>) {
         let argument = call.argument().unwrap();
-        (call.request(), argument.bytes().to_vec())
+        (call.request().code(), argument.bytes().to_vec())
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl SharedMemory {
 
     /// Number of bytes, including memory behind a descriptor.
     pub fn len(&self) -> usize {
-        let described = self.dma_buf().map(|memory| usize::try_from(memory.len()).unwrap_or(usize::MAX));
+        let described = self.dma_buf().map(|memory| usize::try_from(memory.len).unwrap_or(usize::MAX));
         described.unwrap_or(self.len)
     }
 
@@ -145,13 +145,13 @@ mod tests {
     #[test]
     fn memory_behind_a_descriptor_has_a_size_and_no_bytes() {
         let descriptor: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        let shared = SharedMemory::behind(DmaBuf::new(descriptor, 8, 24));
+        let shared = SharedMemory::behind(DmaBuf { descriptor, offset: 8, len: 24 });
         assert_eq!((shared.len(), shared.memory().len(), shared.address().is_null()), (24, 0, true));
-        let is_empty = shared.dma_buf().map(|memory| memory.is_empty());
+        let is_empty = shared.dma_buf().map(|memory| memory.len == 0);
         assert_eq!((shared.is_empty(), is_empty), (false, Some(false)));
         let descriptor: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        let nothing = SharedMemory::behind(DmaBuf::new(descriptor, 0, 0));
-        assert!(nothing.is_empty() && nothing.dma_buf().is_some_and(|memory| memory.is_empty()));
-        assert_eq!(shared.dma_buf().map(|memory| memory.offset()), Some(8));
+        let nothing = SharedMemory::behind(DmaBuf { descriptor, offset: 0, len: 0 });
+        assert!(nothing.is_empty() && nothing.dma_buf().is_some_and(|memory| memory.len == 0));
+        assert_eq!(shared.dma_buf().map(|memory| memory.offset), Some(8));
     }
 }

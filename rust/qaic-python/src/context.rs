@@ -188,9 +188,9 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let image = Image::open(&path, true)?;
         match cpu::check_program(&image, &candidates, &token) {
             Ok(()) => Ok(None),
-            Err(error) => match error.into_detail() {
-                ErrorDetail::Engine(EngineError::Graph { message }) => Ok(Some(message)),
-                other => Err(other.into()),
+            Err(error) => match error.detail() {
+                ErrorDetail::Engine(EngineError::Graph { message }) => Ok(Some(message.clone())),
+                _ => Err(error),
             },
         }
     })

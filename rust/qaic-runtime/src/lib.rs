@@ -35,11 +35,11 @@
 //!
 //! A [`context::Context`] contains the devices. An [`image::Image`] is an opened container, and a
 //! [`program::Program`] loads it on a device. An [`inference_set::InferenceSet`] shares many exec objects among
-//! threads: acquire, bind, submit, collect, put back. [`qaic_sync::RequestState`] shows the states of a request.
+//! threads: acquire, bind, submit, collect, put back. [`qaic_sched::RequestState`] shows the states of a request.
 //! [`device`] defines the contract of a device.
 #![deny(unsafe_code)]
 
-// Unit tests and integration tests use the same models of programs.
+// Tests name the crate as its users do.
 #[cfg(test)]
 extern crate self as qaic_runtime;
 
@@ -47,7 +47,7 @@ pub mod binding;
 mod context;
 pub mod device;
 #[cfg(test)]
-#[path = "../tests/echo/mod.rs"]
+#[path = "tests/echo.rs"]
 mod echo;
 mod error;
 mod image;

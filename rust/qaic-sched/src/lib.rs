@@ -16,11 +16,14 @@ pub mod clock;
 mod durations;
 mod error;
 mod fork;
+mod id_index;
 mod job;
 mod on_device;
 mod request;
 mod request_lists;
+mod request_state;
 mod requests;
+mod run_queue;
 mod scheduler;
 mod state_access;
 #[cfg(all(test, not(loom)))]
@@ -34,6 +37,9 @@ pub use fork::{ForkGuard, forked};
 pub use job::{CancellationCheck, Canceller, Executor, Finished, Job, Task};
 pub use request::{INFERENCE, Request};
 pub use request_lists::RequestLists;
+pub use request_state::{
+    AskedToEnd, Generation, InFlight, Phase, PriorPhase, PutBackError, Reason, RequestState, Submitted,
+};
 pub use scheduler::{Scheduler, SchedulerOptions};
 pub use wait_scope::{
     CANCEL_PERIOD, CHECK_PERIOD, Deadline, UNTIL_WOKEN, WaitScope, ignore_signals_on_this_thread,

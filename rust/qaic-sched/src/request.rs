@@ -7,9 +7,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use qaic_sync::Slot;
 use qaic_sync::atomic::{AtomicU32, AtomicU64, Mutex, Ordering};
-use qaic_sync::{Generation, PriorPhase, Reason, RequestState, Slot};
 
+use crate::request_state::{Generation, PriorPhase, Reason, RequestState};
 use crate::{Canceller, Error, Job, RequestLists, Task};
 
 /// Guard value that means that the time on the caller's thread has expired.
@@ -122,7 +123,7 @@ impl<J: Job> Request<J> {
         let withdrawn = self.state.withdraw(prior_phase);
         let Some((lists, number)) = self.lists.get() else { return };
         if withdrawn.needs_entry {
-            lists.put_back(*number);
+            lists.available(*number);
         }
         if withdrawn.was_awaited {
             lists.settled();

@@ -2,23 +2,12 @@
 //!
 //! The lists contain only numbers, no jobs, so that a thread which ends an inference keeps no cores.
 
-use qaic_sync::{Collected, EventCount, FreeList, IdIndex, ReadyList, Ring};
+use qaic_sync::{EventCount, FreeList, ReadyList, Ring};
+
+use crate::id_index::IdIndex;
+use crate::request_state::{Collected, Generation, PutBackError, RequestState};
 
 /// Lists of the requests of a set, by their numbers in it.
-///
-/// ```
-/// use qaic_sync::RequestState;
-///
-/// let (lists, state) = (qaic_sched::RequestLists::new(1), RequestState::idle());
-/// state.begin(true).unwrap();
-/// lists.submitted(0, 7);
-/// if state.complete(false) {
-///     lists.completed(0);
-/// }
-/// let (number, collected) = lists.collect(|_| state.claim_completed_entry()).unwrap();
-/// lists.collected(number, collected, |_| false);
-/// assert_eq!((number, lists.is_settled(|_| state.is_outstanding(), |_| false)), (0, true));
-/// ```
 #[derive(Debug)]
 pub struct RequestLists {
     // Last in, first out: recently used memory is still in the cache.
@@ -40,7 +29,7 @@ impl RequestLists {
     }
 
     /// Records that the owner of a request submitted it under an id.
-    pub fn submitted(&self, number: u32, id: u64) {
+    pub(crate) fn submitted(&self, number: u32, id: u64) {
         self.ids.insert(id, number);
     }
 
@@ -50,18 +39,13 @@ impl RequestLists {
     }
 
     /// Adds an entry for a request that has completed.
-    pub fn completed(&self, number: u32) {
+    pub(crate) fn completed(&self, number: u32) {
         self.completed.push(number);
     }
 
-    /// Records that the calling thread collected a completed request. `await_another` marks another outstanding
-    /// request, by its number, so that its collection wakes the threads that wait until no request is outstanding.
-    pub fn collected(&self, number: u32, collected: Collected, await_another: impl Fn(u32) -> bool) {
-        self.ids.remove(number);
-        // A thread that still waits has marked this inference and therefore sees it; a stale mark is removed.
-        if collected.was_awaited && self.is_awaited() && self.ids.find(await_another).is_none() {
-            self.settled();
-        }
+    /// Adds an entry for a request that is available again.
+    pub(crate) fn available(&self, number: u32) {
+        self.available.push(number);
     }
 
     /// Wakes the threads that wait for a completed request, because none may be left.
@@ -69,24 +53,75 @@ impl RequestLists {
         self.completed.waiters().notify_all();
     }
 
-    /// Adds an entry for a request that is available again.
-    pub fn put_back(&self, number: u32) {
-        self.available.push(number);
+    /// Acquires the next available request. `state` returns the state of a request of the set, here and below.
+    pub fn acquire<'a>(&self, state: impl Fn(u32) -> &'a RequestState) -> Option<u32> {
+        self.available.take(|number| state(number).claim_available_entry())
     }
 
-    /// Claims the next available request.
-    pub fn acquire(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
-        self.available.take(claim)
+    /// Makes a request of the calling thread available again, and collects its completed inference.
+    pub fn put_back<'a>(
+        &self,
+        number: u32,
+        state: impl Fn(u32) -> &'a RequestState,
+    ) -> Result<(), PutBackError> {
+        loop {
+            match state(number).put_back() {
+                Ok(needs_entry) => {
+                    if needs_entry {
+                        self.available(number);
+                    }
+                    return Ok(());
+                }
+                // The thread that waits for all inferences collects this one.
+                Err(PutBackError::Completed(generation)) => _ = self.collect_one(number, generation, &state),
+                Err(refused) => return Err(refused),
+            }
+        }
     }
 
-    /// Claims the next completed request.
-    pub fn collect(&self, claim: impl Fn(u32) -> Option<Collected>) -> Option<(u32, Collected)> {
+    /// Collects the next completed request.
+    pub fn collect<'a>(&self, state: impl Fn(u32) -> &'a RequestState) -> Option<u32> {
         let mut collected = None;
         let number = self.completed.take(|number| {
-            collected = claim(number);
+            collected = state(number).claim_completed_entry();
             collected.is_some()
         })?;
-        Some((number, collected?))
+        self.collected(number, collected?, state);
+        Some(number)
+    }
+
+    /// Collects a completed inference of a request. Returns false if the request is not completed with this
+    /// inference, or if another thread has collected it.
+    pub fn collect_one<'a>(
+        &self,
+        number: u32,
+        generation: Generation,
+        state: impl Fn(u32) -> &'a RequestState,
+    ) -> bool {
+        let collected = state(number).collect(generation);
+        collected.map(|collected| self.collected(number, collected, state)).is_some()
+    }
+
+    /// Removes a collected request from the index. If a thread may wait until no request is outstanding, marks another
+    /// outstanding request, so that its collection wakes that thread.
+    fn collected<'a>(&self, number: u32, collected: Collected, state: impl Fn(u32) -> &'a RequestState) {
+        self.ids.remove(number);
+        // A thread that still waits has marked this inference and therefore sees it; a stale mark is removed.
+        let is_awaited = collected.was_awaited && self.is_awaited();
+        if is_awaited && self.ids.find(|number| state(number).await_collection()).is_none() {
+            self.settled();
+        }
+    }
+
+    /// Id with which a request was last submitted; 0 by default.
+    pub fn id_of(&self, number: u32) -> Option<u64> {
+        self.ids.id_of(number)
+    }
+
+    /// Returns the oldest outstanding request of an id. Other threads submit and collect requests concurrently: a
+    /// caller checks the request's state and [`RequestLists::id_of`] again before it collects the request.
+    pub fn oldest<'a>(&self, id: u64, state: impl Fn(u32) -> &'a RequestState) -> Option<u32> {
+        self.ids.oldest(id, |number| state(number).is_outstanding())
     }
 
     /// Event for threads that wait for an available request.
@@ -101,32 +136,33 @@ impl RequestLists {
 
     /// Returns true if no inference is in flight or completed, so that there is nothing to wait for. If this returns
     /// false while the calling thread listens for completions, the thread is notified once there is nothing to wait
-    /// for. `await_one` requests that notification from the inference with a number.
-    pub fn is_settled(&self, is_outstanding: impl Fn(u32) -> bool, await_one: impl Fn(u32) -> bool) -> bool {
+    /// for.
+    pub fn is_settled<'a>(&self, state: impl Fn(u32) -> &'a RequestState) -> bool {
         // A thread that does not listen need not be notified: it checks again before it sleeps.
-        let found = if self.is_awaited() { self.ids.find(await_one) } else { self.ids.find(is_outstanding) };
-        found.is_none()
+        let is_awaited = self.is_awaited();
+        let is_outstanding = |number| {
+            let state = state(number);
+            if is_awaited { state.await_collection() } else { state.is_outstanding() }
+        };
+        self.ids.find(is_outstanding).is_none()
     }
 
     fn is_awaited(&self) -> bool {
         self.completed.waiters().waiting() > 0
     }
-
-    /// Index of the requests by the id of their inference.
-    pub fn ids(&self) -> &IdIndex {
-        &self.ids
-    }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)] // a failed assumption fails the test
 mod tests {
     use std::cell::Cell;
     use std::time::{Duration, Instant};
 
     use proptest::prelude::*;
-    use qaic_sync::{Event, RequestState};
+    use qaic_sync::Event;
 
     use super::*;
+    use crate::request_state::PriorPhase;
 
     /// Longer than any test takes.
     const LONG: Duration = Duration::from_mins(1);
@@ -135,13 +171,14 @@ mod tests {
     struct Set {
         lists: RequestLists,
         states: Vec<RequestState>,
-        marks: Cell<u32>,
+        // Number of requests that were looked at to pass on the mark of a collected one.
+        looks: Cell<u32>,
     }
 
     impl Set {
         fn new(count: u32) -> Self {
             let states = (0..count).map(|_| RequestState::idle()).collect();
-            Self { lists: RequestLists::new(count), states, marks: Cell::new(0) }
+            Self { lists: RequestLists::new(count), states, looks: Cell::new(0) }
         }
 
         fn state(&self, number: u32) -> &RequestState {
@@ -159,30 +196,22 @@ mod tests {
             }
         }
 
-        fn await_one(&self, number: u32) -> bool {
-            self.marks.set(self.marks.get() + 1);
-            self.state(number).await_collection()
-        }
-
-        fn collected(&self, number: u32, collected: Collected) -> u32 {
-            self.lists.collected(number, collected, |number| self.await_one(number));
-            number
+        /// Collects an inference. Returns true if it was marked.
+        fn collect(&self, number: u32) -> bool {
+            let collected = self.state(number).collect(self.state(number).generation()).unwrap();
+            self.lists.collected(number, collected, |number| {
+                self.looks.set(self.looks.get() + 1);
+                self.state(number)
+            });
+            collected.was_awaited
         }
 
         fn collect_next(&self) -> Option<u32> {
-            let (number, collected) =
-                self.lists.collect(|number| self.state(number).claim_completed_entry())?;
-            Some(self.collected(number, collected))
-        }
-
-        fn collect(&self, number: u32) {
-            let collected = self.state(number).collect(self.state(number).generation()).unwrap();
-            self.collected(number, collected);
+            self.lists.collect(|number| self.state(number))
         }
 
         fn is_settled(&self) -> bool {
-            let is_outstanding = |number| self.state(number).is_outstanding();
-            self.lists.is_settled(is_outstanding, |number| self.await_one(number))
+            self.lists.is_settled(|number| self.state(number))
         }
     }
 
@@ -206,12 +235,13 @@ mod tests {
                         *is_done = Some(true);
                     }
                     (2, Some(true)) => {
-                        set.collect(number);
+                        // No thread listens, so no marks are needed.
+                        prop_assert!(!set.collect(number));
                         *is_done = None;
                     }
                     (3, Some(false)) => {
                         set.lists.withdrawn(number);
-                        prop_assert!(!set.state(number).withdraw(qaic_sync::PriorPhase::Idle).was_awaited);
+                        prop_assert!(!set.state(number).withdraw(PriorPhase::Idle).was_awaited);
                         *is_done = None;
                     }
                     (3, _) => {
@@ -223,8 +253,6 @@ mod tests {
                 }
                 prop_assert_eq!(set.is_settled(), outstanding.iter().all(Option::is_none));
             }
-            // No thread listens, so no marks are needed.
-            prop_assert_eq!(set.marks.get(), 0);
         }
     }
 
@@ -252,7 +280,7 @@ mod tests {
                 assert!(!set.is_settled());
                 if is_withdrawn {
                     set.lists.withdrawn(0);
-                    assert!(set.state(0).withdraw(qaic_sync::PriorPhase::Idle).was_awaited);
+                    assert!(set.state(0).withdraw(PriorPhase::Idle).was_awaited);
                     set.lists.settled();
                 } else {
                     set.state(0).complete(false);
@@ -262,11 +290,11 @@ mod tests {
             });
             assert_eq!((settled, looks), (Some(()), 2));
             // A later collection has no cost for that thread.
-            let marks = set.marks.get();
+            let looks = set.looks.get();
             set.submit(0, 8);
             set.complete(0);
             set.collect(0);
-            assert_eq!(set.marks.get(), marks);
+            assert_eq!(set.looks.get(), looks);
             while set.collect_next().is_some() {}
         }
         assert!(began.elapsed() < LONG);
@@ -279,13 +307,12 @@ mod tests {
             set.submit(number, 7);
         }
         assert_eq!(set.lists.for_completed().wait(Duration::ZERO, || set.is_settled().then_some(())), None);
-        let marks = set.marks.get();
-        assert!(marks > 0);
-        for number in [2, 1, 0] {
+        let marked = [2, 1, 0].map(|number| {
             set.state(number).complete(false);
-            set.collect(number);
-        }
-        assert_eq!(set.marks.get(), marks);
+            set.collect(number)
+        });
+        assert!(marked.contains(&true));
+        assert_eq!(set.looks.get(), 0);
     }
 
     /// Another thread collects the inferences that a thread waits for, while there is one more.

@@ -23,11 +23,13 @@ use std::thread;
 use std::time::Duration;
 
 use qaic_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use qaic_sync::{AskedToEnd, Event, EventCount, Generation, RunQueues, Turn};
+use qaic_sync::{Event, EventCount};
 
 use crate::durations::Durations;
 use crate::on_device::{MOST_PER_THREAD, OnDevice, Permit};
+use crate::request_state::{AskedToEnd, Generation};
 use crate::requests::{NUMBER_BITS, Requests};
+use crate::run_queue::{RunQueues, Turn};
 use crate::state_access::{self, StateAccess};
 use crate::watchdog::Watchdog;
 use crate::worker::Workers;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qaic_sync::atomic::{AtomicU64, Mutex, Ordering};
-use qaic_sync::{Event, EventCount, Reason, Thread};
+use qaic_sync::{Event, EventCount, Thread};
 
+use crate::request_state::Reason;
 use crate::scheduler::Shared;
 use crate::{CANCEL_PERIOD, Error, Job, UNTIL_WOKEN, clock};
 

@@ -3,7 +3,8 @@
 //! One model of the ring has no limit.
 //!
 //! `make loom` runs them. The crates under test are those that ship; here they are built with loom's synchronization
-//! (`qaic_sync::atomic` chooses). A lost notification is a deadlock, which loom reports.
+//! (`qaic_sync::atomic` chooses). Files that only
+//! their crate uses are included. A lost notification is a deadlock, which loom reports.
 #![cfg(all(loom, test))]
 #![allow(dead_code, unused_imports)] // the models use a part of each file
 
@@ -11,13 +12,26 @@
 mod counted;
 #[path = "../../qaic-mem/src/drop_list.rs"]
 mod drop_list;
+#[path = "../../qaic-sched/src/id_index.rs"]
+mod id_index;
+#[path = "../../qaic-runtime/src/inference_set/pending_state.rs"]
+mod pending_state;
+#[path = "../../qaic-sched/src/request_lists.rs"]
+mod request_lists;
+#[path = "../../qaic-sched/src/request_state.rs"]
+mod request_state;
+#[path = "../../qaic-sched/src/run_queue.rs"]
+mod run_queue;
 
 use drop_list::{Deferred, DropList};
+use id_index::IdIndex;
+use pending_state::{Expired, PendingState, RequestKey, Settled, TakeBack};
 use qaic_sync::{
-    AskedToEnd, End, Event, EventCount, ExclusiveCell, Expired, FreeList, Generation, IdIndex, InFlight,
-    MpscQueue, Numbers, ObjectPool, PendingState, Phase, PriorPhase, ReadyList, Reason, RequestKey,
-    RequestState, Ring, RunQueues, Settled, Slot, Submitted, TakeBack, Taken, Turn, atomic,
+    Event, EventCount, ExclusiveCell, FreeList, MpscQueue, Numbers, ObjectPool, ReadyList, Ring, Slot, atomic,
 };
+use request_lists::RequestLists;
+use request_state::{AskedToEnd, Generation, Phase, PriorPhase, Reason, RequestState};
+use run_queue::RunQueues;
 
 #[path = "drop_list.rs"]
 mod drop_list_models;

@@ -5,10 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use qaic_sched::RequestLists;
-use qaic_sync::Collected;
-
-use crate::{Event, FOREVER, Numbers, Phase, ReadyList, RequestState, with_preemptions};
+use crate::{Event, FOREVER, Numbers, Phase, ReadyList, RequestLists, RequestState, with_preemptions};
 
 /// Requests, their lists, and a result that only its owner may access.
 struct Requests {
@@ -52,30 +49,24 @@ impl Requests {
         self.complete(number);
     }
 
-    fn collected(&self, number: u32, collected: Collected) -> u32 {
-        self.touch(number);
-        self.lists.collected(number, collected, |other| self.state(other).await_collection());
-        number
-    }
-
     /// Collects by id; the generation identifies the inference.
     fn collect(&self, number: u32) -> bool {
-        let state = self.state(number);
-        let collected = state.collect(state.generation());
-        collected.map(|collected| self.collected(number, collected)).is_some()
+        let generation = self.state(number).generation();
+        let is_collected = self.lists.collect_one(number, generation, |other| self.state(other));
+        if is_collected {
+            self.touch(number);
+        }
+        is_collected
     }
 
     fn collect_next(&self) -> Option<u32> {
-        let (number, collected) = self.lists.collect(|number| self.state(number).claim_completed_entry())?;
-        Some(self.collected(number, collected))
+        let number = self.lists.collect(|number| self.state(number));
+        number.inspect(|&number| self.touch(number))
     }
 
     /// Waits for a completed request, or until none is outstanding.
     fn wait_or_settle(&self) -> Option<u32> {
-        let is_settled = || {
-            let is_outstanding = |number| self.state(number).is_outstanding();
-            self.lists.is_settled(is_outstanding, |number| self.state(number).await_collection())
-        };
+        let is_settled = || self.lists.is_settled(|number| self.state(number));
         let look = || self.collect_next().map(Some).or_else(|| is_settled().then_some(None));
         loop {
             if let Some(found) = self.lists.for_completed().wait(FOREVER, look) {

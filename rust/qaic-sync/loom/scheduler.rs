@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use loom::sync::atomic::Ordering;
 use loom::thread;
-use qaic_sched::{Deadline, Error, Request, Scheduler, SchedulerOptions, WaitScope};
-use qaic_sync::{Event, Reason};
+use qaic_sched::{Deadline, Error, Reason, Request, Scheduler, SchedulerOptions, WaitScope};
+use qaic_sync::Event;
 
 use crate::counted::{Counted, Device};
 use crate::{FOREVER, with_preemptions};

@@ -5,9 +5,6 @@
 //!
 //! * [`Ring`]: first in, first out.
 //! * [`FreeList`]: last in, first out, so that the returned item is still in the cache.
-//! * [`RunQueues`]: one queue per activation.
-//! * [`RequestState`]: the state word of a request.
-//! * [`PendingState`]: the state word of an inference that its caller asks about later.
 //! * [`ReadyList`]: the requests in one state.
 //! * [`ObjectPool`]: objects for reuse.
 //! * [`ExclusiveCell`]: a value that one thread at a time uses.
@@ -24,32 +21,21 @@ pub mod count;
 mod event_count;
 mod exclusive_cell;
 mod free_list;
-mod id_index;
 mod mpsc_queue;
 mod object_pool;
 mod owner_count;
-mod pending_state;
 mod ready_list;
-mod request_state;
 mod ring;
-mod run_queue;
 mod slot;
 mod thread;
 
 pub use event_count::{Event, EventCount};
 pub use exclusive_cell::ExclusiveCell;
 pub use free_list::FreeList;
-pub use id_index::IdIndex;
 pub use mpsc_queue::MpscQueue;
 pub use object_pool::ObjectPool;
 pub use owner_count::{OwnerCount, OwnerCounts};
-pub use pending_state::{End, Expired, PendingState, RequestKey, Settled, TakeBack};
 pub use ready_list::{Numbers, ReadyList};
-pub use request_state::{
-    AskedToEnd, Collected, Generation, InFlight, Phase, PriorPhase, PutBackError, Reason, RequestState,
-    Submitted, Withdrawn,
-};
 pub use ring::Ring;
-pub use run_queue::{RunQueues, Taken, Turn};
 pub use slot::Slot;
 pub use thread::Thread;

@@ -62,7 +62,7 @@ impl Numbers for FreeList {
 
 /// The requests in one state, and the threads that wait for one of them. Entries may be stale.
 ///
-/// The state word of a request ([`crate::RequestState`]) records whether the request has an entry. The step that
+/// The state word of a request (`qaic_sched::RequestState`) records whether the request has an entry. The step that
 /// brings a request into the state sets that bit, and pushes an entry only if the bit was clear. Another step claims
 /// a popped entry: one exchange clears the bit and, if the request is in the state, moves the request to its next
 /// state. A request may leave the state by another step, which leaves a stale entry behind; a claim of a stale entry

@@ -153,7 +153,7 @@ impl Ring {
     }
 
     /// Number of elements; an estimate while others push and pop.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         let head = self.head.load(Ordering::Acquire);
         let count = self.tail.load(Ordering::Acquire).wrapping_sub(head).cast_signed();
         usize::try_from(count).unwrap_or(0).min(self.slots.len())

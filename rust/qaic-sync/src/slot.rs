@@ -56,7 +56,7 @@ impl<P> Exchanged<P> {
 }
 
 /// Holds one value, or nothing while a thread has the value. The thread that owns the running phase of a
-/// [`crate::RequestState`] takes the value, so no second thread finds an empty slot. A thread that does so anyway
+/// `qaic_sched::RequestState` takes the value, so no second thread finds an empty slot. A thread that does so anyway
 /// gets `None` and causes no damage.
 ///
 /// ```

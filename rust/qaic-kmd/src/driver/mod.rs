@@ -138,7 +138,7 @@ fn prepared(
     }
     // The driver sends an interrupted message again, although the firmware may already have executed it.
     let _held = matches!(call, Ioctl::Manage(_)).then(HeldSignals::hold).transpose()?;
-    let request = call.request();
+    let request = call.request().code();
     let mut argument = call.argument()?;
     let result = make(Request { request, argument: argument.bytes_mut() });
     call.complete(&argument, result);

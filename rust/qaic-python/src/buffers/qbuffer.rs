@@ -62,7 +62,7 @@ impl PyQBuffer {
     }
 
     pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
-        self.buffer.memory()
+        &self.buffer.memory
     }
 
     /// Returns the buffer to bind, with the type that the client declared.
@@ -161,7 +161,7 @@ impl PyQBuffer {
                 "{size} bytes from {offset} on exceed the {len} bytes of the descriptor"
             )));
         }
-        Ok(Self::new(SharedMemory::behind(DmaBuf::new(descriptor, u64::from(offset), size))))
+        Ok(Self::new(SharedMemory::behind(DmaBuf { descriptor, offset: u64::from(offset), len: size })))
     }
 
     /// Number of bytes.
@@ -179,13 +179,13 @@ impl PyQBuffer {
     /// Offset of the data in memory behind a descriptor; always 0 on the heap.
     #[getter]
     fn offset(&self) -> u64 {
-        self.memory().dma_buf().map_or(0, |memory| memory.offset())
+        self.memory().dma_buf().map_or(0, |memory| memory.offset)
     }
 
     /// The buffer's own descriptor for memory outside the heap, open as long as the buffer exists; 0 on the heap.
     #[getter]
     fn handle(&self) -> i32 {
-        self.memory().dma_buf().map_or(0, |memory| memory.descriptor().as_raw_fd())
+        self.memory().dma_buf().map_or(0, |memory| memory.descriptor.as_raw_fd())
     }
 
     /// Type of the memory.

@@ -87,7 +87,7 @@ pub(crate) fn is_buffer(items: &Bound<'_, PyList>, index: usize, memory: &Arc<Sh
     let item = items.get_item(index);
     let buffer = item.as_ref().ok().and_then(|item| item.cast::<PyQBuffer>().ok()).map(Bound::get);
     buffer.is_some_and(|buffer| {
-        buffer.buffer().is_declared_right() && Arc::ptr_eq(buffer.buffer().memory(), memory)
+        buffer.buffer().is_declared_right() && Arc::ptr_eq(&buffer.buffer().memory, memory)
     })
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
 fn memory_of(buffer: &PyQBuffer, index: usize) -> Answer<Arc<SharedMemory>> {
     let buffer = buffer.buffer();
     if buffer.is_declared_right() {
-        return Ok(Arc::clone(buffer.memory()));
+        return Ok(Arc::clone(&buffer.memory));
     }
     let error = refused(format!(
         "buffer {index} has a type that its memory is not of; heap memory is QBUFFER_TYPE_HEAP, what \

@@ -102,7 +102,7 @@ impl Bindings {
 
     /// Lends memory for every tensor, in binding order and in a combination of shapes. An input without memory is
     /// omitted; an output without memory is discarded.
-    pub fn lend<'env>(
+    pub(crate) fn lend<'env>(
         &mut self,
         loan: &mut Loan<'_, 'env>,
         variant: usize,
@@ -129,7 +129,7 @@ impl Bindings {
     }
 
     /// Releases all memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.shapes = Shapes::Variant(0);
         self.inputs.fill_with(InputBinding::default);
         self.outputs.fill_with(OutputBinding::default);

@@ -15,7 +15,8 @@ const DMA_BUF: u32 = 1;
 /// declared type is correct.
 #[derive(Debug)]
 pub struct ClientBuffer {
-    memory: Arc<SharedMemory>,
+    /// The memory, independent of the declared type.
+    pub memory: Arc<SharedMemory>,
     kind: AtomicU32,
 }
 
@@ -24,11 +25,6 @@ impl ClientBuffer {
     pub fn new(memory: Arc<SharedMemory>) -> Self {
         let kind = AtomicU32::new(kind_of(&memory));
         Self { memory, kind }
-    }
-
-    /// The memory, independent of the declared type.
-    pub fn memory(&self) -> &Arc<SharedMemory> {
-        &self.memory
     }
 
     /// Code of the declared type.
@@ -60,7 +56,7 @@ mod tests {
     #[test]
     fn buffer_is_right_while_it_is_declared_as_what_it_is() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        let behind = SharedMemory::behind(DmaBuf::new(file.into(), 0, 8));
+        let behind = SharedMemory::behind(DmaBuf { descriptor: file.into(), offset: 0, len: 8 });
         for (memory, kind) in [(SharedMemory::empty(), HEAP), (behind, DMA_BUF)] {
             let buffer = ClientBuffer::new(memory);
             assert_eq!((buffer.kind(), buffer.is_declared_right()), (kind, true));

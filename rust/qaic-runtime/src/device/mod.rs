@@ -50,7 +50,7 @@
 //! The traits are object-safe and used as trait objects: one indirect call per inference costs about a nanosecond
 //! (docs/adr/0004).
 
-pub mod card;
+pub(crate) mod card;
 #[cfg(feature = "cpu")]
 pub mod cpu;
 mod description;
@@ -84,7 +84,8 @@ pub use placement::{Placed, Placement};
 pub(crate) use placement::{find, visible};
 pub(crate) use registry::Registry;
 pub use registry::RegistryOptions;
-pub use virtual_card::{CORES, ResourceTracker, UserDirectory};
+pub(crate) use virtual_card::CORES;
+pub use virtual_card::{ResourceTracker, UserDirectory};
 
 /// Number of a device; called QID in Qualcomm's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,13 +4,14 @@ mod benchmark;
 mod completion_queue;
 mod lease;
 mod pending;
+mod pending_state;
 
 use std::fmt::Debug;
 use std::mem;
 use std::sync::Arc;
 
-use qaic_sched::RequestLists;
-use qaic_sync::{Collected, Event, Phase, PutBackError};
+use qaic_sched::{AskedToEnd, Generation, Phase, PutBackError, RequestLists, RequestState};
+use qaic_sync::Event;
 
 use crate::context::Context;
 use crate::device::Placement;
@@ -38,7 +39,7 @@ pub struct HandleId(pub u32);
 /// Manages `set_size` exec objects for each of `num_activations` activations of one container.
 ///
 /// A handle is available, acquired by a caller, submitted until its inference has ended, or completed until it is
-/// collected ([`qaic_sync::RequestState`]). No step from acquiring to putting back takes a lock, unless a thread
+/// collected ([`RequestState`]). No step from acquiring to putting back takes a lock, unless a thread
 /// sleeps.
 #[derive(Debug)]
 pub struct InferenceSet {
@@ -56,7 +57,7 @@ pub struct InferenceSet {
 }
 
 /// Receives a call when an inference has ended.
-pub trait Completion: Debug + Send + Sync {
+pub(crate) trait Completion: Debug + Send + Sync {
     /// Called once, on the thread that ended the inference, which may be the submitting thread: this function must
     /// not block. The handle is still acquired, and [`InferenceSet::outcome`] returns the outcome.
     fn completed(&self, handle: HandleId);
@@ -164,10 +165,14 @@ impl InferenceSet {
         &self.execs[number as usize].request
     }
 
+    fn state_of<'a>(&'a self) -> impl Fn(u32) -> &'a RequestState {
+        |number| self.request(number).state()
+    }
+
     /// Acquires a free exec object if there is one; always returns `None` in a forked process. Never blocks.
     pub fn try_acquire(&self) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
-        self.lists.acquire(|number| self.request(number).state().claim_available_entry()).map(HandleId)
+        self.lists.acquire(self.state_of()).map(HandleId)
     }
 
     /// Acquires a free exec object.
@@ -206,7 +211,8 @@ impl InferenceSet {
 
     /// Starts the bound inference of an acquired handle, and returns at once. `completion` is called when the
     /// inference has ended, possibly before this function returns. The handle stays acquired until it is put back.
-    pub fn submit_with(
+    #[cfg(test)]
+    pub(crate) fn submit_with(
         &self,
         handle: HandleId,
         completion: Arc<dyn Completion>,
@@ -232,23 +238,20 @@ impl InferenceSet {
     /// Returns a completed handle if there is one; always returns `None` in a forked process. Never blocks.
     pub fn try_get_completed(&self) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
-        let (number, collected) =
-            self.lists.collect(|number| self.request(number).state().claim_completed_entry())?;
-        Some(self.collected(number, collected))
+        self.lists.collect(self.state_of()).map(HandleId)
     }
 
     /// Returns the same handle as [`Self::get_completed_id`] if the inference has ended, otherwise `None`. Always
     /// returns `None` in a forked process. Never blocks.
     pub fn try_get_completed_id(&self, id: u64) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
-        let ids = self.lists.ids();
-        let number = ids.oldest(id, |number| self.request(number).state().is_outstanding())?;
+        let number = self.lists.oldest(id, self.state_of())?;
         let state = self.request(number).state();
         let generation = state.generation();
         // The id does not change between the start of the inference and its collection.
-        let has_ended = state.phase() == Phase::Completed && ids.id_of(number) == Some(id);
-        let collected = if has_ended { state.collect(generation) } else { None };
-        collected.map(|collected| self.collected(number, collected))
+        let has_ended = state.phase() == Phase::Completed && self.lists.id_of(number) == Some(id);
+        let is_collected = has_ended && self.lists.collect_one(number, generation, self.state_of());
+        is_collected.then_some(HandleId(number))
     }
 
     /// Returns the handle of the inference with this id once it is completed; the oldest one if several have the id.
@@ -257,27 +260,26 @@ impl InferenceSet {
     /// is in flight or can be collected.
     pub fn get_completed_id(&self, id: u64, scope: &mut WaitScope<'_>) -> Result<HandleId, RuntimeError> {
         self.fork_guard.check()?;
-        let ids = self.lists.ids();
         loop {
-            let oldest = ids.oldest(id, |number| self.request(number).state().is_outstanding());
+            let oldest = self.lists.oldest(id, self.state_of());
             let number = oldest.ok_or(StateError::UnknownInference { id })?;
             let request = self.request(number);
             let state = request.state();
             let generation = state.generation();
-            let carries = || state.generation() == generation && ids.id_of(number) == Some(id);
+            let carries = || state.generation() == generation && self.lists.id_of(number) == Some(id);
             let help = Help::With(HandleId(number));
-            let collected = self.wait_for(state, INFERENCE, help, scope, || {
+            let is_collected = self.wait_for(state, INFERENCE, help, scope, || {
                 // The id does not change between the start of the inference and its collection.
                 if state.phase() == Phase::Completed
                     && carries()
-                    && let Some(collected) = state.collect(generation)
+                    && self.lists.collect_one(number, generation, self.state_of())
                 {
-                    return Some(Ok(Some(collected)));
+                    return Some(Ok(true));
                 }
-                (!carries() || !state.is_outstanding()).then_some(Ok(None))
+                (!carries() || !state.is_outstanding()).then_some(Ok(false))
             })?;
-            if let Some(collected) = collected {
-                return Ok(self.collected(number, collected));
+            if is_collected {
+                return Ok(HandleId(number));
             }
             // Another thread collected this inference; another one may have the same id.
         }
@@ -287,47 +289,20 @@ impl InferenceSet {
     /// available.
     pub fn put_completed(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
-        let request = &self.exec_obj(handle)?.request;
-        let state = request.state();
-        loop {
-            return match state.put_back() {
-                Ok(needs_entry) => {
-                    if needs_entry {
-                        self.lists.put_back(handle.0);
-                    }
-                    Ok(())
-                }
-                Err(PutBackError::Completed(generation)) => {
-                    // The thread that waits for all inferences collects this one.
-                    if let Some(collected) = state.collect(generation) {
-                        self.collected(handle.0, collected);
-                    }
-                    continue;
-                }
-                Err(PutBackError::InFlight) => Err(ErrorDetail::State(StateError::InFlight).into()),
-                Err(PutBackError::Available) => Err(ErrorDetail::State(StateError::Invalid {
-                    what: format!("handle {} was already returned; get it or submit it first", handle.0),
-                })
-                .into()),
-            };
-        }
-    }
-
-    /// Records that the calling thread has collected an inference.
-    fn collected(&self, number: u32, collected: Collected) -> HandleId {
-        self.lists.collected(number, collected, |number| self.await_collection(number));
-        HandleId(number)
+        self.exec_obj(handle)?;
+        self.lists.put_back(handle.0, self.state_of()).map_err(|refused| match refused {
+            PutBackError::Available => ErrorDetail::State(StateError::Invalid {
+                what: format!("handle {} was already returned; get it or submit it first", handle.0),
+            })
+            .into(),
+            PutBackError::InFlight | PutBackError::Completed(_) => StateError::InFlight.into(),
+        })
     }
 
     /// Returns true if there is no inference to wait for. If this returns false while the calling thread listens for
     /// completions, the thread is notified once there is none.
     fn is_settled(&self) -> bool {
-        let is_outstanding = |number| self.request(number).state().is_outstanding();
-        self.lists.is_settled(is_outstanding, |number| self.await_collection(number))
-    }
-
-    fn await_collection(&self, number: u32) -> bool {
-        self.request(number).state().await_collection()
+        self.lists.is_settled(self.state_of())
     }
 
     /// Waits until every inference that was submitted before this call has ended.
@@ -360,7 +335,7 @@ impl InferenceSet {
     /// Id of the last submission of a handle.
     #[cfg(test)]
     pub(crate) fn id_of(&self, handle: HandleId) -> u64 {
-        self.lists.ids().id_of(handle.0).unwrap_or(0)
+        self.lists.id_of(handle.0).unwrap_or(0)
     }
 
     /// Asks the inference of a handle to end; see [`ExecObj::cancel`]. Never blocks.
@@ -429,7 +404,7 @@ impl InferenceSet {
 
 /// Work that a thread does while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Help {
+pub(crate) enum Help {
     /// Any runnable inference, or else the oldest inference on the device.
     Any,
     /// The inference of a handle, and the inferences that must run before it.

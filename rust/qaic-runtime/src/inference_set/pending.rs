@@ -10,14 +10,15 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use qaic_mem::{ForeignMemory, Storage};
-use qaic_sync::{Event, ExclusiveCell, Expired, PendingState, RequestKey, Settled, TakeBack};
+use qaic_sched::{CANCEL_PERIOD, CHECK_PERIOD};
+use qaic_sync::{Event, ExclusiveCell};
 
+use super::pending_state::{Expired, PendingState, RequestKey, Settled, TakeBack};
 use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
 use crate::binding::{Bindings, InputBinding};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::{Deadline, Detached, ForkGuard, WaitScope};
 use crate::request::{ExecObj, INFERENCE};
-use qaic_sched::{CANCEL_PERIOD, CHECK_PERIOD};
 
 /// Memory of an input, and the number of given bytes; `None` if the device uses its retained value.
 pub(crate) type PendingInput = Option<(Storage, usize)>;
@@ -53,7 +54,7 @@ struct Parts {
 
 impl PendingInference {
     /// Creates an inference that is not started. Each input includes the number of given bytes.
-    pub fn new(
+    pub(crate) fn new(
         set: &Arc<InferenceSet>,
         variant: usize,
         inputs: Vec<PendingInput>,

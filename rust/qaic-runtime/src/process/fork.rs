@@ -18,7 +18,7 @@ use crate::device::virtual_card::shared_cores;
 use crate::error::{ErrorDetail, RuntimeError};
 
 /// Announces, in the child, that the process was just forked. Must be called while the child has one thread.
-pub fn forked() {
+pub(crate) fn forked() {
     qaic_sched::forked();
     shared_cores::abandon();
 }

@@ -70,7 +70,7 @@ impl Teardown {
     }
 
     /// Creates the teardown of an object that uses these devices.
-    pub fn of_devices(devices: Vec<u32>) -> Arc<Self> {
+    pub(crate) fn of_devices(devices: Vec<u32>) -> Arc<Self> {
         Arc::new(Self { devices, ..Self::default() })
     }
 
@@ -115,7 +115,7 @@ impl Teardown {
 /// Marks a teardown as finished on drop, also after a panic. An object whose teardown is announced has it as its last
 /// field.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     teardown: Arc<Teardown>,
     // Another thread of the parent may hold the lock in a forked process.
     fork_guard: ForkGuard,
@@ -123,12 +123,12 @@ pub struct Ended {
 
 impl Ended {
     /// Creates the mark of the object that `teardown` is about.
-    pub fn new(teardown: Arc<Teardown>) -> Self {
+    pub(crate) fn new(teardown: Arc<Teardown>) -> Self {
         Self { teardown, fork_guard: ForkGuard::new() }
     }
 
     /// The progress of the teardown.
-    pub fn teardown(&self) -> &Arc<Teardown> {
+    pub(crate) fn teardown(&self) -> &Arc<Teardown> {
         &self.teardown
     }
 }

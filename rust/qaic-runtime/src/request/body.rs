@@ -124,7 +124,7 @@ impl Body {
             };
             if matches!(&outcome, Err(error) if error.is_interrupted()) {
                 if is_given_up {
-                    request.ask_to_end(request.state().generation(), qaic_sync::Reason::Cancelled);
+                    request.ask_to_end(request.state().generation(), qaic_sched::Reason::Cancelled);
                     self.io.discard();
                 } else if !request.is_asked_to_end() && !request.is_called_away() {
                     // The request was meant for the previous inference, which had just ended.

@@ -124,7 +124,7 @@ impl BoundBuffers {
     }
 
     /// Creates an object for each exec object of a set, in the order of the handles.
-    pub fn of_set(set: &InferenceSet) -> Result<Vec<Self>, RuntimeError> {
+    pub(crate) fn of_set(set: &InferenceSet) -> Result<Vec<Self>, RuntimeError> {
         let specs = set.programs.iter().map(|program| BindingSpecs::of_buffers(program).map(Arc::new));
         let specs = specs.collect::<Result<Vec<_>, _>>()?;
         let handles = (0..u32::try_from(set.handle_count()).unwrap_or(u32::MAX)).map(HandleId);
@@ -187,7 +187,7 @@ impl BoundBuffers {
     ///
     /// Repeated submissions of the same buffers are detected and bind nothing: `is_same` returns whether the binding
     /// at an index, among `count`, has the same buffer. `buffers` is called only otherwise. Neither function binds.
-    pub fn bind_for_new_inference<E: From<RuntimeError>>(
+    pub(crate) fn bind_for_new_inference<E: From<RuntimeError>>(
         &self,
         count: usize,
         is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool,
@@ -290,7 +290,7 @@ impl BoundBuffers {
     }
 
     /// Returns the reason why an inference cannot begin yet. Reads one flag.
-    pub fn check_announced(&self) -> Result<(), RuntimeError> {
+    pub(crate) fn check_announced(&self) -> Result<(), RuntimeError> {
         if self.is_waiting.load(Ordering::Acquire) {
             let what = "the dims of setBufferDimensions do not fit the buffers; set those buffers first";
             return Err(refused(what.to_owned()));
@@ -299,7 +299,7 @@ impl BoundBuffers {
     }
 
     /// Forgets the announced dims.
-    pub fn forget_announced(&self) -> Result<(), RuntimeError> {
+    pub(crate) fn forget_announced(&self) -> Result<(), RuntimeError> {
         if !self.has_announced.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -476,7 +476,7 @@ impl BoundBuffers {
 
     /// Refuses memory behind a descriptor if the device cannot use it.
     fn check_place(&self, index: usize, memory: &SharedMemory) -> Result<(), RuntimeError> {
-        memory.dma_buf().map_or(Ok(()), |memory| self.exec.program.check_dma_buf(index, memory.len()))
+        memory.dma_buf().map_or(Ok(()), |memory| self.exec.program.check_dma_buf(index, memory.len))
     }
 
     fn connect(&self, bindings: &mut Bindings, index: usize, memory: &Arc<SharedMemory>) {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use qaic_sched::{CANCEL_PERIOD, RequestLists, Task};
-use qaic_sync::{Event, Generation, Phase, Reason, Submitted};
+use qaic_sched::{CANCEL_PERIOD, Generation, Phase, PriorPhase, Reason, RequestLists, Submitted, Task};
+use qaic_sync::Event;
 
 use super::{Body, INFERENCE, Request};
 use crate::binding::{Bindings, IoCrcs};
@@ -332,7 +332,7 @@ impl Drop for ExecObj {
 /// Withdraws an inference that has begun but was not prepared, also after a panic.
 struct Withdrawn<'a> {
     request: &'a Request,
-    prior_phase: qaic_sync::PriorPhase,
+    prior_phase: PriorPhase,
     task: Option<Box<Task<Body>>>,
     is_begun: bool,
 }

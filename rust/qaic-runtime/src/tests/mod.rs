@@ -2,6 +2,9 @@
 
 #[cfg(feature = "emu")]
 mod card;
+#[cfg(feature = "emu")]
+#[allow(unsafe_code)] // callers share memory, and an allocator counts
+mod costs;
 #[allow(unsafe_code)] // callers share memory
 mod first_device;
 #[allow(unsafe_code)] // the callers access memory while it is bound

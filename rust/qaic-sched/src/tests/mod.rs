@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use qaic_sync::Event;
 use qaic_sync::atomic::{AtomicU32, Ordering};
-use qaic_sync::{Event, Phase, Submitted};
 
 pub(crate) use counted::{Counted, Device};
 
+use crate::request_state::Submitted;
 use crate::requests::NUMBER_BITS;
 use crate::scheduler::{CalledAway, GENERATION_MASK, SHORT_NS, STATE_ACCESS};
 use crate::state_access::TICKETS;
-use crate::{Deadline, Error, Request, Scheduler, SchedulerOptions, Task, WaitScope, clock};
+use crate::{Deadline, Error, Phase, Reason, Request, Scheduler, SchedulerOptions, Task, WaitScope, clock};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
@@ -391,7 +392,7 @@ fn inference_that_left_the_device_leaves_its_place_to_the_next() {
             for request in &requests {
                 let generation = request.state().generation();
                 if !request.revoke(generation) {
-                    request.ask_to_end(generation, qaic_sync::Reason::Cancelled);
+                    request.ask_to_end(generation, Reason::Cancelled);
                 }
             }
         }

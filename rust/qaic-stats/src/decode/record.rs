@@ -172,7 +172,7 @@ macro_rules! record {
             /// Bytes of a record.
             pub(crate) const SIZE: usize = $size;
             /// Fields in order.
-            pub const FIELDS: &'static [FieldType] = &[$(FieldType {
+            pub(crate) const FIELDS: &'static [FieldType] = &[$(FieldType {
                 name: record!(@name $field $($shown)?),
                 code: <$type as Field>::CODE,
                 count: <$type as Field>::COUNT,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qaic_emu::{EmuKmd, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, PerfStatsEntry, Sem, request};
+use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, PerfStatsEntry, Request, Sem};
 use qaic_kmd::protocol::message;
 use qaic_kmd::protocol::parse::{Transaction, transactions};
 use qaic_kmd::protocol::reply::{DeactivateReply, Reply};
@@ -306,7 +306,7 @@ fn calls_of_each_kind_are_counted() {
         rig.execute(active, &[output]).unwrap();
         rig.wait(active, output).unwrap();
     }
-    let counts = [request::MANAGE, request::CREATE_BO, request::EXECUTE_BO, request::WAIT_BO]
+    let counts = [Request::Manage, Request::CreateBo, Request::ExecuteBo, Request::WaitBo]
         .map(|request| rig.control.calls(request));
     assert_eq!(counts, [2, 1, 3, 3]);
     rig.close();

@@ -13,7 +13,7 @@ use self::program::{
 };
 use qaic_emu::firmware::{FirmwareConfig, Performance, Totals};
 use qaic_emu::{EmuClock, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_kmd::protocol::command::WHOLE_DEVICE;
 use qaic_kmd::protocol::reply::{PerformanceInfoReply, Reply, ResourceInfoReply};
 use qaic_kmd::protocol::{CardStatus, NncStatus, message, parse};
@@ -45,7 +45,7 @@ fn calls_are_counted_by_the_names_that_fault_plans_use() {
     load(&*rig.file);
     let named = rig.control.calls_named("manage").unwrap();
     assert!(named > 0);
-    assert_eq!(named, rig.control.calls(request::MANAGE));
+    assert_eq!(named, rig.control.calls(Request::Manage));
     assert!(rig.control.calls_by_name().any(|call| call == ("manage", named)));
     let refusal = rig.control.calls_named("mange").unwrap_err();
     assert!(
@@ -75,14 +75,14 @@ fn program_loaded_run_and_unloaded_leaves_nothing() {
         let loaded = load(&*rig.file);
         let active = activate(&*rig.file, loaded, 512).unwrap();
         let exec = Exec::new(&rig.file, &active);
-        let before = rig.control.calls(request::MANAGE);
+        let before = rig.control.calls(Request::Manage);
         for seed in 0..5 {
             assert_eq!(exec.run(&sample(seed)).unwrap(), expected(&sample(seed)));
         }
         // A run consists of an execute call and a wait.
-        assert_eq!(rig.control.calls(request::EXECUTE_BO), 5);
-        assert_eq!(rig.control.calls(request::WAIT_BO), 5);
-        assert_eq!(rig.control.calls(request::MANAGE), before);
+        assert_eq!(rig.control.calls(Request::ExecuteBo), 5);
+        assert_eq!(rig.control.calls(Request::WaitBo), 5);
+        assert_eq!(rig.control.calls(Request::Manage), before);
         // The image is in use, so it stays.
         assert_eq!(unload_elf(&*rig.file, loaded), NncStatus::NOT_PERMITTED);
         assert_eq!(unload_constants(&*rig.file, loaded), NncStatus::NOT_PERMITTED);

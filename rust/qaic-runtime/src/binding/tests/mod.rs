@@ -388,7 +388,7 @@ fn short_inputs_are_packed_and_the_device_knows_how_much() {
 #[test]
 fn memory_behind_descriptors_is_left_to_the_device() {
     let mut rig = Rig::new(&network(&[2]), &[], false);
-    let memory = Arc::new(DmaBuf::new(File::open("/dev/null").unwrap().into(), 0, 8));
+    let memory = Arc::new(DmaBuf { descriptor: File::open("/dev/null").unwrap().into(), offset: 0, len: 8 });
     let output = Array::of(&[9; 8]);
     bound(&mut rig, &Array::of(&[4; 8]), &output);
     rig.run().unwrap();
@@ -401,7 +401,7 @@ fn memory_behind_descriptors_is_left_to_the_device() {
     rig.run().unwrap();
     assert_eq!(rig.asked(), [Asked::Submit, Asked::Execute], "they are bound already");
 
-    let other = Arc::new(DmaBuf::new(File::open("/dev/null").unwrap().into(), 0, 8));
+    let other = Arc::new(DmaBuf { descriptor: File::open("/dev/null").unwrap().into(), offset: 0, len: 8 });
     rig.bindings.outputs[0] = OutputBinding::DmaBuf { memory: other };
     rig.run().unwrap();
     assert_eq!(rig.asked()[..2], [Asked::DmaBuf(1, false), Asked::DmaBuf(1, true)]);

@@ -1,6 +1,7 @@
 //! Buffer objects: created, attached to a channel, mapped, and destroyed in an order that leaves no memory pinned.
 
 use std::mem;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use qaic_kmd::abi::AttachSliceEntry;
@@ -68,7 +69,7 @@ impl BufferObject {
         before: Option<u32>,
     ) -> Result<Option<Self>, RuntimeError> {
         let file = activation.program.session.file();
-        let handle = uninterrupted(|| calls::import_dma_buf(file, memory.descriptor()))
+        let handle = uninterrupted(|| calls::import_dma_buf(file, memory.descriptor.as_fd()))
             .map_err(|errno| activation.failed("PRIME_FD_TO_HANDLE", errno, layout.bytes))?;
         if before == Some(handle) {
             return Ok(None);
@@ -88,7 +89,7 @@ impl BufferObject {
             is_imported: true,
             activation: Arc::clone(activation),
         };
-        object.attach(layout, memory.offset()).map(|()| Some(object))
+        object.attach(layout, memory.offset).map(|()| Some(object))
     }
 
     fn attach(&mut self, layout: &BufferLayout, offset: u64) -> Result<(), RuntimeError> {

@@ -17,14 +17,14 @@ use crate::process::log;
 
 /// A card.
 #[derive(Debug)]
-pub struct CardDevice {
+pub(crate) struct CardDevice {
     card: Arc<Connection>,
     name: String,
 }
 
 impl CardDevice {
     /// Returns the cards of a kernel, by number. Opens no card.
-    pub fn enumerate(kmd: &Arc<dyn Kmd>) -> Result<Vec<Arc<dyn Device>>, RuntimeError> {
+    pub(crate) fn enumerate(kmd: &Arc<dyn Kmd>) -> Result<Vec<Arc<dyn Device>>, RuntimeError> {
         let nodes = kmd.enumerate().map_err(|errno| InputError::Argument {
             what: format!("cannot list the cards of `{}`: {errno}", kmd.name()),
         })?;

@@ -446,11 +446,11 @@ impl Exec for CardExec {
             None => None,
             Some(memory) => {
                 let layout = &self.activation.program.layout.buffers[position];
-                if memory.len() != layout.bytes {
+                if memory.len != layout.bytes {
                     return Err(InputError::BufferSize {
                         buffer: format!("DMA buffer {index}"),
                         expected: layout.bytes,
-                        found: memory.len(),
+                        found: memory.len,
                     }
                     .into());
                 }

@@ -39,5 +39,5 @@ mod stats;
 mod submit_queue;
 mod wait_limits;
 
-pub use device::CardDevice;
-pub use facts::{CardFacts, FirmwareFacts};
+pub(crate) use device::CardDevice;
+pub(crate) use facts::CardFacts;

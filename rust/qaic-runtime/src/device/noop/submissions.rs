@@ -27,7 +27,8 @@ pub(super) struct Submission {
 
 impl Control {
     /// Makes programs that are created from now on submit their executions before they wait for them.
-    pub fn queue(&self) {
+    #[cfg(test)]
+    pub(crate) fn queue(&self) {
         self.queues.store(true, Ordering::Relaxed);
     }
 

@@ -8,5 +8,6 @@ pub(crate) mod leased_program;
 mod resource_tracker;
 pub(crate) mod shared_cores;
 
-pub use resource_tracker::{CORES, ResourceTracker};
+pub(crate) use resource_tracker::CORES;
+pub use resource_tracker::ResourceTracker;
 pub use shared_cores::UserDirectory;

@@ -20,7 +20,7 @@ use crate::process::ForkGuard;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Cores, memory in MB, and other resources of a card; the values are those of a real card.
-pub const CORES: u32 = 16;
+pub(crate) const CORES: u32 = 16;
 const DRAM_MB: u64 = 32_692;
 const VIRTUAL_CHANNELS: u32 = 16;
 const MULTICAST_IDS: u32 = 3072;

@@ -3,7 +3,7 @@
 use qaic_emu::fault::Target;
 use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{EmuOptions, FaultPlan};
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_runtime::device::{DeviceStatus, LoadOptions};
 use qaic_runtime::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
@@ -15,7 +15,7 @@ fn refused(options: EmuOptions, spec: &CardProgramSpec) -> RuntimeError {
     let rig = Rig::with(options, spec);
     let error = rig.load().unwrap_err();
     // No more than a question for its status.
-    assert!(rig.card.calls(request::MANAGE) <= 2);
+    assert!(rig.card.calls(Request::Manage) <= 2);
     rig.finish();
     error
 }

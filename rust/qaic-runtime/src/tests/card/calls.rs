@@ -1,7 +1,7 @@
 //! Which calls are made.
 
 use qaic_emu::{EmuOptions, Profile};
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_qpc::ConstantsDesc;
 use qaic_qpc::metadata::DmaRequest;
 use qaic_qpc::network_desc::IoBinding;
@@ -14,14 +14,13 @@ fn inference_on_a_card_is_one_execute_and_one_wait() {
     let rig = Rig::new();
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
-    let before = request::ALL.map(|request| rig.card.calls(request));
+    let before: Vec<_> = rig.card.calls_by_name().collect();
     for value in 1..=10 {
         run(&mut *exec, value).unwrap();
     }
-    let after = request::ALL.map(|request| rig.card.calls(request));
-    for ((request, before), after) in request::ALL.into_iter().zip(before).zip(after) {
-        let is_of_run = matches!(request, request::EXECUTE_BO | request::WAIT_BO);
-        assert_eq!(after - before, if is_of_run { 10 } else { 0 }, "{request:#x}");
+    for ((name, before), (_, after)) in before.into_iter().zip(rig.card.calls_by_name()) {
+        let is_of_run = matches!(name, "execute" | "wait");
+        assert_eq!(after - before, if is_of_run { 10 } else { 0 }, "{name}");
     }
     drop((exec, activation));
     rig.finish();
@@ -38,7 +37,7 @@ fn requests_after_the_last_output_end_before_the_next_inference() {
         run(&mut *exec, value).unwrap();
     }
     // Waits for outputs, and for the requests after them if the card is not ready for the next inference.
-    assert_eq!([request::EXECUTE_BO, request::WAIT_BO].map(|request| rig.card.calls(request)), [5, 5]);
+    assert_eq!([Request::ExecuteBo, Request::WaitBo].map(|request| rig.card.calls(request)), [5, 5]);
     drop((exec, activation));
     rig.finish();
 }
@@ -46,27 +45,27 @@ fn requests_after_the_last_output_end_before_the_next_inference() {
 #[test]
 fn program_loaded_run_and_dropped_makes_the_documented_calls() {
     let rig = Rig::new();
-    assert_eq!(rig.card.calls(request::MANAGE), 0);
+    assert_eq!(rig.card.calls(Request::Manage), 0);
     let program = rig.load().unwrap();
     // Status and features; constants and their two parts; the ELF.
-    assert_eq!(rig.card.calls(request::MANAGE), 6);
+    assert_eq!(rig.card.calls(Request::Manage), 6);
     let activation = program.activate().unwrap();
     let exec = activation.create_exec().unwrap();
-    assert_eq!(rig.card.calls(request::CREATE_BO), 2);
+    assert_eq!(rig.card.calls(Request::CreateBo), 2);
     drop(exec);
-    assert_eq!([request::DETACH_SLICE_BO, request::GEM_CLOSE].map(|request| rig.card.calls(request)), [2, 2]);
+    assert_eq!([Request::DetachSliceBo, Request::GemClose].map(|request| rig.card.calls(request)), [2, 2]);
     // Detached first: nothing is pinned by the channel, which is there still .
     let kept = rig.card.invariants();
     assert!(!kept.iter().any(|found| found.contains("buffer objects")), "{kept:?}");
     // The same container again: its constants are there.
     let second = rig.load().unwrap();
-    assert_eq!(rig.card.calls(request::MANAGE), 10);
+    assert_eq!(rig.card.calls(Request::Manage), 10);
     drop((activation, program));
     // The activation and its ELF.
-    assert_eq!(rig.card.calls(request::MANAGE), 12);
+    assert_eq!(rig.card.calls(Request::Manage), 12);
     drop(second);
     // The other ELF, and the constants, which are out of use now.
-    assert_eq!(rig.card.calls(request::MANAGE), 14);
+    assert_eq!(rig.card.calls(Request::Manage), 14);
     rig.finish();
 }
 
@@ -75,7 +74,7 @@ fn program_without_constants_loads_none() {
     let spec = CardProgramSpec { desc: ConstantsDesc::default(), ..CardProgramSpec::default() };
     let rig = Rig::with(EmuOptions::default(), &spec);
     let program = rig.load().unwrap();
-    assert_eq!(rig.card.calls(request::MANAGE), 3);
+    assert_eq!(rig.card.calls(Request::Manage), 3);
     drop(program);
     rig.finish();
 }
@@ -93,8 +92,8 @@ fn exec_objects_submitted_together_are_on_the_card_at_once() {
         exec.execute().unwrap();
         assert_eq!(exec.dma_buffer(1).unwrap().as_const().to_vec(), [value; 64]);
     }
-    assert_eq!(rig.card.calls(request::EXECUTE_BO), 64);
-    assert_eq!(rig.card.calls(request::WAIT_BO), 64);
+    assert_eq!(rig.card.calls(Request::ExecuteBo), 64);
+    assert_eq!(rig.card.calls(Request::WaitBo), 64);
     drop((execs, activation));
     rig.finish();
 }
@@ -115,7 +114,7 @@ fn partial_program_sends_all_sizes_every_time() {
         assert_eq!((&found[..16], &found[16..]), (&[2; 16][..], &[1; 48][..]), "{profile:?}");
         // Nothing of it is left for the next.
         run(&mut *exec, 3).unwrap();
-        assert_eq!(rig.card.calls(request::PARTIAL_EXECUTE_BO), 3);
+        assert_eq!(rig.card.calls(Request::PartialExecuteBo), 3);
         drop((exec, activation));
         rig.finish();
     }
@@ -137,11 +136,11 @@ fn features_of_a_card_are_those_of_the_firmware() {
 #[test]
 fn card_is_opened_by_its_first_query() {
     let rig = Rig::new();
-    assert_eq!(rig.card.calls(request::VERSION), 0);
+    assert_eq!(rig.card.calls(Request::Version), 0);
     assert_eq!(rig.device.status(), DeviceStatus::Ready);
-    let asked = rig.card.calls(request::MANAGE);
+    let asked = rig.card.calls(Request::Manage);
     assert_eq!(rig.device.status(), DeviceStatus::Ready);
-    assert_eq!(rig.card.calls(request::MANAGE), asked);
+    assert_eq!(rig.card.calls(Request::Manage), asked);
     let facts = rig.device.facts().unwrap();
     let firmware = facts.firmware.unwrap();
     assert_eq!((firmware.status.metadata_version(), firmware.status.nnc_major), ((1, 0), 17));
@@ -155,7 +154,7 @@ fn card_is_opened_by_its_first_query() {
     assert_eq!((resources.programs_loaded, resources.programs_active), (1, 1));
     assert_eq!((resources.constants_loaded, resources.constants_in_use), (1, 1));
     assert_eq!(resources.nsp_free + 1, resources.nsp_total);
-    assert_eq!(rig.card.calls(request::VERSION), 1);
+    assert_eq!(rig.card.calls(Request::Version), 1);
     drop((activation, program));
     rig.finish();
 }

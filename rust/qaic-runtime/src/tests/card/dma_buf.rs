@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_mem::DmaBuf;
 
 use super::rig::{BYTES, Rig, run};
@@ -23,7 +23,7 @@ fn memory() -> File {
 }
 
 fn part(file: &File, offset: u64) -> Arc<DmaBuf> {
-    Arc::new(DmaBuf::new(file.try_clone().unwrap().into(), offset, BYTES.into()))
+    Arc::new(DmaBuf { descriptor: file.try_clone().unwrap().into(), offset, len: BYTES.into() })
 }
 
 fn read(file: &File, offset: u64) -> [u8; BYTES as usize] {
@@ -42,10 +42,10 @@ fn card_with_bound_descriptors_reads_and_writes_their_memory() {
     exec.bind_dma_buf(0, Some(&part(&input, 128))).unwrap();
     let target = part(&output, 192);
     exec.bind_dma_buf(1, Some(&target)).unwrap();
-    let made = rig.card.calls(request::PRIME_FD_TO_HANDLE);
+    let made = rig.card.calls(Request::PrimeFdToHandle);
     // Said again it costs nothing.
     exec.bind_dma_buf(1, Some(&target)).unwrap();
-    assert_eq!(rig.card.calls(request::PRIME_FD_TO_HANDLE), made);
+    assert_eq!(rig.card.calls(Request::PrimeFdToHandle), made);
     exec.execute().unwrap();
     assert_eq!((read(&output, 192), read(&output, 128)), ([5; 64], [0; 64]));
     // Another part of the same memory.
@@ -69,7 +69,7 @@ fn refused_descriptor_leaves_the_buffer_unchanged() {
     let mut exec = activation.create_exec().unwrap();
     let mut other = activation.create_exec().unwrap();
     let file = memory();
-    let short = Arc::new(DmaBuf::new(file.try_clone().unwrap().into(), 0, 32));
+    let short = Arc::new(DmaBuf { descriptor: file.try_clone().unwrap().into(), offset: 0, len: 32 });
     assert_eq!(exec.bind_dma_buf(0, Some(&short)).unwrap_err().code(), "input.size");
     // Beyond its end.
     assert_eq!(exec.bind_dma_buf(0, Some(&part(&file, 4090))).unwrap_err().code(), "device.driver");

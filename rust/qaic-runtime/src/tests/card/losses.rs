@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use qaic_emu::{EmuOptions, ExecutionMode, Profile};
 use qaic_kmd::Kmd;
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_runtime::device::{DeviceStatus, Exec};
 
 use super::rig::{CardProgramSpec, Rig, run};
@@ -91,9 +91,9 @@ fn program_of_before_a_reset_frees_nothing_of_a_new_one() {
         assert_eq!(run(&mut *old_exec, 2).unwrap_err().code(), "device.lost", "{profile:?}");
         run(&mut *new_exec, 3).unwrap();
         // The firmware may have given the ids of the old ones to others, so nothing is said of them.
-        let calls = rig.card.calls(request::MANAGE);
+        let calls = rig.card.calls(Request::Manage);
         drop((old_exec, old, old_program));
-        assert_eq!(rig.card.calls(request::MANAGE), calls);
+        assert_eq!(rig.card.calls(Request::Manage), calls);
         run(&mut *new_exec, 4).unwrap();
         drop((new_exec, new));
         rig.finish();
@@ -255,9 +255,9 @@ fn loss_seen_by_an_error_alone_leaves_nothing() {
 fn control_message_interrupted_by_a_signal_closes_the_file() {
     let rig = Rig::new();
     rig.plan("command(load_elf)@1=EINTR");
-    let opened = rig.card.calls(request::VERSION);
+    let opened = rig.card.calls(Request::Version);
     drop(rig.activation());
     drop(rig.activation());
-    assert_eq!(rig.card.calls(request::VERSION), opened + 2);
+    assert_eq!(rig.card.calls(Request::Version), opened + 2);
     rig.finish();
 }

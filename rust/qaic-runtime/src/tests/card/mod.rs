@@ -6,6 +6,7 @@ mod calls;
 mod dma_buf;
 #[cfg(feature = "cpu")]
 mod emulated_cores;
+mod forked;
 #[cfg(feature = "cpu")]
 mod graph;
 mod losses;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use qaic_emu::EmuOptions;
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_runtime::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
 use super::rig::{CardProgramSpec, Rig, run};
@@ -77,10 +77,10 @@ fn load_refused_at_any_step_frees_all() {
 fn activation_while_cores_restart_is_tried_five_times() {
     let rig = Rig::faulty("command(activate)@1=nack(-36)*4");
     let program = rig.load().unwrap();
-    let (began, asked) = (rig.now(), rig.card.calls(request::MANAGE));
+    let (began, asked) = (rig.now(), rig.card.calls(Request::Manage));
     let activation = program.activate().unwrap();
     assert_eq!(rig.now().checked_sub(began).unwrap().as_secs(), 4);
-    assert_eq!(rig.card.calls(request::MANAGE) - asked, 5);
+    assert_eq!(rig.card.calls(Request::Manage) - asked, 5);
     drop((activation, program));
     rig.finish();
     let error = refused("command(activate)@1=nack(-36)*5");
@@ -184,10 +184,10 @@ fn control_message_without_room_is_sent_again() {
     let rig = Rig::new();
     let activation = rig.activation();
     rig.plan("command(deactivate)@1=EAGAIN");
-    let asked = rig.card.calls(request::MANAGE);
+    let asked = rig.card.calls(Request::Manage);
     drop(activation);
     // The deactivation, its command alone, and the unloads of image and constants.
-    assert_eq!(rig.card.calls(request::MANAGE) - asked, 4);
+    assert_eq!(rig.card.calls(Request::Manage) - asked, 4);
     assert_eq!(rig.card.resource_usage().activations, 0);
     rig.finish();
 }
@@ -198,10 +198,10 @@ fn deactivation_that_a_signal_interrupts_is_over() {
     let rig = Rig::new();
     let activation = rig.activation();
     rig.plan("command(deactivate)@1=EINTR");
-    let asked = rig.card.calls(request::MANAGE);
+    let asked = rig.card.calls(Request::Manage);
     drop(activation);
     // The deactivation, its repetition that the driver refuses, and the unloads.
-    assert_eq!(rig.card.calls(request::MANAGE) - asked, 4);
+    assert_eq!(rig.card.calls(Request::Manage) - asked, 4);
     assert_eq!(rig.card.resource_usage().activations, 0);
     rig.finish();
 }

@@ -1,7 +1,7 @@
 //! Exec objects that cannot be made leave nothing behind.
 
 use qaic_emu::EmuOptions;
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_runtime::{CardError, ErrorDetail};
 
 use super::rig::{CardProgramSpec, Rig, run};
@@ -69,7 +69,7 @@ fn inference_larger_than_the_ring_fails() {
         matches!(error.detail(), ErrorDetail::Card(CardError::RingFull { attempts: 1, elements: 600, .. })),
         "{error}"
     );
-    assert_eq!((rig.now(), rig.card.calls(request::EXECUTE_BO)), (began, 1));
+    assert_eq!((rig.now(), rig.card.calls(Request::ExecuteBo)), (began, 1));
     drop((exec, activation));
     rig.finish();
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qaic_emu::{EmuClock, EmuOptions};
 use qaic_kmd::SystemClock;
-use qaic_kmd::abi::request;
+use qaic_kmd::abi::Request;
 use qaic_qpc::metadata::DmaRequest;
 use qaic_runtime::device::LoadOptions;
 use qaic_runtime::{CardError, ErrorDetail, WaitLimits};
@@ -24,7 +24,7 @@ fn submission_to_a_full_ring_fails_after_fifty_attempts() {
     );
     assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_millis(98_245));
     assert_eq!(
-        [request::EXECUTE_BO, request::PERF_STATS_BO, request::WAIT_BO].map(|call| rig.card.calls(call)),
+        [Request::ExecuteBo, Request::PerfStatsBo, Request::WaitBo].map(|call| rig.card.calls(call)),
         // The submission's own, and fifty more.
         [51, 1, 0]
     );
@@ -42,7 +42,7 @@ fn submission_to_a_full_ring_pauses_longer_each_time() {
     let began = rig.now();
     run(&mut *exec, 1).unwrap();
     assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_millis(5 + 10 + 20));
-    assert_eq!(rig.card.calls(request::EXECUTE_BO), 5);
+    assert_eq!(rig.card.calls(Request::ExecuteBo), 5);
     drop((exec, activation));
     rig.finish();
 }
@@ -69,10 +69,10 @@ fn wait_that_times_out_is_retried_as_often_as_configured() {
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
     run(&mut *exec, 1).unwrap();
-    assert_eq!(rig.card.calls(request::WAIT_BO), 6);
+    assert_eq!(rig.card.calls(Request::WaitBo), 6);
     let error = run(&mut *exec, 2).unwrap_err();
     assert!(matches!(error.detail(), ErrorDetail::Timeout { timeout_ms: 30_000, .. }), "{error}");
-    assert_eq!(rig.card.calls(request::WAIT_BO), 12);
+    assert_eq!(rig.card.calls(Request::WaitBo), 12);
     run(&mut *exec, 3).unwrap();
     drop((exec, activation));
     rig.finish();
@@ -88,9 +88,9 @@ fn wait_in_slices_takes_the_same_time() {
         let options = LoadOptions { wait, ..LoadOptions::default() };
         let activation = rig.device.load(&rig.image, &options).unwrap().activate().unwrap();
         let mut exec = activation.create_exec().unwrap();
-        let (began, waited) = (rig.now(), rig.card.calls(request::WAIT_BO));
+        let (began, waited) = (rig.now(), rig.card.calls(Request::WaitBo));
         assert_eq!(exec.execute().unwrap_err().code(), "device.timeout");
-        assert_eq!(rig.card.calls(request::WAIT_BO) - waited, calls);
+        assert_eq!(rig.card.calls(Request::WaitBo) - waited, calls);
         assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_millis(total_ms));
     }
     rig.finish();
@@ -107,7 +107,7 @@ fn signal_during_any_call_loses_nothing() {
     for value in 1..4 {
         run(&mut *exec, value).unwrap();
     }
-    assert_eq!([request::EXECUTE_BO, request::WAIT_BO].map(|call| rig.card.calls(call)), [5, 6]);
+    assert_eq!([Request::ExecuteBo, Request::WaitBo].map(|call| rig.card.calls(call)), [5, 6]);
     drop((exec, activation));
     rig.finish();
 }
@@ -142,7 +142,7 @@ fn cancelled_inference_ends_soon_and_its_buffers_are_reclaimed() {
     exec.submit().unwrap();
     canceller.cancel();
     assert_eq!(exec.execute().unwrap_err().code(), "call.interrupted");
-    assert_eq!(rig.card.calls(request::WAIT_BO), 0);
+    assert_eq!(rig.card.calls(Request::WaitBo), 0);
     assert_eq!(exec.submit().unwrap_err().code(), "inference.in_flight");
     assert_eq!(exec.reclaim(&mut || false).unwrap_err().code(), "device.timeout");
     let mut looks = 0;

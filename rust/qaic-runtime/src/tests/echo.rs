@@ -1,6 +1,4 @@
 //! A program that gives back its input, on a device that writes what it reads.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
-#![allow(dead_code)] // each test binary uses a part
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -6,7 +6,7 @@ use qaic_emu::{EmuKmd, EmuOptions};
 use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry};
 use qaic_mem::Mapping;
 
-use crate::counting::uncounted;
+use super::counting::uncounted;
 
 #[derive(Debug)]
 pub(crate) struct Uncounted<T>(T);

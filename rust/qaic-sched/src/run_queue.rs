@@ -1,7 +1,7 @@
 //! Run queues, one per activation, each first in, first out. An ordered queue runs one request at a time.
 
-use crate::Ring;
-use crate::atomic::{AtomicBool, Ordering, yield_now};
+use qaic_sync::Ring;
+use qaic_sync::atomic::{AtomicBool, Ordering, yield_now};
 
 /// Capacity of the list that orders the queues. When the list is full, a pushing thread waits for a taking thread.
 const MOST_READY: u32 = 1 << 16;
@@ -10,18 +10,8 @@ const MOST_READY: u32 = 1 << 16;
 ///
 /// In ordered queues, a thread that takes an entry has the [`Turn`] of the queue until it drops the turn. No other
 /// thread takes an entry in the meantime.
-///
-/// ```
-/// let queues = qaic_sync::RunQueues::new(1, 4, true);
-/// queues.push(0, 1).unwrap();
-/// queues.push(0, 2).unwrap();
-/// let first = queues.take().unwrap();
-/// assert_eq!((first.entry, queues.take().is_none()), (1, true), "one thread has the turn");
-/// drop(first.turn);
-/// assert_eq!(queues.take().unwrap().entry, 2);
-/// ```
 #[derive(Debug)]
-pub struct RunQueues {
+pub(crate) struct RunQueues {
     all: Box<[RunQueue]>,
     // Queues with entries. An ordered queue occurs at most once, others once per entry.
     ready: Ring,
@@ -37,23 +27,23 @@ struct RunQueue {
 
 /// The exclusive right to work on the entries of an ordered queue, released on drop.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     queues: &'a RunQueues,
     queue: u32,
 }
 
 /// An entry taken from a queue.
 #[derive(Debug)]
-pub struct Taken<'a> {
+pub(crate) struct Taken<'a> {
     /// The pushed entry.
-    pub entry: u32,
+    pub(crate) entry: u32,
     /// The turn of an ordered queue.
-    pub turn: Option<Turn<'a>>,
+    pub(crate) turn: Option<Turn<'a>>,
 }
 
 impl RunQueues {
     /// Creates empty queues, with room for `capacity` entries in each.
-    pub fn new(count: u32, capacity: u32, is_ordered: bool) -> Self {
+    pub(crate) fn new(count: u32, capacity: u32, is_ordered: bool) -> Self {
         let queue = |_| RunQueue { pending: Ring::new(capacity), is_scheduled: AtomicBool::new(false) };
         let entries = if is_ordered { 1 } else { capacity };
         let ready = Ring::new(count.saturating_mul(entries).min(MOST_READY.max(count)));
@@ -61,22 +51,22 @@ impl RunQueues {
     }
 
     /// Returns true if the entries of a queue are processed one at a time.
-    pub fn is_ordered(&self) -> bool {
+    pub(crate) fn is_ordered(&self) -> bool {
         self.is_ordered
     }
 
     /// Returns true if all queues are empty or have their turn taken.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
     /// Number of entries in a queue; an estimate if it changes concurrently.
-    pub fn waiting(&self, queue: u32) -> usize {
+    pub(crate) fn waiting(&self, queue: u32) -> usize {
         self.all.get(queue as usize).map_or(0, |queue| queue.pending.len())
     }
 
     /// Adds an entry at the end of a queue. Returns the entry as an error if the queue is full or does not exist.
-    pub fn push(&self, queue: u32, entry: u32) -> Result<(), u32> {
+    pub(crate) fn push(&self, queue: u32, entry: u32) -> Result<(), u32> {
         let Some(run_queue) = self.all.get(queue as usize) else { return Err(entry) };
         run_queue.pending.push(entry)?;
         // AcqRel: a thread that finds the queue scheduled leaves the entry to the thread with the turn, which must
@@ -88,7 +78,7 @@ impl RunQueues {
     }
 
     /// Takes the turn of an ordered queue that is empty and that no thread works on.
-    pub fn try_turn(&self, queue: u32) -> Option<Turn<'_>> {
+    pub(crate) fn try_turn(&self, queue: u32) -> Option<Turn<'_>> {
         let run_queue = self.all.get(queue as usize)?;
         // Acquire: sees the writes of the last turn. The check follows the exchange: an earlier entry has a scheduled
         // queue, and a later one is seen at the end of the turn.
@@ -101,7 +91,7 @@ impl RunQueues {
     }
 
     /// Takes the next entry.
-    pub fn take(&self) -> Option<Taken<'_>> {
+    pub(crate) fn take(&self) -> Option<Taken<'_>> {
         let queue = self.ready.pop()?;
         let run_queue = self.all.get(queue as usize)?;
         if !self.is_ordered {
@@ -125,7 +115,7 @@ impl RunQueues {
 
 impl Turn<'_> {
     /// Releases the turn to another thread, which receives it through [`RunQueues::adopt_turn`].
-    pub fn hand_over(self) -> u32 {
+    pub(crate) fn hand_over(self) -> u32 {
         let queue = self.queue;
         std::mem::forget(self);
         queue
@@ -134,7 +124,7 @@ impl Turn<'_> {
 
 impl RunQueues {
     /// Returns the turn that [`Turn::hand_over`] released.
-    pub fn adopt_turn(&self, queue: u32) -> Turn<'_> {
+    pub(crate) fn adopt_turn(&self, queue: u32) -> Turn<'_> {
         Turn { queues: self, queue }
     }
 }

@@ -12,8 +12,7 @@
 //! an exchange, so a late thread changes nothing.
 
 use crossbeam_utils::CachePadded;
-
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use qaic_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bits of the number of a request.
 const NUMBER_BITS: u32 = 16;
@@ -35,17 +34,8 @@ const STAMP_MASK: u64 = u32::MAX as u64;
 const OF_OWNER: u64 = 1 << 31;
 
 /// Requests by id.
-///
-/// ```
-/// let index = qaic_sync::IdIndex::new(2);
-/// index.insert(7, 0);
-/// index.insert(7, 1);
-/// assert_eq!(index.oldest(7, |_| true), Some(0));
-/// index.remove(0);
-/// assert_eq!((index.oldest(7, |_| true), index.id_of(1)), (Some(1), Some(7)));
-/// ```
 #[derive(Debug)]
-pub struct IdIndex {
+pub(crate) struct IdIndex {
     buckets: Box<[CachePadded<AtomicU64>]>,
     entries: Box<[Entry]>,
     // The request that was added last, or one of the last: its number of additions in the upper half, its own number
@@ -159,7 +149,7 @@ fn number(word: u64) -> u32 {
 
 impl IdIndex {
     /// Creates an empty index of the requests `0..count`, at most 65536.
-    pub fn new(count: u32) -> Self {
+    pub(crate) fn new(count: u32) -> Self {
         let count = count.min(1 << NUMBER_BITS) as usize;
         let bucket = || CachePadded::new(AtomicU64::new(0));
         let entry = || Entry {
@@ -176,12 +166,12 @@ impl IdIndex {
     }
 
     /// Id with which a request was last added; 0 by default.
-    pub fn id_of(&self, number: u32) -> Option<u64> {
+    pub(crate) fn id_of(&self, number: u32) -> Option<u64> {
         Some(self.entries.get(number as usize)?.id.load(Ordering::Acquire))
     }
 
     /// Adds a request that is not in the index. Only the owner of the request may call this.
-    pub fn insert(&self, id: u64, number: u32) {
+    pub(crate) fn insert(&self, id: u64, number: u32) {
         let Some(entry) = self.entries.get(number as usize) else { return };
         // Relaxed: only an owner writes here, and ownership orders the owners.
         let additions = entry.additions.load(Ordering::Relaxed).wrapping_add(1);
@@ -214,7 +204,7 @@ impl IdIndex {
     }
 
     /// Removes a request, once after each [`IdIndex::insert`]. Only the owner of the request may call this.
-    pub fn remove(&self, number: u32) {
+    pub(crate) fn remove(&self, number: u32) {
         let Some(entry) = self.entries.get(number as usize) else { return };
         let bucket = self.bucket_of(entry.id.load(Ordering::Acquire));
         loop {
@@ -234,7 +224,7 @@ impl IdIndex {
 
     /// Returns the oldest request of `id`. Other threads add and remove requests concurrently: a caller checks the
     /// request's state and [`IdIndex::id_of`] again before it takes the request.
-    pub fn oldest(&self, id: u64, is_outstanding: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn oldest(&self, id: u64, is_outstanding: impl Fn(u32) -> bool) -> Option<u32> {
         let bucket = self.bucket_of(id);
         loop {
             if let Ok(found) = self.search(self.settled(bucket), id, &is_outstanding) {
@@ -245,7 +235,7 @@ impl IdIndex {
 
     /// Returns the first request in the index that `matches`, starting with the request that was added last. Other
     /// threads add and remove requests concurrently.
-    pub fn find(&self, matches: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, matches: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
             let latest = self.latest.load(Ordering::Acquire);
             let all = (0..).zip(&self.entries).map(|(number, _)| number);
@@ -383,8 +373,48 @@ mod tests {
     use std::thread;
 
     use proptest::prelude::*;
+    use qaic_sync::count::Operations;
 
     use super::*;
+
+    /// Loads and read-modify-writes of a round for each of `size` inferences: look for the oldest of its id, remove it, add it again.
+    /// The `kept` first ones are never collected.
+    fn of_rounds_by_id(size: u32, kept: u32, id_of: impl Fn(u32) -> u64) -> u64 {
+        let index = IdIndex::new(size);
+        for number in 0..size {
+            index.insert(id_of(number), number);
+        }
+        let Operations { updates, loads, .. } = Operations::during(|| {
+            for number in (0..3).flat_map(|_| kept..size) {
+                let id = id_of(number);
+                assert!(index.oldest(id, |_| true).is_some());
+                index.remove(number);
+                index.insert(id, number);
+            }
+        });
+        (updates + loads) / u64::from(3 * (size - kept))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// Whatever the ids are: shared, each of its own, or both, also beside inferences that are never collected.
+        #[test]
+        fn inference_is_found_by_its_id_at_the_same_cost_in_a_small_and_in_a_large_set(
+            kept in 0_u32..8,
+            shared_of_8 in 0_u32..9,
+            shared_ids in 1_u64..4,
+            first_id in any::<u64>(),
+        ) {
+            let id_of = |number: u32| {
+                let is_shared = number % 8 < shared_of_8;
+                let own = if is_shared { u64::from(number) % shared_ids } else { 16 + u64::from(number) };
+                first_id.wrapping_add(own)
+            };
+            let [few, many] = [64, 16_384].map(|size| of_rounds_by_id(size, kept, id_of));
+            prop_assert!(many <= few + few / 2, "{few} {many}");
+        }
+    }
 
     proptest! {
         /// Against a list in order of insertion; few ids, so that they share buckets and places.

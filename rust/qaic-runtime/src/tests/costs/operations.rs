@@ -11,9 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::counting_kernel as kernel;
+use super::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
-use proptest::prelude::*;
 use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::ElementType;
 use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
@@ -22,7 +21,6 @@ use qaic_runtime::inference_set::{Completion, CompletionQueue, HandleId, Inferen
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::{BoundBuffers, Part};
 use qaic_runtime::{Context, Detached, ProgramOptions, RuntimeError};
-use qaic_sync::IdIndex;
 use qaic_sync::count::Operations;
 
 /// Inferences before the count: how long one takes becomes known.
@@ -305,7 +303,7 @@ fn inference_on_cpu_takes_no_lock() {
         engine_candidates: vec![library.into()],
         ..RegistryOptions::default()
     };
-    let image = qaic_runtime::Image::from_bytes(crate::containers::add_program().unwrap()).unwrap();
+    let image = qaic_runtime::Image::from_bytes(super::containers::add_program().unwrap()).unwrap();
     let set = bound(&Context::new(&options).unwrap(), &image);
     assert_eq!(
         of_each_way("cpu", &set),
@@ -379,43 +377,4 @@ fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_c
     let (few, many) = (of(8), of(1024));
     // Where the device has no more room, an inference is queued besides.
     assert!(many.0 <= 3 * few.0 && many.1 <= 3 * few.1, "{few:?} {many:?}");
-}
-
-/// Loads and read-modify-writes of a round for each of `size` inferences: look for the oldest of its id, remove it, add it again.
-/// The `kept` first ones are never collected.
-fn of_rounds_by_id(size: u32, kept: u32, id_of: impl Fn(u32) -> u64) -> u64 {
-    let index = IdIndex::new(size);
-    for number in 0..size {
-        index.insert(id_of(number), number);
-    }
-    let Operations { updates, loads, .. } = Operations::during(|| {
-        for number in (0..3).flat_map(|_| kept..size) {
-            let id = id_of(number);
-            assert!(index.oldest(id, |_| true).is_some());
-            index.remove(number);
-            index.insert(id, number);
-        }
-    });
-    (updates + loads) / u64::from(3 * (size - kept))
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-
-    /// Whatever the ids are: shared, each of its own, or both, also beside inferences that are never collected.
-    #[test]
-    fn inference_is_found_by_its_id_at_the_same_cost_in_a_small_and_in_a_large_set(
-        kept in 0_u32..8,
-        shared_of_8 in 0_u32..9,
-        shared_ids in 1_u64..4,
-        first_id in any::<u64>(),
-    ) {
-        let id_of = |number: u32| {
-            let is_shared = number % 8 < shared_of_8;
-            let own = if is_shared { u64::from(number) % shared_ids } else { 16 + u64::from(number) };
-            first_id.wrapping_add(own)
-        };
-        let [few, many] = [64, 16_384].map(|size| of_rounds_by_id(size, kept, id_of));
-        prop_assert!(many <= few + few / 2, "{few} {many}");
-    }
 }

@@ -21,16 +21,15 @@
 //! * The reason why the inference was asked to end.
 //! * The result: whether the inference failed.
 //! * A bit that is set while a thread edits the idle request.
-//! * One bit for each list that the request has an entry in ([`crate::ReadyList`]).
+//! * One bit for each list that the request has an entry in ([`qaic_sync::ReadyList`]).
 //! * Bits that are set if a thread may sleep until the inference ends, or until it was collected. Without such a thread,
 //!   a step costs only its exchange.
 
 use std::fmt;
-
 use std::time::Duration;
 
-use crate::atomic::{AtomicU64, Ordering};
-use crate::{Event, EventCount};
+use qaic_sync::atomic::{AtomicU64, Ordering};
+use qaic_sync::{Event, EventCount};
 
 const PHASE: u64 = 7;
 const AVAILABLE: u64 = 0;
@@ -64,12 +63,12 @@ const NEXT_GENERATION: u64 = 0x4000;
 
 /// Number of an inference among all inferences of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generation(pub(crate) u64);
+pub struct Generation(pub u64);
 
 impl Generation {
     /// The lower bits of the inference's number, for entries of ordered queues.
     #[allow(clippy::cast_possible_truncation)] // the lower bits
-    pub fn low_bits(self) -> u32 {
+    pub(crate) fn low_bits(self) -> u32 {
         (self.0 / NEXT_GENERATION) as u32
     }
 }
@@ -139,36 +138,24 @@ pub enum PutBackError {
 
 /// An inference that the calling thread has collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Collected {
+pub(crate) struct Collected {
     /// True if a thread may sleep until no inference is outstanding.
-    pub was_awaited: bool,
+    pub(crate) was_awaited: bool,
 }
 
 /// Result of a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Withdrawn {
+pub(crate) struct Withdrawn {
     /// True if the request must be pushed to the list of available ones.
-    pub needs_entry: bool,
+    pub(crate) needs_entry: bool,
     /// True if a thread may sleep until no inference is outstanding.
-    pub was_awaited: bool,
+    pub(crate) was_awaited: bool,
 }
 
 /// The state word of a request, and the threads that wait for the end of its inference.
 ///
 /// Every step is one exchange with acquire and release. The thread of a step therefore sees all that the threads of
 /// earlier steps did before theirs.
-///
-/// ```
-/// use qaic_sync::{Phase, Reason, RequestState};
-///
-/// let state = RequestState::idle();
-/// let generation = state.begin(false).unwrap().generation;
-/// assert_eq!(state.enqueue(true), Ok(true), "the request has to be pushed to its queue");
-/// assert!(state.claim(generation), "this thread runs it");
-/// assert!(state.ask_to_end(generation, Reason::Cancelled));
-/// state.complete(true);
-/// assert_eq!((state.phase(), state.has_failed()), (Phase::Idle, true));
-/// ```
 pub struct RequestState {
     word: AtomicU64,
     ended: EventCount,
@@ -176,7 +163,7 @@ pub struct RequestState {
 
 impl RequestState {
     /// Creates the state of a request that a caller has acquired.
-    pub fn idle() -> Self {
+    pub(crate) fn idle() -> Self {
         Self::of(IDLE)
     }
 
@@ -240,13 +227,13 @@ impl RequestState {
     /// Requests that the step that collects or withdraws the outstanding inference reports that a thread may sleep
     /// until then. Returns false if no inference is outstanding. Earlier writes of the caller are visible to the
     /// thread of that step.
-    pub fn await_collection(&self) -> bool {
+    pub(crate) fn await_collection(&self) -> bool {
         // The step also runs if the bit is set, because it must follow this thread's earlier writes.
         self.step(|word| is_outstanding(word).then_some(word | COLLECTION_AWAITED)).is_ok()
     }
 
     /// Returns true if the last inference ended, and failed.
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.word() & FAILED != 0
     }
 
@@ -266,7 +253,7 @@ impl RequestState {
     }
 
     /// Withdraws a started inference, and wakes the threads that wait for its end.
-    pub fn withdraw(&self, prior_phase: PriorPhase) -> Withdrawn {
+    pub(crate) fn withdraw(&self, prior_phase: PriorPhase) -> Withdrawn {
         let (before, _) = self.step_always(|word| {
             let word = word & !(PHASE | OF_INFERENCE | AWAITED | COLLECTION_AWAITED);
             match prior_phase {
@@ -284,7 +271,7 @@ impl RequestState {
     /// Leaves the running request to the threads of its queue. Returns true if the request must be pushed to the
     /// queue. With `is_single`, a request has one entry, however often it is enqueued; otherwise every inference has
     /// its own entry.
-    pub fn enqueue(&self, is_single: bool) -> Result<bool, AskedToEnd> {
+    pub(crate) fn enqueue(&self, is_single: bool) -> Result<bool, AskedToEnd> {
         let bit = if is_single { QUEUE_ENTRY } else { 0 };
         let next =
             |word: u64| (word & (CANCELLED | TIMED_OUT) == 0).then_some((word & !PHASE) | QUEUED | bit);
@@ -295,7 +282,7 @@ impl RequestState {
     /// Claims a popped entry of a queue, or an entry that found no room in the queue. Returns false if the inference
     /// has ended in the meantime. Otherwise the caller owns the request, possibly with a later inference that relies
     /// on the entry.
-    pub fn claim_entry(&self) -> bool {
+    pub(crate) fn claim_entry(&self) -> bool {
         let claimed = self.step(|word| {
             let word = word & !QUEUE_ENTRY;
             Some(if word & PHASE == QUEUED { (word & !PHASE) | RUNNING } else { word })
@@ -310,7 +297,7 @@ impl RequestState {
 
     /// Takes a queued inference as [`RequestState::claim`] does, if the bits of its number in `mask` equal
     /// `low_bits`.
-    pub fn claim_numbered(&self, low_bits: u32, mask: u32) -> bool {
+    pub(crate) fn claim_numbered(&self, low_bits: u32, mask: u32) -> bool {
         self.step(|word| {
             let is_meant = Generation(word & GENERATION).low_bits() & mask == low_bits & mask;
             (is_meant && word & PHASE == QUEUED).then_some((word & !PHASE) | RUNNING)
@@ -320,7 +307,7 @@ impl RequestState {
 
     /// Leaves the running request to the device. Returns true if the request must be pushed to the list of requests
     /// on the device.
-    pub fn leave_to_device(&self) -> Result<bool, AskedToEnd> {
+    pub(crate) fn leave_to_device(&self) -> Result<bool, AskedToEnd> {
         let next = |word: u64| {
             (word & (CANCELLED | TIMED_OUT) == 0).then_some((word & !PHASE) | ON_DEVICE | DEVICE_ENTRY)
         };
@@ -330,19 +317,19 @@ impl RequestState {
 
     /// Takes an inference from the device, to wait for it or to end it. Returns false if the inference is not on the
     /// device.
-    pub fn take_from_device(&self, generation: Generation) -> bool {
+    pub(crate) fn take_from_device(&self, generation: Generation) -> bool {
         self.exchange(generation, ON_DEVICE, RUNNING)
     }
 
     /// Claims a popped entry of the list of requests on the device. Returns true if the calling thread now owns the
     /// request.
-    pub fn claim_device_entry(&self) -> bool {
+    pub(crate) fn claim_device_entry(&self) -> bool {
         self.claim_listed(DEVICE_ENTRY, ON_DEVICE, RUNNING)
     }
 
     /// Ends the inference of a running request, and wakes the threads that wait for the end. Returns true if the
     /// request must be pushed to the list of completed requests.
-    pub fn complete(&self, has_failed: bool) -> bool {
+    pub(crate) fn complete(&self, has_failed: bool) -> bool {
         let failed = if has_failed { FAILED } else { 0 };
         let (before, after) = self.step_always(|word| {
             let to = if word & COLLECTABLE != 0 { COMPLETED | COMPLETED_ENTRY } else { IDLE };
@@ -354,7 +341,7 @@ impl RequestState {
 
     /// Collects a completed inference. Returns `None` if the request is not completed with this inference, or if
     /// another thread has collected it.
-    pub fn collect(&self, generation: Generation) -> Option<Collected> {
+    pub(crate) fn collect(&self, generation: Generation) -> Option<Collected> {
         let stepped = self.step(|word| {
             let is_meant = word & GENERATION == generation.0 && word & PHASE == COMPLETED;
             is_meant.then_some((word & !(PHASE | COLLECTION_AWAITED)) | IDLE)
@@ -363,7 +350,7 @@ impl RequestState {
     }
 
     /// Claims a popped entry of the list of completed requests.
-    pub fn claim_completed_entry(&self) -> Option<Collected> {
+    pub(crate) fn claim_completed_entry(&self) -> Option<Collected> {
         let (before, _) = self.step_always(|word| {
             let word = word & !COMPLETED_ENTRY;
             if word & PHASE == COMPLETED { (word & !(PHASE | COLLECTION_AWAITED)) | IDLE } else { word }
@@ -373,13 +360,13 @@ impl RequestState {
     }
 
     /// Claims a popped entry of the list of available requests.
-    pub fn claim_available_entry(&self) -> bool {
+    pub(crate) fn claim_available_entry(&self) -> bool {
         self.claim_listed(AVAILABLE_ENTRY, AVAILABLE, IDLE)
     }
 
     /// Makes a request of a caller available. Returns true if the request must be pushed to the list of available
     /// requests.
-    pub fn put_back(&self) -> Result<bool, PutBackError> {
+    pub(crate) fn put_back(&self) -> Result<bool, PutBackError> {
         let next =
             |word: u64| (word & PHASE == IDLE).then_some((word & !PHASE) | AVAILABLE | AVAILABLE_ENTRY);
         let refused = match self.step(next) {
@@ -394,18 +381,18 @@ impl RequestState {
     }
 
     /// Prevents inferences from beginning, until [`RequestState::edited`]. Only one thread at a time can edit.
-    pub fn edit(&self) -> Result<(), InFlight> {
+    pub(crate) fn edit(&self) -> Result<(), InFlight> {
         let next = |word: u64| (!is_in_flight(word) && word & EDITED == 0).then_some(word | EDITED);
         self.step(next).map(drop).map_err(|_| InFlight)
     }
 
     /// Ends [`RequestState::edit`].
-    pub fn edited(&self) {
+    pub(crate) fn edited(&self) {
         self.word.fetch_and(!EDITED, Ordering::AcqRel);
     }
 
     /// Asks an inference to end. The first reason counts. Returns false if the inference has ended.
-    pub fn ask_to_end(&self, generation: Generation, reason: Reason) -> bool {
+    pub(crate) fn ask_to_end(&self, generation: Generation, reason: Reason) -> bool {
         let bit = match reason {
             Reason::Cancelled => CANCELLED,
             Reason::TimedOut => TIMED_OUT,
@@ -419,7 +406,7 @@ impl RequestState {
     }
 
     /// Reason why the current inference was asked to end.
-    pub fn reason(&self) -> Option<Reason> {
+    pub(crate) fn reason(&self) -> Option<Reason> {
         match self.word() & (CANCELLED | TIMED_OUT) {
             0 => None,
             TIMED_OUT => Some(Reason::TimedOut),

@@ -24,9 +24,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::request_state::{AskedToEnd, Generation};
-use crate::{Event, EventCount};
+use qaic_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use qaic_sync::{Event, EventCount};
+
+use super::{AskedToEnd, Generation};
 
 const PHASE: u32 = 3;
 const PREPARED: u32 = 0;
@@ -55,16 +56,16 @@ const AWAITED: u32 = 1 << 10;
 
 /// The request that carries an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestKey {
+pub(crate) struct RequestKey {
     /// Number of the request.
-    pub number: u32,
+    pub(crate) number: u32,
     /// Number of the inference among those of the request.
-    pub generation: Generation,
+    pub(crate) generation: Generation,
 }
 
 /// Outcome of an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub(crate) enum Settled {
     /// The inference succeeded.
     Succeeded,
     /// The inference failed.
@@ -77,7 +78,7 @@ pub enum Settled {
 
 /// The result of [`PendingState::take_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakeBack {
+pub(crate) enum TakeBack {
     /// The inference had not begun and is withdrawn. The calling thread holds the inference and must end it.
     Held,
     /// A request carries the inference. If the calling thread takes the inference from the request, it must call
@@ -89,7 +90,7 @@ pub enum TakeBack {
 
 /// The result of [`PendingState::expire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expired {
+pub(crate) enum Expired {
     /// The inference had not begun. The calling thread holds the inference, and must end and report it.
     Held,
     /// Another thread or the device has the inference. The calling thread must report the end.
@@ -100,29 +101,18 @@ pub enum Expired {
 
 /// Tasks of a thread after it ended an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub(crate) struct End {
     /// True if the thread must report the end.
-    pub needs_report: bool,
+    pub(crate) needs_report: bool,
     /// True if a queue counts the inference.
-    pub is_counted: bool,
+    pub(crate) is_counted: bool,
 }
 
 /// The state word of a pending inference, the request that carries it, and the threads that wait for its end.
 ///
 /// Every step is one exchange with acquire and release. The thread of a step therefore sees all that the threads of
 /// earlier steps did before theirs.
-///
-/// ```
-/// use qaic_sync::{PendingState, RequestKey, RequestState, Settled};
-///
-/// let (pending, request) = (PendingState::prepared(), RequestState::idle());
-/// assert!(pending.hold());
-/// let generation = request.begin(false).unwrap().generation;
-/// pending.publish(RequestKey { number: 0, generation }).unwrap();
-/// pending.end(false);
-/// assert_eq!(pending.settled(), Some(Settled::Succeeded));
-/// assert_eq!(pending.settled(), Some(Settled::Succeeded));
-pub struct PendingState {
+pub(crate) struct PendingState {
     word: AtomicU32,
     // Written once, before the state word reports the start of the inference.
     number: AtomicU32,
@@ -132,7 +122,7 @@ pub struct PendingState {
 
 impl PendingState {
     /// Creates the state of an inference that no thread holds.
-    pub fn prepared() -> Self {
+    pub(crate) fn prepared() -> Self {
         Self {
             word: AtomicU32::new(PREPARED),
             number: AtomicU32::new(0),
@@ -168,14 +158,14 @@ impl PendingState {
     }
 
     /// Holds a prepared inference, to start it. Returns false if it has begun or ended.
-    pub fn hold(&self) -> bool {
+    pub(crate) fn hold(&self) -> bool {
         let next = |word: u32| (word & PHASE == PREPARED).then_some(word | HELD | STARTING);
         self.step(next).is_ok()
     }
 
     /// Undoes [`PendingState::hold`]. Fails if the inference was asked to end in the meantime or its deadline has
     /// passed; the calling thread then still holds it and must end it.
-    pub fn release(&self) -> Result<(), AskedToEnd> {
+    pub(crate) fn release(&self) -> Result<(), AskedToEnd> {
         let next =
             |word: u32| (word & (ASKED | SETTLED) == 0).then_some(word & !(PHASE | STARTING) | PREPARED);
         self.step(next).map(drop).map_err(|_| AskedToEnd)
@@ -184,7 +174,7 @@ impl PendingState {
     /// Publishes the request that carries the held inference, before another thread receives that request. Fails if
     /// the inference was asked to end in the meantime or its deadline has passed; the calling thread must then end
     /// the request.
-    pub fn publish(&self, key: RequestKey) -> Result<(), AskedToEnd> {
+    pub(crate) fn publish(&self, key: RequestKey) -> Result<(), AskedToEnd> {
         // Relaxed: the step publishes both.
         self.number.store(key.number, Ordering::Relaxed);
         self.generation.store(key.generation.0, Ordering::Relaxed);
@@ -196,7 +186,7 @@ impl PendingState {
 
     /// Ends the call that starts the inference. With `is_counted`, marks it as counted; returns false if it has
     /// already ended.
-    pub fn leave_start(&self, is_counted: bool) -> bool {
+    pub(crate) fn leave_start(&self, is_counted: bool) -> bool {
         let counted = if is_counted { COUNTED } else { 0 };
         let next = |word: u32| {
             let left = word & !STARTING;
@@ -206,13 +196,13 @@ impl PendingState {
     }
 
     /// Marks the inference as counted. Returns false if it is already counted or has ended.
-    pub fn count(&self) -> bool {
+    pub(crate) fn count(&self) -> bool {
         let next = |word: u32| (word & PHASE != ENDED && word & COUNTED == 0).then_some(word | COUNTED);
         self.step(next).is_ok()
     }
 
     /// Withdraws the inference if no thread has begun it.
-    pub fn take_back(&self) -> TakeBack {
+    pub(crate) fn take_back(&self) -> TakeBack {
         let next = |word: u32| {
             let is_free = word & (PHASE | SETTLED) == PREPARED;
             is_free.then_some(word | HELD | SETTLED | TAKEN_BACK)
@@ -226,19 +216,19 @@ impl PendingState {
 
     /// Settles the inference as withdrawn, for a thread that has claimed its request and is about to end it. Returns
     /// false if the outcome is known.
-    pub fn set_taken_back(&self) -> bool {
+    pub(crate) fn set_taken_back(&self) -> bool {
         self.step(|word| (word & SETTLED == 0).then_some(word | SETTLED | TAKEN_BACK)).is_ok()
     }
 
     /// Asks the inference to end, unless it has ended. Returns the request that carries it, if any, which the caller
     /// must also ask. An inference that no thread has begun ends when it is started.
-    pub fn ask_to_end(&self) -> Option<RequestKey> {
+    pub(crate) fn ask_to_end(&self) -> Option<RequestKey> {
         let before = self.step(|word| (word & PHASE != ENDED).then_some(word | ASKED)).ok()?;
         (before & PHASE == STARTED).then(|| self.published())
     }
 
     /// Settles the inference as late, unless its outcome is known.
-    pub fn expire(&self) -> Expired {
+    pub(crate) fn expire(&self) -> Expired {
         let next = |word: u32| {
             let held = if word & PHASE == PREPARED { HELD } else { 0 };
             (word & SETTLED == 0).then_some(word | held | SETTLED | LATE)
@@ -252,7 +242,7 @@ impl PendingState {
 
     /// Ends the inference, on the thread that holds it or ended its request. All work that other threads wait for
     /// must be complete.
-    pub fn end(&self, has_failed: bool) -> End {
+    pub(crate) fn end(&self, has_failed: bool) -> End {
         let next = |word: u32| {
             let mut after = word & !COUNTED | ENDED | SETTLED;
             if word & SETTLED == 0 {
@@ -266,7 +256,7 @@ impl PendingState {
     }
 
     /// Outcome of the inference, if it is known; the device may still have the inference.
-    pub fn settled(&self) -> Option<Settled> {
+    pub(crate) fn settled(&self) -> Option<Settled> {
         let word = self.word();
         if word & SETTLED == 0 {
             return None;
@@ -280,29 +270,29 @@ impl PendingState {
     }
 
     /// Returns true if the inference has ended and the device has released it.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.word() & PHASE == ENDED
     }
 
     /// Returns true if the inference ended before the call that started it returned. Such an end is not
     /// reported.
-    pub fn has_ended_in_start(&self) -> bool {
+    pub(crate) fn has_ended_in_start(&self) -> bool {
         self.word() & ENDED_IN_START != 0
     }
 
     /// Returns true if the inference was asked to end and has not.
-    pub fn is_asked_to_end(&self) -> bool {
+    pub(crate) fn is_asked_to_end(&self) -> bool {
         let word = self.word();
         word & ASKED != 0 && word & PHASE != ENDED
     }
 
     /// Returns true if a queue counts the inference.
-    pub fn is_counted(&self) -> bool {
+    pub(crate) fn is_counted(&self) -> bool {
         self.word() & COUNTED != 0
     }
 
     /// The request that carries the inference.
-    pub fn request_key(&self) -> Option<RequestKey> {
+    pub(crate) fn request_key(&self) -> Option<RequestKey> {
         (self.word() & PHASE == STARTED).then(|| self.published())
     }
 

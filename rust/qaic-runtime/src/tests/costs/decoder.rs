@@ -8,8 +8,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::containers::program;
-use crate::counting::{allocations, bytes_of};
+use super::containers::program;
+use super::counting::{allocations, bytes_of};
 use qaic_mem::{Lender, Storage};
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,

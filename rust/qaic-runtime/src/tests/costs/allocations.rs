@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::counting::{allocations, bytes_of};
-use crate::counting_kernel as kernel;
+use super::counting::{allocations, bytes_of};
+use super::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
 use qaic_qpc::ElementType;
