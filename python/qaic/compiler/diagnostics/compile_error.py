@@ -33,6 +33,12 @@ def refuse(
     )
 
 
+def damaged(what: str, found: str, expected: str) -> CompileError:
+    """Build the exception for a part of a model file that contradicts the rest of it."""
+    fix = "export the model again; the file is damaged"
+    return refuse(what, code="invalid_model", found=found, expected=expected, fix=fix)
+
+
 def listing(names: list[str], limit: int = 5) -> str:
     """Write a list of names, cut to its first `limit` entries with the number of the rest."""
     shown = ", ".join(repr(name) for name in names[:limit])

@@ -8,7 +8,7 @@ from typing import Final
 import onnx
 from onnx import defs
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.compile_error import damaged, refuse
 from qaic.compiler.frontend import custom_ops, validation
 from qaic.compiler.frontend.files.external_data import ExternalData
 from qaic.compiler.frontend.function_calls import FunctionKey, function_key
@@ -184,13 +184,7 @@ def _lift_constants(graph: onnx.GraphProto, weights: dict[str, Weight], external
             source = _range(attribute.t, _place(node), external)
             if source.nbytes >= INLINE_LIMIT:
                 if name in weights:
-                    raise refuse(
-                        f"value {name!r}",
-                        code="invalid_model",
-                        found="two constants of that name",
-                        expected="unique names",
-                        fix="export the model again; the file is damaged",
-                    )
+                    raise damaged(f"value {name!r}", "two constants of that name", "unique names")
                 weights[name] = Weight(name, attribute.t.data_type, tuple(attribute.t.dims), source)
                 lifted.append(index)
                 break
@@ -214,13 +208,8 @@ def _range(tensor: onnx.TensorProto, place: str, external: ExternalData) -> File
     entries = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
     source = external.range(entries, what, size)
     if source.nbytes != size:
-        raise refuse(
-            what,
-            code="invalid_model",
-            found=f"{source.nbytes} bytes of data",
-            expected=f"{size} bytes for {elem_types.type_name(tensor.data_type)} {dims}",
-            fix="export the model again; the file is damaged",
-        )
+        expected = f"{size} bytes for {elem_types.type_name(tensor.data_type)} {dims}"
+        raise damaged(what, f"{source.nbytes} bytes of data", expected)
     return source
 
 

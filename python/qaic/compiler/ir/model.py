@@ -1,6 +1,6 @@
 """The model that passes change."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -9,8 +9,8 @@ import onnx
 
 from qaic.compiler.ir.constants.weights import Weight, initializers_of, with_weights_as_inputs
 from qaic.compiler.ir.custom_ops import Library
-from qaic.compiler.ir.graph_edits import clone
-from qaic.compiler.ir.graph_walk import constant_names
+from qaic.compiler.ir.graph_edits import clone, drop_unneeded_nodes, import_opset, set_nodes
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, constant_names
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
 from qaic.compiler.ir.value_info import Added, ValueInfo, describe_added
 from qaic.options.files.specializations import SpecializationEntry
@@ -151,6 +151,13 @@ class Model:
         new_types = {name: value.elem_type for name, value in added.items()}
         self.facts = ValueInfo(types | new_types, self.specialized)
         return True
+
+    def set_device_nodes(self, nodes: Iterable[onnx.NodeProto], operators: Iterable[str]) -> None:
+        """Give the graph other nodes, some of them of the device, and drop nodes that nothing needs."""
+        set_nodes(self.proto.graph, nodes)
+        drop_unneeded_nodes(self.proto.graph)
+        import_opset(self.proto, DEVICE_DOMAIN, 1)
+        self.own_operators = list(dict.fromkeys([*self.own_operators, *operators]))
 
     def learn_constants(self) -> None:
         """Take up the types and shapes of constants that were added."""

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, as_tiles, tiles
@@ -25,8 +24,7 @@ from qaic.compiler.ir.constants.weights import (
 )
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
-from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
-from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers, uses
+from qaic.compiler.ir.graph_walk import producers, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import attribute_of, behind
 from qaic.compiler.passes import store_weights
@@ -79,15 +77,13 @@ def store_packed_weights_pass(model: Model, context: Context) -> bool:
         return False
     for weight in found.values():
         model.weights[weight.name] = weight
-    set_nodes(graph, [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node])
-    drop_unneeded_nodes(graph)
+    nodes = [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node]
+    model.set_device_nodes(nodes, [store_weights.PRODUCT])
     counts = uses(graph)
     for name in finder.copied:
         # Scales and zero points are now stored after the rows.
         if not counts[name]:
             model.weights.pop(name, None)
-    import_opset(model.proto, DEVICE_DOMAIN, 1)
-    model.own_operators = sorted({*model.own_operators, store_weights.PRODUCT})
     return True
 
 
@@ -146,12 +142,5 @@ class _Finder:
 
 
 def _product(node: onnx.NodeProto, weight: Weight) -> onnx.NodeProto:
-    return helper.make_node(
-        store_weights.PRODUCT,
-        [node.input[0]],
-        list(node.output),
-        name=node.name,
-        domain=DEVICE_DOMAIN,
-        weight=weight.name,
-        rounding=FLOAT,
-    )
+    attributes = {"weight": weight.name, "rounding": FLOAT}
+    return store_weights.stored_node(store_weights.PRODUCT, [node.input[0]], node.output, node, **attributes)

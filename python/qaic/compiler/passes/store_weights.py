@@ -11,7 +11,7 @@ of the device reads these matrices in place, each once.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -23,7 +23,6 @@ from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, as_ro
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
-from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, producers, usages, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import attribute_of, behind, cast_target, standard
@@ -117,12 +116,8 @@ class _Rewriter:
                 self.skip(reason, use.node)
         if not self.used:
             return False
-        graph = self.graph
-        nodes = (self.replaced.get(id(node), [node]) for node in graph.node)
-        set_nodes(graph, [node for made in nodes for node in made])
-        drop_unneeded_nodes(graph)
-        import_opset(self.model.proto, DEVICE_DOMAIN, 1)
-        self.model.own_operators = [*self.model.own_operators, *sorted(self.used)]
+        nodes = (self.replaced.get(id(node), [node]) for node in self.graph.node)
+        self.model.set_device_nodes(chain.from_iterable(nodes), sorted(self.used))
         return True
 
     def _uses(self, weight: Weight) -> list[_Use] | None:
@@ -261,16 +256,7 @@ class _Rewriter:
         node = use.node
         indices, made = self._wide(node.input[1])
         self.used.add(GATHER)
-        made.append(
-            helper.make_node(
-                GATHER,
-                [indices],
-                list(node.output),
-                name=node.name,
-                domain=DEVICE_DOMAIN,
-                weight=use.weight.name,
-            )
-        )
+        made.append(stored_node(GATHER, [indices], node.output, use.node, weight=use.weight.name))
         self.replaced[id(node)] = made
 
     def _product(self, use: _Use) -> None:
@@ -306,18 +292,8 @@ class _Rewriter:
                 made.append(helper.make_node("Transpose", operands[:1], [swapped], perm=[0, 2, 1]))
                 operands[0], computed = swapped, self.fresh.make(result, "swapped")
         self.used.add(operator)
-        made.append(
-            helper.make_node(
-                operator,
-                operands,
-                [computed],
-                name=node.name,
-                domain=DEVICE_DOMAIN,
-                weight=use.weight.name,
-                rounding=rounding,
-                **more,
-            )
-        )
+        more |= {"weight": use.weight.name, "rounding": rounding}
+        made.append(stored_node(operator, operands, [computed], node, **more))
         if computed != result:
             made.append(helper.make_node("Transpose", [computed], [result], perm=[0, 2, 1]))
         if narrow and self.counts[narrow] > 1:
@@ -328,6 +304,15 @@ class _Rewriter:
     def _only_reader(self, name: str) -> onnx.NodeProto | None:
         readers = self.readers.get(name, [])
         return readers[0][0] if len(readers) == self.counts[name] == 1 else None
+
+
+def stored_node(
+    operator: str, operands: Iterable[str], results: Iterable[str], like: onnx.NodeProto, **attributes: Any
+) -> onnx.NodeProto:
+    """Make a node of the device with the name of the one that it replaces."""
+    return helper.make_node(
+        operator, list(operands), list(results), name=like.name, domain=DEVICE_DOMAIN, **attributes
+    )
 
 
 def _known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:

@@ -63,18 +63,14 @@ class QuantParamsChooser:
 
     def of_range(self, name: str, precision: str) -> QuantParams:
         """Give the parameters by the range of a profiled tensor, which nothing is stored with."""
-        fixed = self.fixed(name, precision)
-        if fixed is not None and fixed.scale is not None:
-            return QuantParams(fixed.scale, fixed.offset or 0, precision)
-        found = self._tensors[name]
-        return QuantParams(
-            *_core.quant_range(found.minimum, found.maximum, self._activations, precision), precision
-        )
+        if (fixed := self.fixed_params(name, precision)) is not None:
+            return fixed
+        low, high = self._tensors[name].minimum, self._tensors[name].maximum
+        return QuantParams(*_core.quant_range(low, high, self._activations, precision), precision)
 
     def _choose(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
-        fixed = self.fixed(name, precision)
-        if fixed is not None and fixed.scale is not None:
-            return QuantParams(fixed.scale, fixed.offset or 0, precision)
+        if (fixed := self.fixed_params(name, precision)) is not None:
+            return fixed
         found = self._tensors[name]
         low, high = found.minimum, found.maximum
         if self._method != "None" and not scalar:
@@ -94,6 +90,13 @@ class QuantParamsChooser:
         """
         found = self._tensors.get(name)
         return found if found is not None and found.is_fixed and found.bits == _BITS[precision] else None
+
+    def fixed_params(self, name: str, precision: str) -> QuantParams | None:
+        """Return the parameters of a whole tensor that a file fixed for this precision."""
+        found = self.fixed(name, precision)
+        if found is None or found.scale is None:
+            return None
+        return QuantParams(found.scale, found.offset or 0, precision)
 
     def constant(self, low: float, high: float, precision: str) -> tuple[float, int]:
         """Choose scale and offset for the range of a constant, bias included."""

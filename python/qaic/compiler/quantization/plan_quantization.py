@@ -309,9 +309,8 @@ class _Planner:
         return self.parameters.activation(name, self.precision, scalar=is_scalar)
 
     def _constant(self, name: str) -> QuantParams:
-        fixed = self.parameters.fixed(name, self.precision)
-        if fixed is not None and fixed.scale is not None:
-            return QuantParams(fixed.scale, fixed.offset or 0, self.precision)
+        if (fixed := self.parameters.fixed_params(name, self.precision)) is not None:
+            return fixed
         low, high = value_range(self.constants.read(name), name)
         scale, offset = self.parameters.constant(float(low), float(high), self.precision)
         return QuantParams(scale, offset, self.precision)

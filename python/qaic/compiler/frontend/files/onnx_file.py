@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.compile_error import damaged, refuse
 from qaic.compiler.frontend.files import tensor_record
 from qaic.compiler.frontend.files.external_data import DataFiles, ExternalData
 from qaic.compiler.frontend.files.tensor_record import EXTERNAL_FIELD, TensorRecord, read_entry, read_record
-from qaic.compiler.frontend.files.weight_spec import METADATA_KEY
+from qaic.compiler.frontend.files.weight_spec import METADATA_KEY, wrong_spec
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.weights import (
@@ -237,13 +237,7 @@ class _Walk:
         from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
 
         if len(self.specs) > 1:
-            raise refuse(
-                f"metadata {METADATA_KEY!r} of the model",
-                code="weight_spec",
-                found=f"{len(self.specs)} entries",
-                expected="one",
-                fix="export the model again",
-            )
+            raise wrong_spec(f"metadata {METADATA_KEY!r} of the model", f"{len(self.specs)} entries", "one")
         spec = parse_weight_spec(self.specs[0])
         if not spec.places:
             return
@@ -331,13 +325,8 @@ class _Walk:
         else:
             source = MemoryRange(self.decoded(record, what))
         if source.nbytes != size:
-            raise refuse(
-                what,
-                code="invalid_model",
-                found=f"{source.nbytes} bytes of data",
-                expected=f"{size} bytes for {elem_types.type_name(record.elem_type)} {record.dims}",
-                fix="export the model again; the file is damaged",
-            )
+            expected = f"{size} bytes for {elem_types.type_name(record.elem_type)} {record.dims}"
+            raise damaged(what, f"{source.nbytes} bytes of data", expected)
         if size < INLINE_LIMIT:
             return record.inline(name, read_all(source))
         if name in self.out.weights:
@@ -351,13 +340,8 @@ class _Walk:
         try:
             return record.decode(self.view)
         except (DecodeError, KeyError, TypeError, ValueError) as error:
-            raise refuse(
-                what,
-                code="invalid_model",
-                found=f"data that cannot be decoded ({error})",
-                expected=f"the data of {elem_types.type_name(record.elem_type)} {record.dims}",
-                fix="export the model again; the file is damaged",
-            ) from error
+            expected = f"the data of {elem_types.type_name(record.elem_type)} {record.dims}"
+            raise damaged(what, f"data that cannot be decoded ({error})", expected) from error
 
 
 def _text(view: memoryview, lo: int, hi: int) -> str:

@@ -12,7 +12,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
 from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
-from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
+from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec, wrong_spec
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float16_weights import Overflows, converted_floats
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
@@ -39,12 +39,10 @@ def take_weights(
     for place in spec.places:
         value = inputs.get(place.input_name)
         if value is None or place.input_name in constants:
-            raise refuse(
+            raise wrong_spec(
                 f"input {place.input_name!r} in the model's list of weights",
-                code="weight_spec",
-                found="an initializer of that name" if value is not None else "no input of the graph",
-                expected="an input of the graph without a value",
-                fix="export the model again",
+                "an initializer of that name" if value is not None else "no input of the graph",
+                "an input of the graph without a value",
             )
         stored = checkpoint.tensor(place)
         elem_type = _elem_type(place, value)
@@ -75,13 +73,8 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
 def _elem_type(place: WeightPlace, value: onnx.ValueInfoProto) -> int:
     elem_type = value.type.tensor_type.elem_type
     if not value.type.HasField("tensor_type") or elem_type not in elem_types.TABLE:
-        raise refuse(
-            f"input {place.input_name!r} in the model's list of weights",
-            code="weight_spec",
-            found="a type other than a tensor",
-            expected="a tensor of a known type",
-            fix="export the model again",
-        )
+        what = f"input {place.input_name!r} in the model's list of weights"
+        raise wrong_spec(what, "a type other than a tensor", "a tensor of a known type")
     return elem_type
 
 

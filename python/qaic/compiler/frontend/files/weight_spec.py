@@ -61,12 +61,9 @@ def parse_weight_spec(content: bytes) -> WeightSpec:
         raise _wrong("text", shown(document), "a JSON object")
     version = document.get("version", _VERSION)
     if type(version) is not int or not 1 <= version <= _VERSION:
-        raise _wrong(
-            "'version'",
-            shown(version),
-            f"at most {_VERSION}",
-            fix=f"export the model again with a weight spec of version {_VERSION}, or update openqaic",
-        )
+        fix = f"export the model again with a weight spec of version {_VERSION}, or update openqaic"
+        what = f"'version' of the model's metadata {METADATA_KEY!r}"
+        raise wrong_spec(what, shown(version), f"at most {_VERSION}", fix)
     model_id = document.get("model_id", "")
     if not isinstance(model_id, str):
         raise _wrong("'model_id'", shown(model_id), "a text")
@@ -116,11 +113,10 @@ def _place(entry: object, files: list[str], where: str) -> WeightPlace | None:
     return WeightPlace(entry["name"], file, location["key"])
 
 
-def _wrong(where: str, found: str, expected: str, *, fix: str = "") -> CompileError:
-    return refuse(
-        f"{where} of the model's metadata {METADATA_KEY!r}",
-        code="weight_spec",
-        found=found,
-        expected=expected,
-        fix=fix or "export the model again",
-    )
+def wrong_spec(what: str, found: str, expected: str, fix: str = "export the model again") -> CompileError:
+    """Build the exception for a mistake in references to weights."""
+    return refuse(what, code="weight_spec", found=found, expected=expected, fix=fix)
+
+
+def _wrong(where: str, found: str, expected: str) -> CompileError:
+    return wrong_spec(f"{where} of the model's metadata {METADATA_KEY!r}", found, expected)

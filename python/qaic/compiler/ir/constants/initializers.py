@@ -7,7 +7,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.compile_error import damaged, refuse
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
 from qaic.compiler.ir.graph_edits import register_initializer, remove_initializers, remove_nodes
@@ -69,13 +69,8 @@ def constant_of(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
 
 
 def _damaged(tensor: onnx.TensorProto, found: str) -> CompileError:
-    return refuse(
-        f"initializer {tensor.name!r}",
-        code="invalid_model",
-        found=found,
-        expected=f"the data of {elem_types.type_name(tensor.data_type)} {list(tensor.dims)}",
-        fix="export the model again; the file is damaged",
-    )
+    expected = f"the data of {elem_types.type_name(tensor.data_type)} {list(tensor.dims)}"
+    return damaged(f"initializer {tensor.name!r}", found, expected)
 
 
 def lift_float_constants(model: onnx.ModelProto) -> None:

@@ -15,7 +15,7 @@ from onnx import helper
 
 from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
-from qaic.compiler.ir.graph_edits import drop_unneeded_nodes, import_opset, set_nodes
+from qaic.compiler.ir.graph_edits import set_nodes
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, consumers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import behind, standard
@@ -62,11 +62,8 @@ def copy_attended_rows_pass(model: Model, context: Context) -> bool:
         )
         for copies in found
     }
-    set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
-    drop_unneeded_nodes(graph)
+    model.set_device_nodes([replaced.get(id(node), node) for node in graph.node], [OPERATOR])
     _read_blocks(model)
-    import_opset(model.proto, DEVICE_DOMAIN, 1)
-    model.own_operators = [*model.own_operators, OPERATOR]
     return True
 
 
