@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, MutableSequence
 from typing import Final
 
 import onnx
+from google.protobuf.message import Message
 from onnx import checker, defs
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
@@ -80,17 +81,16 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
                 # Exporters write -1 or ? for an unknown size; neither is a size or a symbol.
                 if dim.dim_param == "?" or (dim.HasField("dim_value") and dim.dim_value < 0):
                     dim.Clear()
-            value.ClearField("doc_string")
-            value.ClearField("metadata_props")
+            _clear_notes(value)
         for tensor in current.initializer:
-            tensor.ClearField("doc_string")
-            tensor.ClearField("metadata_props")
-    for function in model.functions:
-        function.ClearField("doc_string")
-        function.ClearField("metadata_props")
-    for node in nodes_of(model):
-        node.ClearField("doc_string")
-        node.ClearField("metadata_props")
+            _clear_notes(tensor)
+    for part in (*model.functions, *nodes_of(model)):
+        _clear_notes(part)
+
+
+def _clear_notes(part: Message) -> None:
+    part.ClearField("doc_string")
+    part.ClearField("metadata_props")
 
 
 def _name_left_out(model: onnx.ModelProto) -> None:

@@ -13,7 +13,7 @@ Nothing is decided here: what is quantized, how, and with which parameters is in
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -166,16 +166,18 @@ class Inserter(GraphBuilder):
         The engine gives each reader of a DequantizeLinear a copy of it, and then no longer sees that a Gelu
         or a normalization is computed from one value. It keeps the Clip, and fuses what is behind it.
         """
-        name = self.fresh.make(real, "shared")
         params = stored.params
-        bounds = [
-            self.number(name, side, np.array(params.scale * (level - params.zero_point), np.float32))
-            for side, level in zip(("minimum", "maximum"), params.limits, strict=True)
-        ]
-        clip = helper.make_node("Clip", [real, *bounds], [name])
+        bounds = [np.float32(params.scale * (level - params.zero_point)) for level in params.limits]
+        clip = self._clip(real, self.fresh.make(real, "shared"), bounds)
         self.nodes.append(clip)
-        self.note_like(name, FLOAT, real)
-        return name
+        self.note_like(clip.output[0], FLOAT, real)
+        return str(clip.output[0])
+
+    def _clip(self, source: str, name: str, bounds: Iterable[np.generic]) -> onnx.NodeProto:
+        """Make a Clip whose bounds are inputs."""
+        sides = zip(("minimum", "maximum"), bounds, strict=True)
+        limits = [self.number(name, side, np.asarray(value)) for side, value in sides]
+        return helper.make_node("Clip", [source, *limits], [name])
 
     def _insert_function(self, planned: QuantizedGroup) -> None:
         """Write a function in float, between a dequantized operand and a quantized result."""
@@ -293,11 +295,7 @@ class Inserter(GraphBuilder):
                         add_attribute(clip, helper.make_attribute(side, value))
                 self.add(clip)
             else:
-                bounds = [
-                    self.number(name, side, np.array(value, np.float32))
-                    for side, value in (("minimum", low), ("maximum", high))
-                ]
-                self.add(helper.make_node("Clip", [raw, *bounds], [name]))
+                self.add(self._clip(raw, name, map(np.float32, (low, high))))
             self.note_like(name, FLOAT, raw)
             raw = name
         return raw
@@ -313,11 +311,7 @@ class Inserter(GraphBuilder):
         if (low, high) == result.params.limits:
             return result
         name = self.fresh.make(group.output, "bounded")
-        bounds = [
-            self.number(name, side, np.array(value, np.uint8))
-            for side, value in (("minimum", low), ("maximum", high))
-        ]
-        self.add(helper.make_node("Clip", [result.name, *bounds], [name]))
+        self.add(self._clip(result.name, name, map(np.uint8, (low, high))))
         self.note_like(name, result.params.elem_type, result.name)
         return QuantizedTensor(name, result.params, result.scale, result.zero)
 

@@ -5,8 +5,8 @@ rounds before it adds the offset, and the engine would fuse it with the operator
 are converted by the device: the graph has float32 in their place.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import onnx
 from onnx import helper
@@ -16,6 +16,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, INT8
 from qaic.compiler.ir.graph_edits import register_initializer, rename_output
 from qaic.compiler.ir.graph_walk import FreshNames
 from qaic.compiler.ir.interface import TensorSpec
+from qaic.compiler.ir.node_writer import NodeWriter
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.options.files.custom_io import CustomIo
 
@@ -39,7 +40,6 @@ class Converter:
         self.model = model
         self.fresh = FreshNames(model.graph)
         self.operators = standard_version(model)
-        self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[float, str] = {}
 
     def into_model(
@@ -49,56 +49,51 @@ class Converter:
 
         Raises CompileError if the operator set of the model is too old.
         """
-        self._begin(spec, entry)
+        add = self._begin(spec, entry)
         value = border
         if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
-            value = self.node("Cast", [value], to=FLOAT)
+            value = add("Cast", value, to=FLOAT)
             if entry.offset:
-                value = self.node("Sub", [value, self.constant("offset", float(entry.offset))])
-            value = self.node("Mul", [value, self.constant("scale", entry.scale)])
+                value = add("Sub", value, self.constant("offset", float(entry.offset)))
+            value = add("Mul", value, self.constant("scale", entry.scale))
         elif entry.precision in {"float16", "bfloat16"}:
-            value = self.node("Cast", [value], to=FLOAT)
+            value = add("Cast", value, to=FLOAT)
         if entry.precision is not None and spec.elem_type != FLOAT:
-            value = self.node("Cast", [value], to=spec.elem_type)
+            value = add("Cast", value, to=spec.elem_type)
         if entry.layout == "NHWC":
-            value = self.node("Transpose", [value], perm=_TO_MODEL)
+            value = add("Transpose", value, perm=_TO_MODEL)
         return self._end(value, inner)
 
     def out_of_model(
         self, spec: TensorSpec, entry: CustomIo, inner: str, border: str
     ) -> Sequence[onnx.NodeProto]:
         """Make the nodes from `inner` of the model to output `border`; as `into_model`."""
-        self._begin(spec, entry)
+        add = self._begin(spec, entry)
         value = inner
         if entry.layout == "NHWC":
-            value = self.node("Transpose", [value], perm=_TO_BORDER)
+            value = add("Transpose", value, perm=_TO_BORDER)
         if entry.precision is not None and spec.elem_type != FLOAT:
-            value = self.node("Cast", [value], to=FLOAT)
+            value = add("Cast", value, to=FLOAT)
         if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
             value = self._quantized(value, entry.scale, entry.offset)
         elif entry.precision == "float16":
-            value = self.node("Cast", [value], to=10)
+            value = add("Cast", value, to=10)
         elif entry.precision == "bfloat16":
-            value = self.node("Cast", [value], to=BFLOAT16)
+            value = add("Cast", value, to=BFLOAT16)
         return self._end(value, border)
 
     def _quantized(self, value: str, scale: float, offset: int) -> str:
         """Round the sum half to even and clip; NaN becomes the lowest value, as in the host's conversions."""
-        value = self.node("Div", [value, self.constant("scale", scale)])
+        add = self._writer.add
+        value = add("Div", value, self.constant("scale", scale))
         if offset:
-            value = self.node("Add", [value, self.constant("offset", float(offset))])
-        value = self.node("Round", [value])
+            value = add("Add", value, self.constant("offset", float(offset)))
+        value = add("Round", value)
         lowest = self.constant("lowest", _LOWEST)
-        above = self.node("Greater", [value, lowest])
-        value = self.node("Where", [above, value, lowest])
-        value = self.node("Min", [value, self.constant("highest", _HIGHEST)])
-        return self.node("Cast", [value], to=INT8)
-
-    def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Add a node with one output; returns its name."""
-        name = self.fresh.make(self._base, operator.lower())
-        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
-        return name
+        above = add("Greater", value, lowest)
+        value = add("Where", above, value, lowest)
+        value = add("Min", value, self.constant("highest", _HIGHEST))
+        return add("Cast", value, to=INT8)
 
     def constant(self, what: str, value: float) -> str:
         """Add a float32 constant; returns its name. Equal constants are stored once."""
@@ -108,9 +103,9 @@ class Converter:
             self._constants[value] = name
         return self._constants[value]
 
-    def _begin(self, spec: TensorSpec, entry: CustomIo) -> None:
-        self._base = spec.name
-        self._nodes = []
+    def _begin(self, spec: TensorSpec, entry: CustomIo) -> Callable[..., str]:
+        """Refuse a model whose operator set is too old; returns what adds a node."""
+        self._writer = NodeWriter(self.fresh, self.operators, spec.name, names_nodes=True)
         needed = _NEEDED.get(entry.precision or "", 1)
         if self.operators < needed:
             raise refuse(
@@ -121,12 +116,12 @@ class Converter:
                 fix=f"export the model with opset_version={max(needed, 13)}",
                 context={"tensor": spec.name},
             )
+        return self._writer.add
 
     def _end(self, value: str, wanted: str) -> list[onnx.NodeProto]:
         """Give the requested name to the result of the last node."""
-        if not self._nodes:
-            self.node("Identity", [value])
-            value = self._nodes[-1].output[0]
-        last = self._nodes[-1]
-        rename_output(last, list(last.output).index(value), wanted)
-        return self._nodes
+        nodes = self._writer.nodes
+        if not nodes:
+            self._writer.add("Identity", value)
+        rename_output(nodes[-1], 0, wanted)
+        return nodes

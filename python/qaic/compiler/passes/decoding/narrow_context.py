@@ -11,11 +11,11 @@ Lengths are multiples of `GRANULE`, because then the kernels add the numbers of 
 what is left out was zero: results are equal bit by bit.
 """
 
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.size_expressions import evaluate
@@ -33,6 +33,7 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.node_writer import NodeWriter
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import (
     GATHERS,
@@ -53,8 +54,6 @@ GRANULE: Final = 64
 
 #: from this version of the operator set on, Shape gives a part of a shape
 _PART_OF_SHAPE: Final = 15
-#: from this version of the operator set on, axes of a reduction are an input
-_AXES_AS_INPUT: Final = 18
 
 
 def _is_needed(context: Context) -> bool:
@@ -144,7 +143,8 @@ class _Rewriter:
         self.version = next(s.version for s in model.opset_import if s.domain in STANDARD_DOMAINS)
         self.fresh = FreshNames(graph)
         self.makers = producers(graph.node)
-        self.nodes: list[onnx.NodeProto] = []
+        self.writer = NodeWriter(self.fresh, self.version, "attended", names_nodes=True)
+        self.nodes = self.writer.nodes
         known = {self._known_sizes(node.input[0]) for node in found.scatters}
         types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
         #: true if the engine computes in float32 as in the model, without rounding in between
@@ -161,8 +161,8 @@ class _Rewriter:
     def run(self) -> None:
         graph, found = self.graph, self.found
         length = self._attended_length()
-        start, axis = self._ints("attended", [0]), self._ints("attended", [SLOTS])
-        end = self._add("Unsqueeze", length, start, base="attended")
+        start, axis = self.writer.constant([0]), self.writer.constant([SLOTS])
+        end = self.writer.add("Unsqueeze", length, start)
         self.renamed |= {name: end if is_list else length for name, is_list in found.lengths.items()}
         caches = {node.output[0]: node for node in found.scatters}
         gathers = {node.output[0] for node in found.gathers}
@@ -174,12 +174,9 @@ class _Rewriter:
             shared = {name: each for name, each in shared.items() if self._is_joined(each)}
         if is_known:
             # The mask, queries and shares have a row for each position.
-            self.rows = [
-                self._add("Shape", found.positions, base="attended", start=axis, end=axis + 1)
-                for axis in (0, 1)
-            ]
+            self.rows = [self.writer.add("Shape", found.positions, start=at, end=at + 1) for at in (0, 1)]
         scaled = {each.product.output[0] for each in shared.values() if each.scaling is not None}
-        shape_of_cache = self._add("Shape", found.scatters[0].input[0], base="attended")
+        shape_of_cache = self.writer.add("Shape", found.scatters[0].input[0])
         is_fixed = 0 not in self.sizes and self.has_one_batch
         for node in graph.node:
             result = node.output[0]
@@ -214,30 +211,14 @@ class _Rewriter:
         dims = next(v for v in self.graph.input if v.name == cache).type.tensor_type.shape.dim
         return int(dims[1].dim_value), int(dims[RANK - 1].dim_value)
 
-    def _add(self, operator: str, *inputs: str, base: str, output: str = "", **attributes: Any) -> str:
-        name = output or self.fresh.make(base, operator.lower())
-        self.nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def _ints(self, base: str, values: int | list[int]) -> str:
-        return self._add("Constant", base=base, value=numpy_helper.from_array(np.array(values, np.int64)))
-
-    def _reduce(self, operator: str, source: str) -> str:
-        if self.version < _AXES_AS_INPUT:
-            return self._add(operator, source, base="attended", axes=[1], keepdims=0)
-        return self._add(operator, source, self._ints("attended", [1]), base="attended", keepdims=0)
-
     def _attended_length(self) -> str:
         """Write how many slots hold all positions: a multiple of the granule, and no more than there are."""
-
-        def add(operator: str, *inputs: str, **attributes: Any) -> str:
-            return self._add(operator, *inputs, base="attended", **attributes)
-
+        add, reduced = self.writer.add, self.writer.reduced
         positions = add("Cast", self.found.positions, to=INT64)
         shape = add("Shape", self.found.scatters[0].input[0])
-        whole = add("Gather", shape, self._ints("attended", SLOTS), axis=0)
-        granule, zero = self._ints("attended", GRANULE), self._ints("attended", 0)
-        largest, smallest = self._reduce("ReduceMax", positions), self._reduce("ReduceMin", positions)
+        whole = add("Gather", shape, SLOTS, axis=0)
+        granule, zero = self.writer.constant(GRANULE), self.writer.constant(0)
+        largest, smallest = (reduced(kind, positions, 1, keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
         # A position that is not a slot sees all slots.
         last = add("Min", add("ReduceMax", largest, keepdims=0), whole)
         granules = add("Div", add("Add", last, granule), granule)
@@ -300,9 +281,9 @@ class _Rewriter:
         if result not in self.copies and not self._is_blanked(node.input[1]):
             # The way in which rows were repeated is not known, so the size is that of the rows.
             heads = -1
-        sizes = batch, self._ints(result, [heads]), count, self._ints(result, [width])
-        shape = self._add("Concat", *sizes, base=result, axis=0)
-        self._add("Reshape", node.output[0], shape, base=result, output=result)
+        writer = replace(self.writer, base=result)
+        shape = writer.add("Concat", batch, [heads], count, [width], axis=0)
+        writer.add("Reshape", node.output[0], shape, output=result)
 
     def _is_blanked(self, name: str) -> bool:
         """Return True if rows are all those of a cache."""
@@ -329,27 +310,23 @@ class _Rewriter:
         batch, count = self.rows
         heads = groups * shared.copies
         is_joined = self._is_joined(shared)
+        writer = replace(self.writer, base=result)
+        add, last = writer.add, -1 if shared.is_transposed else width
         if is_joined:
-            left = self._ints(result, [0, groups, -1, width])
-            last = -1
+            left = writer.constant([0, groups, -1, width])
         elif shared.is_transposed:
-            left = self._ints(result, [0, groups, shared.copies, -1, width])
-            last = -1
+            left = writer.constant([0, groups, shared.copies, -1, width])
         else:
-            parts = batch, self._ints(result, [groups, shared.copies]), count, self._ints(result, [-1])
-            left = self._add("Concat", *parts, base=result, axis=0)
-            last = width
-        parts = batch, self._ints(result, [heads]), count, self._ints(result, [last])
-        flat = self._add("Concat", *parts, base=result, axis=0)
-        left = self._add("Reshape", operand, left, base=result)
-        right = rows if is_joined else self._add("Unsqueeze", rows, self._ints(result, [2]), base=result)
+            left = add("Concat", batch, [groups, shared.copies], count, [-1], axis=0)
+        flat = add("Concat", batch, [heads], count, [last], axis=0)
+        left = add("Reshape", operand, left)
+        right = rows if is_joined else add("Unsqueeze", rows, [2])
         if shared.is_transposed:
-            perm = [0, 1, 3, 2] if is_joined else [0, 1, 2, 4, 3]
-            right = self._add("Transpose", right, base=result, perm=perm)
-        products = self._add("MatMul", left, right, base=result)
+            right = add("Transpose", right, perm=[0, 1, 3, 2] if is_joined else [0, 1, 2, 4, 3])
+        products = add("MatMul", left, right)
         if scaling is not None:
-            products = self._add(scaling.op_type, products, scaling.input[1], base=result)
-        self._add("Reshape", products, flat, base=result, output=result)
+            products = add(scaling.op_type, products, scaling.input[1])
+        add("Reshape", products, flat, output=result)
 
 
 def _unused(base: str, taken: set[str]) -> str:

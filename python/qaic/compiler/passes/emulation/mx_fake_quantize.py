@@ -7,17 +7,16 @@ filled up with zeros. A block with a NaN or an infinity becomes NaN as a whole.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import DOUBLE, FLOAT
 from qaic.compiler.ir.graph_edits import append_nodes
 from qaic.compiler.ir.graph_walk import FreshNames
+from qaic.compiler.ir.node_writer import NodeWriter
 
 #: elements that share a scale
 BLOCK: Final = 32
@@ -26,8 +25,6 @@ BLOCK_BYTES: Final = BLOCK + 1
 
 #: first operator set with the forms of operators used here
 _MINIMUM_OPSET: Final = 13
-#: first operator set in which ReduceMax has its axes as an input
-_AXES_INPUT_OPSET: Final = 18
 
 #: multiplying by 2**52 + 1 separates the highest bit of a double from the others
 _SPLIT: Final = 2.0**52 + 1
@@ -59,60 +56,31 @@ def append_mxint8_rounding(
     made from `graph` when None. Returns the rounded tensor, float32, of the same shape. Raises CompileError
     if the operator set is too old.
     """
-    parts = _Builder(graph, name, opset, shape, fresh)
-    if parts.is_empty():
+    if opset < _MINIMUM_OPSET:
+        raise refuse(
+            f"MXINT8 for tensor {name!r}",
+            code="unsupported_opset",
+            found=f"operator set {opset}",
+            expected=f"at least {_MINIMUM_OPSET}",
+            fix="export the model with a newer operator set, or convert it with onnx.version_converter",
+            context={"tensor": name, "opset": opset},
+        )
+    if shape is not None and 0 in shape:
         return name
-    blocks = parts.to_blocks(name)
-    elements, scale, poison = parts.encode(blocks)
-    values = parts.node("Mul", [elements, parts.node("Mul", [scale, parts.number(1 / _STEPS)])])
-    return parts.from_blocks(parts.node("Add", [values, poison]), like=name)
+    parts = _Blocks(fresh or FreshNames(graph), opset, name, "mxint8")
+    parts.shape = None if shape is None else tuple(shape)
+    elements, scale, poison = parts.encode(parts.to_blocks(name))
+    values = parts.add("Mul", elements, parts.add("Mul", scale, np.float32(1 / _STEPS)))
+    rounded = parts.from_blocks(parts.add("Add", values, poison), like=name)
+    append_nodes(graph, parts.nodes)
+    return rounded
 
 
-class _Builder:
-    """Appends nodes to a graph for one of its tensors."""
+class _Blocks(NodeWriter):
+    """Writes the nodes for one tensor."""
 
-    def __init__(
-        self,
-        graph: onnx.GraphProto,
-        base: str,
-        opset: int,
-        shape: Sequence[int] | None,
-        fresh: FreshNames | None,
-    ) -> None:
-        if opset < _MINIMUM_OPSET:
-            raise refuse(
-                f"MXINT8 for tensor {base!r}",
-                code="unsupported_opset",
-                found=f"operator set {opset}",
-                expected=f"at least {_MINIMUM_OPSET}",
-                fix="export the model with a newer operator set, or convert it with onnx.version_converter",
-                context={"tensor": base, "opset": opset},
-            )
-        self.graph = graph
-        self.base = base
-        self.opset = opset
-        self.shape = None if shape is None else tuple(shape)
-        self.fresh = FreshNames(graph) if fresh is None else fresh
-
-    def is_empty(self) -> bool:
-        return self.shape is not None and 0 in self.shape
-
-    def node(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
-        output = self.fresh.make(self.base, "mxint8")
-        append_nodes(self.graph, [helper.make_node(op_type, list(inputs), [output], **attributes)])
-        return output
-
-    def constant(self, values: npt.NDArray[np.generic]) -> str:
-        return self.node("Constant", [], value=numpy_helper.from_array(values))
-
-    def number(self, value: float, dtype: type[np.floating] = np.float32) -> str:
-        return self.constant(np.array(value, dtype))
-
-    def ints(self, values: Sequence[int]) -> str:
-        return self.constant(np.array(values, np.int64))
-
-    def cast(self, name: str, elem_type: int) -> str:
-        return self.node("Cast", [name], to=elem_type)
+    #: dims, -1 if they differ between sets of shapes; None if nothing is known
+    shape: tuple[int, ...] | None = None
 
     @property
     def last(self) -> int:
@@ -121,78 +89,61 @@ class _Builder:
             return -1
         return self.shape[-1] if self.shape else 1
 
-    def block_shape(self, name: str) -> str:
-        """Make the shape of `name` with its last dimension split into blocks."""
-        if self.shape is not None:
-            # 0 keeps a dimension; if the number of blocks is known, -1 may stand for another one.
-            count = -(-self.last // BLOCK) if self.last >= 0 else -1
-            return self.ints([*([0] * (len(self.shape) - 1)), count, BLOCK])
-        return self.node("Concat", [self._leading(name), self.ints([-1, BLOCK])], axis=0)
-
     def _leading(self, name: str) -> str:
         """Compute all dimensions of `name` but the last."""
-        return self.node("Slice", [self.node("Shape", [name]), self.ints([0]), self.ints([-1])])
+        return self.add("Slice", self.add("Shape", name), [0], [-1])
+
+    def _joined(self, blocks: str, name: str, size: int, *block: int) -> str:
+        """Give values the dims of `name` with another size in the place of the last, and dims behind it."""
+        if self.shape is not None:
+            # 0 keeps a dimension; if the number of blocks is known, -1 may stand for another one.
+            return self.add("Reshape", blocks, [*[0] * (len(self.shape) - 1), size, *block])
+        target = self.add("Concat", self._leading(name), [-1, *block], axis=0)
+        return self.add("Reshape", blocks, target)
 
     def to_blocks(self, name: str) -> str:
         """Give `name` one more dimension, the last one being a block, filled up with zeros."""
         if self.shape == ():
-            name = self.node("Reshape", [name, self.ints([1])])
-        missing = -self.last % BLOCK if self.last >= 0 else None
-        if missing is None:
-            last = self.node("Slice", [self.node("Shape", [name]), self.ints([-1]), self.ints([2**31])])
+            name = self.add("Reshape", name, [1])
+        if self.last < 0:
+            last = self.add("Slice", self.add("Shape", name), [-1], [2**31])
             # Mod takes the sign of the divisor.
-            lacking = self.node("Mod", [self.node("Neg", [last]), self.ints([BLOCK])])
-            zeros_shape = self.node("Concat", [self._leading(name), lacking], axis=0)
-            name = self._with_zeros(name, zeros_shape)
-        elif missing:
-            zeros_shape = self.node("Concat", [self._leading(name), self.ints([missing])], axis=0)
-            name = self._with_zeros(name, zeros_shape)
-        return self.node("Reshape", [name, self.block_shape(name)])
+            lacking = self.add("Mod", self.add("Neg", last), [BLOCK])
+            name = self._with_zeros(name, self.add("Concat", self._leading(name), lacking, axis=0))
+        elif self.last % BLOCK:
+            name = self._with_zeros(
+                name, self.add("Concat", self._leading(name), [-self.last % BLOCK], axis=0)
+            )
+        return self._joined(name, name, -(-self.last // BLOCK) if self.last >= 0 else -1, BLOCK)
 
     def _with_zeros(self, name: str, zeros_shape: str) -> str:
-        zeros = self.node("Expand", [self.number(0), zeros_shape])
-        return self.node("Concat", [name, zeros], axis=-1)
+        return self.add("Concat", name, self.add("Expand", np.float32(0), zeros_shape), axis=-1)
 
     def encode(self, blocks: str) -> tuple[str, str, str]:
         """Compute the elements in steps of 1/64, the scale of each block, and 0 or NaN for each block."""
-        magnitude = self.cast(self._block_maximum(self.node("Abs", [blocks])), DOUBLE)
+        largest = self.reduced("ReduceMax", self.add("Abs", blocks), -1, keepdims=1)
+        magnitude = self.add("Cast", largest, to=DOUBLE)
         # A finite number times zero is zero; anything else is NaN, and so is every sum with it.
-        nothing = self.node("Mul", [blocks, self.number(0)])
-        poison = self.node("ReduceSum", [nothing, self.ints([-1])], keepdims=1)
-        split = self.node("Mul", [magnitude, self.number(_SPLIT, np.float64)])
+        nothing = self.add("Mul", blocks, np.float32(0))
+        poison = self.add("ReduceSum", nothing, [-1], keepdims=1)
+        split = self.add("Mul", magnitude, np.float64(_SPLIT))
         # The engine takes the factor 1 - 2**-53 for 1 and would remove the product, so subtract.
-        below = self.node("Sub", [split, self.node("Mul", [split, self.number(_HALF_ULP, np.float64)])])
-        power = self.node("Abs", [self.node("Sub", [split, below])])
-        floor = self.number(_SMALLEST_SCALE, np.float64)
-        scale = self.cast(self.node("Max", [power, floor]), FLOAT)
-        scaled = self.node("Mul", [self.node("Div", [blocks, scale]), self.number(_STEPS)])
-        rounded = self.node("Round", [scaled])
-        return (self.node("Clip", [rounded, self.number(-_LARGEST), self.number(_LARGEST)]), scale, poison)
-
-    def _block_maximum(self, blocks: str) -> str:
-        if self.opset >= _AXES_INPUT_OPSET:
-            return self.node("ReduceMax", [blocks, self.ints([-1])], keepdims=1)
-        return self.node("ReduceMax", [blocks], axes=[-1], keepdims=1)
-
-    def merge_blocks(self, blocks: str, *, like: str) -> str:
-        """Join the blocks along the last dimension of `like`."""
-        if self.shape is not None:
-            rank = len(self.shape)
-            size = -(-self.last // BLOCK) * BLOCK if self.last >= 0 else -1
-            return self.node("Reshape", [blocks, self.ints([*([0] * (rank - 1)), size])])
-        target = self.node("Concat", [self._leading(like), self.ints([-1])], axis=0)
-        return self.node("Reshape", [blocks, target])
+        below = self.add("Sub", split, self.add("Mul", split, np.float64(_HALF_ULP)))
+        power = self.add("Abs", self.add("Sub", split, below))
+        scale = self.add("Cast", self.add("Max", power, np.float64(_SMALLEST_SCALE)), to=FLOAT)
+        scaled = self.add("Mul", self.add("Div", blocks, scale), np.float32(_STEPS))
+        rounded = self.add("Round", scaled)
+        return self.add("Clip", rounded, np.float32(-_LARGEST), np.float32(_LARGEST)), scale, poison
 
     def from_blocks(self, blocks: str, *, like: str) -> str:
         """Undo `to_blocks`."""
         if self.shape == ():
-            first = self.node("Reshape", [blocks, self.ints([BLOCK])])
-            return self.node("Gather", [first, self.constant(np.array(0, np.int64))])
-        merged = self.merge_blocks(blocks, like=like)
+            return self.add("Gather", self.add("Reshape", blocks, [BLOCK]), 0)
+        merged = self._joined(blocks, like, -(-self.last // BLOCK) * BLOCK if self.last >= 0 else -1)
         if self.last >= 0 and self.last % BLOCK == 0:
             return merged
         if self.last >= 0:
-            ends = self.ints([self.last])
+            ends = self.constant([self.last])
         else:
-            ends = self.node("Slice", [self.node("Shape", [like]), self.ints([-1]), self.ints([2**31])])
-        return self.node("Slice", [merged, self.ints([0]), ends, self.ints([-1])])
+            ends = self.add("Slice", self.add("Shape", like), [-1], [2**31])
+        return self.add("Slice", merged, [0], ends, [-1])

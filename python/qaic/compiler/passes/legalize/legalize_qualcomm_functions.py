@@ -8,10 +8,8 @@ Such a function stands for an operator of the card. Its body is plain ONNX, whic
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
@@ -20,6 +18,7 @@ from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_edits import add_attribute, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.node_writer import NodeWriter
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import attribute_of, standard
 
@@ -66,74 +65,51 @@ def _rewrite(body: onnx.GraphProto | onnx.FunctionProto, fresh: FreshNames, vers
             _rewrite(inner, fresh, version)
         rewrite = _REWRITTEN.get(node.op_type) if standard(node, node.op_type) else None
         if rewrite is not None:
-            writer = _Writer(node, fresh, version)
-            rewrite(writer)
-            rewritten += writer.made
+            writer = NodeWriter(fresh, version, node.output[0], "legal", node.domain)
+            rewrite(node, writer)
+            rewritten += writer.nodes
         rewritten.append(node)
     set_nodes(body, rewritten)
 
 
-@dataclass(slots=True)
-class _Writer:
-    """Writes nodes before a node of a body."""
-
-    node: onnx.NodeProto
-    fresh: FreshNames
-    version: int
-    made: list[onnx.NodeProto] = field(default_factory=list)
-
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        name = self.fresh.make(self.node.output[0], "legal")
-        self.made.append(
-            helper.make_node(operator, list(inputs), [name], domain=self.node.domain, **attributes)
-        )
-        return name
-
-    def ints(self, values: list[int]) -> str:
-        return self.add("Constant", value=numpy_helper.from_array(np.array(values, np.int64)))
-
-
-def _guard_gather(writer: _Writer) -> None:
+def _guard_gather(node: onnx.NodeProto, writer: NodeWriter) -> None:
     """GatherND: read the nearest row in place of a row outside."""
-    skipped = attribute_of(writer.node, "batch_dims", 0)
-    nearest = _nearest(writer, _wide_indices(writer), _sizes(writer, skipped))
-    replace_input_with(writer.node, 1, nearest)
+    skipped = attribute_of(node, "batch_dims", 0)
+    nearest = _nearest(writer, _wide_indices(node, writer), _sizes(node, writer, skipped))
+    replace_input_with(node, 1, nearest)
 
 
-def _guard_scatter(writer: _Writer) -> None:
+def _guard_scatter(node: onnx.NodeProto, writer: NodeWriter) -> None:
     """ScatterND: repeat the first write inside in place of a write outside.
 
     Two equal writes to one place are harmless in any order. Without a write inside, what is there is written
     again. Rows are chosen by Gather, which takes every element type.
     """
-    data, _, updates = writer.node.input[:3]
-    indices = _wide_indices(writer)
-    add, ints = writer.add, writer.ints
-    sizes = _sizes(writer, 0)
+    data, _, updates = node.input[:3]
+    indices = _wide_indices(node, writer)
+    add, constant = writer.add, writer.constant
+    sizes = _sizes(node, writer, 0)
     number = add("Cast", add("Equal", indices, _nearest(writer, indices, sizes)), to=INT64)
-    if writer.version < _AXES_AS_INPUT:
-        valid = add("ReduceMin", number, axes=[-1], keepdims=0)
-    else:
-        valid = add("ReduceMin", number, ints([-1]), keepdims=0)
-    valid = add("Cast", add("Reshape", valid, ints([-1])), to=BOOL)
+    valid = writer.reduced("ReduceMin", number, -1, keepdims=0)
+    valid = add("Cast", add("Reshape", valid, [-1]), to=BOOL)
     count = add("Shape", valid)
     first = add("ArgMax", add("Cast", valid, to=INT64), axis=0, keepdims=1)
     has_first = add("Gather", valid, first, axis=0)
 
     # After the tuples comes the one to repeat; after the rows, the row at its place.
-    tuples = add("Reshape", indices, add("Concat", ints([-1]), add("Shape", sizes), axis=0))
+    tuples = add("Reshape", indices, add("Concat", constant([-1]), add("Shape", sizes), axis=0))
     spare = _nearest(writer, add("Gather", tuples, first, axis=0), sizes)
-    row_shape = add("Concat", count, ints([-1]), axis=0)
+    row_shape = add("Concat", count, [-1], axis=0)
     rows = add("Reshape", updates, row_shape)
-    there = add("Reshape", add("GatherND", data, spare), ints([1, -1]))
-    one = ints([1])
-    counting = add("Range", add("Squeeze", ints([0])), add("Squeeze", count), add("Squeeze", one))
+    there = add("Reshape", add("GatherND", data, spare), [1, -1])
+    one = constant([1])
+    counting = add("Range", add("Squeeze", [0]), add("Squeeze", count), add("Squeeze", one))
     of_tuples = add("Where", valid, counting, count)
     of_rows = add("Where", valid, counting, add("Where", has_first, first, count))
     tuples = add("Gather", add("Concat", tuples, spare, axis=0), of_tuples, axis=0)
     rows = add("Gather", add("Concat", rows, there, axis=0), of_rows, axis=0)
-    replace_input_with(writer.node, 1, add("Reshape", tuples, add("Shape", indices)))
-    replace_input_with(writer.node, 2, add("Reshape", rows, add("Shape", updates)))
+    replace_input_with(node, 1, add("Reshape", tuples, add("Shape", indices)))
+    replace_input_with(node, 2, add("Reshape", rows, add("Shape", updates)))
 
 
 def unguarded(
@@ -181,22 +157,22 @@ def _maker(
     return maker if maker is not None and standard(maker, wanted) else None
 
 
-def _wide_indices(writer: _Writer) -> str:
+def _wide_indices(node: onnx.NodeProto, writer: NodeWriter) -> str:
     """Cast the indices to int64, their only type in ONNX; the card also accepts int32."""
-    return writer.add("Cast", writer.node.input[1], to=INT64)
+    return writer.add("Cast", node.input[1], to=INT64)
 
 
-def _sizes(writer: _Writer, skipped: int) -> str:
+def _sizes(node: onnx.NodeProto, writer: NodeWriter, skipped: int) -> str:
     """Return the sizes of the indexed dimensions, after `skipped` others."""
-    data, indices = writer.node.input[:2]
-    width = writer.add("Gather", writer.add("Shape", indices), writer.ints([-1]), axis=0)
-    start = writer.ints([skipped])
+    data, indices = node.input[:2]
+    width = writer.add("Gather", writer.add("Shape", indices), [-1], axis=0)
+    start = writer.constant([skipped])
     return writer.add("Slice", writer.add("Shape", data), start, writer.add("Add", width, start))
 
 
-def _nearest(writer: _Writer, indices: str, sizes: str) -> str:
-    last = writer.add("Sub", sizes, writer.ints([1]))
-    return writer.add("Max", writer.add("Min", indices, last), writer.ints([0]))
+def _nearest(writer: NodeWriter, indices: str, sizes: str) -> str:
+    last = writer.add("Sub", sizes, [1])
+    return writer.add("Max", writer.add("Min", indices, last), [0])
 
 
 _REWRITTEN: Final = {"GatherND": _guard_gather, "ScatterND": _guard_scatter}

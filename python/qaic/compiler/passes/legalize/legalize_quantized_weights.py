@@ -11,7 +11,7 @@ its groups has its zero points as floats, because the engine reads packed ones i
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
@@ -35,6 +35,7 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.node_writer import NodeWriter
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import attribute_of, standard
 
@@ -157,7 +158,6 @@ class _Rewriter:
     #: constants that are float32
     floats: set[str]
     exact: list[str] = field(default_factory=list)
-    made: list[onnx.NodeProto] = field(default_factory=list)
 
     def run(self, body: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
         """Rewrite the nodes of a body; returns the values that were added for weights."""
@@ -166,46 +166,36 @@ class _Rewriter:
         for node in body.node:
             for graph in subgraphs(node):
                 self.run(graph)
-            self.made = made
             if not _is_ahead(node, self.version):
                 made.append(node)
                 continue
             changed = True
+            writer = NodeWriter(self.fresh, self.version, node.output[0], "dequantized")
             if node.op_type == "Cast":
-                self._cast(node)
+                self._cast(node, writer)
             else:
-                self._dequantize(node)
+                self._dequantize(node, writer)
+            writer.nodes[-1].name = node.name
+            made += writer.nodes
         if changed:
             set_nodes(body, made)
         return self.exact
 
-    def _add(self, operator: str, *inputs: str, base: str, output: str = "", **attributes: Any) -> str:
-        name = output or self.fresh.make(base, "dequantized")
-        self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
-        return name
-
-    def _constant(self, value: int, elem_type: int, base: str) -> str:
-        tensor = helper.make_tensor("", elem_type, [], [value])
-        return self._add("Constant", base=base, value=tensor)
-
-    def _cast(self, node: onnx.NodeProto) -> None:
+    def _cast(self, node: onnx.NodeProto, writer: NodeWriter) -> None:
         """Keep the lower four bits, as a cast to a four-bit type does."""
         source, result = node.input[0], node.output[0]
         if attribute_of(node, "to", 0) == _UINT4:
-            number = self._add("Cast", source, base=result, to=UINT8)
-            sixteen = self._constant(16, UINT8, result)
-            self._add("Mod", number, sixteen, base=result, output=result)
+            number = writer.add("Cast", source, to=UINT8)
+            writer.add("Mod", number, _number(writer, 16, UINT8), output=result)
         else:
-            number = self._add("Cast", source, base=result, to=INT32)
-            eight, sixteen = (self._constant(value, INT32, result) for value in (8, 16))
-            above = self._add("Mod", self._add("Add", number, eight, base=result), sixteen, base=result)
-            number = self._add("Sub", above, eight, base=result)
-            self._add("Cast", number, base=result, output=result, to=INT8)
-        self.made[-1].name = node.name
+            number = writer.add("Cast", source, to=INT32)
+            eight, sixteen = (_number(writer, value, INT32) for value in (8, 16))
+            above = writer.add("Mod", writer.add("Add", number, eight), sixteen)
+            writer.add("Cast", writer.add("Sub", above, eight), output=result, to=INT8)
 
-    def _dequantize(self, node: onnx.NodeProto) -> None:
+    def _dequantize(self, node: onnx.NodeProto, writer: NodeWriter) -> None:
         """Write ``(x - zero_point) * scale`` with the scales and zero points of blocks repeated."""
-        result = node.output[0]
+        result, add = node.output[0], writer.add
         axis, size = attribute_of(node, "axis", 1), attribute_of(node, "block_size", 0)
         if size < 0:
             raise refuse(
@@ -215,32 +205,27 @@ class _Rewriter:
                 expected="a positive number",
                 fix="export the model again",
             )
-        first = len(self.made)
         data, scale = node.input[:2]
         zero = node.input[2] if len(node.input) > 2 else ""
-        place = self._add(
-            "Gather", self._add("Shape", data, base=result), self._constant(axis, INT64, result), base=result
-        )
-        counted = self._add(
-            "Range", self._constant(0, INT64, result), place, self._constant(1, INT64, result), base=result
-        )
-        blocks = self._add("Div", counted, self._constant(size, INT64, result), base=result)
-        number = self._add("Cast", data, base=result, to=FLOAT)
+        place = add("Gather", add("Shape", data), _number(writer, axis))
+        counted = add("Range", _number(writer, 0), place, _number(writer, 1))
+        blocks = add("Div", counted, _number(writer, size))
+        number = add("Cast", data, to=FLOAT)
         if zero:
-            zeros = self._add("Cast", zero, base=result, to=FLOAT)
-            number = self._add(
-                "Sub", number, self._add("Gather", zeros, blocks, base=result, axis=axis), base=result
-            )
+            zeros = add("Cast", zero, to=FLOAT)
+            number = add("Sub", number, add("Gather", zeros, blocks, axis=axis))
         is_float = scale in self.floats or self.version < _HAS_CAST_LIKE
-        wide = scale if is_float else self._add("Cast", scale, base=result, to=FLOAT)
-        scales = self._add("Gather", wide, blocks, base=result, axis=axis)
+        wide = scale if is_float else add("Cast", scale, to=FLOAT)
+        scales = add("Gather", wide, blocks, axis=axis)
         if is_float:
-            self._add("Mul", number, scales, base=result, output=result)
+            add("Mul", number, scales, output=result)
         else:
-            product = self._add("Mul", number, scales, base=result)
-            self._add("CastLike", product, scale, base=result, output=result)
-        self.made[-1].name = node.name
-        self.exact += [name for made in self.made[first:] for name in made.output]
+            add("CastLike", add("Mul", number, scales), scale, output=result)
+        self.exact += [name for made in writer.nodes for name in made.output]
+
+
+def _number(writer: NodeWriter, value: int, elem_type: int = INT64) -> str:
+    return writer.add("Constant", value=helper.make_tensor("", elem_type, [], [value]))
 
 
 def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: onnx.GraphProto) -> None:
