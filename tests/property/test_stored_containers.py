@@ -46,7 +46,7 @@ FORMS = {
 DENSE = ("float32", "float16", "bfloat16")
 QUANTIZED = ("int8", "uint4")
 #: element types of tensors
-DTYPES = (*DENSE, "uint8", "int8", "uint4", "bool")
+DTYPES = (*DENSE, "uint8", "int8", "bool")
 #: operator -> dims of the activations, of the indices, and of the result
 OPERATORS = {
     "StoredMatMul": ([ENTRIES, LENGTH], None, [ENTRIES, ROWS]),
