@@ -47,11 +47,30 @@ DENSE = ("float32", "float16", "bfloat16")
 QUANTIZED = ("int8", "uint4")
 #: element types of tensors
 DTYPES = (*DENSE, "uint8", "int8", "bool")
-#: operator -> dims of the activations, of the indices, and of the result
-OPERATORS = {
-    "StoredMatMul": ([ENTRIES, LENGTH], None, [ENTRIES, ROWS]),
-    "StoredExperts": ([ENTRIES, 1, LENGTH], [ENTRIES], [ENTRIES, 1, COLUMNS]),
-    "StoredGather": (None, [ENTRIES], [ENTRIES, LENGTH]),
+ENTRIES_OF_STATE, GROUPS, CONTEXT, ATTENDED = 2, 2, 6, 4
+#: element types of inputs
+FLOAT, UINT8, INT64, HALF = 1, 2, 7, 10
+NUMPY = {FLOAT: "float32", UINT8: "uint8", INT64: "int64", HALF: "float16"}
+
+
+def attended(elem_type, width):
+    """Inputs and result of `AttendedRows` with three rows, for a state of a type."""
+    state = (elem_type, [ENTRIES_OF_STATE, GROUPS, CONTEXT, width])
+    more = {"length": (INT64, [1]), "tuples": (INT64, [3, 3]), "rows": (FLOAT, [3, LENGTH])}
+    return {"state": state, **more}, [ENTRIES_OF_STATE, GROUPS, ATTENDED, LENGTH]
+
+
+#: operator, or the type of its state -> inputs with their types and dims, and the dims of the result
+INTERFACES = {
+    "StoredMatMul": ({"x": (FLOAT, [ENTRIES, LENGTH])}, [ENTRIES, ROWS]),
+    "StoredExperts": (
+        {"x": (FLOAT, [ENTRIES, 1, LENGTH]), "i": (INT64, [ENTRIES])},
+        [ENTRIES, 1, COLUMNS],
+    ),
+    "StoredGather": ({"i": (INT64, [ENTRIES])}, [ENTRIES, LENGTH]),
+    "float32": attended(FLOAT, LENGTH),
+    "float16": attended(HALF, LENGTH),
+    "mxint8": attended(UINT8, 2 * 33),
 }
 #: sizes that no container of a few kilobytes has, or that overflow
 HUGE = (1 << 31, 1 << 33, 1 << 62, (1 << 63) - 1)
@@ -125,22 +144,58 @@ def folder():
 
 
 @functools.cache
-def program(operator):
-    """The container of a program with the inputs and the output of an operator."""
-    activations, indices, result = OPERATORS[operator]
-    inputs = ([info("x", activations)] if activations else []) + ([info("i", indices, 7)] if indices else [])
+def program(key):
+    """The container of a program with the inputs and the output of an interface."""
+    inputs, result = INTERFACES[key]
     constants = [("w", np.ones((LENGTH, ROWS), np.float32)), ("shape", np.array(result))]
-    nodes = [node("Cast", ["i"], ["f"], to=1)] if indices else []
-    read = ["x"] * bool(activations) + ["f"] * bool(indices)
-    for at, name in enumerate(read):
-        nodes += [node("ReduceSum", [name], [f"s{at}"], keepdims=0)]
-        nodes += [node("Mul", [f"s{at}", f"p{at - 1}" if at else "w"], [f"p{at}"])]
-    nodes += [
-        node("ReduceSum", [f"p{len(read) - 1}"], ["t"], keepdims=0),
-        node("Expand", ["t", "shape"], ["y"]),
+    nodes, last = [], "w"
+    for name in inputs:
+        nodes.append(node("Cast", [name], [f"{name}_f"], to=FLOAT))
+        nodes.append(node("ReduceSum", [f"{name}_f"], [f"{name}_s"], keepdims=0))
+        nodes.append(node("Mul", [f"{name}_s", last], [f"{name}_p"]))
+        last = f"{name}_p"
+    nodes += [node("ReduceSum", [last], ["t"], keepdims=0), node("Expand", ["t", "shape"], ["y"])]
+    described = [info(name, dims, elem_type) for name, (elem_type, dims) in inputs.items()]
+    proto = model_of(nodes, described, [info("y", result)], constants)
+    return qaic.compile(proto, output_dir=folder() / key)
+
+
+def forge(key, operator, attributes, plan, constants):
+    """Write the container of a program with one operator of the device, another plan and other constants."""
+    original = qaic.Qpc(program(key).path)
+    graph = onnx.load_from_string(original.graph.tobytes())
+    del graph.graph.node[:], graph.graph.initializer[:]
+    made = helper.make_node(operator, [*INTERFACES[key][0]], ["y"], domain="com.openqaic", **attributes)
+    graph.graph.node.append(made)
+    graph.opset_import.append(helper.make_opsetid("com.openqaic", 1))
+    sections = [
+        ("metadata_fb", bytes(original._core.elf_section("metadata_fb"))),
+        ("openqaic_graph", graph.SerializeToString()),
+        ("openqaic_plan", json.dumps(original.plan | plan).encode()),
     ]
-    proto = model_of(nodes, inputs, [info("y", result)], constants)
-    return qaic.compile(proto, output_dir=folder() / operator)
+    size = len(constants)
+    payloads = {
+        "network.elf": bytes(_core.encode_elf(sections)),
+        "constants.bin": constants,
+        "constantsdesc.bin": size.to_bytes(8, "little") + bytes(16),
+    }
+    segments = [
+        (
+            name,
+            payloads.get(name, segment.data.tobytes()),
+            size if name == "constants.bin" else segment.offset,
+        )
+        for name, segment in original.segments.items()
+        if not name.endswith(".crc")
+    ]
+    path = folder() / "lie.bin"
+    path.write_bytes(qpc_support.container(segments, alignment=64))
+    return str(path)
+
+
+def numbers_of(answer):
+    data = base64.b64decode(answer["numbers"])
+    return np.frombuffer(data, np.float32).reshape(answer["dims"])
 
 
 @dataclass
@@ -157,48 +212,19 @@ class Lie:
     more: list = field(default_factory=list)
 
     def feeds(self):
-        activations, indices, _ = OPERATORS[self.operator]
+        inputs, _ = INTERFACES[self.operator]
         feeds = {}
-        if activations:
-            numbers = np.random.default_rng(1).standard_normal(activations).astype(np.float32)
+        if "x" in inputs:
+            numbers = np.random.default_rng(1).standard_normal(inputs["x"][1]).astype(np.float32)
             feeds["x"] = ("float32", numbers.tolist())
-        if indices:
+        if "i" in inputs:
             feeds["i"] = ("int64", self.indices)
         return feeds
 
-    def write(self, path):
-        original = qaic.Qpc(program(self.operator).path)
-        graph = onnx.load_from_string(original.graph.tobytes())
-        activations, indices, _ = OPERATORS[self.operator]
-        del graph.graph.node[:], graph.graph.initializer[:]
-        operands = ["x"] * bool(activations) + ["i"] * bool(indices)
-        made = helper.make_node(self.operator, operands, ["y"], domain="com.openqaic", **self.attributes)
-        graph.graph.node.append(made)
-        graph.opset_import.append(helper.make_opsetid("com.openqaic", 1))
+    def write(self):
         own = [self.operator] if self.own is None else self.own
-        plan = original.plan | {"version": self.version, "own_operators": own}
-        plan["initializers"] = [self.entry, *self.more]
-        sections = [
-            ("metadata_fb", bytes(original._core.elf_section("metadata_fb"))),
-            ("openqaic_graph", graph.SerializeToString()),
-            ("openqaic_plan", json.dumps(plan).encode()),
-        ]
-        size = len(self.constants)
-        payloads = {
-            "network.elf": bytes(_core.encode_elf(sections)),
-            "constants.bin": self.constants,
-            "constantsdesc.bin": size.to_bytes(8, "little") + bytes(16),
-        }
-        segments = [
-            (
-                name,
-                payloads.get(name, segment.data.tobytes()),
-                size if name == "constants.bin" else segment.offset,
-            )
-            for name, segment in original.segments.items()
-            if not name.endswith(".crc")
-        ]
-        path.write_bytes(qpc_support.container(segments, alignment=64))
+        plan = {"version": self.version, "own_operators": own, "initializers": [self.entry, *self.more]}
+        return forge(self.operator, self.operator, self.attributes, plan, self.constants)
 
 
 def whole(value, least=0):
@@ -271,10 +297,10 @@ def expected(lie):
         return None
     if weight is None or isinstance(weight, str) or attributes.get("weight") != lie.entry.get("name"):
         return None
-    activations, _, dims = OPERATORS[lie.operator]
+    inputs, dims = INTERFACES[lie.operator]
     if lie.operator != "StoredGather" and attributes.get("rounding") not in (1, 10, 16):
         return None
-    x = np.array(lie.feeds()["x"][1], np.float32).astype(np.float64) if activations else None
+    x = np.array(lie.feeds()["x"][1], np.float32).astype(np.float64) if "x" in inputs else None
     if x is not None and x.shape[-1] != weight.shape[1]:
         return None
     if lie.operator == "StoredMatMul":
@@ -345,7 +371,10 @@ ATTRIBUTES = {
 
 @st.composite
 def lies(draw):
-    form, operator = draw(st.sampled_from([*FORMS])), draw(st.sampled_from([*OPERATORS]))
+    form, operator = (
+        draw(st.sampled_from([*FORMS])),
+        draw(st.sampled_from(["StoredMatMul", "StoredExperts", "StoredGather"])),
+    )
     layout = draw(st.sampled_from(["rows", "tiles"]))
     group = draw(st.sampled_from([0, 32, 64, 128])) if form in QUANTIZED else 0
     data = payload(form, group, layout, draw(st.integers(0, 3)))
@@ -385,15 +414,58 @@ def lies(draw):
 
 @given(lies())
 def test_container_gives_an_error_or_the_numbers_of_its_plan(worker, lie):
-    path = folder() / "lie.bin"
-    lie.write(path)
-    answer = worker.ask({"path": str(path), "feeds": lie.feeds()})
+    answer = worker.ask({"path": lie.write(), "feeds": lie.feeds()})
     meant = expected(lie)
     if meant is None:
         assert "error" in answer, answer
         return
     assert "error" not in answer, answer
-    found = np.frombuffer(base64.b64decode(answer["numbers"]), np.float32).reshape(answer["dims"])
+    found = numbers_of(answer)
     result, bound = meant
     assert (np.abs(found - result) <= bound).all()
     assert answer["findings"] == []
+
+
+outside = st.sampled_from([-1, CONTEXT, 1 << 31, -(1 << 31), 1 << 32, (1 << 63) - 1, -(1 << 63)])
+
+
+@given(
+    st.sampled_from(["float32", "float16", "mxint8"]),
+    st.one_of(st.just(ATTENDED), st.integers(0, CONTEXT), outside),
+    st.lists(
+        st.tuples(*[st.one_of(st.integers(0, 1), outside)] * 2, st.integers(0, CONTEXT)),
+        min_size=3,
+        max_size=3,
+    ),
+    st.sampled_from([{}, {"rounding": 1}, {"rounding": 10}, {"rounding": -(1 << 63)}]),
+    st.integers(0, 3),
+)
+def test_attended_rows_are_an_error_or_those_of_the_state(worker, key, length, tuples, attributes, seed):
+    rng = np.random.default_rng(seed)
+    inputs, dims = INTERFACES[key]
+    elem_type, state_dims = inputs["state"]
+    if key == "mxint8":
+        blocks = rng.integers(0, 256, (*state_dims[:3], 2, 33), np.uint8)
+        blocks[..., 0] = rng.integers(120, 132, blocks.shape[:-1])
+        state, elements = blocks.reshape(state_dims), blocks[..., 1:].copy().view(np.int8) / 64
+        shown = (elements * np.exp2(blocks[..., :1].astype(float) - 127)).reshape(*state_dims[:3], 64)[
+            ..., :LENGTH
+        ]
+    else:
+        state = shown = rng.standard_normal(state_dims).astype(NUMPY[elem_type])
+    rows = rng.standard_normal((3, LENGTH)).astype(np.float32)
+    values = {"state": state, "length": [length], "tuples": tuples, "rows": rows}
+    feeds = {name: (NUMPY[inputs[name][0]], np.array(value).tolist()) for name, value in values.items()}
+    plan = {"version": 4, "own_operators": ["AttendedRows"], "initializers": []}
+    answer = worker.ask({"path": forge(key, "AttendedRows", attributes, plan, bytes(64)), "feeds": feeds})
+    if length != dims[2]:
+        assert "error" in answer, answer
+        return
+    assert "error" not in answer, answer
+    result = shown.astype(np.float32)
+    if attributes.get("rounding") == 10:
+        result = result.astype(np.float16).astype(np.float32)
+    for (entry, group, slot), row in zip(tuples, rows, strict=True):
+        if 0 <= entry < ENTRIES_OF_STATE and 0 <= group < GROUPS and 0 <= slot < CONTEXT:
+            result[entry, group, slot] = row
+    np.testing.assert_array_equal(numbers_of(answer), result[:, :, :length])
