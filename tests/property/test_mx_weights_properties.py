@@ -246,3 +246,12 @@ def test_damaged_records_are_refused():
     ):
         with pytest.raises(QpcFormatError):
             Initializers({"w": good | change}, data)["w"]
+
+
+@pytest.mark.parametrize("dims", [[0, 1 << 62], [1 << 62, 0], [1] * 65])
+@pytest.mark.parametrize("form", [{}, {"layout": "tiles"}, {"encoding": "mxfp6_e2m3", "axis": 0}])
+def test_records_that_no_array_can_show_are_refused(dims, form):
+    size = 0 if 0 in dims else 4
+    record = {"name": "w", "dtype": "float32", "dims": dims, "offset": 0, "size": size, **form}
+    with pytest.raises(QpcFormatError, match="'w'"):
+        Initializers({"w": record}, np.zeros(4, np.uint8))["w"]

@@ -350,6 +350,7 @@ CHANGES = {
     "name": st.sampled_from(["v", "", "w\0", 3]),
     "dims": st.one_of(
         st.lists(numbers, max_size=4),
+        st.permutations([0, 1 << 62]),
         st.tuples(st.sampled_from([*range(8, 14), 16]), st.sampled_from([*range(32, 66), 96])).map(list),
     ),
     "offset": st.sampled_from([1, 32, 63, 64, 128, 1 << 40, *HUGE, (1 << 64) - 64, -64, None, "0"]),

@@ -59,7 +59,13 @@ class Initializers(Mapping[str, "NDArray[Any]"]):
         if record is None:
             message = f"{name!r} is not among the {len(self)} initializers of constants.bin"
             raise KeyError(f"{message}; those below 1 KiB stay in the graph (Qpc.graph)")
-        return _array(name, record, self._constants)
+        try:
+            return _array(name, record, self._constants)
+        except QaicError:
+            raise
+        except (ValueError, OverflowError) as error:
+            # numpy has arrays of fewer dims and elements than a plan can describe.
+            raise bad_plan(f"initializer {name!r}: dims {record['dims']}: {error}") from error
 
     def __contains__(self, name: object) -> bool:
         # A damaged record is in the mapping; reading it raises the error.
@@ -137,10 +143,7 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
         decoded.flags.writeable = False
         return decoded
     _check_size(name, record, math.prod(dims) * dtype.itemsize)
-    try:
-        return data.view(dtype).reshape(dims)
-    except (ValueError, OverflowError) as error:
-        raise bad_plan(f"initializer {name!r}: dims {dims}: {error}") from error
+    return data.view(dtype).reshape(dims)
 
 
 def _in_order(name: str, record: Mapping[str, Any], data: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -197,7 +197,8 @@ impl ExpertsKernel {
         });
         let mut experts: Vec<usize> = experts.collect::<Result<_, _>>()?;
         experts.resize(batch, experts.first().copied().unwrap_or(0));
-        let count = (batch * columns).checked_mul(rows).ok_or("more numbers than there can be")?;
+        let count = batch.checked_mul(columns).and_then(|count| count.checked_mul(rows));
+        let count = count.ok_or("more numbers than there can be")?;
         let result = call.result(&dims, count)?;
         // Each expert is read once, for all entries that use it.
         let mut order: Vec<usize> = (0..batch).collect();
