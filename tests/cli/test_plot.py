@@ -93,8 +93,11 @@ def test_pictures(files, capsys, name, suffix):
     ("content", "said"),
     [
         (b"", "is empty; a latency report (.txt), a trace"),
-        (b"\x7fELF....", "begins with b'\\x7fELF....'"),
-        (b"hello", "begins with b'hello'"),
+        (b"\x7fELF....", "has binary data"),
+        (b"PK\x03\x04", "has binary data"),
+        (b"\xff\xfe", "has binary data"),
+        ("na\u00efve\n".encode(), "begins with 'na\u00efve\\n'"),
+        (b"hello", "begins with 'hello'"),
         (b"{}", "a Chrome trace"),
         (b'{"avg_latency"', "metrics JSON"),
         (b'{"avg_latency": 1}', "num_of_inferences is None"),

@@ -74,7 +74,9 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
         return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
     if b"totalRoundtripTimeUs" in head:
         return _plot_report(path, target)
-    found = "is empty" if not head else f"begins with {head[:16]!r}"
+    begin = head[:16].decode("utf-8", "ignore")
+    is_text = begin and all(letter.isprintable() or letter.isspace() for letter in begin)
+    found = "has binary data" if head and not is_text else f"begins with {begin!r}" if head else "is empty"
     raise InputError(f"{path} {found}; {_EXPECTED}", code="plot.foreign")
 
 

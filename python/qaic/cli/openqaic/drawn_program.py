@@ -295,8 +295,7 @@ def _with_weights(source: OnnxFile) -> onnx.ModelProto:
     """Return a user's model with the types and shapes of its weights, without their data."""
     model = source.parse()
     for weight in source.weights.values():
-        place = TensorProto.EXTERNAL
-        tensor = TensorProto(data_type=weight.elem_type, dims=weight.dims, data_location=place)
+        tensor = TensorProto(data_type=weight.elem_type, dims=weight.dims, data_location=TensorProto.EXTERNAL)
         register_initializer(model.graph, tensor, weight.name)
     return model
 

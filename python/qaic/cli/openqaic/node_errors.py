@@ -26,7 +26,6 @@ _STEPS: Final = (
     (math.inf, "60 dB or more", "#cfe8d5"),
 )
 _COLORS: Final = {text: color for _, text, color in _STEPS} | {_NOT_COMPARED: OTHER}
-_SIDES: Final = ("own", "inherited")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class NodeErrors:
         if found is None:
             return []
         sides, reason = found
-        facts = [(f"{side} SQNR", decibel_text(value)) for side, value in zip(_SIDES, sides, strict=True)]
+        facts = [*zip(("own SQNR", "inherited SQNR"), map(decibel_text, sides), strict=True)]
         facts += [] if reason == "none" else [("reason", reason)]
         return [(f"{name} in {self.to}", text) for name, text in facts]
 
@@ -57,7 +56,7 @@ class NodeErrors:
                 [_NOT_COMPARED if name is None else _step(self.nodes[name][0][at]) for name in places],
                 colors=_COLORS,
             )
-            for at, side in enumerate(_SIDES)
+            for at, side in enumerate(("own", "inherited"))
         ]
 
 
