@@ -170,11 +170,13 @@ class CompileConfig(ConfigModel):
 
     # The fields are checked one by one, and not the whole at its end, so that an assignment that is refused
     # leaves the configuration as it was.
-    @field_validator("backend")
+    @field_validator("backend", "compiler_custom_configs")
     @classmethod
-    def _backend_fits(cls, value: BackendType, info: ValidationInfo) -> BackendType:
-        if value is not BackendType.AIC and info.data.get("compiler_custom_configs") is not None:
-            raise ValueError(f"compiler_custom_configs exists for AIC only, found the backend {value}")
+    def _only_for_aic(cls, value: Any, info: ValidationInfo) -> Any:
+        fields = {**info.data, str(info.field_name): value}
+        backend = fields.get("backend", BackendType.AIC)
+        if fields.get("compiler_custom_configs") is not None and backend is not BackendType.AIC:
+            raise ValueError(f"compiler_custom_configs exists for AIC only, found the backend {backend}")
         return value
 
     @field_validator("backend_binary_path", mode="before")
@@ -192,14 +194,6 @@ class CompileConfig(ConfigModel):
         ):
             raise ValueError(f"found {value!r}, expected the name or path of a file")
         return text
-
-    @field_validator("compiler_custom_configs")
-    @classmethod
-    def _only_for_aic(cls, value: AicCompilerConfig | None, info: ValidationInfo) -> AicCompilerConfig | None:
-        backend = info.data.get("backend", BackendType.AIC)
-        if value is not None and backend is not BackendType.AIC:
-            raise ValueError(f"compiler_custom_configs exists for AIC only, found the backend {backend}")
-        return value
 
     @field_validator(*extension_json.FIELDS.values(), mode="before")
     @classmethod

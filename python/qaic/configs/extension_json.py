@@ -69,7 +69,7 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     return value
 
 
-def _bad_file(file: Path, text: str) -> OptionError:
+def _bad_file(file: object, text: str) -> OptionError:
     return OptionError(f"{file}: {text}", code="option.invalid_file", context={"file": str(file)})
 
 
@@ -148,22 +148,18 @@ def mx_entries(config: Mapping[str, Any] | str) -> list[dict[str, str]]:
     names: dict[str, None] = {}
     graphs = content.get("graphs")
     if not isinstance(graphs, list):
-        raise _wrong(place, "expected a list under the key graphs")
+        raise _bad_file(place, "expected a list under the key graphs")
     for graph in graphs:
         tensors = graph.get("tensors") if isinstance(graph, Mapping) else None
         if not isinstance(tensors, list):
-            raise _wrong(place, "every graph has a list under the key tensors")
+            raise _bad_file(place, "every graph has a list under the key tensors")
         for tensor in tensors:
             name = tensor.get("tensor_name") if isinstance(tensor, Mapping) else None
             if not isinstance(name, str) or not name:
-                raise _wrong(place, "every tensor has a text under the key tensor_name")
+                raise _bad_file(place, "every tensor has a text under the key tensor_name")
             given = tensor.get("dataFormat")
             if given == _MX:
                 names[name] = None
             elif given != _PLAIN:
-                raise _wrong(place, f"tensor {name!r}: found the dataFormat {given!r}, expected {_MX!r}")
+                raise _bad_file(place, f"tensor {name!r}: found the dataFormat {given!r}, expected {_MX!r}")
     return [{"IOName": name, "Precision": "mxint8"} for name in names]
-
-
-def _wrong(place: str, text: str) -> OptionError:
-    return OptionError(f"{place}: {text}", code="option.invalid_file", context={"file": place})
