@@ -46,13 +46,14 @@ Dims = tuple[int | str, ...]
 #: operators of the standard set whose sizes inference does not fully compare
 _ASKED: Final = frozenset(
     {
-        *("Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger", "ConvTranspose"),
-        *("CumSum", "DFT", "DeformConv", "DepthToSpace", "DequantizeLinear", "Einsum", "GRU", "Gather"),
-        *("GatherElements", "GatherND", "Gemm", "GroupNormalization", "InstanceNormalization", "LRN", "LSTM"),
-        *("LayerNormalization", "LpPool", "MatMulInteger", "MaxPool", "MaxUnpool", "NonMaxSuppression"),
-        *("PRelu", "Pad", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN"),
-        *("Resize", "ReverseSequence", "RoiAlign", "RotaryEmbedding", "STFT", "Scatter", "ScatterElements"),
-        *("ScatterND", "SpaceToDepth", "Split", "TensorScatter", "Tile", "Upsample"),
+        *("AffineGrid", "Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger"),
+        *("ConvTranspose", "CumSum", "DFT", "DeformConv", "DepthToSpace", "DequantizeLinear", "Einsum"),
+        *("GRU", "Gather", "GatherElements", "GatherND", "Gemm", "GroupNormalization"),
+        *("InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "LpPool", "MatMulInteger", "MaxPool"),
+        *("MaxUnpool", "NegativeLogLikelihoodLoss", "NonMaxSuppression", "PRelu", "Pad", "QLinearConv"),
+        *("QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Resize", "ReverseSequence"),
+        *("RoiAlign", "RotaryEmbedding", "STFT", "Scatter", "ScatterElements", "ScatterND"),
+        *("SoftmaxCrossEntropyLoss", "SpaceToDepth", "Split", "TensorScatter", "Tile", "Upsample"),
     }
 )
 
@@ -158,8 +159,7 @@ class SizeCheck:
                 continue
             if values is None:
                 values = computed_values(found)
-            reason = self._ask(found, node, types, shapes, values, is_asked=is_asked)
-            if reason:
+            if reason := self._ask(found, node, types, shapes, values, is_asked=is_asked):
                 operands = {name: shapes[name] for name in node.input if name}
                 return Conflict(node, operands, reason, outer or node)
         return None
