@@ -112,25 +112,15 @@ class AccuracyReport:
                     "samples": item.samples,
                     "seconds": item.seconds,
                     "warnings": list(item.warnings),
-                    "first_offender": None
-                    if item.first_offender is None
-                    else {key: _json(value) for key, value in asdict(item.first_offender).items()},
-                    "outputs": [
-                        {key: _json(value) for key, value in asdict(output).items()}
-                        for output in item.outputs
-                    ],
+                    "first_offender": None if item.first_offender is None else _values(item.first_offender),
+                    "outputs": [_values(output) for output in item.outputs],
                     "card": [
                         {
                             "name": one.name,
                             "is_more": one.is_more,
-                            **{
-                                side: {key: _json(value) for key, value in asdict(errors).items()}
-                                for side, errors in (
-                                    ("rounded", one.rounded),
-                                    ("card", one.card),
-                                    ("apart", one.apart),
-                                )
-                            },
+                            "rounded": _values(one.rounded),
+                            "card": _values(one.card),
+                            "apart": _values(one.apart),
                         }
                         for one in item.card
                     ],
@@ -208,6 +198,10 @@ def _decoding_json(found: DecodingAccuracy) -> dict[str, object]:
         "steps": [{name: _json(row[name]) for name in STEP_DTYPE.names or ()} for row in found.steps],
         "caches": [{"name": cache.name, "sqnr_db": _json(cache.sqnr_db)} for cache in found.caches],
     }
+
+
+def _values(found: Offender | OutputAccuracy) -> dict[str, object]:
+    return {key: _json(value) for key, value in asdict(found).items()}
 
 
 def _json(value: object) -> object:
