@@ -60,9 +60,9 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit("openqaic needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(PYTHON) -c 'import sys; sys.exit("openqaic needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(WHEEL)/.built: $(BIN)/python $(SOURCES)
 	@command -v cargo >/dev/null || { echo 'openqaic is built with Rust 1.92 or newer, and cargo is not in PATH: https://rustup.rs installs it' >&2; exit 1; }
