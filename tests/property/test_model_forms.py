@@ -267,6 +267,24 @@ def test_a_call_decides_whether_a_normalization_is_by_the_batch(precision, mode)
     assert_close(computed(model, {"x": x}, precision), {"y": expected}, precision)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("opset", [18, 20, 21, 22])
+def test_group_normalization_of_every_set(opset, place, precision):
+    """Up to set 20 a group has one scale and one bias."""
+    rng = np.random.default_rng(41)
+    x = rng.standard_normal((2, 6, 3, 2)).astype(np.float32)
+    scale, bias = rng.standard_normal((2, 2 if opset < 21 else 6)).astype(np.float32)
+    groups = x.reshape(2, 2, 18).astype(np.float64)
+    normal = (groups - groups.mean(-1, keepdims=True)) / np.sqrt(groups.var(-1, keepdims=True) + 1e-5)
+    each = [np.repeat(one, 6 // one.size).reshape(6, 1, 1) for one in (scale, bias)]
+    expected = np.float32(normal.reshape(x.shape) * each[0] + each[1])
+    nodes = [node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=2)]
+    shape = [info("x", x.shape)], [info("y", x.shape)]
+    model = PLACES[place](model_of(nodes, *shape, [("s", scale), ("b", bias)], opset))
+    assert_close(computed(model, {"x": x}, precision), {"y": expected}, precision)
+
+
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
 
 

@@ -16,7 +16,7 @@ from qaic.compiler.frontend.function_calls import ENGINE_DOMAINS, normalize_func
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.graph_edits import clone, rename_output, set_inputs
+from qaic.compiler.ir.graph_edits import clone, rename_output, set_attributes, set_inputs
 from qaic.compiler.ir.graph_walk import (
     ONNX_DOMAINS,
     STANDARD_DOMAINS,
@@ -38,6 +38,9 @@ _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
 _WRITING_ALL: Final = frozenset({"BatchNormalization", "If", "Loop", "Scan", "Split"})
 #: operator of the engine that ends the process if its second result has no name
 _EMBEDDING: Final = ("com.microsoft", "EmbedLayerNormalization")
+
+#: operator that is deprecated in the sets 18 to 20, which have no other form of it; the engine runs it
+_DEPRECATED: Final = "GroupNormalization"
 
 #: the first IR version in which an initializer need not also be an input
 _IR_FREE_INITIALIZERS: Final = 4
@@ -275,6 +278,9 @@ def check_structure(view: onnx.ModelProto) -> None:
     the ONNX specification.
     """
     text = _broken_rule(view)
+    if f"{_DEPRECATED} is deprecated" in text:
+        view = _without_deprecated(view)
+        text = _broken_rule(view)
     if "Node ()" in text:
         text = _broken_rule(with_named_nodes(view))
     if text not in {"", _MISSING_SHAPE}:
@@ -285,6 +291,15 @@ def check_structure(view: onnx.ModelProto) -> None:
             expected="a model that passes onnx.checker.check_model",
             fix="run the checker where the model is exported",
         )
+
+
+def _without_deprecated(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model with an operator of the same operands in place of the deprecated one."""
+    copy = clone(view)
+    for node in find_nodes(nodes_of(copy), {_DEPRECATED}):
+        node.op_type = "InstanceNormalization"
+        set_attributes(node, [one for one in node.attribute if one.name != "num_groups"])
+    return copy
 
 
 def _broken_rule(view: onnx.ModelProto) -> str:

@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 import onnx
 from onnx import helper, numpy_helper
 
+from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
 from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.ir.constants.propagation import node_label, read_array
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
@@ -64,7 +65,7 @@ def _with_node(model: Model) -> QaicError | None:
         found = _refusal(whole, middle)
         low, high, error = (low, middle, found) if found else (middle, high, error)
     node = whole.graph.node[high - 1]
-    name, operator = node_label(node), node.op_type
+    name, operator = node_label(node).removesuffix(UNROUNDED), node.op_type
     if any(subgraphs(node)):
         # The innermost node comes last.
         name, operator = ([(name, operator), *_NODE.findall(str(error))])[-1]
