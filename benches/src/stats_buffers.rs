@@ -3,9 +3,9 @@
 
 use qaic_stats::decode::descriptor::{CoreOps, Dependency, Fingerprint, OpDesc, OpsDescriptor, VERSION};
 use qaic_stats::decode::{
-    Core, Kind, Op, Port, Thread, core_flags, op_flags, op_kind_flags, oqstats, port_directions, thread_flags,
+    Core, CoreFlags, Kind, Op, OpFlags, OpKindFlags, Port, Thread, ThreadFlags, oqstats, port_directions,
 };
-use qaic_stats::{DeviceKind, Run, StatsError, StatsModel, run_flags};
+use qaic_stats::{DeviceKind, Run, RunFlags, StatsError, StatsModel};
 
 /// Operations of the buffer that budgets are stated for.
 pub const REAL_OPS: usize = 1_300_000;
@@ -73,13 +73,13 @@ pub fn model(descriptor: &OpsDescriptor, ops: usize) -> StatsModel<'static> {
         threads_per_core: THREADS.into(),
         batch_size: 1,
         ucycle_hz: 19_200_000,
-        flags: run_flags::COMPLETE,
+        flags: RunFlags::COMPLETE,
         device: DeviceKind::Test,
         ..Run::default()
     });
     model.set_records((0..cores as u16).map(|core| Core {
         core,
-        flags: core_flags::PCYCLES,
+        flags: CoreFlags::PCYCLES,
         start_u: START_U,
         end_u: START_U + span,
         pcycles: span * 70,
@@ -90,7 +90,7 @@ pub fn model(descriptor: &OpsDescriptor, ops: usize) -> StatsModel<'static> {
         core,
         thread,
         engine: THREAD_GROUPS[usize::from(thread)] as u8,
-        flags: thread_flags::PCYCLES | thread_flags::ACTIVATION,
+        flags: ThreadFlags::PCYCLES | ThreadFlags::ACTIVATION,
         start_u: START_U,
         end_u: START_U + span,
         pcycles: span * 70,
@@ -117,15 +117,15 @@ pub fn model(descriptor: &OpsDescriptor, ops: usize) -> StatsModel<'static> {
             oc: mine[index % mine.len()],
             core,
             thread,
-            kflags: op_kind_flags::EXECUTED,
+            kflags: OpKindFlags::EXECUTED,
             start_u: START_U + index as u64 * 40 + 10,
             dur_u: 5 + (index as u32 * 7919) % 25,
             sync_u: 1 + index as u32 % 5,
             barrier_u: if group == 0 { 1 + index as u32 % 3 } else { 0 },
-            flags: op_flags::PCYCLES
-                | op_flags::SYNC
-                | op_flags::OUT_BYTES
-                | if group == 0 { op_flags::BARRIER } else { 0 },
+            flags: OpFlags::PCYCLES
+                | OpFlags::SYNC
+                | OpFlags::OUT_BYTES
+                | if group == 0 { OpFlags::BARRIER } else { OpFlags::empty() },
             pcycles: (5 + (index as u64 * 7919) % 25) * 70,
             out_bytes: 1024,
             ..Op::default()

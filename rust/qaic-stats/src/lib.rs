@@ -40,7 +40,7 @@ mod whole_file;
 
 pub use buffer::{FrozenBytes, Place, StatsBuffer};
 pub use error::StatsError;
-pub use model::{DeviceKind, Run, StatsModel, run_flags};
+pub use model::{DeviceKind, Run, RunFlags, StatsModel};
 pub use sample::HostSample;
 pub use trace::{
     HostSide, HostTrace, Part, TraceFormat, TraceOptions, push_trace, write_host_trace, write_trace,

@@ -2,21 +2,26 @@
 
 use std::borrow::Cow;
 
+use bitflags::bitflags;
+
 use crate::decode::record::{Core, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread};
 use crate::number::codes;
 
-/// Flags of [`Run::flags`].
-pub mod run_flags {
-    /// Everything was recorded.
-    pub const COMPLETE: u32 = 1;
-    /// Operations are missing because there was no room for them.
-    pub const OPS_TRUNCATED: u32 = 2;
-    /// `PCycles` are missing.
-    pub const PCYCLES_ABSENT: u32 = 8;
-    /// The clock has a resolution of a microsecond or coarser.
-    pub const COARSE_CLOCK: u32 = 16;
-    /// Times include the cost of measuring.
-    pub const INSTRUMENTED_TIMES: u32 = 64;
+bitflags! {
+    /// Flags of [`Run::flags`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RunFlags: u32 {
+        /// Everything was recorded.
+        const COMPLETE = 1;
+        /// Operations are missing because there was no room for them.
+        const OPS_TRUNCATED = 2;
+        /// `PCycles` are missing.
+        const PCYCLES_ABSENT = 8;
+        /// The clock has a resolution of a microsecond or coarser.
+        const COARSE_CLOCK = 16;
+        /// Times include the cost of measuring.
+        const INSTRUMENTED_TIMES = 64;
+    }
 }
 
 codes! {
@@ -53,8 +58,8 @@ pub struct Run {
     pub program: u32,
     /// Number of the activation.
     pub activation: u32,
-    /// [`run_flags`].
-    pub flags: u32,
+    /// Flags of the inference.
+    pub flags: RunFlags,
     /// The device that measured.
     pub device: DeviceKind,
     /// Index of the combination of shapes that ran.

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::io;
 
 use crate::decode::descriptor::OpsDescriptor;
-use crate::decode::record::{EngineKind, Kind, Op, Pmu, Port, Records, Thread, op_flags, op_kind_flags};
+use crate::decode::record::{EngineKind, Kind, Op, OpFlags, OpKindFlags, Pmu, Port, Records, Thread};
 use crate::model::StatsModel;
 
 /// Number of records between two calls of [`ProgressObserver::passed`].
@@ -94,13 +94,13 @@ pub(crate) struct Execution {
 
 impl Execution {
     pub(crate) fn of(op: Op) -> Self {
-        let valid = |flag| op.flags & flag != 0;
+        let valid = |flag| op.flags.contains(flag);
         Self {
             op,
-            pcycles: valid(op_flags::PCYCLES).then_some(op.pcycles),
-            sync_u: valid(op_flags::SYNC).then_some(op.sync_u),
-            barrier_u: valid(op_flags::BARRIER).then_some(op.barrier_u),
-            out_bytes: valid(op_flags::OUT_BYTES).then_some(op.out_bytes),
+            pcycles: valid(OpFlags::PCYCLES).then_some(op.pcycles),
+            sync_u: valid(OpFlags::SYNC).then_some(op.sync_u),
+            barrier_u: valid(OpFlags::BARRIER).then_some(op.barrier_u),
+            out_bytes: valid(OpFlags::OUT_BYTES).then_some(op.out_bytes),
         }
     }
 
@@ -116,7 +116,7 @@ impl Execution {
 
     /// Returns true if this is the transfer that an operation started, not the work of the thread.
     pub(crate) fn is_transfer(&self) -> bool {
-        self.op.kflags & op_kind_flags::ASYNC_TRANSFER != 0
+        self.op.kflags.contains(OpKindFlags::ASYNC_TRANSFER)
     }
 }
 
@@ -175,13 +175,13 @@ impl<'a> ThreadOps<'a> {
         let end = self.next.saturating_add(limit).min(self.len);
         let records = self.records();
         for (op, place) in records.slice(self.next..end).iter().zip(self.next..) {
-            if op.kflags & op_kind_flags::EXECUTED == 0 {
+            if !op.kflags.contains(OpKindFlags::EXECUTED) {
                 continue;
             }
             // Only operations that contain others are delayed, and there are almost none.
             let has_parts = || {
                 let next = records.get(place.saturating_add(1));
-                !self.open.is_empty() || next.is_some_and(|next| next.kflags & op_kind_flags::NESTED != 0)
+                !self.open.is_empty() || next.is_some_and(|next| next.kflags.contains(OpKindFlags::NESTED))
             };
             if self.times == Times::Own && has_parts() {
                 self.own_times(op, each)?;
@@ -218,7 +218,7 @@ impl<'a> ThreadOps<'a> {
             self.open.pop();
             each(done)?;
         }
-        if op.kflags & op_kind_flags::NESTED != 0
+        if op.kflags.contains(OpKindFlags::NESTED)
             && let Some((_, around)) = self.open.last_mut()
         {
             around.dur_u = around.dur_u.saturating_sub(op.dur_u);
@@ -283,11 +283,11 @@ fn merge_threads(
     if threads.iter().any(|thread| !thread.open.is_empty()) {
         return Ok(());
     }
-    let is_nested = |op: &Op| op.kflags & op_kind_flags::NESTED != 0;
+    let is_nested = |op: &Op| op.kflags.contains(OpKindFlags::NESTED);
     let key = |op: &Op| (op.oc, op.iteration, op.kflags);
     while let Some(first) = threads.first().and_then(|thread| thread.records().get(thread.next)) {
         let mut execution = Execution::of(first);
-        let same = first.kflags & op_kind_flags::EXECUTED != 0
+        let same = first.kflags.contains(OpKindFlags::EXECUTED)
             && threads.iter().all(|thread| {
                 let records = thread.records();
                 // An operation with parts counts at its end.
@@ -375,7 +375,7 @@ impl Waiting {
             let known = &entry.execution.op;
             let same = known.oc == op.oc
                 && known.iteration == op.iteration
-                && (known.kflags ^ op.kflags) & op_kind_flags::ASYNC_TRANSFER == 0;
+                && !(known.kflags ^ op.kflags).contains(OpKindFlags::ASYNC_TRANSFER);
             if same && entry.seen & bit == 0 {
                 entry.seen |= bit;
                 entry.execution.join(execution);

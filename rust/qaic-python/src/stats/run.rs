@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use qaic_stats::{DeviceKind, Run};
+use qaic_stats::{DeviceKind, Run, RunFlags};
 
 use super::argument;
 
@@ -22,7 +22,7 @@ pub(super) fn of_dict(py: Python<'_>, facts: &Bound<'_, PyDict>) -> PyResult<Run
             "inference" => run.inference = value.extract()?,
             "program" => run.program = value.extract()?,
             "activation" => run.activation = value.extract()?,
-            "flags" => run.flags = value.extract()?,
+            "flags" => run.flags = RunFlags::from_bits_retain(value.extract()?),
             "device" => run.device = DeviceKind::from_code(value.extract()?),
             "specialization" => run.specialization = value.extract()?,
             // `to_dict` adds this key for display.
@@ -45,7 +45,7 @@ pub(super) fn to_dict<'py>(py: Python<'py>, run: &Run) -> PyResult<Bound<'py, Py
     facts.set_item("inference", run.inference)?;
     facts.set_item("program", run.program)?;
     facts.set_item("activation", run.activation)?;
-    facts.set_item("flags", run.flags)?;
+    facts.set_item("flags", run.flags.bits())?;
     facts.set_item("device", run.device.code())?;
     facts.set_item("device_name", run.device.name())?;
     facts.set_item("specialization", run.specialization)?;

@@ -191,7 +191,7 @@ impl InferenceSet {
     }
 
     /// Acquires an exec object as [`Self::acquire`] does, for the lifetime of the result.
-    pub fn lease(&self, scope: &mut WaitScope<'_>) -> Result<Lease<'_>, RuntimeError> {
+    pub(crate) fn lease(&self, scope: &mut WaitScope<'_>) -> Result<Lease<'_>, RuntimeError> {
         let handle = match self.try_acquire() {
             Some(handle) => handle,
             None => self.acquire(scope)?,

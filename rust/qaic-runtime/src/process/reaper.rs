@@ -65,7 +65,7 @@ enum Phase {
 
 impl Teardown {
     /// Creates the teardown of an existing object.
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 

@@ -4,7 +4,7 @@
 //! range of the records. [`records`] reads every record once.
 
 use crate::decode::descriptor::OpsDescriptor;
-use crate::decode::record::{Core, Kind, Op, Thread, op_flags};
+use crate::decode::record::{Core, Kind, Op, OpFlags, Thread};
 use crate::error::StatsError;
 use crate::model::StatsModel;
 
@@ -232,8 +232,8 @@ fn ops(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsErr
             };
             outside = outside.saturating_add(usize::from(op.start_u < earliest || end > latest));
             unordered = unordered.saturating_add(usize::from(op.start_u < before));
-            let missing = saturated(&op) & !op.flags;
-            saturation = saturation.saturating_add(usize::from(missing != 0));
+            let missing = saturated(&op).difference(op.flags);
+            saturation = saturation.saturating_add(usize::from(!missing.is_empty()));
             before = op.start_u;
         }
         anomalies.outside = anomalies.outside.saturating_add(outside);
@@ -244,11 +244,11 @@ fn ops(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsErr
 }
 
 /// Returns the saturation flags that an operation's durations require.
-fn saturated(op: &Op) -> u16 {
-    let flag = |value: u32, flag: u16| if value == u32::MAX { flag } else { 0 };
-    flag(op.dur_u, op_flags::DUR_SATURATED)
-        | flag(op.sync_u, op_flags::SYNC_SATURATED)
-        | flag(op.barrier_u, op_flags::BARRIER_SATURATED)
+fn saturated(op: &Op) -> OpFlags {
+    let flag = |value: u32, flag| if value == u32::MAX { flag } else { OpFlags::empty() };
+    flag(op.dur_u, OpFlags::DUR_SATURATED)
+        | flag(op.sync_u, OpFlags::SYNC_SATURATED)
+        | flag(op.barrier_u, OpFlags::BARRIER_SATURATED)
 }
 
 /// Checks that reserved bytes are zero.

@@ -10,6 +10,6 @@ pub(crate) mod record;
 pub use columns::columns;
 pub use layout::{DecodeOptions, ProgramOperations, decode};
 pub use record::{
-    Core, EngineKind, Field, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread,
-    core_flags, op_flags, op_kind_flags, port_directions, thread_flags,
+    Core, CoreFlags, EngineKind, Field, Kind, Op, OpFlags, OpKindFlags, OpPmu, Pmu, PmuEvents, Port, Record,
+    Records, Ring, Thread, ThreadFlags, port_directions,
 };

@@ -5,6 +5,9 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
+use bitflags::bitflags;
+
+use crate::model::RunFlags;
 use crate::number::codes;
 
 /// Defines the kinds of records with their numbers, their names in the specification, and their types.
@@ -125,6 +128,25 @@ macro_rules! scalar_field {
 
 scalar_field!(u8 => "u1", u16 => "<u2", u32 => "<u4", u64 => "<u8");
 
+macro_rules! flags_field {
+    ($($type:ty => $bits:ty),*) => {$(
+        impl Field for $type {
+            const CODE: &'static str = <$bits>::CODE;
+            const COUNT: usize = 1;
+
+            fn get(bytes: &[u8], offset: usize) -> Self {
+                Self::from_bits_retain(<$bits>::get(bytes, offset))
+            }
+
+            fn put(self, bytes: &mut [u8], offset: usize) {
+                self.bits().put(bytes, offset);
+            }
+        }
+    )*};
+}
+
+flags_field!(CoreFlags => u32, ThreadFlags => u32, OpKindFlags => u8, OpFlags => u16, RunFlags => u32);
+
 impl<T: Field> Field for [T; 8] {
     const CODE: &'static str = T::CODE;
     const COUNT: usize = 8;
@@ -202,14 +224,17 @@ macro_rules! record {
     (@name $field:ident $shown:literal) => { $shown };
 }
 
-/// Flags of [`Core`].
-pub mod core_flags {
-    /// DDR bytes are valid.
-    pub(crate) const DDR: u32 = 1;
-    /// Multicast bytes are valid.
-    pub(crate) const MULTICAST: u32 = 2;
-    /// `PCycles` are valid.
-    pub const PCYCLES: u32 = 4;
+bitflags! {
+    /// Flags of [`Core`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct CoreFlags: u32 {
+        /// DDR bytes are valid.
+        const DDR = 1;
+        /// Multicast bytes are valid.
+        const MULTICAST = 2;
+        /// `PCycles` are valid.
+        const PCYCLES = 4;
+    }
 }
 
 record! {
@@ -219,8 +244,8 @@ record! {
         core: u16 = 0,
         /// Device of the program, in program order.
         slice: u16 = 2,
-        /// [`core_flags`].
-        flags: u32 = 4,
+        /// Flags of the values.
+        flags: CoreFlags = 4,
         /// First tick of the inference on this core.
         start_u: u64 = 8,
         /// Tick after the last.
@@ -238,12 +263,15 @@ record! {
     }
 }
 
-/// Flags of [`Thread`].
-pub mod thread_flags {
-    /// The activation interval is valid.
-    pub const ACTIVATION: u32 = 1;
-    /// `PCycles` are valid.
-    pub const PCYCLES: u32 = 2;
+bitflags! {
+    /// Flags of [`Thread`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ThreadFlags: u32 {
+        /// The activation interval is valid.
+        const ACTIVATION = 1;
+        /// `PCycles` are valid.
+        const PCYCLES = 2;
+    }
 }
 
 codes! {
@@ -267,8 +295,8 @@ record! {
         thread: u8 = 2,
         /// [`EngineKind`].
         engine: u8 = 3,
-        /// [`thread_flags`].
-        flags: u32 = 4,
+        /// Flags of the values.
+        flags: ThreadFlags = 4,
         /// First tick of the inference on this thread.
         start_u: u64 = 8,
         /// Tick after the last.
@@ -358,32 +386,38 @@ record! {
     }
 }
 
-/// Kind flags of [`Op`].
-pub mod op_kind_flags {
-    /// The operation was executed.
-    pub const EXECUTED: u8 = 1;
-    /// The record describes the asynchronous part of a transfer.
-    pub(crate) const ASYNC_TRANSFER: u8 = 4;
-    /// The operation ran inside another one.
-    pub const NESTED: u8 = 8;
+bitflags! {
+    /// Kind flags of [`Op`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OpKindFlags: u8 {
+        /// The operation was executed.
+        const EXECUTED = 1;
+        /// The record describes the asynchronous part of a transfer.
+        const ASYNC_TRANSFER = 4;
+        /// The operation ran inside another one.
+        const NESTED = 8;
+    }
 }
 
-/// Flags of [`Op`].
-pub mod op_flags {
-    /// The duration exceeded its field.
-    pub const DUR_SATURATED: u16 = 1;
-    /// The wait before exceeded its field.
-    pub(crate) const SYNC_SATURATED: u16 = 2;
-    /// The wait after exceeded its field.
-    pub(crate) const BARRIER_SATURATED: u16 = 4;
-    /// `PCycles` are valid.
-    pub const PCYCLES: u16 = 8;
-    /// The wait before is valid.
-    pub const SYNC: u16 = 16;
-    /// The wait after is valid.
-    pub const BARRIER: u16 = 32;
-    /// The output bytes are valid.
-    pub const OUT_BYTES: u16 = 64;
+bitflags! {
+    /// Flags of [`Op`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OpFlags: u16 {
+        /// The duration exceeded its field.
+        const DUR_SATURATED = 1;
+        /// The wait before exceeded its field.
+        const SYNC_SATURATED = 2;
+        /// The wait after exceeded its field.
+        const BARRIER_SATURATED = 4;
+        /// `PCycles` are valid.
+        const PCYCLES = 8;
+        /// The wait before is valid.
+        const SYNC = 16;
+        /// The wait after is valid.
+        const BARRIER = 32;
+        /// The output bytes are valid.
+        const OUT_BYTES = 64;
+    }
 }
 
 record! {
@@ -396,8 +430,8 @@ record! {
         core: u16 = 4,
         /// Number of the thread.
         thread: u8 = 6,
-        /// [`op_kind_flags`].
-        kflags: u8 = 7,
+        /// Flags of the kind.
+        kflags: OpKindFlags = 7,
         /// First tick.
         start_u: u64 = 8,
         /// Ticks of the execution.
@@ -406,8 +440,8 @@ record! {
         sync_u: u32 = 20,
         /// Ticks of the wait after the execution.
         barrier_u: u32 = 24,
-        /// [`op_flags`].
-        flags: u16 = 28,
+        /// Flags of the values.
+        flags: OpFlags = 28,
         /// Index of the iteration of a loop or ring.
         iteration as "iter": u16 = 30,
         /// Processor cycles of the execution.

@@ -1,6 +1,6 @@
 //! The main metrics of a stats buffer, which are shown next to a rate.
 
-use crate::decode::record::{core_flags, port_directions};
+use crate::decode::record::{CoreFlags, port_directions};
 use crate::model::StatsModel;
 
 /// Times of one device for one inference. `None` for times that the device did not measure.
@@ -60,9 +60,9 @@ impl DeviceKpi {
             let waits = waits.iter().filter(|port| port.direction == direction);
             waits.map(|port| port.wait_u).max().map(us)
         };
-        let counted = cores.iter().filter(|core| core.flags & core_flags::PCYCLES != 0);
+        let counted = cores.iter().filter(|core| core.flags.contains(CoreFlags::PCYCLES));
         let pcycles = counted.map(|core| core.pcycles).max();
-        let traffic = cores.iter().filter(|core| core.flags & core_flags::DDR != 0);
+        let traffic = cores.iter().filter(|core| core.flags.contains(CoreFlags::DDR));
         let ddr_bytes = traffic
             .map(|core| real(core.ddr_read_bytes.saturating_add(core.ddr_write_bytes)))
             .reduce(|sum, bytes| sum + bytes);
@@ -108,7 +108,7 @@ mod tests {
         let begin = 9_803_252_406_782;
         model.set_records([0, 1].map(|core| Core {
             core,
-            flags: core_flags::PCYCLES,
+            flags: CoreFlags::PCYCLES,
             start_u: begin,
             end_u: begin + 444_673,
             pcycles: 28_559_169,
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(DeviceKpi::of_model(&model), Some(DeviceKpi::default()));
         model.set_records([Core {
             end_u: 500,
-            flags: core_flags::DDR,
+            flags: CoreFlags::DDR,
             ddr_read_bytes: 2_000_000,
             ddr_write_bytes: 1_000_000,
             ..Core::default()

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use qaic_stats::decode::descriptor::{CoreOps, Fingerprint, OpDesc, OpsDescriptor, fingerprint};
 use qaic_stats::decode::oqstats::encode_to_vec;
 use qaic_stats::decode::{
-    Core, DecodeOptions, Kind, Op, OpPmu, Pmu, Port, ProgramOperations, Record, Ring, Thread, decode,
-    op_flags,
+    Core, DecodeOptions, Kind, Op, OpFlags, OpPmu, Pmu, Port, ProgramOperations, Record, Ring, Thread, decode,
 };
 use qaic_stats::{Run, StatsModel};
 
@@ -284,7 +283,7 @@ fn unusual_records_give_warnings() {
     warns(judge_record(0, |op: &mut Op| op.barrier_u = u32::MAX), "saturated");
     let flagged = judge_record(0, |op: &mut Op| {
         op.barrier_u = u32::MAX;
-        op.flags = op_flags::BARRIER_SATURATED;
+        op.flags = OpFlags::BARRIER_SATURATED;
     });
     assert_eq!(flagged, Ok(vec![]));
     warns(judge_record(0, |pmu: &mut Pmu| pmu.reserved = 1), "reserved");

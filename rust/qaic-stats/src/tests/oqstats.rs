@@ -3,7 +3,7 @@
 use qaic_stats::decode::descriptor::fingerprint;
 use qaic_stats::decode::oqstats::{self, Header};
 use qaic_stats::decode::{Core, DecodeOptions, Kind, Op, OpPmu, Thread, decode};
-use qaic_stats::{DeviceKind, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind, Run, RunFlags, StatsModel};
 
 const HEADER: &str = "4f51535441545331 01000000 8000fffe 8002000000000000 8002000000000000
     04000000 20000000 8000000000000000 e3b0c44298fc1c149afbf4c8996fb924
@@ -85,7 +85,7 @@ fn reading_borrows_the_records() {
 #[test]
 fn operations_that_do_not_fit_are_cut_with_their_threads() {
     let mut model = model(20);
-    model.run.flags = run_flags::COMPLETE;
+    model.run.flags = RunFlags::COMPLETE;
     model.set_records((0..20).map(|op| OpPmu { op, value: [u64::from(op); 8], ..OpPmu::default() }));
     let whole = oqstats::encode_to_vec(&model, fingerprint(b"")).unwrap();
     for size in (0..=whole.len()).rev() {
@@ -104,8 +104,8 @@ fn operations_that_do_not_fit_are_cut_with_their_threads() {
         let read = decode(&buffer, None, None, DecodeOptions::default()).unwrap();
         let ops = read.ops().len();
         let complete = ops == 20;
-        assert_eq!(read.run.flags & run_flags::COMPLETE != 0, complete);
-        assert_eq!(read.run.flags & run_flags::OPS_TRUNCATED == 0, complete);
+        assert_eq!(read.run.flags.contains(RunFlags::COMPLETE), complete);
+        assert_eq!(!read.run.flags.contains(RunFlags::OPS_TRUNCATED), complete);
         assert_eq!(read.op_pmu().len(), ops);
         assert!(read.ops().iter().zip(model.ops().iter()).all(|(read, written)| read == written));
         // One more record does not fit.

@@ -2,8 +2,10 @@
 
 use proptest::prelude::*;
 use qaic_stats::decode::oqstats::{capacity_bytes, encode, encode_to_vec};
-use qaic_stats::decode::{Core, DecodeOptions, Kind, Op, Pmu, Port, Records, Thread, check, columns, decode};
-use qaic_stats::{DeviceKind, Run, StatsModel};
+use qaic_stats::decode::{
+    Core, DecodeOptions, Kind, Op, OpFlags, Pmu, Port, Records, Thread, check, columns, decode,
+};
+use qaic_stats::{DeviceKind, Run, RunFlags, StatsModel};
 
 /// (operation's number, ticks to the one before, duration, wait, flags) of each thread's operations.
 type Threads = Vec<Vec<(u32, u16, u32, u16, u16)>>;
@@ -26,7 +28,7 @@ fn run() -> impl Strategy<Value = Run> {
             inference: c[1],
             program: b[1],
             activation: b[2],
-            flags: b[3] & !2,
+            flags: RunFlags::from_bits_retain(b[3] & !2),
             device: DeviceKind::from_code(b[4]),
             specialization: b[5],
         }
@@ -50,7 +52,16 @@ fn model(mut run: Run, threads: &Threads) -> StatsModel<'static> {
         for &(oc, gap, dur_u, sync, flags) in listed {
             start_u += u64::from(gap);
             let sync_u = u32::from(sync);
-            ops.push(Op { oc, thread, start_u, dur_u, sync_u, flags, out_bytes: start_u, ..Op::default() });
+            ops.push(Op {
+                oc,
+                thread,
+                start_u,
+                dur_u,
+                sync_u,
+                flags: OpFlags::from_bits_retain(flags),
+                out_bytes: start_u,
+                ..Op::default()
+            });
         }
     }
     model.set_records(records);
@@ -158,9 +169,9 @@ proptest! {
         let found = columns(Kind::Op, &bytes, stride, &names, range).unwrap();
         let expected = [
             records.iter().flat_map(|op| op.oc.to_le_bytes()).collect::<Vec<u8>>(),
-            records.iter().map(|op| op.kflags).collect(),
+            records.iter().map(|op| op.kflags.bits()).collect(),
             records.iter().flat_map(|op| op.start_u.to_le_bytes()).collect(),
-            records.iter().flat_map(|op| op.flags.to_le_bytes()).collect(),
+            records.iter().flat_map(|op| op.flags.bits().to_le_bytes()).collect(),
         ];
         prop_assert_eq!(found, expected);
         prop_assert_eq!(columns(Kind::Op, &bytes, stride, &["speed"], 0..9), None);

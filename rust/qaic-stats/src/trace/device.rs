@@ -7,7 +7,7 @@ use super::flows::FlowTimes;
 use super::sink::{OpEvent, Sink, Span, Track, Wait};
 use super::{Part, TraceOptions};
 use crate::decode::descriptor::OpDesc;
-use crate::decode::record::{Core, Kind, Thread, op_flags};
+use crate::decode::record::{Core, Kind, OpFlags, Thread};
 use crate::walk::{Execution, Group, Times, by_core, executions, groups_of};
 
 /// Tracks of a thread group, or of one of its threads.
@@ -133,7 +133,7 @@ fn write_unit(
         };
         let end_u = op.start_u.saturating_add(u64::from(op.dur_u));
         let (start_ns, end_ns) = (clock.ns(op.start_u), clock.ns(end_u));
-        if op.flags & op_flags::SYNC != 0 {
+        if op.flags.contains(OpFlags::SYNC) {
             let from_ns = clock.ns(op.start_u.saturating_sub(u64::from(op.sync_u)));
             let dur_ns = between(from_ns, start_ns);
             sink.wait(track, Wait { is_barrier: false, oc: op.oc, start_ns: from_ns, dur_ns });
@@ -146,10 +146,10 @@ fn write_unit(
             ucycles: u64::from(op.dur_u),
             pcycles: execution.pcycles,
             out_bytes: execution.out_bytes,
-            saturated: op.flags & op_flags::DUR_SATURATED != 0,
+            saturated: op.flags.contains(OpFlags::DUR_SATURATED),
         };
         sink.op(track, desc, &event);
-        if options.barrier_events && op.flags & op_flags::BARRIER != 0 {
+        if options.barrier_events && op.flags.contains(OpFlags::BARRIER) {
             if !has_barriers {
                 sink.track(unit.barriers, &format!("{}_Barrier{}", unit.name, unit.suffix));
                 has_barriers = true;

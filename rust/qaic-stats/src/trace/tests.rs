@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::decode::descriptor::{CoreOps, Dependency, OpDesc, Transfer};
-use crate::decode::record::{Core, Op, Thread, op_flags, op_kind_flags};
+use crate::decode::record::{Core, Op, OpFlags, OpKindFlags, Thread};
 use crate::model::{DeviceKind, Run};
 
 const START: u64 = 9_803_252_406_782;
@@ -74,24 +74,28 @@ pub(super) fn capture() -> (StatsModel<'static>, OpsDescriptor) {
             oc,
             core,
             thread,
-            kflags: op_kind_flags::EXECUTED,
+            kflags: OpKindFlags::EXECUTED,
             start_u: start + at,
             dur_u,
             sync_u,
             barrier_u: 5,
-            flags: op_flags::PCYCLES | flags,
+            flags: OpFlags::PCYCLES | flags,
             pcycles: u64::from(dur_u) * 70,
             ..Op::default()
         };
-        let barrier = op_flags::BARRIER;
+        let barrier = OpFlags::BARRIER;
         let of_threads = [
             vec![
                 one(0, 0, 0, 100, 0, barrier),
-                Op { kflags: 5, dur_u: 300, ..one(0, 0, 20, 300, 0, 0) },
-                one(0, 2, 2900, 50, 40, barrier | op_flags::SYNC),
+                Op {
+                    kflags: OpKindFlags::EXECUTED | OpKindFlags::ASYNC_TRANSFER,
+                    dur_u: 300,
+                    ..one(0, 0, 20, 300, 0, OpFlags::empty())
+                },
+                one(0, 2, 2900, 50, 40, barrier | OpFlags::SYNC),
             ],
-            vec![one(1, 0, 0, 90, 0, barrier), one(1, 2, 2901, 55, 41, barrier | op_flags::SYNC)],
-            vec![one(2, 1, 200, 2606, 48, op_flags::SYNC)],
+            vec![one(1, 0, 0, 90, 0, barrier), one(1, 2, 2901, 55, 41, barrier | OpFlags::SYNC)],
+            vec![one(2, 1, 200, 2606, 48, OpFlags::SYNC)],
         ];
         for (number, records) in (0_u8..).zip(of_threads) {
             threads.push(Thread {
@@ -325,7 +329,8 @@ fn without_operations_there_are_cores_and_threads() {
 #[test]
 fn figures_that_were_not_measured_have_no_key() {
     let (mut model, mut descriptor) = capture();
-    let records: Vec<Op> = model.ops().iter().map(|op| Op { flags: 0, iteration: 3, ..op }).collect();
+    let records: Vec<Op> =
+        model.ops().iter().map(|op| Op { flags: OpFlags::empty(), iteration: 3, ..op }).collect();
     model.set_records(records);
     descriptor.cores[0].ops[1].output_bytes = 0;
     let found = text(&[part(&(model, descriptor), None)], None, &everything());
@@ -344,7 +349,7 @@ fn a_dependency_of_a_loop_leads_from_the_pass_before() {
     model.set_records([Thread { engine: 1, end_u: 10_000, op_count: 6, ..Thread::default() }]);
     let ops = (0..6_u32).map(|place| Op {
         oc: place % 2,
-        kflags: 1,
+        kflags: OpKindFlags::EXECUTED,
         start_u: u64::from(place) * 100,
         dur_u: 100,
         iteration: u16::try_from(place / 2).unwrap(),
@@ -368,7 +373,7 @@ fn json_flow_never_leads_back_in_time() {
     model.set_records([Thread { engine: 1, end_u: 10_000, op_count: 2, ..Thread::default() }]);
     model.set_records([(0, 0_u64, 500_u32), (1, 100, 50)].map(|(oc, start_u, dur_u)| Op {
         oc,
-        kflags: 1,
+        kflags: OpKindFlags::EXECUTED,
         start_u,
         dur_u,
         ..Op::default()
@@ -505,11 +510,11 @@ proptest! {
             ops.push(Op {
                 oc,
                 thread: 2,
-                kflags: 1,
+                kflags: OpKindFlags::EXECUTED,
                 start_u,
                 dur_u,
                 sync_u: sync_u.min(gap),
-                flags: op_flags::SYNC | op_flags::PCYCLES,
+                flags: OpFlags::SYNC | OpFlags::PCYCLES,
                 pcycles: u64::from(dur_u) * 3,
                 ..Op::default()
             });

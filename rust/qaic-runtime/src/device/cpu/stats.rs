@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use qaic_mem::HostSliceMut;
 use qaic_stats::decode::descriptor::{Fingerprint, OpDesc, OpsDescriptor};
-use qaic_stats::decode::{Kind, Op, Thread, op_flags, op_kind_flags, oqstats, thread_flags};
-use qaic_stats::{DeviceKind, Run, StatsModel, run_flags};
+use qaic_stats::decode::{Kind, Op, OpFlags, OpKindFlags, Thread, ThreadFlags, oqstats};
+use qaic_stats::{DeviceKind, Run, RunFlags, StatsModel};
 use serde::Serialize;
 
 use super::calibration::{Calibration, Medians};
@@ -413,7 +413,7 @@ impl Measured {
         let mut model = StatsModel::new(self.run(program, facts, identity));
         let (act_start_u, act_end_u) = (ucycles(program.loaded_ns.0), ucycles(program.loaded_ns.1));
         let thread = Thread {
-            flags: thread_flags::ACTIVATION,
+            flags: ThreadFlags::ACTIVATION,
             start_u,
             end_u,
             act_start_u,
@@ -446,19 +446,19 @@ impl Measured {
     }
 
     fn run(&self, program: &ProgramStats, facts: &Facts, identity: Identity) -> Run {
-        let mut flags = run_flags::PCYCLES_ABSENT;
+        let mut flags = RunFlags::PCYCLES_ABSENT;
         let is_complete = match &self.profile {
             Some(profile) => {
-                flags |= run_flags::COARSE_CLOCK | run_flags::INSTRUMENTED_TIMES;
+                flags |= RunFlags::COARSE_CLOCK | RunFlags::INSTRUMENTED_TIMES;
                 if !profile.is_whole {
-                    flags |= run_flags::OPS_TRUNCATED;
+                    flags |= RunFlags::OPS_TRUNCATED;
                 }
                 profile.is_whole && profile.dropped == 0 && profile.unreadable == 0
             }
             None => !program.measures_ops(),
         };
         if is_complete {
-            flags |= run_flags::COMPLETE;
+            flags |= RunFlags::COMPLETE;
         }
         Run {
             flags,
@@ -485,14 +485,14 @@ impl Measured {
 
 fn op(event: &NodeEvent, start_u: u64, end_u: u64) -> Op {
     let (dur_u, saturated) = match u32::try_from(end_u.saturating_sub(start_u)) {
-        Ok(dur_u) => (dur_u, 0),
-        Err(_) => (u32::MAX, op_flags::DUR_SATURATED),
+        Ok(dur_u) => (dur_u, OpFlags::empty()),
+        Err(_) => (u32::MAX, OpFlags::DUR_SATURATED),
     };
-    let nested = if event.is_nested { op_kind_flags::NESTED } else { 0 };
-    let counted = if event.out_bytes.is_some() { op_flags::OUT_BYTES } else { 0 };
+    let nested = if event.is_nested { OpKindFlags::NESTED } else { OpKindFlags::empty() };
+    let counted = if event.out_bytes.is_some() { OpFlags::OUT_BYTES } else { OpFlags::empty() };
     Op {
         oc: event.oc,
-        kflags: op_kind_flags::EXECUTED | nested,
+        kflags: OpKindFlags::EXECUTED | nested,
         start_u,
         dur_u,
         flags: saturated | counted,

@@ -9,7 +9,7 @@ use qaic_emu::workload::{
 use qaic_kmd::protocol::NncStatus;
 use qaic_qpc::plan::{CONTROL_BYTES, Control};
 use qaic_stats::decode::{Thread, oqstats};
-use qaic_stats::{DeviceKind as Measurer, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind as Measurer, Run, RunFlags, StatsModel};
 
 use super::card_plan;
 use super::protocol::Protocol;
@@ -127,7 +127,7 @@ fn fill(
 
 /// Writes the times of the echo in the open layout, and identifies the device as a test device.
 fn statistics(stats: &LoadedStats, identity: Identity, start_u: u64, bytes: usize) -> Vec<u8> {
-    let flags = run_flags::COMPLETE | run_flags::PCYCLES_ABSENT;
+    let flags = RunFlags::COMPLETE | RunFlags::PCYCLES_ABSENT;
     let run = Run { device: Measurer::Test, flags, ..stats_records::run(stats.levels, identity) };
     let mut model = StatsModel::new(run);
     let thread = Thread { start_u, end_u: clock::ucycles(clock::now_ns()), ..Thread::default() };

@@ -22,7 +22,7 @@ use qaic_qpc::names;
 use qaic_qpc::network_desc::Direction;
 use qaic_sched::Executor;
 use qaic_stats::decode::{Thread, oqstats};
-use qaic_stats::{DeviceKind as Measurer, Run, StatsModel, run_flags};
+use qaic_stats::{DeviceKind as Measurer, Run, RunFlags, StatsModel};
 use qaic_sync::OwnerCount;
 
 use super::{
@@ -293,7 +293,7 @@ impl Exec for NoopExec {
         let (buffer, levels) = self.stats.ok_or_else(missing)?;
         let fingerprint = stats_records::fingerprint(&self.image);
         let mut memory = self.dma_buffer(buffer)?;
-        let flags = run_flags::COMPLETE | run_flags::PCYCLES_ABSENT;
+        let flags = RunFlags::COMPLETE | RunFlags::PCYCLES_ABSENT;
         let run = Run { device: Measurer::Test, flags, ..stats_records::run(levels, identity) };
         let mut model = StatsModel::new(run);
         let (start_u, end_u) = (ucycles(stages.inputs_ready_ns), ucycles(stages.executed_ns));

@@ -7,7 +7,7 @@ use crate::decode::oqstats::directory::{ALIGNMENT, DirectoryEntry};
 use crate::decode::oqstats::header::{ENTRY_BYTES, HEADER_BYTES, Header, MAGIC, length};
 use crate::decode::record::{Kind, OpPmu, Record, Thread};
 use crate::error::StatsError;
-use crate::model::{StatsModel, run_flags};
+use crate::model::{RunFlags, StatsModel};
 
 /// Size of a buffer with room for the given number of records of each kind; `None` if it exceeds any memory.
 pub fn capacity_bytes(counts: &[(Kind, usize)]) -> Option<u64> {
@@ -34,8 +34,8 @@ pub fn encode_to_vec(model: &StatsModel<'_>, fingerprint: Fingerprint) -> Result
 /// Writes a model to the start of `buffer` and returns the number of used bytes.
 ///
 /// Records have the size of version 1, and a section has room for exactly its records. If operations do not fit, the
-/// last ones are omitted, and their threads' ranges are shortened. In that case [`run_flags::OPS_TRUNCATED`] is set,
-/// and [`run_flags::COMPLETE`] is cleared. Data of an earlier inference after the used bytes is cleared.
+/// last ones are omitted, and their threads' ranges are shortened. In that case [`RunFlags::OPS_TRUNCATED`] is set,
+/// and [`RunFlags::COMPLETE`] is cleared. Data of an earlier inference after the used bytes is cleared.
 ///
 /// # Errors
 ///
@@ -55,7 +55,8 @@ pub fn encode(
     let sections = match cut {
         None => sections,
         Some(kept) => {
-            run.flags = run.flags & !run_flags::COMPLETE | run_flags::OPS_TRUNCATED;
+            run.flags.remove(RunFlags::COMPLETE);
+            run.flags.insert(RunFlags::OPS_TRUNCATED);
             truncated(model, sections, kept)
         }
     };

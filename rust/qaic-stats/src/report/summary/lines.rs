@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::rows::{Table, float, share};
 use crate::decode::descriptor::OpsDescriptor;
-use crate::decode::record::{Core, Pmu, Thread, core_flags, port_directions, thread_flags};
+use crate::decode::record::{Core, CoreFlags, Pmu, Thread, ThreadFlags, port_directions};
 use crate::model::{DeviceKind, StatsModel};
 use crate::number::general;
 use crate::walk::{CoreRecords, engine_of};
@@ -102,7 +102,7 @@ pub(super) fn write_core(
         )?;
     }
     let span_u = core.end_u.saturating_sub(core.start_u);
-    let cycles = (core.flags & core_flags::PCYCLES != 0).then_some(core.pcycles);
+    let cycles = (core.flags.contains(CoreFlags::PCYCLES)).then_some(core.pcycles);
     writeln!(out, "c{number}: Total inference pcycle is {}", known(cycles))?;
     match cycles.filter(|_| span_u > 0) {
         Some(cycles) => {
@@ -118,7 +118,7 @@ pub(super) fn write_core(
         writeln!(out, "c{number:02}t{}p{} {name} ucycles: {:>16}", port.thread, port.port, port.wait_u)?;
     }
     for thread in threads {
-        let valid = thread.flags & thread_flags::ACTIVATION != 0;
+        let valid = thread.flags.contains(ThreadFlags::ACTIVATION);
         let length_u = valid.then(|| thread.act_end_u.saturating_sub(thread.act_start_u));
         let label = format!("c{number:02}t{} activate ucycles:", thread.thread);
         writeln!(out, "{}", to_column(&label, 41, length_u))?;
@@ -143,11 +143,11 @@ fn write_counters(
         writeln!(out, "c{number}: PMU {event:X} {}{}", known(sum), if wrapped { " (wrapped)" } else { "" })?;
     }
     let traffic = [
-        (core_flags::DDR, "DDR", core.ddr_read_bytes, core.ddr_write_bytes),
-        (core_flags::MULTICAST, "Multicast", core.mc_read_bytes, core.mc_write_bytes),
+        (CoreFlags::DDR, "DDR", core.ddr_read_bytes, core.ddr_write_bytes),
+        (CoreFlags::MULTICAST, "Multicast", core.mc_read_bytes, core.mc_write_bytes),
     ];
     for (flag, what, read, written) in traffic {
-        if core.flags & flag != 0 {
+        if core.flags.contains(flag) {
             writeln!(out, "c{number}: {what} read bytes: {read} write bytes: {written}")?;
         }
     }
@@ -191,7 +191,7 @@ fn ticks(thread: &Thread) -> u64 {
 }
 
 fn pcycles(thread: &Thread) -> Option<u64> {
-    (thread.flags & thread_flags::PCYCLES != 0).then_some(thread.pcycles)
+    (thread.flags.contains(ThreadFlags::PCYCLES)).then_some(thread.pcycles)
 }
 
 fn known(value: Option<impl Display>) -> String {

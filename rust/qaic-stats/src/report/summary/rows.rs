@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::lines::CoreTotals;
 use crate::decode::descriptor::{OpDesc, OpsDescriptor};
-use crate::decode::record::{Core, Kind, Thread, op_flags, op_kind_flags};
+use crate::decode::record::{Core, Kind, OpFlags, OpKindFlags, Thread};
 use crate::model::StatsModel;
 use crate::walk::{Execution, ProgressObserver, Times, executions, groups_of};
 
@@ -199,11 +199,11 @@ impl Table {
                 Times::Own,
                 observer,
                 |thread, op| {
-                    if op.kflags & op_kind_flags::ASYNC_TRANSFER != 0 {
+                    if op.kflags.contains(OpKindFlags::ASYNC_TRANSFER) {
                         return;
                     }
                     if let Some(sum) = of_threads.get_mut(thread) {
-                        let measured = (op.flags & op_flags::PCYCLES != 0).then_some(op.pcycles);
+                        let measured = (op.flags.contains(OpFlags::PCYCLES)).then_some(op.pcycles);
                         *sum = sum.zip(measured).map(|(sum, pcycles)| sum.saturating_add(pcycles));
                     }
                 },

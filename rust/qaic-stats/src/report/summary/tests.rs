@@ -5,8 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::decode::descriptor::{CoreOps, OpDesc};
 use crate::decode::record::{
-    Core, Op, Pmu, PmuEvents, Port, Thread, core_flags, op_flags, op_kind_flags, port_directions,
-    thread_flags,
+    Core, CoreFlags, Op, OpFlags, OpKindFlags, Pmu, PmuEvents, Port, Thread, ThreadFlags, port_directions,
 };
 use crate::model::{DeviceKind, Run};
 
@@ -64,7 +63,7 @@ fn thread(core: u16, number: u8, start: u64, ticks: u64, pcycles: u64, ops: (u32
         core,
         thread: number,
         engine: number.saturating_sub(3),
-        flags: thread_flags::PCYCLES | thread_flags::ACTIVATION,
+        flags: ThreadFlags::PCYCLES | ThreadFlags::ACTIVATION,
         start_u: start,
         end_u: start + ticks,
         pcycles,
@@ -81,10 +80,10 @@ fn op(core: u16, thread: u8, oc: u32, dur_u: u32, pcycles: u64) -> Op {
         oc,
         core,
         thread,
-        kflags: op_kind_flags::EXECUTED,
+        kflags: OpKindFlags::EXECUTED,
         start_u: START + u64::from(oc) * 1000,
         dur_u,
-        flags: op_flags::PCYCLES,
+        flags: OpFlags::PCYCLES,
         pcycles,
         ..Op::default()
     }
@@ -106,13 +105,13 @@ fn sample() -> (StatsModel<'static>, OpsDescriptor) {
         let less = if number == 1 { 0 } else { u32::from(number) + 1 };
         for (oc, dur, pcycles) in [(1_u32, 600, 531_u64), (2, 50, 44), (3, 400, 9)] {
             let mut one = op(0, number, oc, dur - less, pcycles - u64::from(less));
-            one.flags |= op_flags::BARRIER;
+            one.flags |= OpFlags::BARRIER;
             one.barrier_u = less;
             ops.push(one);
         }
     }
     let mut gemm = op(0, 4, 0, 424_682, 15_612_581);
-    (gemm.flags, gemm.sync_u) = (gemm.flags | op_flags::SYNC, 244);
+    (gemm.flags, gemm.sync_u) = (gemm.flags | OpFlags::SYNC, 244);
     ops.extend([gemm, op(0, 5, 4, 11, 799)]);
     let mut threads = Vec::new();
     for number in 0..6_u8 {
@@ -127,7 +126,7 @@ fn sample() -> (StatsModel<'static>, OpsDescriptor) {
     let mut model = StatsModel::new(run());
     let core = |core, start_u, ticks, pcycles| Core {
         core,
-        flags: core_flags::PCYCLES,
+        flags: CoreFlags::PCYCLES,
         start_u,
         end_u: start_u + ticks,
         pcycles,
@@ -243,7 +242,7 @@ fn summary_of_a_cpu_buffer_has_measured_figures_only() {
         op_count: 1,
         ..Thread::default()
     }]);
-    model.set_records([Op { flags: 0, start_u: 1000, ..op(0, 0, 0, 9600, 7) }]);
+    model.set_records([Op { flags: OpFlags::empty(), start_u: 1000, ..op(0, 0, 0, 9600, 7) }]);
     model.set(
         crate::decode::record::Kind::Meta,
         br#"{"producer": "openqaic", "notes": ["x"], "nodes": 1}"#.as_slice(),
@@ -278,7 +277,7 @@ max output wait ucycles:              N/A
 fn counters_have_lines_after_the_activations() {
     let descriptor = card(vec![vec![]]);
     let mut model = StatsModel::new(run());
-    let flags = core_flags::DDR | core_flags::MULTICAST;
+    let flags = CoreFlags::DDR | CoreFlags::MULTICAST;
     model.set_records([Core {
         flags,
         ddr_read_bytes: 5,
@@ -313,7 +312,7 @@ fn an_operation_is_counted_without_those_inside_it() {
     let mut model = StatsModel::new(run());
     model.set_records([Core { end_u: 1, ..Core::default() }]);
     model.set_records([thread(0, 4, 0, 1000, 1000, (0, 4))]);
-    let nested = op_kind_flags::EXECUTED | op_kind_flags::NESTED;
+    let nested = OpKindFlags::EXECUTED | OpKindFlags::NESTED;
     model.set_records([
         Op { start_u: 0, ..op(0, 4, 0, 100, 100) },
         Op { start_u: 0, kflags: nested, ..op(0, 4, 1, 30, 20) },
@@ -343,7 +342,7 @@ fn transfers_are_no_work_of_their_thread() {
     let mut model = StatsModel::new(run());
     model.set_records([Core { end_u: 1, ..Core::default() }]);
     model.set_records([thread(0, 4, 0, 1000, 1000, (0, 2))]);
-    let kflags = op_kind_flags::EXECUTED | op_kind_flags::ASYNC_TRANSFER;
+    let kflags = OpKindFlags::EXECUTED | OpKindFlags::ASYNC_TRANSFER;
     model.set_records([op(0, 4, 0, 100, 100), Op { kflags, ..op(0, 4, 0, 900, 900) }]);
     let found = text(&model, &descriptor);
     assert!(found.contains("c0        100      10.00%         100      10.00%      1 "), "{found}");
