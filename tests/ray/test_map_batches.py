@@ -256,13 +256,13 @@ def test_a_row_that_the_program_fails_on_is_named(cluster):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_actors": 0}, "num_actors is 0; a number from 1 on"),
+        ({"num_actors": 0}, "num_actors is 0; a number from 1"),
         ({"num_actors": (3, 1)}, r"num_actors is \(3, 1\)"),
         ({"inputs": {"z": "x"}}, r"inputs names 'z'; the program has the inputs \['x'\]"),
         ({"outputs": {"x": "y"}}, r"outputs names 'x'; the program has the outputs \['y'\]"),
         ({"output_format": "pandas"}, "output_format is 'pandas'"),
         ({"devices_per_actor": -1}, "-1 devices for an actor"),
-        ({"options": {"dev_id": 1}}, "dev_id=1 names devices, and each actor claims"),
+        ({"options": {"dev_id": 1}}, "dev_id=1 names devices, but each actor claims"),
         ({"options": {"sett_size": 1}}, "set_size"),
     ],
 )
@@ -275,7 +275,7 @@ def test_more_devices_than_a_node_has_are_warned_of(cluster, model, caplog):
     qaic.ray.map_batches(dataset_of(cluster, rows_of(1)), model, devices_per_actor=2)
     assert not caplog.records
     qaic.ray.map_batches(dataset_of(cluster, rows_of(1)), model, devices_per_actor=3)
-    assert "asks for 3 units of QAIC, and no node has more than 2: it waits" in caplog.text
+    assert "requests 3 units of QAIC, but no node has more than 2: the actor waits" in caplog.text
 
 
 def test_a_dataset_of_something_else_is_refused(cluster, model):
@@ -292,7 +292,7 @@ def test_columns_that_are_missing_or_there_already(cluster, model):
 
     with pytest.raises(OptionError, match=r"no column 'x' for input 'x'; it has \['id', 'z'\]"):
         run(Columns({}, None, None, "numpy"), pa.table({"id": [0, 1], "z": lists(x)}))
-    with pytest.raises(OptionError, match="output 'y' is to be column 'y', which the dataset has already"):
+    with pytest.raises(OptionError, match="output 'y' would become column 'y', which the dataset"):
         run(Columns({}, None, None, "numpy"), pa.table({"y": [0, 1], "x": lists(x)}))
     with pytest.raises(OptionError, match=r"keep names the column 'w'; the dataset has \['x'\]"):
         run(Columns({}, None, ("w",), "numpy"), pa.table({"x": lists(x)}))

@@ -106,7 +106,7 @@ def test_a_new_version_comes_and_a_broken_one_does_not_harm(tmp_path):
         assert server.ask("GET", "/v2/models/affine")[1]["versions"] == ["2"]
         (tmp_path / "affine" / "config.pbtxt").write_text("}")
         status, answer = server.ask("POST", "/v2/repository/models/affine/load")
-        assert (status, "config.pbtxt is no model configuration" in answer["error"]) == (400, True)
+        assert (status, "config.pbtxt is not a model configuration" in answer["error"]) == (400, True)
         assert server.infer(np.ones((1, 4), np.float32))[0] == 200
         support.add_model(tmp_path, "later", session_models.affine(4, 2))
         assert server.ask("POST", "/v2/repository/models/later/load")[0] == 200

@@ -165,8 +165,8 @@ refused(lambda: client.infer("affine", [given]))
     statuses = [line.split(" | ")[0] for line in lines]
     assert statuses == [bad, bad, unknown, unknown, bad, bad]
     assert "x [9, 16]; allowed are x [1 to 8, 16]" in lines[0]
-    assert "there is no model 'affin'" in lines[2]
-    assert "config.pbtxt is no model configuration" in lines[3]
+    assert "model 'affin' does not exist" in lines[2]
+    assert "config.pbtxt is not a model configuration" in lines[3]
     assert "input 'z' does not exist; the program has ['x']" in lines[4]
     assert "contains 1e+300; float32 holds numbers up to" in lines[5]
 

@@ -125,10 +125,10 @@ class BatchInference:
         for name, column in wanted.items():
             if column in kept.column_names:
                 raise OptionError(
-                    f"output {name!r} is to be column {column!r}, which the dataset has already",
+                    f"output {name!r} would become column {column!r}, which the dataset already has",
                     code="ray.column_exists",
                     hints=(
-                        f"write another, outputs={{{name!r}: '...'}}, or list other columns in keep=[...]",
+                        f"use another name, outputs={{{name!r}: '...'}}, or list other columns in keep=[...]",
                     ),
                 )
             kept = kept.append_column(column, column_of(outputs[name], columns.output_format))
@@ -305,7 +305,7 @@ def _strategy(num_actors: int | tuple[int, int]) -> ActorPoolStrategy:
     least, most = num_actors if isinstance(num_actors, tuple | list) else (num_actors, num_actors)
     if not (isinstance(least, int) and isinstance(most, int) and 1 <= least <= most):
         raise OptionError(
-            f"num_actors is {num_actors!r}; a number from 1 on, or the fewest and the most, is expected",
+            f"num_actors is {num_actors!r}; a number of at least 1, or a minimum and a maximum, is expected",
             code="ray.num_actors",
         )
     return (

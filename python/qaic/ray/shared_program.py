@@ -58,9 +58,9 @@ class SharedProgram:
         runtime = session.changed_backend_options()
         if "dev_id" in runtime and devices:
             raise OptionError(
-                f"dev_id={runtime['dev_id']!r} names devices, and each actor claims those of its own host",
+                f"dev_id={runtime['dev_id']!r} names devices, but each actor claims devices of its host",
                 code="ray.dev_id",
-                hints=("leave dev_id out, or pass devices_per_actor=0",),
+                hints=("omit dev_id, or pass devices_per_actor=0",),
             )
         # This connects to Ray, if there is no connection yet.
         content = ray.put(session.qpc.content)
@@ -91,7 +91,7 @@ def _warn_if_infeasible(devices: float) -> None:
     most = max((node["Resources"].get(RESOURCE, 0) for node in ray.nodes() if node["Alive"]), default=0)
     if devices > most:
         _logger.warning(
-            "an actor asks for %g units of %s, and no node has more than %g: it waits until one is added; "
+            "an actor requests %g units of %s, but no node has more than %g: the actor waits for a new node; "
             'start nodes with --resources="$(openqaic devices --format ray)", or pass 0 for no resource',
             devices,
             RESOURCE,

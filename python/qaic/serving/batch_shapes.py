@@ -193,14 +193,14 @@ class BatchShapes:
             return ""
         graph = session.qpc.graph
         if graph is None:
-            return "the container has no graph that could prove that rows are independent"
+            return "the container has no graph, so rows cannot be proved independent"
         import onnx
 
         from qaic.compiler.reports.row_independence import why_dependent
 
         model = onnx.load_model_from_string(graph.tobytes())
         reason = why_dependent(model, [inputs for inputs, _ in self._combinations], session.qpc.initializers)
-        return f"rows are not proved to be independent: {reason}" if reason else ""
+        return f"rows cannot be proved independent: {reason}" if reason else ""
 
 
 def _rows(inputs: Mapping[str, Shape]) -> int:
@@ -247,7 +247,7 @@ def refuse_state(session: Session) -> None:
             f"the device keeps the value of {', '.join(states[:4])} from one inference to the next, and all "
             "requests would share it",
             code="serving.retained_state",
-            hints=("compile without retained_state, so that state comes and goes with each request",),
+            hints=("compile without retained_state, so that each request contains its state",),
         )
 
 

@@ -172,9 +172,9 @@ class Batcher:
                 raise self._closed_error()
             if self._waiting >= self._max_queue_size:
                 raise StateError(
-                    f"model {self._name!r}: {self._waiting} requests wait already, which is its limit",
+                    f"model {self._name!r}: {self._waiting} requests already wait, which is the limit",
                     code="serving.queue_full",
-                    hints=("ask again later; max_queue_size sets the limit",),
+                    hints=("retry later; max_queue_size sets the limit",),
                 )
             self._queues.setdefault(admitted.group, collections.deque()).append(request)
             self._waiting += 1
@@ -233,7 +233,7 @@ class Batcher:
         return StateError(
             f"model {self._name!r} is being unloaded",
             code="serving.closed",
-            hints=("ask again later",),
+            hints=("retry later",),
         )
 
     # --- batches --------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Batcher:
         """Make the error of a request whose deadline passed."""
         waited_ms = (time.monotonic_ns() - request.arrived_ns) // 1_000_000
         return DeviceTimeoutError(
-            f"model {self._name!r}: the request waited {waited_ms} ms and the device did not get to it",
+            f"model {self._name!r}: the request waited {waited_ms} ms and no inference started",
             code="serving.deadline",
         )
 

@@ -96,7 +96,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
             raw = await self._inbox.read(requests, context)
             if len(raw) > _CONTROL_BYTES:
                 raise InputError(
-                    f"the message has {len(raw)} bytes; {_CONTROL_BYTES} at most are expected",
+                    f"the message has {len(raw)} bytes; at most {_CONTROL_BYTES} are expected",
                     code="serving.body_size",
                 )
             try:
@@ -294,8 +294,8 @@ def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDA
         raise InputError("the message is not a ModelInferRequest", code="serving.request") from None
     if raw_places and len(raw_places) != len(request.inputs):
         raise InputError(
-            f"raw_input_contents has {len(raw_places)} entries; {len(request.inputs)}, one an input, are "
-            "expected",
+            f"raw_input_contents has {len(raw_places)} entries; {len(request.inputs)} are "
+            "expected, one for each input",
             code="serving.request",
         )
     shapes = [checked_shape(one.name, list(one.shape[: MOST_DIMENSIONS + 1])) for one in request.inputs]
@@ -322,7 +322,7 @@ def _decode(
     for index, (tensor, shape) in enumerate(zip(request.inputs, shapes, strict=True)):
         name, datatype = tensor.name, tensor.datatype
         if name in inputs:
-            raise InputError(f"input {name!r} is there twice", code="serving.request")
+            raise InputError(f"input {name!r} is given twice", code="serving.request")
         if raw_places:
             begin, end = raw_places[index]
             inputs[name] = from_bytes(name, datatype, shape, data[begin:end])

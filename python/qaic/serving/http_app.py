@@ -148,8 +148,8 @@ class HttpApp:
                     parts.append(part)
         except TimeoutError:
             raise InputError(
-                f"the body did not arrive within {self._limits.body_timeout_s:g} s; {lease.held_bytes} bytes "
-                "did",
+                f"the body did not arrive within {self._limits.body_timeout_s:g} s; only "
+                f"{lease.held_bytes} bytes arrived",
                 code="serving.slow_body",
             ) from None
         return parts
@@ -309,7 +309,7 @@ async def _cancel_when_gone(receive: Callable[[], Awaitable[Any]], task: asyncio
 
 
 def _too_long(found: str, most: int) -> InputError:
-    return InputError(f"the body has {found} bytes; {most} at most are expected", code="serving.body_size")
+    return InputError(f"the body has {found} bytes; at most {most} are expected", code="serving.body_size")
 
 
 def _json(value: object, status: int = 200) -> Response:
@@ -323,7 +323,7 @@ def _failed(request: Request, error: Exception) -> Response:
     return _json({"error": failure.message}, failure.http)
 
 
-_FIX = "; start the server with --allowed-host NAME if NAME is a name of it"
+_FIX = "; start the server with --allowed-host NAME if NAME is a name of this server"
 
 
 @dataclass(frozen=True)

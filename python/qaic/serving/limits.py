@@ -207,5 +207,5 @@ class Lease:
             f"requests and answers hold {self._budget.used_bytes} of {self._budget.total_bytes} bytes, which "
             "leaves too few for this one",
             code="serving.memory",
-            hints=("ask again later; --max-memory sets the limit",),
+            hints=("retry later; --max-memory sets the limit",),
         )

@@ -88,7 +88,7 @@ def read_settings(name: str, path: Path) -> ModelSettings:
         text = read_text(path, _MOST_BYTES)
         config = _parse(text, path)
     except (text_format.ParseError, ValueError, RecursionError) as error:
-        raise _wrong(path, f"is no model configuration: {str(error)[:300]}") from error
+        raise _wrong(path, f"is not a model configuration: {str(error)[:300]}") from error
     if config.backend != BACKEND:
         found = config.backend or config.platform
         raise _wrong(path, f"is for the backend {found!r}; {BACKEND!r} is expected")
@@ -135,7 +135,8 @@ def _parameter(config: Any, path: Path, name: str, default: int, least: int) -> 
     except ValueError:
         value = least - 1
     if value < least:
-        raise _wrong(path, f"parameter {name!r} is {text[:80]!r}; a whole number from {least} on is expected")
+        expected = f"a whole number of at least {least}"
+        raise _wrong(path, f"parameter {name!r} is {text[:80]!r}; {expected} is expected")
     return value
 
 

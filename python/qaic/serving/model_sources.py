@@ -91,12 +91,12 @@ def find_sources(paths: list[Path]) -> dict[str, FileSource]:
     for path in paths:
         sources = list(_sources_in(path))
         if not sources and not path.is_dir():
-            raise OptionError(f"{path} holds nothing to serve", code="serving.nothing")
+            raise OptionError(f"{path} contains no model to serve", code="serving.nothing")
         for source in sources:
             other = found.setdefault(source.name, source)
             if other is not source:
                 raise OptionError(
-                    f"{other.path} and {source.path} are both called {source.name!r}; names have to differ",
+                    f"{other.path} and {source.path} have the same name {source.name!r}; names must differ",
                     code="serving.same_name",
                 )
     return found
@@ -141,7 +141,7 @@ def _only_program(folder: Path, file_name: str) -> Path:
     if len(programs) != 1:
         listed = ", ".join(str(program.relative_to(folder)) for program in programs[:4]) or "none"
         raise OptionError(
-            f"{folder} holds {len(programs)} files {file_name} ({listed}); one is expected",
+            f"{folder} contains {len(programs)} files {file_name} ({listed}); one is expected",
             code="serving.programs",
         )
     return programs[0]

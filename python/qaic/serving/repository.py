@@ -75,7 +75,7 @@ class Repository:
             raise StateError(
                 f"model {name[:200]!r} is not loaded: {reason}"
                 if reason
-                else f"there is no model {name[:200]!r}; there are {sorted(self._models)}",
+                else f"model {name[:200]!r} does not exist; the server has {sorted(self._models)}",
                 code="serving.unknown_model",
             )
         if not version:
@@ -168,9 +168,9 @@ class Repository:
             raise self._ending_error()
         if self._is_changing + len(self._turns) >= self._max_loads:
             raise StateError(
-                f"{self._max_loads} models are being loaded or wait for it, which is the limit",
+                f"{self._max_loads} models are loading or waiting to load, which is the limit",
                 code="serving.loads",
-                hints=("ask again later",),
+                hints=("retry later",),
             )
         loop = asyncio.get_running_loop()
         if self._is_changing:
@@ -222,7 +222,7 @@ class Repository:
                 self._is_changing = True
 
     def _ending_error(self) -> StateError:
-        return StateError("the server ends and loads no more models", code="serving.ending")
+        return StateError("the server is shutting down and loads no more models", code="serving.ending")
 
     def load(self, name: str) -> None:
         """Load a model, or load it again. Blocking; until its versions are ready the old ones answer.
@@ -235,7 +235,7 @@ class Repository:
             source = sources.get(name)
             if source is None:
                 raise StateError(
-                    f"there is no model {name[:200]!r} to load; there are {sorted(sources)}",
+                    f"model {name[:200]!r} does not exist; the repository has {sorted(sources)}",
                     code="serving.unknown_model",
                 )
             self._reasons.setdefault(name, "it is being loaded")
@@ -327,6 +327,6 @@ def refuse_overrides(parameters: object) -> None:
     """
     if parameters:
         raise OptionError(
-            "a model is loaded as it is in the repository; parameters of a load are not supported",
+            "load parameters are not supported; the model is loaded from the repository",
             code="serving.unsupported",
         )

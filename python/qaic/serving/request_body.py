@@ -69,7 +69,7 @@ def read_request(
         is_number = header_length.isascii() and header_length.isdigit() and len(header_length) <= _MOST_DIGITS
         if not (is_number and int(header_length) <= length):
             raise _malformed(
-                f"the header says {header_length[:40]} bytes of JSON, the body has {length} bytes"
+                f"the header declares {header_length[:40]} bytes of JSON, but the body has {length} bytes"
             )
         length = int(header_length)
     data = memoryview(body)
@@ -111,11 +111,11 @@ def _decode(
     for tensor in tensors:
         name, array, used = _input(tensor, binary, body, places)
         if name in inputs:
-            raise _malformed(f"input {name!r} is there twice")
+            raise _malformed(f"input {name!r} is given twice")
         inputs[name] = array
         binary = binary[used:]
     if binary.nbytes:
-        raise _malformed(f"{binary.nbytes} bytes are left over behind the data of all inputs")
+        raise _malformed(f"{binary.nbytes} bytes follow the data of all inputs")
     is_binary = parameters.get("binary_data_output") is True
     outputs = None
     if request.get("outputs") is not None:
@@ -127,7 +127,7 @@ def _decode(
             outputs[_name(tensor)] = wanted.get("binary_data", is_binary) is True
     text = request.get("id", "")
     if not isinstance(text, str):
-        raise _malformed("'id' is no text")
+        raise _malformed("'id' is not a string")
     return InferRequest(text, inputs, outputs or None, is_binary, timeout_s_of(parameters.get("timeout")))
 
 
@@ -139,9 +139,7 @@ def timeout_s_of(microseconds: object) -> float | None:
     if microseconds is None:
         return None
     if isinstance(microseconds, bool) or not isinstance(microseconds, int) or microseconds < 0:
-        raise _malformed(
-            f"'timeout' is {str(microseconds)[:40]}; microseconds as a whole number are expected"
-        )
+        raise _malformed(f"'timeout' is {str(microseconds)[:40]}; a whole number of microseconds is expected")
     return min(microseconds / _MICROSECONDS, _LONGEST_S) or None
 
 
@@ -167,9 +165,7 @@ def _input(
     if "data" in tensor:
         raise _malformed(f"input {name!r} has 'data' and 'binary_data_size'")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= binary.nbytes:
-        raise _malformed(
-            f"input {name!r} claims {str(size)[:40]} bytes; {binary.nbytes} are left behind the JSON"
-        )
+        raise _malformed(f"input {name!r} claims {str(size)[:40]} bytes; {binary.nbytes} follow the JSON")
     return name, from_bytes(name, datatype, shape, binary[:size]), size
 
 
@@ -177,7 +173,7 @@ def _check_json(name: str, datatype: str) -> np.dtype[Any]:
     dtype = dtype_of(name, datatype)
     if datatype in BINARY_ONLY:
         raise InputTypeError(
-            f"input {name!r}: {datatype} does not travel as JSON; send it as binary data",
+            f"input {name!r}: {datatype} cannot be sent as JSON; send it as binary data",
             code="serving.binary_only",
         )
     return dtype
@@ -196,7 +192,7 @@ def _from_json(
         raise _malformed(
             f"'data' of input {name!r} {error.message}"
             if count is None
-            else f"input {name!r} has {count} numbers of data; shape {str(list(shape))[:200]} has {expected}"
+            else f"input {name!r} has {count} numbers; shape {str(list(shape))[:200]} has {expected}"
         ) from None
     array = shaped(name, np.frombuffer(memoryview(numbers), found if expected else dtype), shape)
     if array.dtype == dtype:
@@ -209,7 +205,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
     if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
         raise _malformed(f"input {name!r} has no 'shape', a list of sizes")
     if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
-        raise _malformed(f"a size in the shape of input {name!r} is no whole number from 0 on")
+        raise _malformed(f"a size in the shape of input {name!r} is not a whole number of at least 0")
     return tuple(shape)
 
 
@@ -227,7 +223,7 @@ def _object(owner: dict[str, Any], key: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _malformed(f"'{key}' is no object")
+        raise _malformed(f"'{key}' is not an object")
     return value
 
 
@@ -239,7 +235,7 @@ def _name(tensor: dict[str, Any]) -> str:
 
 
 def _malformed(what: str) -> InputError:
-    return InputError(f"this is no request of the Open Inference Protocol: {what}", code="serving.request")
+    return InputError(f"this is not a request of the Open Inference Protocol: {what}", code="serving.request")
 
 
 def chosen_outputs(outputs: Mapping[str, NDArray[Any]], names: list[str] | None) -> dict[str, NDArray[Any]]:
@@ -278,7 +274,7 @@ def write_answer(
             parts.append(contiguous.reshape(-1).view(np.uint8).data)
         elif datatype in BINARY_ONLY:
             raise InputTypeError(
-                f"output {name!r} is {datatype}, which does not travel as JSON; ask for it as binary data",
+                f"output {name!r} is {datatype}, which cannot be sent as JSON; request it as binary data",
                 code="serving.binary_only",
             )
         else:
@@ -367,6 +363,6 @@ def shaped(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[An
         return array.reshape(shape)
     except (ValueError, OverflowError):
         raise InputShapeError(
-            f"input {name!r} has the shape {str(list(shape))[:200]}, which no array can have",
+            f"input {name!r} has the shape {str(list(shape))[:200]}, which is not possible for an array",
             code="serving.shapes",
         ) from None

@@ -89,17 +89,18 @@ class ServedModel:
         asked, offered = self.settings.max_batch_size, self.shapes.first_dimension
         if asked and asked != offered:
             raise OptionError(
-                f"config.pbtxt of {self.name!r} says max_batch_size {asked}; the container has {offered}"
+                f"config.pbtxt of {self.name!r} sets max_batch_size {asked}; the container has {offered}"
                 + (f": {self.shapes.reason}" if not offered else ""),
                 code="serving.config",
-                hints=("leave it out, and the container decides",),
+                hints=("omit it to use the value of the container",),
             )
         if self.shapes.reason:
             _logger.warning(
                 "model %r is served without batches: %s%s",
                 self.name,
                 self.shapes.reason,
-                f"; if they are, declare it in config.pbtxt: max_batch_size: {offered} dynamic_batching {{ }}"
+                "; if the rows are independent, declare this in config.pbtxt: "
+                f"max_batch_size: {offered} dynamic_batching {{ }}"
                 if offered > 1
                 else "",
             )
@@ -155,7 +156,7 @@ class ServedModel:
         return DeviceLostError(
             f"model {self.name!r} waits for its device: {self._lost}",
             code="serving.device_lost",
-            hints=("ask again later",),
+            hints=("retry later",),
         )
 
     def _recover(self) -> None:
@@ -170,7 +171,7 @@ class ServedModel:
                 self._lost = getattr(error, "message", str(error))
                 continue
             self._lost = ""
-            _logger.warning("model %r answers again", self.name)
+            _logger.warning("model %r responds again", self.name)
             return
 
     def retire(self, timeout_s: float | None) -> bool:

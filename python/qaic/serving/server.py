@@ -127,7 +127,7 @@ class Server:
                 if on_ready is not None:
                     on_ready(self)
                 await stopping.wait()
-                _logger.info("ending: requests have %g s", self._drain_s)
+                _logger.info("shutting down: requests have %g s to finish", self._drain_s)
             finally:
                 state.is_draining = True
                 repository.begin_end()
@@ -322,7 +322,7 @@ class LogHandler(logging.Handler):
         for line in iter(self._lines.get, None):
             lost, self._lost = self._lost, 0
             text = (
-                f'{line}\n{{"level": "warning", "message": "{lost} lines were lost"}}\n'
+                f'{line}\n{{"level": "warning", "message": "{lost} log lines were dropped"}}\n'
                 if lost
                 else f"{line}\n"
             )

@@ -71,7 +71,7 @@ class ServerState:
             if not self.is_draining:
                 raise
             raise StateError(
-                "the server ends, and the device did not answer within the time that requests have left",
+                "the server is shutting down, and the device did not respond within the remaining time",
                 code="serving.ending",
             ) from None
 

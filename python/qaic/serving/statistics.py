@@ -30,7 +30,7 @@ class Metrics:
     def __init__(self, models: Callable[[], Iterable[tuple[str, int, bool, Batcher]]]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "qaic_requests", "requests that ended", (*_LABELS, "outcome"), registry=self.registry
+            "qaic_requests", "number of completed requests", (*_LABELS, "outcome"), registry=self.registry
         )
         self.request_s, self.queue_s, self.batch_rows = (
             Histogram(f"qaic_{name}", text, _LABELS, buckets=buckets, registry=self.registry)
@@ -55,10 +55,10 @@ class Metrics:
         """Yield the current values."""
         queue = GaugeMetricFamily("qaic_queue_length", "requests that wait", labels=_LABELS)
         running = GaugeMetricFamily("qaic_running_inferences", "inferences on the device", labels=_LABELS)
-        ready = GaugeMetricFamily("qaic_model_ready", "whether a model answers", labels=_LABELS)
+        ready = GaugeMetricFamily("qaic_model_ready", "1 if a model is ready", labels=_LABELS)
         busy = CounterMetricFamily(
             "qaic_device_busy_seconds",
-            "seconds in which the device had an inference; its rate is the busy share",
+            "seconds in which the device ran inferences; the rate is the busy share",
             labels=_LABELS,
         )
         for name, version, is_ready, batcher in self._models():
