@@ -283,9 +283,7 @@ class Profile:
             The report does not exist; the message lists all reports.
         """
         if name not in REPORTS:
-            raise OptionError(
-                f"there is no report {name!r}; there are {', '.join(REPORTS)}", code="profile.report"
-            )
+            raise OptionError(f"unknown report {name!r}; known: {', '.join(REPORTS)}", code="profile.report")
         return REPORTS[name](self.capture())
 
     def page(self, path: str | os.PathLike[str]) -> Path:
@@ -332,7 +330,7 @@ class Profile:
             "of it us:   " + "  ".join(f"{name} {mean * 1e6:.1f}" for name, mean in self.stages.items()),
         ]
         if self.dropped:
-            lines.append(f"not recorded, for want of room: {self.dropped}")
+            lines.append(f"not recorded, because the buffer was full: {self.dropped}")
         executed = [
             measured["ExecTimeUs"]
             for program in range(len(self._samples().programs))
@@ -351,13 +349,13 @@ class Profile:
             raise StateError(
                 "the profile is being recorded",
                 code="profile.recording",
-                hints=("use it after the with block",),
+                hints=("use the profile after the with block",),
             )
         if not len(self._recorded):
             raise StateError(
                 "no inference ended while the profile was recorded",
                 code="profile.empty",
-                hints=("run the session inside of the with block, and wait for futures there",),
+                hints=("run the session inside the with block, and wait for its futures there",),
             )
         return self._recorded
 

@@ -384,7 +384,7 @@ def test_the_host_alone_is_a_timeline_too():
 def test_the_host_is_left_out_where_clocks_cannot_be_compared():
     timeline = timeline_of(Capture(one_op().buffers, host=HostLatencies.of_samples(host_samples())))
     assert not [track for track in timeline.tracks if track.group == "host"]
-    assert "does not know the time of day" in timeline.notes[0]
+    assert "does not show the time of day" in timeline.notes[0]
 
 
 def test_devices_without_a_time_of_day_begin_together():

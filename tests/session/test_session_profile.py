@@ -281,7 +281,7 @@ def test_reports(measured):
     counts = report.tables[0].rows
     assert counts
     assert profile.report("host-latency").tables
-    with pytest.raises(OptionError, match="there is no report 'op'; there are overview, ") as caught:
+    with pytest.raises(OptionError, match="unknown report 'op'; known: overview, ") as caught:
         profile.report("op")
     assert caught.value.code == "profile.report"
 

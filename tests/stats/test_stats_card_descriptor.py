@@ -138,7 +138,7 @@ def test_schemas_of_other_names(tmp_path, change, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (b"\xff\xff", "no serialized FileDescriptorSet"),
+        (b"\xff\xff", "not a serialized FileDescriptorSet"),
         (schema(package="other"), "does not define aicopstatsdesc.OpstatsDescriptor"),
         (b"", "does not define"),
     ],
@@ -154,7 +154,7 @@ def test_what_is_no_schema(tmp_path, given, words):
     ("segment", "words"),
     [
         (b"\xff\xff\xff", "does not follow the schema"),
-        (described([[0], [0]]).SerializeToString(), "twice"),
+        (described([[0], [0]]).SerializeToString(), "repeated"),
         (described([[0], [2**32 - 1]]).SerializeToString(), "too far apart"),
     ],
 )

@@ -79,7 +79,7 @@ def test_without_a_program_every_operation_of_every_buffer_counts(sizes):
 
 
 def test_without_a_program_a_number_beyond_belief_takes_no_memory():
-    with pytest.raises(StatsError, match=r"operation 4294967295 of core 0, too large to be true") as caught:
+    with pytest.raises(StatsError, match=r"operation 4294967295 of core 0, too large for a buffer") as caught:
         REPORTS["ops"](Capture([unnamed(3, oc=2**32 - 1)]))
     assert caught.value.code == "stats.unknown_op"
 

@@ -78,7 +78,7 @@ def _draw_curve(axes: Any, distribution: Distribution) -> None:
         )
         axes.plot(columns.first, columns.middle * per_second, linewidth=1)
     above = int(np.count_nonzero(distribution.seconds > distribution.top))
-    beyond = f"; {above} slower ones reach beyond" if above else ""
+    beyond = f"; {above} slower values are beyond the axis" if above else ""
     axes.set_xlabel(f"number of the {distribution.what}{beyond}")
     axes.set_ylabel(f"latency, {unit}")
     axes.set_ylim(0, distribution.top * per_second * 1.05 or 1)
@@ -162,7 +162,7 @@ def _figure(size: tuple[float, float]) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StateError(
-            "a .png needs matplotlib, which is not installed: pip install 'openqaic[plot]', or take an .html",
+            "a .png needs matplotlib, which is not installed: pip install 'openqaic[plot]', or write .html",
             code="plot.matplotlib",
         ) from error
     return Figure(figsize=size, layout="constrained")

@@ -43,7 +43,7 @@ class Distribution:
             raise InputError("no latencies to draw", code="plot.empty")
         if not (np.isfinite(values) & (values >= 0)).all():
             raise InputError(
-                "a latency is negative, infinite or no number; seconds, 0 or more, are expected",
+                "a latency is negative, infinite or not a number; seconds of 0 or more are expected",
                 code="plot.latency",
             )
         return cls(
@@ -68,7 +68,7 @@ class Distribution:
             value = metrics.get(key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise InputError(
-                    f"metrics: {key} is {value!r}; a number, 0 or more, is expected", code="plot.metrics"
+                    f"metrics: {key} is {value!r}; a number of at least 0 is expected", code="plot.metrics"
                 )
         return cls(
             "run",

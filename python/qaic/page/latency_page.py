@@ -136,7 +136,7 @@ def curve_svg(distribution: Distribution) -> str:
         ]
         pieces.append(f'<polygon class="band" points="{" ".join(upper + lower[::-1])}"/>')
         pieces.append(f'<polyline class="curve" points="{" ".join(middle)}"/>')
-    return _svg("Latencies in the order of measuring", pieces)
+    return _svg("Latencies in measured order", pieces)
 
 
 def curve_note(distribution: Distribution) -> str:
@@ -147,13 +147,13 @@ def curve_note(distribution: Distribution) -> str:
     if len(seconds) > _POINTS:
         together = -(-len(seconds) // _COLUMNS)
         notes.append(
-            f"Each place stands for up to {together} neighbors: the line is their median, the band goes "
-            "from the minimum to the maximum."
+            f"Each point represents up to {together} neighbors: the line is their median, the band spans "
+            "the minimum to the maximum."
         )
     above = int(np.count_nonzero(seconds > distribution.top))
     if above:
         notes.append(
-            f"{above} slower than the top are drawn there; the slowest took "
+            f"{above} latencies above the top are drawn at the top; the slowest took "
             f"{distribution.text(distribution.maximum)}."
         )
     return " ".join(notes)
@@ -211,7 +211,7 @@ def latency_page(distribution: Distribution, *, title: str, reports: Sequence[Re
     ]
     if distribution.seconds is not None and distribution.count > 1:
         chart = _figure(curve_svg(distribution), curve_note(distribution))
-        parts.append(("curve", "In the order of measuring", chart))
+        parts.append(("curve", "In measured order", chart))
     parts += [(report.name, report.title, report_html(report)) for report in reports]
     return document(title, f"Latency of {distribution.counted} \u00b7 openqaic {__version__}", parts)
 
@@ -235,10 +235,10 @@ def _overview(distribution: Distribution) -> str:
 
 
 def _distribution(distribution: Distribution) -> str:
-    curve = _figure(percentiles_svg(distribution), "Latency that a share of them stays below.")
+    curve = _figure(percentiles_svg(distribution), "Latency by percentile.")
     if distribution.seconds is None:
         return curve
-    bars = _figure(histogram_svg(distribution), "How many took how long.")
+    bars = _figure(histogram_svg(distribution), "Latency distribution.")
     return bars + curve
 
 

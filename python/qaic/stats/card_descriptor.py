@@ -66,7 +66,7 @@ def _message_class(schema: str | os.PathLike[str] | bytes) -> type[Any]:
     except KeyError:
         _refuse(f"{where} does not define {ROOT_MESSAGE}")
     except Exception as error:  # noqa: BLE001 - as above
-        _refuse(f"{where} is no serialized FileDescriptorSet: {error}")
+        _refuse(f"{where} is not a serialized FileDescriptorSet: {error}")
     made: type[Any] = message_factory.GetMessageClass(found)
     return made
 
@@ -74,7 +74,7 @@ def _message_class(schema: str | os.PathLike[str] | bytes) -> type[Any]:
 def _networks(message: Any, network: Mapping[str, Any], segment: str) -> Iterator[Descriptor]:
     major, minor = _field(message, "major_version"), _field(message, "minor_version")
     if major != MAJOR_VERSION:
-        text = f"segment {segment} has version {major}.{minor}; version {MAJOR_VERSION} is known"
+        text = f"segment {segment} has version {major}.{minor}; version {MAJOR_VERSION} is supported"
         raise StatsVersionError(text, code="stats.opstats_version", context={"major": major, "minor": minor})
     metadata = _field(message, "opstats_metadata")
     details = _field(_field(metadata, "common_metadata"), "op_details")
@@ -114,7 +114,7 @@ def _ops(
         for op in _repeated(ops, "op_name_kinds"):
             oc = int(_field(op, "oc"))
             if oc in numbered or oc < 0:
-                _refuse(f"{where}: operation {oc} is there twice or negative")
+                _refuse(f"{where}: operation {oc} is repeated or negative")
             numbered[oc] = {
                 "name": str(_field(op, "name")),
                 "kind": kinds.get(_field(op, "kind_id"), ""),

@@ -148,7 +148,7 @@ def register_layout(layout: StatsLayout) -> None:
         The object is not a :class:`StatsLayout`, or has the name of the built-in layout.
     """
     if not (isinstance(layout, StatsLayout) and isinstance(layout.name, str)):
-        message = f"{layout!r} is no layout: name, probe and decode are needed"
+        message = f"{layout!r} is not a layout: name, probe and decode are required"
         raise StatsError(message, code="stats.not_a_layout")
     if layout.name == OPEN_LAYOUT:
         message = f"{OPEN_LAYOUT!r} is the built-in layout; a layout of your own needs another name"
@@ -182,7 +182,7 @@ def _load_entry_points() -> None:
             layout = entry.load()
             register_layout(layout() if isinstance(layout, type) else layout)
         except Exception as error:  # noqa: BLE001 - a broken package must not keep others from being read
-            warnings.warn(f"stats layout {entry.name} of {entry.value} is left out: {error}", stacklevel=2)
+            warnings.warn(f"stats layout {entry.name} of {entry.value} is skipped: {error}", stacklevel=2)
 
 
 def find(name: str) -> StatsLayout:
@@ -190,7 +190,7 @@ def find(name: str) -> StatsLayout:
     layouts = registered()
     if name not in layouts:
         known = [OPEN_LAYOUT, *layouts]
-        message = f"no layout is called {name!r}; there is: {', '.join(known)}"
+        message = f"unknown layout {name!r}; known: {', '.join(known)}"
         raise StatsError(message, code="stats.unknown_layout_name", context={"name": name, "known": known})
     return layouts[name]
 
@@ -253,7 +253,7 @@ def _records(section: str, given: Any) -> NDArray[Any] | bytes:
             given.dtype.kind not in "biuf" or np.any(records[name] != given)
         ):
             message = (
-                f"field {name} of section {section} has type {given.dtype}, and values that "
+                f"field {name} of section {section} has type {given.dtype} with values that "
                 f"are not numbers of type {records[name].dtype}"
             )
             raise ValueError(message)

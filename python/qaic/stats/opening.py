@@ -97,7 +97,7 @@ def open(  # noqa: A001 - as `gzip.open`, `tarfile.open`
     else:
         candidates = list(descriptors(qpc, opstats_schema=opstats_schema))
         if not candidates and not force:
-            message = "the program was compiled without statistics, so no stats buffer can be of it"
+            message = "the program was compiled without statistics, so it has no stats buffers"
             hints = ("compile it with a stats level of 40 or more (70 for operations)",)
             raise StatsMismatchError(message, code="stats.no_descriptor", hints=hints)
         candidates = _by_likeliness(candidates, source) or [None]
@@ -206,7 +206,7 @@ class StatsFile:
     sample: tuple[str, int, int, int]
     """Prefix, program, activation (-1 where the name has none) and inference."""
     network: str
-    """Without the slice."""
+    """Name without the slice."""
     slice: int | None
     """Device of the program, in program order; ``None`` where there is one."""
 

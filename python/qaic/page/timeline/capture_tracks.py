@@ -141,7 +141,7 @@ def _add_host(timeline: Timeline, capture: Capture, first_utc_ns: int | None) ->
     if times is None or not len(times):
         return
     if timeline.tracks and not (first_utc_ns and host.epoch_utc_ns):
-        timeline.notes.append("The host is not drawn: the device's clock does not know the time of day.")
+        timeline.notes.append("The host is not drawn: the device's clock does not show the time of day.")
         return
 
     # Integers, because nanoseconds of the day have more digits than a double.

@@ -84,7 +84,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             if event is not None:
                 yield event
             elif '"ph"' in line:
-                raise InputError(f"{path}: a line is no event: {line[:80]!r}; {_NO_TRACE}", code="plot.trace")
+                raise InputError(f"{path}: found the line {line[:80]!r}; {_NO_TRACE}", code="plot.trace")
 
 
 def _event(line: str) -> dict[str, Any] | None:
@@ -105,7 +105,7 @@ def _whole(path: Path) -> Iterator[dict[str, Any]]:
     size = path.stat().st_size
     if size > _LARGEST_WHOLE_BYTES:
         raise InputError(
-            f"{path}: {size} bytes of JSON without lines of events; {_LARGEST_WHOLE_BYTES} are read at most",
+            f"{path}: {size} bytes of JSON without lines of events; at most {_LARGEST_WHOLE_BYTES} are read",
             code="plot.trace",
         )
     try:
@@ -182,7 +182,7 @@ class _Reader:
         timeline = Timeline(labels=self._labels)
         rows = {key: row for key, row in self._rows.items() if row.start}
         if not rows:
-            raise InputError("the trace has no events with a begin and a duration", code="plot.trace")
+            raise InputError("the trace has no events with a start and a duration", code="plot.trace")
         first = min(min(row.start) for row in rows.values())
         counted = sum(len(row.start) for row in rows.values())
         extent = sum(

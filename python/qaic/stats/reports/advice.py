@@ -48,8 +48,8 @@ def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
         return []
     named = ", ".join(f"{kind} {duration(time)}" for time, kind in kinds[:3])
     remedy = (
-        "on the CPU device these are the engine's own layouts and the rounding to the card's types; a card "
-        "pays neither, so compare operations without them"
+        "on the CPU device, these are layouts of the engine and rounding to the card's types; a card needs "
+        "neither, so compare operations without them"
         if capture.is_cpu
         else "give inputs and outputs the type and layout of the program: custom_io_list_file"
     )

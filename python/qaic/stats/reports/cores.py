@@ -103,8 +103,8 @@ def cores(capture: Capture) -> Report:
             worst = max(weights) / (sum(weights) / len(weights))
             verdict.append(f"device {readers[0].slice}: the busiest core has {worst:.2f} x the mean work")
     if not verdict:
-        verdict.append("one core: nothing to balance" if len(rows) == 1 else "work of the cores is not known")
-    note = "work leaves out writing the statistics, for which all cores race for memory at the end"
+        verdict.append("one core: nothing to balance" if len(rows) == 1 else "work of the cores is unknown")
+    note = "work does not include writing the statistics at the end, when all cores compete for memory"
     return Report("cores", "Cores", verdict, [Table("cores", "Cores", _CORES, rows, note)])
 
 
@@ -165,5 +165,5 @@ def devices(capture: Capture) -> Report:
     if len(groups) == 1:
         verdict.append("one device: nothing to balance")
     elif not verdict:
-        verdict.append(f"{len(groups)} devices, none far above the mean")
+        verdict.append(f"{len(groups)} devices, none of them far above the mean")
     return Report("devices", "Devices", verdict, [Table("devices", "Devices", _DEVICES, rows)])

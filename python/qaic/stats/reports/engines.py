@@ -33,9 +33,7 @@ def engines(capture: Capture) -> Report:
         " engines work in parallel, so do not add them up"
     ]
     if any(str(row[2]) == "DMAIssue" for row in rows):
-        notes.append(
-            "DMAIssue only issues: its transfers are in the column of that name and in the report dma"
-        )
+        notes.append("DMAIssue only starts transfers: they are in the column transfers and in the report dma")
     return Report(
         "engines",
         "Engines",

@@ -144,10 +144,10 @@ def layers(capture: Capture) -> Report:
         first = families.rows[0]
         verdict.append(
             f"{first[1]} layers {first[0]} take {float(first[3] or 0):.1f} % of the time of all operations,"
-            f" {duration(float(first[4] or 0))} each in the median"
+            f" with a median of {duration(float(first[4] or 0))} each"
         )
     elif table.rows:
-        verdict.append("no part of the nodes' paths repeats with numbers, so there are no layers to compare")
+        verdict.append("no part of the node paths repeats with numbers, so there are no layers to compare")
     return Report("layers", "Layers", verdict, [families, table])
 
 

@@ -83,7 +83,7 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
         verdict.append(known.sentence)
     if capture.is_cpu:
         verdict.append(
-            "one CPU thread was timed: HVX, HMX, DMA and DDR traffic are not measured on this device"
+            "one CPU thread was measured: HVX, HMX, DMA and DDR traffic are not measured on this device"
         )
     return verdict
 

@@ -94,8 +94,8 @@ def p2p(capture: Capture) -> Report:
         verdict,
         [
             Table("matrix", "From device to device", _MATRIX, matrix_rows, none),
-            Table("nodes", "Nodes that send", _NODES, node_rows),
-            Table("unpaired", "Sides without the other", _PAIRS, [tuple(row) for row in odd]),
+            Table("nodes", "Sending nodes", _NODES, node_rows),
+            Table("unpaired", "Unmatched transfers", _PAIRS, [tuple(row) for row in odd]),
         ],
     )
 

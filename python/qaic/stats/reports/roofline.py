@@ -16,8 +16,8 @@ def roofline(capture: Capture) -> Report:
         note = "the descriptor knows of no operation how many multiplications it makes"
         return Report("roofline", "Work and bytes", [], [replace(kinds, note=note)])
     note = (
-        "bytes are outputs and constants, so a lower bound;"
-        " operations whose multiplications are not known are left out"
+        "bytes count only outputs and constants, so they are a lower bound;"
+        " operations with an unknown number of multiplications are omitted"
     )
     macs, time = (sum(float(str(cell or 0)) for cell in kinds.column(name)) for name in ("MACs", "time"))
     verdict = [

@@ -84,7 +84,7 @@ class Capture:
         self.engine = ""
         if not self.buffers and host is None:
             raise StatsError(
-                "no stats buffer to report on",
+                "no stats buffer for the report",
                 code="stats.nothing_captured",
                 hints=("give at least one buffer",),
             )
@@ -239,9 +239,9 @@ def _ops_per_core(buffer: StatsBuffer) -> list[int]:
     if sum(counts.values()) > max(_UNNAMED_OPS, len(buffer.ops)):
         core = max(counts, key=counts.__getitem__)
         raise StatsFormatError(
-            f"an OP record is operation {counts[core] - 1} of core {core}, too large to be true in a "
+            f"an OP record is operation {counts[core] - 1} of core {core}, too large for a "
             f"buffer of {len(buffer.ops)} operations",
             code="stats.unknown_op",
-            hints=("give the container of the buffer, so that the numbers are checked",),
+            hints=("give the container of the buffer, so that the numbers can be checked",),
         )
     return [counts.get(core, 0) for core in range(max(counts, default=-1) + 1)]

@@ -243,7 +243,7 @@ class OpInfo:
 
     @cached_property
     def macs(self) -> NDArray[np.float64]:
-        """Multiplications with addition; 0 where they are not known."""
+        """Number of multiply-accumulate operations; 0 if unknown."""
         return self._numbers("macs")
 
     @cached_property

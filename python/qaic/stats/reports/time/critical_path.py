@@ -194,7 +194,7 @@ def critical_path(capture: Capture) -> Report:
     if len(working) == 1:
         return _of_one_thread(reader, which)
     if not reader.facts.has_dependencies:
-        note = "the descriptor has no dependencies, so what waited for what is not known"
+        note = "the descriptor has no dependencies, so the waits are unknown"
         return Report(
             "critical-path", "Critical path", [], [Table("steps", "Longest steps", _STEPS, [], note)]
         )
@@ -224,15 +224,13 @@ def _report(reader: TraceReader, which: str, steps: list[Step], whole: bool) -> 
     ]
     counts = np.ones(len(ops))
     verdict = [
-        f"{len(steps)} steps work for {duration(total)} and wait {duration(waited)}"
+        f"{len(steps)} steps run for {duration(total)} and wait {duration(waited)}"
         f" of the {duration(reader.span_us)} of {which}",
         *_most(_by(facts.kinds, ops, counts, times), total, "kind"),
     ]
     if not whole:
         verdict.append(f"the path is longer: only its last {len(steps)} steps were followed")
-    note = (
-        "because of: data or order of a producer, or what the thread did before; waited: since that one ended"
-    )
+    note = "because of: a producer's data or order, or the thread's previous operation; waited: since its end"
     return Report(
         "critical-path",
         "Critical path",

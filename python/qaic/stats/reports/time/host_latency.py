@@ -129,7 +129,7 @@ def host_latency(capture: Capture) -> Report:
     """Percentiles of every stage, and the depth of the queue."""
     latencies: HostLatencies | None = capture.host
     if latencies is None or not len(latencies):
-        why = "no latencies of the host were given: a latency report or the samples of a profiler"
+        why = "no latencies of the host were given; a latency report or samples of a profiler are expected"
         return Report("host-latency", "Time of the host", [], [Table("stages", "Stages", _COLUMNS, [], why)])
     columns = latencies.columns
     total = _known(columns.get(_TOTAL))

@@ -85,7 +85,7 @@ def overhead(capture: Capture) -> Report:
         ("inference, not measured", known.plain_us, "us"),
         ("inference, measured", known.measured_us, "us"),
         ("measured / not measured", known.factor, "x"),
-        ("measured, with writing it down", known.call_us, "us"),
+        ("measured, including writing the record", known.call_us, "us"),
         ("cost of measuring an operation", known.floor_us, "us"),
     ]
     if any(reader.ops.count.any() for reader in capture.each()):
@@ -106,8 +106,8 @@ def overhead(capture: Capture) -> Report:
     if known.floor_us is not None:
         rows, part = _at_floor(capture, known.floor_us)
         verdict.append(
-            f"{len(rows)} operations take no longer than measuring one costs, {duration(known.floor_us)},"
-            f" and hold {part:.1f} % of the time: their times are not reliable"
+            f"{len(rows)} operations take no longer than measuring an operation, {duration(known.floor_us)},"
+            f" and take {part:.1f} % of the time: their times are not reliable"
         )
         estimated = frozenset(range(min(len(rows), _MOST)))
         tables.append(

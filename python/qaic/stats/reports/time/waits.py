@@ -41,7 +41,7 @@ def waits(capture: Capture) -> Report:
     if op_rows:
         first = op_rows[0]
         verdict.append(
-            f"most is waited before {first[0]}: {duration(float(first[5] or 0))} on {first[2]}"
+            f"the longest waits, {duration(float(first[5] or 0))}, are before {first[0]} on {first[2]}"
             f" of core {first[4]}" + (f", whose last producer is {first[7]}" if first[7] else "")
         )
     note = (
@@ -58,7 +58,7 @@ def waits(capture: Capture) -> Report:
         [
             Table("engines", "By engine", _ENGINES, engine_rows, note),
             Table("operations", "Before operations", _OPS, op_rows[:_MOST]),
-            Table("ports", "For the host", _PORTS, port_rows, port_note),
+            Table("ports", "Waits for the host", _PORTS, port_rows, port_note),
         ],
     )
 
@@ -158,7 +158,7 @@ def gaps(capture: Capture) -> Report:
         )
     note = (
         "the time before the first operation and after the last, which includes writing the statistics,"
-        " is no gap"
+        " is not a gap"
     )
     return Report(
         "gaps",
