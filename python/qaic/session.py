@@ -239,7 +239,7 @@ class Session(Measurements):
                 raise StateError(
                     "the session is closed",
                     code="session.closed",
-                    hints=("make a new one; reset() gives a device back and keeps the session",),
+                    hints=("create a new session; reset() releases a device and keeps the session",),
                 )
             if self._loaded is None:
                 options = self._runtime
@@ -461,7 +461,7 @@ class Session(Measurements):
             in_flight = options.num_activations * options.set_size
         if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
             raise OptionError(
-                f"in_flight is {in_flight!r}; a number of inferences, 1 or more, is expected",
+                f"in_flight is {in_flight!r}; a number of inferences of at least 1 is expected",
                 code="map.in_flight",
             )
         return imap(

@@ -291,7 +291,7 @@ def test_states_are_checked(plain, tmp_path, capfd):
     assert handle.stop() == S.QS_SUCCESS
     assert handle.stop() == S.QS_INVAL
     said = capfd.readouterr().err
-    assert "call stop before" in said
+    assert "call stop first" in said
     assert "before start" in said
 
 
@@ -301,7 +301,7 @@ def test_a_directory_that_cannot_be_made(plain, tmp_path, capfd):
         (tmp_path / "file").touch()
         handle = qaicrt.ProfilingHandle(programs=[client.program], outputDirectory=out)
         assert handle.start() == S.QS_INVAL
-        assert "outputDirectory cannot be made" in capfd.readouterr().err
+        assert "outputDirectory cannot be created" in capfd.readouterr().err
 
 
 def test_a_directory_that_is_gone_at_the_end(plain, tmp_path, capfd):
@@ -312,7 +312,7 @@ def test_a_directory_that_is_gone_at_the_end(plain, tmp_path, capfd):
     client.run()
     out.rmdir()
     assert handle.stop() == S.QS_ERROR
-    assert "the report was not made" in capfd.readouterr().err
+    assert "the report was not created" in capfd.readouterr().err
     assert handle.start() == S.QS_SUCCESS
 
 
@@ -452,7 +452,7 @@ def test_samples_beyond_the_room_are_counted(plain):
     client.run(5)
     samples = profiler.drain()
     assert (len(samples), samples.dropped) == (2, 3)
-    assert samples.latency_report().startswith("Inference latency; 3 further samples were not kept\n")
+    assert samples.latency_report().startswith("Inference latency; 3 further samples were dropped\n")
     assert profiler.drain().latency_report() is None
     with pytest.raises(IndexError):
         samples.stats(2)

@@ -201,16 +201,16 @@ def test_names_that_the_model_lacks(caplog):
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ([entry("flat", Layout="NHWC")], ["'flat' is float32 []", "tensors of 4 dims"]),
-        ([entry("ids", Precision="float")], ["'ids' is int64 [2]", "leave Precision float out"]),
-        ([entry("ids", Precision="int32")], ["leave Precision int32 out"]),
-        ([entry("image", Precision="int64")], ["one of float, float16, bfloat16, int8, mxint8", "not int64"]),
+        ([entry("flat", Layout="NHWC")], ["'flat' is float32 []", "a tensor of 4 dims"]),
+        ([entry("ids", Precision="float")], ["'ids' is int64 [2]", "omit Precision float"]),
+        ([entry("ids", Precision="int32")], ["omit Precision int32"]),
+        ([entry("image", Precision="int64")], ["float16, bfloat16, int8, mxint8", "Precision int64"]),
         ([entry("image", Precision="int8")], ["'image' is float32", "needs Scale and Offset"]),
         ([entry("image", Precision="bfloat16")], ["needs aic_hw_version=ai200"]),
         ([entry("flat", Precision="mxint8")], ["needs a last dim"]),
         (
             [entry("ids", Precision="float"), entry("flat", Layout="NHWC")],
-            ["leave Precision float out", "tensors of 4 dims"],
+            ["omit Precision float", "a tensor of 4 dims"],
         ),
     ],
 )
@@ -258,7 +258,7 @@ def test_integer_types_of_the_model_may_be_named():
     net = model([helper.make_node("Identity", ["x"], ["y"])], [("x", "int8", [3])], [("y", "int8", [3])])
     path = compiled(net, entry("x", Precision="int8"))
     assert descriptor(path)[0]["x"]["io_initial"]["type"] == 8
-    with pytest.raises(OptionError, match="leave Scale and Offset out"):
+    with pytest.raises(OptionError, match="omit Scale and Offset"):
         compiled(net, entry("x", **INT8))
 
 
@@ -344,5 +344,5 @@ def test_state_without_elements_cannot_be_blocks():
 
 def test_conflict_of_the_two_ways_to_compress_state():
     both = [entry("kept", Precision="float16"), entry("kept_RetainedState", Precision="float16")]
-    with pytest.raises(OptionError, match="mxint8_kv_cache makes it mxint8"):
+    with pytest.raises(OptionError, match="mxint8_kv_cache sets mxint8"):
         compiled(state_net(), *both, retained_state=True, mxint8_kv_cache=True)

@@ -177,7 +177,7 @@ def test_decoder_with_compressed_caches(folder):
 
 def test_nothing_to_compress_is_a_warning(folder, caplog):
     with qaic.Session(save(folder, grow((2, 3), "int32")), retained_state=True, mxint8_kv_cache=True):
-        assert "mxint8_kv_cache: the model has no state of floats" in caplog.text
+        assert "mxint8_kv_cache: the model has no floating-point state" in caplog.text
 
 
 # --- reading and writing ------------------------------------------------------------------------------------

@@ -191,9 +191,9 @@ class Qpc:
         """
         if self.path is None:
             raise StateError(
-                "the container has no file: it came from bytes or is a part of another container",
+                "the container has no file: it was read from bytes or is part of another container",
                 code="qpc.no_file",
-                hints=("save(path) writes one",),
+                hints=("save(path) writes a file",),
             )
         return str(self.path)
 
@@ -558,6 +558,6 @@ def _data_type(entry: Mapping[str, Any]) -> DataType:
         return DataType(entry["dataType"])
     except ValueError as error:
         raise QpcFormatError(
-            f"binding {entry['bufferName']!r}: element type {entry['dataType']} is not known",
+            f"binding {entry['bufferName']!r}: unknown element type {entry['dataType']}",
             code="qpc.unknown_element_type",
         ) from error

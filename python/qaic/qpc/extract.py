@@ -67,7 +67,7 @@ def write(
 
 def warn_left_out(path: str, error: QpcError) -> None:
     """Warn of a part that cannot be read."""
-    warnings.warn(f"{path} is left out: {error.message}", stacklevel=4)
+    warnings.warn(f"{path} is skipped: {error.message}", stacklevel=4)
 
 
 def file_names(segments: Iterable[str]) -> dict[str, str]:
@@ -104,11 +104,11 @@ def _check_free(directory: Path, paths: Iterable[str], *, force: bool) -> None:
         folder = target.parent
         while folder != directory:
             if folder.is_symlink() and not folder.resolve().is_relative_to(root):
-                raise PermissionError(errno.EPERM, "this link leads out of the output folder", str(folder))
+                raise PermissionError(errno.EPERM, "this link points outside the output folder", str(folder))
             if folder.exists() and not folder.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, "a folder is needed here", str(folder))
+                raise NotADirectoryError(errno.ENOTDIR, "a folder is expected here", str(folder))
             folder = folder.parent
         if target.is_dir() and not target.is_symlink():
-            raise IsADirectoryError(errno.EISDIR, "a file is needed here, this is a folder", str(target))
+            raise IsADirectoryError(errno.EISDIR, "a file is expected here, not a folder", str(target))
         if not force and (target.exists() or target.is_symlink()):
             raise FileExistsError(errno.EEXIST, "the file exists", str(target))

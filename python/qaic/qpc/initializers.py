@@ -116,7 +116,7 @@ def _matrix(name: str, record: Mapping[str, Any]) -> list[int]:
     """Return the dims of a weight with a layout."""
     dims, layout = _dims(name, record), record["layout"]
     if not isinstance(layout, str) or layout not in _TOGETHER or len(dims) != 2:
-        raise bad_plan(f"initializer {name!r}: layout {layout!r} of {dims} is not known")
+        raise bad_plan(f"initializer {name!r}: unknown layout {layout!r} of {dims}")
     return dims
 
 
@@ -125,7 +125,7 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
     dims = _dims(name, record)
     if offset + size > constants.size:
         raise bad_plan(
-            f"initializer {name!r}: {size} bytes at {offset} lie outside {CONSTANTS}, {constants.size} bytes"
+            f"initializer {name!r}: {size} bytes at {offset} are outside {CONSTANTS}, {constants.size} bytes"
         )
     data = constants[offset : offset + size]
     if isinstance(kind, str) and kind in _PACKED_BITS:
@@ -220,4 +220,4 @@ def _array_type(name: str, kind: object) -> np.dtype[Any]:
 
         scalar: type[Any] = getattr(ml_dtypes, _ML_DTYPES[kind])
         return np.dtype(scalar)
-    raise bad_plan(f"initializer {name!r}: element type {kind!r} is not known")
+    raise bad_plan(f"initializer {name!r}: unknown element type {kind!r}")

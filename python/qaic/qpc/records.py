@@ -113,7 +113,7 @@ class Metadata(AttributeDict[Any]):
     """The compiler's description of a program for the device."""
 
     section: str
-    """Of the ELF."""
+    """Section of the ELF that contains the metadata."""
     section_size: int
     encoding: str
     fields: dict[str, Any]
@@ -143,7 +143,7 @@ class Constants:
     """The constants and their static and dynamic parts."""
 
     descriptor: dict[str, int]
-    """Contents of ``constantsdesc.bin``: what the device reserves, which may be more than the payload."""
+    """Contents of ``constantsdesc.bin``: the bytes that the device reserves, at least the payload."""
     static: NDArray[np.uint8] | None
     """Read-only view of the part that all activations share; ``None`` without ``constants.bin``."""
     dynamic: NDArray[np.uint8] | None
@@ -160,7 +160,7 @@ class Finding:
     """A defect of a container."""
 
     severity: str
-    """``"error"``: damaged or unusable; ``"warning"``: legal, and some reader will stumble."""
+    """``"error"``: damaged or unusable; ``"warning"``: legal, but some readers may fail."""
     code: str
     segment: str | None
     message: str

@@ -85,7 +85,7 @@ class InferenceBenchmarkSet(Refusing):
             if value is None:
                 raise ExceptionNullPtr(
                     f"Null Pointer Exception: in object: InferenceBenchmarkSet {name} is None; "
-                    "an object is needed",
+                    "an object is expected",
                     code="call.argument",
                 )
         if isinstance(inferenceDataVector, _core.RtInferenceVector):
@@ -172,7 +172,7 @@ class InferenceBenchmarkSet(Refusing):
         count = operator.index(numInferencesToRun)
         if count < 1:
             return self._refuse(
-                f"{count} inferences were asked for; at least 1 is expected", QStatus.QS_INVAL
+                f"{count} inferences were requested; at least 1 is expected", QStatus.QS_INVAL
             )
         return self._measure(count, None)
 
@@ -209,7 +209,7 @@ class InferenceBenchmarkSet(Refusing):
         callback makes the benchmark slower.
         """
         if not callable(callback):
-            raise TypeError(f"callback is a {type(callback).__name__}; a callable is needed")
+            raise TypeError(f"callback is a {type(callback).__name__}; a callable is expected")
         self._completion = callback
         return QStatus.QS_SUCCESS
 
@@ -247,12 +247,12 @@ class InferenceBenchmarkSet(Refusing):
             ``QS_INVAL`` for a bad format or sample range.
         """
         if not callable(callback):
-            raise TypeError(f"callback is a {type(callback).__name__}; a callable is needed")
+            raise TypeError(f"callback is a {type(callback).__name__}; a callable is expected")
         if not isinstance(format, QAicOpStatsFormatEnum):
             return self._refuse(f"{format!r} is not a QAicOpStatsFormatEnum", QStatus.QS_INVAL)
         first, count = operator.index(initialSampleIndex), operator.index(numSamplesPerProgramInstance)
         if first < 0 or count < 1:
-            why = f"samples {first} to {first + count - 1} were asked for; at least one from 0 on is expected"
+            why = f"samples {first} to {first + count - 1} were requested; at least one from 0 is expected"
             return self._refuse(why, QStatus.QS_INVAL)
         self._op_stats = (callback, first, count, format)
         return QStatus.QS_SUCCESS
@@ -277,7 +277,7 @@ class InferenceBenchmarkSet(Refusing):
         period = operator.index(reportingPeriodMs)
         if not isinstance(level, LiveReportingLevelEnum) or not 1 <= period <= _LONGEST_PERIOD_MS:
             why = (
-                f"live reporting at level {level!r} every {period} ms was asked for; "
+                f"live reporting at level {level!r} every {period} ms was requested; "
                 f"a LiveReportingLevelEnum and 1 to {_LONGEST_PERIOD_MS} ms are expected"
             )
             return self._refuse(why, QStatus.QS_INVAL)
@@ -310,11 +310,11 @@ class InferenceBenchmarkSet(Refusing):
 
     def _measure(self, count: int | None, seconds: float | None) -> QStatus:
         if not self._busy.acquire(blocking=False):
-            return self._refuse("a benchmark runs already; wait until it has ended", QStatus.QS_ERROR)
+            return self._refuse("a benchmark is already running; wait until it ends", QStatus.QS_ERROR)
         try:
             runner = self._runner
             if runner is None:
-                return self._refuse("it is not enabled; call enable first", QStatus.QS_ERROR)
+                return self._refuse("the set is not enabled; call enable first", QStatus.QS_ERROR)
             op_stats = self._op_stats
             profiler = self._profiler()
             reporter = self._reporter(runner)

@@ -24,7 +24,7 @@ class BufferMapping:
     size: int = 0
     """Bytes."""
     isPartialBufferAllowed: bool = False
-    """Whether fewer bytes may be passed."""
+    """True if fewer bytes may be passed."""
     dataType: BufferDataTypeEnum = BufferDataTypeEnum.BUFFER_DATA_TYPE_INVAL
 
 
@@ -207,7 +207,7 @@ class QpcFile:
         return len(self._data)
 
     def __copy__(self) -> NoReturn:
-        raise TypeError("a QpcFile cannot be copied; make another one from the path")
+        raise TypeError("a QpcFile cannot be copied; create another one from the path")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__copy__()

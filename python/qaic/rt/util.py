@@ -41,7 +41,7 @@ class Util:
         except QaicError as error:
             return _refuse(QStatus.QS_ERROR, str(error)), QIDList()
         if not ids:
-            return _refuse(QStatus.QS_NODEV, "there is no device"), ids
+            return _refuse(QStatus.QS_NODEV, "no device was found"), ids
         return QStatus.QS_SUCCESS, ids
 
     def getDeviceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QDevInfo]:
@@ -57,7 +57,7 @@ class Util:
         if card is None:
             return status, device_info.virtual_info(facts)
         if card["firmware"] is None:
-            _say(f"device {number} does not answer: {card['reason']}")
+            _say(f"device {number} does not respond: {card['reason']}")
         return status, device_info.card_info(number, card)
 
     def getResourceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QResourceInfo]:
@@ -144,7 +144,7 @@ class Util:
         if card is None and facts["status"] == "ready":
             return status, of_virtual(facts)
         reason = (card or facts)["reason"]
-        return _refuse(QStatus.QS_DEV_ERROR, f"device {number} does not answer: {reason}"), nothing()
+        return _refuse(QStatus.QS_DEV_ERROR, f"device {number} does not respond: {reason}"), nothing()
 
     def _ask(
         self, dev_id: SupportsIndex

@@ -127,7 +127,7 @@ class InferenceFuture(Future["Outputs"]):
         # A new condition, without waiters: another thread of the parent may hold the lock of the old one.
         super().__init__()
         error = StateError(
-            "this process was forked while the inference was under way; its result exists in the parent only",
+            "this process was forked during the inference; only the parent has the result",
             code="process.forked",
             hints=("submit again in the child",),
         )
@@ -201,7 +201,7 @@ class Collector:
         if self._thread is None:
             if sys.is_finalizing():
                 # The thread would never begin, and `start` waits until it does.
-                raise RuntimeError("no thread can begin at the end of the interpreter")
+                raise RuntimeError("no thread can start while the interpreter exits")
             thread = _CollectorThread(target=self._work, name="qaic-futures")
             thread.start()
             self._thread = thread
@@ -273,9 +273,9 @@ class Collector:
                     break
                 _, future = self._pending.popitem()
             reason = StateError(
-                "the interpreter ended before the inference did",
+                "the interpreter exited before the inference ended",
                 code="process.exit",
-                hints=("wait for futures, with concurrent.futures.wait for instance",),
+                hints=("wait for futures, for example with concurrent.futures.wait",),
             )
             future.abandon(reason)
         # Running inferences use libraries that the end of the process unloads.

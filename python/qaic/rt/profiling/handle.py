@@ -84,11 +84,11 @@ class ProfilingHandle(Refusing):
         if is_file_form:
             programs = list(given["programs"]) if given.get("programs") is not None else []
             if not programs:
-                raise init_failed("no program is given; at least one is needed")
+                raise init_failed("no program is given; at least one is expected")
             self._folder = Path(given.get("outputDirectory", "."))
             self._prefix = given.get("fileNamePrefix", "")
             if not isinstance(self._prefix, str) or any(mark in self._prefix for mark in "/\\\0"):
-                raise init_failed(f"fileNamePrefix is {self._prefix!r}; the begin of a file name is needed")
+                raise init_failed(f"fileNamePrefix is {self._prefix!r}; the start of a file name is expected")
         else:
             missing = [name for name in ("program", "numSamples", "callback") if name not in given]
             if missing:
@@ -96,7 +96,7 @@ class ProfilingHandle(Refusing):
             programs = [given["program"]]
             self._count = operator.index(given["numSamples"])
             if self._count < 1:
-                raise init_failed(f"numSamples is {self._count}; at least 1 is needed")
+                raise init_failed(f"numSamples is {self._count}; at least 1 is expected")
             self._callback = checked_callback(given["callback"], "ProfilingHandle", self._type)
         for program in programs:
             checked_program(program, "ProfilingHandle")
@@ -131,12 +131,12 @@ class ProfilingHandle(Refusing):
             )
         with self._lock:
             if self._run is not None and not self._run.is_over:
-                return self._refuse("start was called twice; call stop before", QStatus.QS_INVAL)
+                return self._refuse("start was called twice; call stop first", QStatus.QS_INVAL)
             if self._callback is None:
                 try:
                     self._folder.mkdir(exist_ok=True)
                 except OSError as error:
-                    return self._refuse(f"outputDirectory cannot be made: {error}", QStatus.QS_INVAL)
+                    return self._refuse(f"outputDirectory cannot be created: {error}", QStatus.QS_INVAL)
             self._run = _Run(self._context, self._profiler, self._type, self._callback, self._count)
             try:
                 self._profiler.start()
@@ -169,7 +169,7 @@ class ProfilingHandle(Refusing):
                     for name, content in reports.files(samples, self._type, self._prefix):
                         reports.write(self._folder, name, content)
             except (OSError, _core.QaicError) as error:
-                return self._refuse(f"the report was not made: {error}", QStatus.QS_ERROR)
+                return self._refuse(f"the report was not created: {error}", QStatus.QS_ERROR)
         run.flush()
         return QStatus.QS_SUCCESS
 
@@ -196,7 +196,7 @@ class _Run:
             try:
                 self.finish()
             except _core.QaicError as error:
-                _core.rt_log_error(self._context, f"ProfilingHandle: the report was not made: {error}")
+                _core.rt_log_error(self._context, f"ProfilingHandle: the report was not created: {error}")
 
     def finish(self) -> _core.Samples | None:
         """Stop, call the callback, and return the samples; ``None`` if the recording was stopped before."""
@@ -207,7 +207,7 @@ class _Run:
             self._profiler.stop()
             samples = self._profiler.drain()
             if samples.dropped:
-                why = f"{samples.dropped} samples were not kept; there was no room for them"
+                why = f"{samples.dropped} samples were dropped, because the buffer was full"
                 _core.rt_log_error(self._context, f"ProfilingHandle: {why}")
             if self._callback is not None and len(samples):
                 text = reports.report(samples, self._kind)
@@ -234,14 +234,14 @@ def checked_program(program: object, owner: str) -> Profiled:
         raise _null("a program", owner)
     if not isinstance(program, _core.RtProgram | _core.RtInferenceSet):
         found = type(program).__name__
-        raise TypeError(f"{owner} got a {found}; a Program or an InferenceSet is needed")
+        raise TypeError(f"{owner} got a {found}; a Program or an InferenceSet is expected")
     return program
 
 
 def checked_type(kind: object, owner: str) -> QAicProfilingTypeEnum:
     """Raise an error for an invalid type of report."""
     if not isinstance(kind, QAicProfilingTypeEnum):
-        raise init_failed(f"type is {kind!r}; a QAicProfilingTypeEnum is needed", owner)
+        raise init_failed(f"type is {kind!r}; a QAicProfilingTypeEnum is expected", owner)
     return kind
 
 
@@ -251,9 +251,9 @@ def checked_callback(callback: Any, owner: str, kind: QAicProfilingTypeEnum) -> 
         raise _null("the callback", owner)
     if not callable(callback):
         found = callback.__class__.__name__
-        raise init_failed(f"callback is a {found}; a callable is needed", owner)
+        raise init_failed(f"callback is a {found}; a callable is expected", owner)
     if kind is reports.RAW_DEVICE_STATS:
-        why = "stats buffers are files; give a ProfilingHandle programs and an outputDirectory"
+        why = "stats buffers are files; create the ProfilingHandle with programs and an outputDirectory"
         raise init_failed(why, owner)
     checked: ReportCallback = callback
     return checked
@@ -266,7 +266,7 @@ def _bound(names: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[st
     given = dict(zip(names, arguments, strict=False))
     for name, value in keywords.items():
         if name not in names:
-            raise TypeError(f"ProfilingHandle has no argument {name!r} beside {', '.join(names)}")
+            raise TypeError(f"ProfilingHandle has no argument {name!r}; it has {', '.join(names)}")
         if name in given:
             raise TypeError(f"ProfilingHandle got the argument {name!r} twice")
         given[name] = value
@@ -279,5 +279,5 @@ def init_failed(why: str, owner: str = "ProfilingHandle") -> ExceptionInit:
 
 
 def _null(what: str, owner: str = "ProfilingHandle") -> ExceptionNullPtr:
-    text = f"Null Pointer Exception: in object: {owner} {what} is None; an object is needed"
+    text = f"Null Pointer Exception: in object: {owner} {what} is None; an object is expected"
     return ExceptionNullPtr(text, code="call.argument")

@@ -58,12 +58,12 @@ def compile_pattern(text: str) -> re.Pattern[str]:
         elif rest.startswith("(?") and not rest.startswith(_GROUPS, 2):
             raise ValueError(f"it has the group {rest[:3]!r}, which is not supported")
         elif rest.startswith(("*+", "++", "?+", "}+")):
-            raise ValueError(f"it has {rest[:2]!r}, which is no quantifier")
+            raise ValueError(f"it has {rest[:2]!r}, which is not a quantifier")
         position += 1
     try:
         return re.compile(text, re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"it is no regular expression: {error}") from None
+        raise ValueError(f"it is not a regular expression: {error}") from None
 
 
 _OWNER = "StreamProfilingHandle"
@@ -139,11 +139,11 @@ class StreamProfilingHandle(Refusing):
         if isinstance(sampling, bool) or sampling not in SAMPLING_RATES.values():
             known = ", ".join(SAMPLING_RATES)
             raise init_failed(
-                f"samplingRate is {samplingRate!r}; {known} or 1, 2, 4, 8, 16 is needed", _OWNER
+                f"samplingRate is {samplingRate!r}; {known} or 1, 2, 4, 8, 16 is expected", _OWNER
             )
         if isinstance(reportingRate, bool) or reportingRate not in REPORTING_RATES_MS:
             known = ", ".join(map(str, REPORTING_RATES_MS))
-            raise init_failed(f"reportingRate is {reportingRate!r}; one of {known} ms is needed", _OWNER)
+            raise init_failed(f"reportingRate is {reportingRate!r}; one of {known} ms is expected", _OWNER)
         self._type = checked_type(reports.LATENCY if properties is None else properties.type, _OWNER)
         self._callback = checked_callback(callback, _OWNER, self._type)
         self._period_ms = int(reportingRate)
@@ -217,7 +217,7 @@ class StreamProfilingHandle(Refusing):
         """
         with self._lock:
             if self._stream is not None:
-                return self._refuse("start was called twice; call stop before", QStatus.QS_INVAL)
+                return self._refuse("start was called twice; call stop first", QStatus.QS_INVAL)
             try:
                 self._profiler.start()
             except _core.QaicError as error:
@@ -311,11 +311,11 @@ class _Stream:
         try:
             samples = self._profiler.drain()
             if samples.dropped:
-                why = f"{samples.dropped} samples were not kept; there was no room for them"
+                why = f"{samples.dropped} samples were dropped, because the buffer was full"
                 _core.rt_log_error(self._context, f"{_OWNER}: {why}")
             text = reports.report(samples, self._kind)
         except _core.QaicError as error:
-            _core.rt_log_error(self._context, f"{_OWNER}: a report was not made: {error}")
+            _core.rt_log_error(self._context, f"{_OWNER}: a report was not created: {error}")
             if waits:
                 self._room.release()
             return

@@ -113,23 +113,23 @@ def _problems(
         spec = specs[name]
         found = f"{name!r} is {spec.dtype} {list(spec.dims)}"
         if entry.layout is not None and len(spec.dims) != 4:
-            yield f"{found}; Layout is for tensors of 4 dims, leave it out"
+            yield f"{found}; Layout needs a tensor of 4 dims; omit it"
         precision = entry.precision
         if precision is None:
             continue
         if spec.elem_type not in FLOATS:
             if CODES.get(precision) != spec.elem_type:
-                yield f"{found}; a tensor of integers keeps its type, so leave Precision {precision} out"
+                yield f"{found}; integers keep their type, so omit Precision {precision}"
             elif entry.scale is not None:
-                yield f"{found} in the model already; leave Scale and Offset out"
+                yield f"{found} already in the model; omit Scale and Offset"
         elif precision not in CONVERSIONS:
-            yield f"{found}; Precision is one of {', '.join(CONVERSIONS)} for it, not {precision}"
+            yield f"{found}; Precision {precision} is not possible; expected one of {', '.join(CONVERSIONS)}"
         elif precision == "int8" and entry.scale is None:
             yield f"{found}; Precision int8 needs Scale and Offset: real = Scale x (q - Offset)"
         elif precision == "bfloat16" and hardware != BFLOAT16_HARDWARE:
             yield f"{found}; Precision bfloat16 needs aic_hw_version={BFLOAT16_HARDWARE}"
         elif precision == "mxint8" and (not spec.dims or 0 in spec.dims):
-            yield f"{found}; Precision mxint8 needs a last dim to make blocks of"
+            yield f"{found}; Precision mxint8 needs a last dim, which is divided into blocks"
 
 
 def _compressed(
@@ -138,11 +138,11 @@ def _compressed(
     """Add the requests of `mxint8_kv_cache`; also return those that contradict the file."""
     states = [pair for pair in pairs if specs[pair[0]].elem_type in FLOATS and specs[pair[0]].dims]
     if not states:
-        warn("custom_io.no_state", "%s: the model has no state of floats; nothing is compressed", CACHE)
+        warn("custom_io.no_state", "%s: the model has no floating-point state to compress", CACHE)
     for name in (name for pair in states for name in pair):
         known = wanted.get(name, CustomIo(name))
         if known.precision not in {None, "mxint8"}:
-            yield f"{name!r} has Precision {known.precision}, {CACHE} makes it mxint8; leave one of them out"
+            yield f"{name!r} has Precision {known.precision}, but {CACHE} sets mxint8; omit one of them"
         wanted[name] = replace(known, precision="mxint8", scale=None, offset=None)
 
 
@@ -173,7 +173,7 @@ def _form(entry: CustomIo | None, spec: TensorSpec) -> str:
 _PRECISIONS: Final = {FLOAT: "float", FLOAT16: "float16", BFLOAT16: "bfloat16"}
 
 _HEAD: Final = """\
-# Custom I/O: the tensors of the program as the model has them. Keep the entries that shall change, edit
+# Custom I/O: the tensors of the program as the model has them. Keep the entries to change, edit
 # them, and pass the file as custom_io_list_file (-custom-IO-list-file).
 #   Layout:    NCHW or NHWC, of tensors with 4 dims
 #   Precision: float, float16, bfloat16, mxint8, or int8 with Scale and Offset: real = Scale x (q - Offset)
