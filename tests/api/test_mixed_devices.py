@@ -66,17 +66,17 @@ def test_cards_come_first(environment, values, expected):
     [
         # Bytes that are no text reach the environment like this.
         ({"KMD": "em\udcff"}, ["QAIC_KMD", "em\N{REPLACEMENT CHARACTER}"]),
-        ({"KMD": "emulator"}, ["QAIC_KMD", "emulator", "sys and emu"]),
-        ({"KMD": "sys:"}, ["QAIC_KMD", "sys and emu"]),
-        ({"KMD": "emu", "EMU_PROFILE": "newest"}, ["QAIC_EMU_PROFILE", "newest", "old, new and ssr"]),
+        ({"KMD": "emulator"}, ["QAIC_KMD", "emulator", "sys or emu"]),
+        ({"KMD": "sys:"}, ["QAIC_KMD", "sys or emu"]),
+        ({"KMD": "emu", "EMU_PROFILE": "newest"}, ["QAIC_EMU_PROFILE", "newest", "old, new or ssr"]),
         ({"KMD": "emu", "EMU_FAULTS": "execute=3"}, ["QAIC_EMU_FAULTS", "execute=3"]),
         (
             {"KMD": "emu", "EMU_WORKLOAD": "tensor"},
-            ["QAIC_EMU_WORKLOAD", "tensor", "graph, echo and loopback"],
+            ["QAIC_EMU_WORKLOAD", "tensor", "graph, echo or loopback"],
         ),
-        ({"KMD": "emu", "EMU_TIME": "slow"}, ["QAIC_EMU_TIME", "slow", "system and virtual"]),
+        ({"KMD": "emu", "EMU_TIME": "slow"}, ["QAIC_EMU_TIME", "slow", "system or virtual"]),
         ({"KMD": "emu", "CPU_DEVICES": "65"}, ["QAIC_CPU_DEVICES", "65", "1 to 64"]),
-        ({"KMD": "emu", "CPU_FAMILY": "ai300"}, ["QAIC_CPU_FAMILY", "ai300", "ai100 and ai200"]),
+        ({"KMD": "emu", "CPU_FAMILY": "ai300"}, ["QAIC_CPU_FAMILY", "ai300", "ai100 or ai200"]),
         ({"KMD": "emu", "KMD_TRANSCRIPT": "/none/such/file"}, ["QAIC_KMD_TRANSCRIPT", "/none/such/file"]),
     ],
 )

@@ -279,7 +279,7 @@ def changed(source, target, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layout": "piles"}, "the layout `piles`, which this release does not have"),
+        ({"layout": "piles"}, "the layout `piles`, which this release does not support"),
         ({"dims": [WIDE, 328]}, "184320 bytes of float16 for 288 rows of 328 elements; 202752 are expected"),
         ({"dims": [WIDE]}, "rows and their length are expected"),
         ({"dims": [-WIDE, -HIGH]}, "rows and their length are expected"),

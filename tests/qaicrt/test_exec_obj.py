@@ -409,7 +409,7 @@ def test_what_is_no_list_of_buffers_or_arrays(affine, data):
 
 
 def test_dims_go_with_buffers_only(affine, capfd):
-    refused(capfd, affine.exec_obj().setData([(0, X)], [(4, [2, 4])]), "dims are only for a list of buffers")
+    refused(capfd, affine.exec_obj().setData([(0, X)], [(4, [2, 4])]), "dims apply only to a list of buffers")
 
 
 # --- lifetime ------------------------------------------------------------------------------------------

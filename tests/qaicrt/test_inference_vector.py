@@ -83,7 +83,7 @@ def test_files_that_do_not_fit(plain, image, tmp_path):
 
 
 def test_a_file_without_end(plain):
-    with pytest.raises(qaicrt.ExceptionInit, match="/dev/zero is not a regular file; input `image`"):
+    with pytest.raises(qaicrt.ExceptionInit, match="/dev/zero is not a regular file, which is expected for"):
         V(plain, ["/dev/zero"])
 
 

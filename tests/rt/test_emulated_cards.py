@@ -97,7 +97,7 @@ class TestCardsThatDoNotAnswer:
         assert info.devData == qaicrt.QDevInfo().devData
         assert util.getResourceInfo(1) == (QStatus.QS_DEV_ERROR, qaicrt.QResourceInfo())
         assert util.getPerformanceInfo(1) == (QStatus.QS_DEV_ERROR, qaicrt.QPerformanceInfo())
-        assert capfd.readouterr().err.count("device 1 does not answer: ") == 3
+        assert capfd.readouterr().err.count("device 1 does not respond: ") == 3
 
     def test_say_what_is_missing_for_permission(self, monkeypatch, capfd):
         monkeypatch.setenv("QAIC_EMU_FAULTS", "open@1=EACCES*all")
@@ -173,7 +173,7 @@ class TestControl:
     @pytest.mark.parametrize("device", ["cpu", "noop"])
     def test_is_for_emulated_cards(self, monkeypatch, device):
         monkeypatch.setenv("QAIC_DEVICE", device)
-        with pytest.raises(OptionError, match=f"`{device}` and not emulated; `QAIC_KMD=emu`"):
+        with pytest.raises(OptionError, match=f"`{device}` and not emulated; set QAIC_KMD=emu"):
             _core.EmuControl(0)
         monkeypatch.setenv("QAIC_DEVICE", "kmd")
         with pytest.raises(OptionError, match="only `noop` devices"):

@@ -114,7 +114,7 @@ impl Control {
     pub fn calls_named(&self, name: &str) -> Result<u64, String> {
         self.calls_by_name().find(|(call, _)| *call == name).map(|(_, count)| count).ok_or_else(|| {
             let names = CALLS.map(|(call, _)| call).join(", ");
-            format!("no system call is called {name:?}; there are {names}")
+            format!("unknown system call {name:?}; expected one of {names}")
         })
     }
 
@@ -147,7 +147,7 @@ impl Control {
         expect(handles == 0, &|| format!("{handles} handles"));
         expect(state.bos.is_empty(), &|| format!("{} buffer objects", state.bos.len()));
         expect(state.waiters == 0, &|| format!("{} blocked calls", state.waiters));
-        expect(state.busy == 0, &|| format!("{} control messages under way", state.busy));
+        expect(state.busy == 0, &|| format!("{} control messages in progress", state.busy));
         for (dbc_id, dbc) in (0..DBC_COUNT).zip(&state.dbcs) {
             expect(dbc.owner.is_none(), &|| format!("channel {dbc_id} is owned"));
             expect(dbc.channel.is_none() || dbc.owner.is_none(), &|| format!("channel {dbc_id} is active"));
@@ -162,7 +162,7 @@ impl Control {
         // Cores without power are a condition of the card and not a resource in use.
         let usage = ResourceUsage { restarting: None, ..self.resource_usage() };
         expect(usage == self.fresh, &|| {
-            format!("the firmware's resource tables say {usage:?}, not {:?}", self.fresh)
+            format!("the firmware's resource tables contain {usage:?}, not {:?}", self.fresh)
         });
         found
     }

@@ -24,7 +24,7 @@ impl EmuKmd {
     /// Creates a kernel with unused cards. An error describes the invalid options.
     pub fn new(options: EmuOptions) -> Result<Arc<Self>, String> {
         if options.cards > 255 {
-            return Err(format!("{} emulated cards: expected 255 at most", options.cards));
+            return Err(format!("{} emulated cards: expected at most 255", options.cards));
         }
         let (options, events) = (Arc::new(options), Arc::<EventBroadcast>::default());
         let cards: Vec<_> =

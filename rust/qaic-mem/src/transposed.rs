@@ -160,7 +160,7 @@ impl<T: Movable> Matrix<T> {
     ///
     /// # Safety
     ///
-    /// `R` rows lie in the source and as many columns in the destination.
+    /// `R` rows are in the source and as many columns in the destination.
     unsafe fn columns<const R: usize>(&self) {
         for c in 0..self.cols {
             let column: [T; R] = std::array::from_fn(|r| {
@@ -176,7 +176,7 @@ impl<T: Movable> Matrix<T> {
     ///
     /// # Safety
     ///
-    /// `rows` rows lie in the source and as many columns in the destination.
+    /// `rows` rows are in the source and as many columns in the destination.
     unsafe fn blocks(&self, rows: usize) {
         let (whole_rows, whole_cols) = (rows - rows % T::SIDE, self.cols - self.cols % T::SIDE);
         for r in (0..whole_rows).step_by(T::SIDE) {

@@ -186,7 +186,7 @@ impl<'a> HostSliceMut<'a> {
     pub fn copy_from(&mut self, source: HostSlice<'_>) -> usize {
         let count = self.len.min(source.len);
         if count > 0 {
-            // SAFETY: `count` lies within both, valid by their invariants; `copy` allows overlap.
+            // SAFETY: `count` is within both, valid by their invariants; `copy` allows overlap.
             unsafe { ptr::copy(source.ptr, self.ptr, count) };
         }
         count

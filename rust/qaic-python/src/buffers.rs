@@ -158,7 +158,7 @@ pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlic
     let mut exports = Exports::with_capacity(1);
     let Some(exported) = exports.take(value, false) else {
         return Err(PyBufferError::new_err(format!(
-            "a contiguous bytes-like object is needed, not {}",
+            "a contiguous bytes-like object is expected, not {}",
             value.get_type().name()?
         )));
     };

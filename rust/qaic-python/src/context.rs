@@ -202,7 +202,7 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
             "compile.engine_refused",
             format!("the engine of the CPU device cannot run this model: {message}"),
         )
-        .hint("export the model with another opset, or replace the operator that is named")
+        .hint("export the model with another operator set, or replace the named operator")
         .build()),
     })
 }

@@ -132,7 +132,7 @@ pub(crate) fn deadline_after(py: Python<'_>, seconds: Option<f64>) -> PyResult<O
         // The clock cannot represent the limit, so the wait is unlimited.
         Err(_) if seconds > 0.0 => Ok(None),
         Err(_) => {
-            let text = format!("timeout is {seconds}; it must be a number of seconds, 0 or more");
+            let text = format!("timeout is {seconds}; a number of seconds of at least 0 is expected");
             Err(errors::Raise::new(py, "OptionError", "option.timeout", text).build())
         }
     }

@@ -75,7 +75,7 @@ impl PyNoopControl {
         done(py, self.control.lose())
     }
 
-    /// Brings the device back, without its programs.
+    /// Makes the device available again, without its programs.
     fn recover(&self, py: Python<'_>) -> PyResult<()> {
         done(py, self.control.recover())
     }

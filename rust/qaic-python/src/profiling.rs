@@ -104,7 +104,7 @@ impl PyProfiler {
         py.detached(|_| self.collector.start())
     }
 
-    /// Stops sampling; inferences in flight give no samples. Returns false if the profiler is not running.
+    /// Stops sampling; inferences in flight produce no samples. Returns false if the profiler is not running.
     fn stop(&self, py: Python<'_>) -> PyResult<bool> {
         py.detached(|_| self.collector.stop())
     }
@@ -150,7 +150,7 @@ fn registry_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<SubscriptionRegistry>
     };
     registry.ok_or_else(|| {
         let found = program.get_type();
-        PyTypeError::new_err(format!("a {found} cannot be profiled; a Program or an InferenceSet is needed"))
+        PyTypeError::new_err(format!("a {found} cannot be profiled; expected a Program or an InferenceSet"))
     })
 }
 

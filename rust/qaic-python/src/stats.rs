@@ -87,7 +87,7 @@ pub(crate) fn stats_capacity(py: Python<'_>, counts: Bound<'_, PyDict>) -> PyRes
         by_kind.push((kind(&name.extract::<String>()?)?, count.extract::<usize>()?));
     }
     oqstats::capacity_bytes(&by_kind)
-        .ok_or_else(|| argument(py, "the records do not fit into memory".to_owned()))
+        .ok_or_else(|| argument(py, "the records do not fit in memory".to_owned()))
 }
 
 /// Writes a buffer in the open layout.

@@ -109,12 +109,12 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Version { major } => write!(formatter, "major version {major} is not known; 0 is expected"),
+            Self::Version { major } => write!(formatter, "version {major} is unknown; 0 is expected"),
             Self::TableAlignment { offset } => {
                 write!(formatter, "the segment table at {offset} is not aligned to 8 bytes")
             }
             Self::UnusedOffset { segment, offset } => {
-                write!(formatter, "segment {segment} has the offset {offset}, which has no meaning there")
+                write!(formatter, "segment {segment} has the offset {offset}; 0 is expected")
             }
         }
     }

@@ -22,18 +22,18 @@ pub enum Method {
     KlMinimizationV2,
     /// The range of this many percent of the values.
     Percentile(f64),
-    /// Least mean square error of rounding and clipping.
+    /// Smallest mean square error of rounding and clipping.
     Mse,
     /// Like `Mse`, but clipping errors count three times.
     Sqnr,
 }
 
 impl Method {
-    /// The values of the option that chooses a method.
+    /// Values of the option that selects a method.
     pub const NAMES: [&'static str; 6] =
         ["None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR"];
 
-    /// The method of this name; `percentile` is used by `Percentile` only.
+    /// Returns the method with this name; only `Percentile` uses `percentile`.
     pub fn from_name(name: &str, percentile: f64) -> Option<Self> {
         Some(match name {
             "None" => Self::MinMax,
@@ -60,7 +60,7 @@ impl Bins<'_> {
         (self.maximum - self.minimum) / self.counts.len() as f64
     }
 
-    /// The lower edge of bin `index`; the last edge is exact.
+    /// Returns the lower edge of bin `index`; the last edge is exact.
     fn edge(&self, index: usize) -> f64 {
         if index == self.counts.len() {
             return self.maximum;
@@ -111,7 +111,7 @@ pub fn calibrate(
         && !(percent > 50.0 && percent <= 100.0)
     {
         return Err(QuantError::Parameters {
-            what: format!("the percentile is {percent}; above 50 and up to 100 is expected"),
+            what: format!("the percentile is {percent}; a number above 50 and up to 100 is expected"),
         });
     }
     let counts: Vec<f64> = counts.iter().map(|&count| count.into()).collect();
@@ -161,7 +161,7 @@ fn percentile(bins: Bins<'_>, percent: f64, is_symmetric: bool) -> (f64, f64) {
     (bins.edge(lower), bins.edge(bins.counts.len() - upper))
 }
 
-/// The first of the counts with which their running sum is `enough`.
+/// Returns the index of the first count whose running sum is `enough`.
 fn first_above<'a>(counts: impl Iterator<Item = &'a f64>, enough: impl Fn(f64) -> bool) -> Option<usize> {
     let mut sum = 0.0;
     for (bin, count) in counts.enumerate() {

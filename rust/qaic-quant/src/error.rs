@@ -2,29 +2,29 @@
 
 use thiserror::Error;
 
-/// A refusal. Names of tensors are added by the caller.
+/// Error about a tensor. Callers add the name of the tensor.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum QuantError {
     /// A range that no tensor can have.
     #[error("the range is {minimum} to {maximum}; two finite numbers in order are expected")]
     Range {
-        /// Lower end as given.
+        /// Given lower end.
         minimum: f64,
-        /// Upper end as given.
+        /// Given upper end.
         maximum: f64,
     },
-    /// Values without a place in a range or in a block with a common exponent.
+    /// Values that are not finite, which no range and no block with a common exponent can represent.
     #[error("{nan} NaN and {infinite} infinite values among {count}; finite numbers are expected")]
     NotFinite {
         /// Number of NaN.
         nan: u64,
         /// Number of infinities.
         infinite: u64,
-        /// Number of values looked at.
+        /// Number of examined values.
         count: u64,
     },
-    /// Parameters that fit no tensor.
+    /// Invalid parameters.
     #[error("{what}")]
     Parameters {
         /// Description of the defect.

@@ -17,17 +17,17 @@ const SIDE: usize = 8192;
 const SIDE_LOG2: i32 = 13;
 /// Minimum exponent of `T`. Smaller values count as next to zero, because `SIDE / T` must be a float32.
 const LEAST_LOG2: i32 = -100;
-/// Bins at most.
+/// Maximum number of bins.
 const MAX_BINS: usize = 65_536;
-/// Values looked at in one go, so that they stay in the first-level cache.
+/// Number of values that are processed at a time, so that they stay in the first-level cache.
 const PIECE: usize = 2048;
 
 /// Extent of a set of finite values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Extent {
-    /// Least value; infinity when there is none.
+    /// Smallest value; infinity if there are no values.
     pub minimum: f32,
-    /// Greatest value; minus infinity when there is none.
+    /// Largest value; minus infinity if there are no values.
     pub maximum: f32,
     /// Counts of values that are not finite, which the histogram excludes.
     pub not_finite: NotFinite,
@@ -75,7 +75,7 @@ impl Extent {
     }
 }
 
-/// Refuses a number of bins in which no tensor is counted.
+/// Fails if the number of bins is out of range.
 pub fn check_bins(bins: usize) -> Result<(), QuantError> {
     if (1..=MAX_BINS).contains(&bins) {
         return Ok(());
@@ -88,7 +88,7 @@ pub fn check_bins(bins: usize) -> Result<(), QuantError> {
 pub struct Histogram {
     /// `T = 2^log2`.
     log2: i32,
-    /// Counts of magnitudes from `i * T / SIDE` up to the next edge, of values below zero and of the others.
+    /// Counts of magnitudes from `i * T / SIDE` up to the next edge: of values below zero, and of the others.
     below: Box<[u64]>,
     above: Box<[u64]>,
     minimum: f32,
@@ -119,7 +119,7 @@ impl Histogram {
         Ok(())
     }
 
-    /// Makes room for values of this extent. Fails when one of them is not finite.
+    /// Makes room for values of this extent. Fails if one of them is not finite.
     pub(crate) fn prepare(&mut self, extent: &Extent) -> Result<(), QuantError> {
         extent.not_finite.refuse(extent.count)?;
         if extent.count > 0 {
@@ -181,7 +181,7 @@ impl Histogram {
         self.count
     }
 
-    /// Least and greatest value; zeros when there are no values.
+    /// Smallest and largest value; zeros if there are no values.
     pub fn range(&self) -> (f32, f32) {
         if self.count == 0 { (0.0, 0.0) } else { (self.minimum, self.maximum) }
     }
@@ -233,12 +233,12 @@ impl Histogram {
     }
 }
 
-/// The least exponent of a power of two above `magnitude` that a histogram can have.
+/// Returns the smallest exponent of a histogram whose power of two is above `magnitude`.
 fn log2_above(magnitude: f32) -> i32 {
     ((magnitude.to_bits() >> 23) as i32 - 126).max(LEAST_LOG2)
 }
 
-/// Spreads `count` evenly over the bins between the places `low` and `high`, in units of bins.
+/// Spreads `count` evenly over the bins between the positions `low` and `high`, in units of bins.
 pub(crate) fn share(counts: &mut [f64], low: f64, high: f64, count: f64) {
     let last = counts.len() - 1;
     let (first, end) = ((low as usize).min(last), (high as usize).min(last));
@@ -274,7 +274,7 @@ pub(crate) fn whole(counts: &[f64]) -> Vec<f32> {
 pub struct SharedHistogram(Mutex<Histogram>);
 
 impl SharedHistogram {
-    /// Counts the values that `visit` hands over, piece by piece. It is called twice, and hands over the same.
+    /// Counts the values that `visit` passes, piece by piece. `visit` is called twice and must pass the same values.
     ///
     /// Blocking: while another thread fills the histogram.
     pub fn add(&self, visit: impl Fn(&mut dyn FnMut(&[f32]))) -> Result<(), QuantError> {
@@ -286,9 +286,9 @@ impl SharedHistogram {
         Ok(())
     }
 
-    /// Adds the counts of another one.
+    /// Adds the counts of another histogram.
     ///
-    /// Blocking: while other threads fill the two.
+    /// Blocking: while another thread fills one of the two.
     pub fn merge(&self, other: &Self) {
         // Copies first: two threads may merge two histograms into each other, or one into itself.
         let theirs = other.read(Histogram::clone);

@@ -1,8 +1,8 @@
-//! Numbers of reduced precision: what a card would store for a float.
+//! Numbers of reduced precision: the values that a card stores for floats.
 //!
-//! Everything here is arithmetic on slices: no files, no threads, no unsafe code, and no knowledge of graphs or
-//! containers. The compiler uses it through the binding, the runtime decodes stored weights with it, and both can be
-//! held to the same oracles.
+//! The crate contains only arithmetic on slices: no files, no threads, no unsafe code, and no knowledge of graphs or
+//! containers. The compiler uses it through the binding, and the runtime decodes stored weights with it, so the same
+//! oracles test both.
 //!
 //! Convention of the whole crate: `real = scale * (q - offset)`.
 //!

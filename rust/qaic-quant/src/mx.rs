@@ -19,7 +19,7 @@ pub const BLOCK: usize = 32;
 const NAN_EXPONENT: u8 = 255;
 const BIAS: i32 = 127;
 const FRACTION_BITS: i32 = 23;
-/// Bits of the smallest f32 that is not finite, and of no sign.
+/// Bits of positive infinity, the smallest f32 that is not finite.
 const INFINITY: i32 = 0x7f80_0000;
 
 /// Format of the elements.
@@ -43,7 +43,7 @@ pub struct NotFinite {
 }
 
 impl NotFinite {
-    /// Refuses `count` values if there was any.
+    /// Fails if any of `count` values was not finite.
     pub const fn refuse(self, count: usize) -> Result<(), QuantError> {
         let Self { nan, infinite } = self;
         let count = count as u64;
@@ -88,7 +88,7 @@ impl MxFormat {
         }
     }
 
-    /// The format of this name.
+    /// Returns the format with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
@@ -101,12 +101,12 @@ impl MxFormat {
         }
     }
 
-    /// Bytes of `rows` stored rows of `row_len` elements; `None` when that is more than the address space.
+    /// Bytes of `rows` stored rows of `row_len` elements; `None` if that exceeds the address space.
     pub fn stored_bytes(self, rows: usize, row_len: usize) -> Option<usize> {
         row_len.div_ceil(BLOCK).checked_mul(self.block_bytes())?.checked_mul(rows)
     }
 
-    /// Sizes of an array of this shape, whose elements are f32 where they are not stored.
+    /// Returns the sizes of an array of this shape; decoded elements are f32.
     pub fn size_of_shape(self, shape: &[usize]) -> Result<StoredSize, QuantError> {
         let row_len = shape.last().copied().unwrap_or(1);
         let size = || {
@@ -120,7 +120,7 @@ impl MxFormat {
         })
     }
 
-    /// Refuses stored bytes of another number than an array of this shape has.
+    /// Returns the sizes of an array of this shape. Fails if the array has another number of stored bytes.
     pub fn check_stored(self, shape: &[usize], bytes: usize) -> Result<StoredSize, QuantError> {
         let size = self.size_of_shape(shape)?;
         if size.bytes == bytes {
@@ -265,7 +265,7 @@ fn for_blocks(row_len: usize, values: &[f32], mut each: impl FnMut(&[f32; BLOCK]
     }
 }
 
-/// The common exponent of a block; `None` when a value is not finite.
+/// Returns the common exponent of a block; `None` if a value is not finite.
 fn shared_exponent(format: MxFormat, block: &[f32; BLOCK]) -> Option<i32> {
     // Without their signs, floats have the same order as their bits.
     let largest = block.iter().map(|value| (value.to_bits() & 0x7fff_ffff) as i32).fold(0, i32::max);
@@ -347,7 +347,7 @@ fn numbers<const FRACTION: i32, const LEAST: i32>(stored: &[u8], scale: f32) -> 
     codes.map(|code| table[code as usize & 63] * scale)
 }
 
-/// The number that each code of six bits means.
+/// The number of each code of six bits.
 const fn elements<const FRACTION: i32, const LEAST: i32>() -> [f32; 64] {
     let mut table = [0.0; 64];
     let mut code = 0;

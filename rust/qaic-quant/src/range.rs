@@ -22,7 +22,7 @@ impl Schema {
     pub const ALL: [Self; 4] =
         [Self::Asymmetric, Self::Symmetric, Self::SymmetricWithUint8, Self::SymmetricWithPower2Scale];
 
-    /// The value of the options that choose a schema.
+    /// Returns the option value of the schema.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Asymmetric => "asymmetric",
@@ -32,7 +32,7 @@ impl Schema {
         }
     }
 
-    /// The schema of this name.
+    /// Returns the schema with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|schema| schema.name() == name)
     }
@@ -62,7 +62,7 @@ impl Precision {
     /// All precisions.
     pub const ALL: [Self; 3] = [Self::Int8, Self::Int16, Self::Int32];
 
-    /// The value of the options that choose a precision.
+    /// Returns the option value of the precision.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Int8 => "Int8",
@@ -71,7 +71,7 @@ impl Precision {
         }
     }
 
-    /// The precision of this name.
+    /// Returns the precision with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|precision| precision.name() == name)
     }
@@ -160,7 +160,7 @@ fn offset(minimum: f64, maximum: f64, scale: f64, lowest: f64, highest: f64) -> 
     candidate.clamp(lowest, highest).round() as i32
 }
 
-/// The smallest power of two that is not below `scale`, which is positive and far below the largest f32.
+/// Returns the smallest power of two that is not below `scale`, which is positive and far below the largest f32.
 ///
 /// Taken from the f32, so that a last bit of f64 noise does not double the step.
 fn next_power_of_two(scale: f32) -> f32 {

@@ -118,7 +118,7 @@ impl Channels {
     }
 
     /// Runs of elements with equal parameters: calls `run(params, start, end)` for the `len` elements from `first` on,
-    /// the positions counted from `first`.
+    /// with positions counted from `first`.
     fn runs(&self, first: usize, len: usize, mut run: impl FnMut(QuantParams, usize, usize)) {
         if let [only] = self.params[..] {
             return run(only, 0, len);
@@ -133,7 +133,7 @@ impl Channels {
         }
     }
 
-    /// The parameters of consecutive elements from `first` on, when each has its own: the axis is the last one.
+    /// Returns the parameters of consecutive elements from `first` if the axis is the last one, so that each has its own.
     fn last_axis(&self, first: usize) -> Option<(&[QuantParams], usize)> {
         (self.inner == 1 && self.params.len() > 1).then(|| (&self.params[..], first % self.params.len()))
     }
@@ -183,7 +183,7 @@ fn convert<A: Copy, B>(
 ///
 /// # Panics
 ///
-/// When the two slices differ in length.
+/// If the two slices differ in length.
 pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32], into: &mut [T]) {
     convert(channels, first, values, into, |value, params| {
         T::from_sum(affine::sum(value, params.scale, params.offset))

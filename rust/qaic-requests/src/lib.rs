@@ -23,7 +23,7 @@ pub(crate) const MOST_FIELDS: usize = 8 * MOST_TENSORS;
 #[non_exhaustive]
 pub enum RequestError {
     /// The envelope is longer than allowed.
-    #[error("it has more than {0} bytes besides the numbers of tensors")]
+    #[error("it has more than {0} bytes, not counting the numbers of tensors")]
     EnvelopeTooLong(usize),
     /// There are more tensors or fields than allowed.
     #[error("it has more than {0} tensors or fields")]

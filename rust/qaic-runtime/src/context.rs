@@ -47,7 +47,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns a context over the devices that `options` describe. Equal options give the same devices, regardless of
+    /// Returns a context over the devices that `options` describe. Equal options select the same devices, regardless of
     /// which devices are visible.
     pub fn new(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         let shown = options.visible_devices.as_deref();

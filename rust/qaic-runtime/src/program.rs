@@ -377,7 +377,7 @@ impl Program {
         })?;
         let not_kept = || {
             RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                what: format!("the device keeps no value of input {input}"),
+                what: format!("the device keeps no state of input {input}"),
             }))
         };
         if !activated.retains_input(input) {

@@ -49,7 +49,7 @@ impl Queue {
         let placement = &program.placement;
         if !program.options.is_placed_freely && !placement.devices.contains(&self.device) {
             let what = format!(
-                "the exec object's program is on device {placement}, but this queue belongs to device {}",
+                "the program of the exec object is on device {placement}, but this queue belongs to device {}",
                 self.device.0
             );
             return Err(InputError::Argument { what }.into());

@@ -116,7 +116,7 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// Undoes the begin of an inference that was not submitted; the task must be in its slot.
+    /// Undoes the start of an inference that was not submitted; the task must be in its slot.
     pub fn withdraw(&self, prior_phase: PriorPhase) {
         // Relaxed: as in `conclude`.
         self.deadline_ns.store(0, Ordering::Relaxed);

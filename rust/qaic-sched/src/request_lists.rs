@@ -19,7 +19,7 @@ pub struct RequestLists {
 }
 
 impl RequestLists {
-    /// Makes the lists of `count` requests, none of them available yet.
+    /// Creates the lists of `count` requests, none of them available yet.
     pub fn new(count: u32) -> Self {
         Self {
             available: ReadyList::lifo(count),

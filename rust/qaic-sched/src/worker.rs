@@ -36,7 +36,7 @@ impl Workers {
         self.most.load(Ordering::Acquire)
     }
 
-    /// Returns true if there are no workers, because none was needed or the system gives no threads.
+    /// Returns true if there are no workers, because none was needed or the system provides no threads.
     pub(crate) fn are_missing(&self) -> bool {
         self.spawned.load(Ordering::Acquire) == 0
     }
@@ -88,7 +88,7 @@ impl Workers {
             // Waiting callers run the queued inferences.
             Err(error) => {
                 self.spawned.fetch_sub(1, Ordering::AcqRel);
-                shared.warn(&format!("no thread for queued inferences: {error}; waiting callers run them"));
+                shared.warn(&format!("a worker did not start: {error}; waiting callers run the inferences"));
             }
         }
     }

@@ -18,7 +18,7 @@ qaic_qpc::errors! {
         /// The bytes have no registered layout.
         #[error(
             "a stats buffer of {bytes} bytes has no known layout (the program: level {level}, {cores} cores, {threads} threads \
-             a core, operations per core {ops:?}); the layout of real cards is not public, but you can register a \
+             per core, operations per core {ops:?}); the layout of real cards is not public, but you can register a \
              layout"
         )]
         UnknownLayout {

@@ -652,7 +652,7 @@ def test_without_a_device_the_next_step_is_info(call, monkeypatch, tmp_path):
     model = save(tmp_path, affine())
     code, _, err = call("run", model)
     assert code == 3
-    assert "device 0 does not exist; there is no device" in err
+    assert "device 0 does not exist; no device was found" in err
     assert "QAIC_DEVICE=cpu" in err
 
 

@@ -275,7 +275,7 @@ impl EmuFile {
         Ok(())
     }
 
-    /// Blocking: until the buffer object is idle, the time limit at most.
+    /// Blocking: until the buffer object is idle, or until the time limit.
     pub(crate) fn wait(&self, arg: Wait) -> Result<(), Errno> {
         let options = &self.card.options;
         let limit = match arg.timeout {

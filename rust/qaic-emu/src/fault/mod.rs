@@ -115,9 +115,9 @@ impl FaultPlan {
 }
 
 fn parse_rule(rule: &str, target: Target) -> Result<Rule, String> {
-    let (left, right) = rule.split_once('=').ok_or("TRIGGER@WHICH=ACTION, as execute@3=EAGAIN")?;
+    let (left, right) = rule.split_once('=').ok_or("TRIGGER@WHICH=ACTION, such as execute@3=EAGAIN")?;
     let left = left.trim();
-    let (name, which) = left.split_once('@').ok_or("TRIGGER@WHICH=ACTION, as execute@3=EAGAIN")?;
+    let (name, which) = left.split_once('@').ok_or("TRIGGER@WHICH=ACTION, such as execute@3=EAGAIN")?;
     let trigger = vocabulary::trigger(name.trim(), target)?;
     let when = parse_when(trigger, which.trim())?;
     let (text, count) = match right.split_once('*') {
@@ -130,15 +130,15 @@ fn parse_rule(rule: &str, target: Target) -> Result<Rule, String> {
         (When::Calls(calls), Some(count)) if calls.start() == calls.end() => {
             When::Calls(*calls.start()..=calls.start().saturating_add(count - 1))
         }
-        (When::Calls(_), Some(_)) => return Err("no count behind an action of several calls".to_owned()),
-        (When::After(_), Some(_)) => return Err("no count behind an action of time".to_owned()),
+        (When::Calls(_), Some(_)) => return Err("no count after an action of several calls".to_owned()),
+        (When::After(_), Some(_)) => return Err("no count after an action with a time".to_owned()),
     };
     Ok(Rule { trigger, when, action })
 }
 
 fn parse_when(trigger: Trigger, which: &str) -> Result<When, String> {
     if trigger == Trigger::Time {
-        return parse_time(which).map(When::After).ok_or_else(|| "a time, as time@500ms".to_owned());
+        return parse_time(which).map(When::After).ok_or_else(|| "a time, such as time@500ms".to_owned());
     }
     if which == "*" {
         return Ok(When::Calls(1..=u64::MAX));
@@ -147,7 +147,7 @@ fn parse_when(trigger: Trigger, which: &str) -> Result<When, String> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     match (number(first), number(last)) {
         (Some(first), Some(last)) if 1 <= first && first <= last => Ok(When::Calls(first..=last)),
-        _ => Err(format!("the number of the call from 1, a range as 2..4, or *, in place of \"{which}\"")),
+        _ => Err(format!("a call number from 1, a range such as 2..4, or *, instead of \"{which}\"")),
     }
 }
 
@@ -156,7 +156,7 @@ fn parse_count(text: &str) -> Result<u64, String> {
         "all" => Ok(u64::MAX),
         count => {
             let count = count.parse().ok().filter(|count| *count > 0);
-            count.ok_or_else(|| "a count, as *3, or *all".to_owned())
+            count.ok_or_else(|| "a count, such as *3, or *all".to_owned())
         }
     }
 }

@@ -90,30 +90,27 @@ fn plan_of_every_row_of_the_table_is_parsed() {
 #[test]
 fn bad_plan_of_cards_is_refused_with_the_rule_and_the_expectation() {
     for (text, message) in [
-        ("execute", "fault rule \"execute\": expected TRIGGER@WHICH=ACTION, as execute@3=EAGAIN"),
+        ("execute", "fault rule \"execute\": expected TRIGGER@WHICH=ACTION, such as execute@3=EAGAIN"),
         ("execute=EAGAIN", "expected TRIGGER@WHICH=ACTION"),
-        (
-            "wait@1=reset;execute@0=EAGAIN",
-            "rule \"execute@0=EAGAIN\": expected the number of the call from 1",
-        ),
-        ("execute@1=EAGAIN*0", "expected a count, as *3, or *all"),
-        ("execute@1..2=EAGAIN*2", "no count behind an action of several calls"),
+        ("wait@1=reset;execute@0=EAGAIN", "rule \"execute@0=EAGAIN\": expected a call number from 1"),
+        ("execute@1=EAGAIN*0", "expected a count, such as *3, or *all"),
+        ("execute@1..2=EAGAIN*2", "no count after an action of several calls"),
         ("execute@1=nack(-1)", "expected an action that \"execute@1\" can have (EPERM, "),
         ("inference@1=EIO", "can have (reset, dead, ssr(CHANNEL), "),
         ("execute@1=fail", "can have"),
         ("execute@1=slow(1s)", "can have"),
         ("open@1=ssr(1)", "can have (EPERM, "),
         ("manage@1=ssr", "can have"),
-        ("time@5=reset", "expected a time, as time@500ms"),
+        ("time@5=reset", "expected a time, such as time@500ms"),
         ("time@99999999999999999999s=reset", "a time"),
-        ("time@5ms=reset*2", "no count behind an action of time"),
+        ("time@5ms=reset*2", "no count after an action with a time"),
         ("manage@1=nack", "expected nack(STATUS)"),
         ("manage@1=nack(0)", "expected nack(STATUS)"),
         ("manage@1=nack(1", "a closing parenthesis"),
-        ("manage@1=EWHAT", "in place of \"EWHAT\""),
+        ("manage@1=EWHAT", "instead of \"EWHAT\""),
         ("command(what)@1=crc", "expected one of load_elf,"),
         ("command(activate@1=crc", "expected command(NAME)@WHICH"),
-        ("manage@1=reset(1)", "in place of \"reset(1)\""),
+        ("manage@1=reset(1)", "instead of \"reset(1)\""),
         ("load@1=no_memory", "expected one of open, manage,"),
     ] {
         let error = FaultPlan::parse(text, Target::Card).map_err(|error| error.to_string());
@@ -127,12 +124,12 @@ fn bad_plan_of_noop_devices_is_refused_with_the_rule_and_the_possible_actions() 
     assert!(
         refused("execute@1=fail; execute=fail").contains("\"execute=fail\": expected TRIGGER@WHICH=ACTION")
     );
-    assert!(refused("run@1=fail").contains("one of load, activate, exec, execute in place of \"run\""));
+    assert!(refused("run@1=fail").contains("one of load, activate, exec, execute instead of \"run\""));
     for which in ["0", "4..2", "", "a", "1..", "-1", "1.5"] {
-        assert!(refused(&format!("execute@{which}=fail")).contains("the number of the call from 1"));
+        assert!(refused(&format!("execute@{which}=fail")).contains("a call number from 1"));
     }
     for time in ["20", "ms", "-1ms", "1h", "nans", "infs", "1e300s"] {
-        assert!(refused(&format!("execute@1=slow:{time}")).contains("expected slow(TIME, as 20ms"));
+        assert!(refused(&format!("execute@1=slow:{time}")).contains("expected slow(TIME, such as 20ms"));
     }
     for (call, fault, possible) in [
         ("execute", "no_cores", "slow(TIME), stuck, fail, lost"),
@@ -142,7 +139,7 @@ fn bad_plan_of_noop_devices_is_refused_with_the_rule_and_the_possible_actions() 
         ("load", "EAGAIN", "slow(TIME), stuck, lost, no_memory"),
     ] {
         let text = refused(&format!("{call}@1={fault}"));
-        let expected = format!("an action that \"{call}@1\" can have ({possible}) in place of \"{fault}\"");
+        let expected = format!("an action that \"{call}@1\" can have ({possible}) instead of \"{fault}\"");
         assert!(text.ends_with(&expected), "{text}");
     }
 }

@@ -225,7 +225,7 @@ pub(super) fn action(text: &str, left: &str, trigger: Trigger, target: Target) -
     match action {
         Some(action) if fits(action, trigger, target) => Ok(action),
         _ => Err(format!(
-            "an action that \"{left}\" can have ({}) in place of \"{text}\"",
+            "an action that \"{left}\" can have ({}) instead of \"{text}\"",
             possible(trigger, target)
         )),
     }
@@ -254,9 +254,9 @@ fn parse_action(name: &str, argument: Option<&str>) -> Result<Option<Action>, St
         ("ssr" | "ssr_without_power_up", _) => {
             Action::Restart { dbc_id: channel()?, powers_up: name == "ssr" }
         }
-        ("slow", _) => {
-            Action::Slow(argument.and_then(parse_time).ok_or_else(|| wants("TIME, as 20ms, 1.5s or 300us"))?)
-        }
+        ("slow", _) => Action::Slow(
+            argument.and_then(parse_time).ok_or_else(|| wants("TIME, such as 20ms, 1.5s or 300us"))?,
+        ),
         (_, None) => {
             let known = ACTIONS.iter().find(|(spelling, _)| *spelling == name).map(|(_, action)| *action);
             return Ok(known.or_else(|| named(&ERRORS, name).ok().map(Action::Fail)));
@@ -323,6 +323,6 @@ fn named<T: Copy>(table: &[(&str, T)], name: &str) -> Result<T, String> {
     let known = table.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
     known.ok_or_else(|| {
         let names: Vec<_> = table.iter().map(|(known, _)| *known).collect();
-        format!("one of {} in place of \"{name}\"", names.join(", "))
+        format!("one of {} instead of \"{name}\"", names.join(", "))
     })
 }

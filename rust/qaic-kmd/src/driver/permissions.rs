@@ -66,7 +66,7 @@ impl NodePermissions {
         if identity.may_use(ownership) {
             return format!(
                 "its permissions ({permissions:04o}) allow it, so a container or a security module forbids it: start the \
-                 container with `--device {path}`, or look for the denial in the system's log"
+                 container with `--device {path}`, or find the denial in the system log"
             );
         }
         let owner = name_of(&self.users, uid).unwrap_or_else(|| uid.to_string());
@@ -76,7 +76,7 @@ impl NodePermissions {
 
         if gid == 0 || (mode >> 3) & READ_WRITE != READ_WRITE {
             return format!(
-                "{facts}, which lets no group of ordinary users in: give it to one with the udev rule \
+                "{facts}, which exclude all groups of ordinary users: assign a group with the udev rule \
                  `SUBSYSTEM==\"accel\", GROUP=\"render\", MODE=\"0660\"`, then reload the driver"
             );
         }
@@ -86,14 +86,14 @@ impl NodePermissions {
         }
         let Some(group_name) = group_name else {
             return format!(
-                "{facts}, and this process is not in group {group}, which has no name here: in a container, start it with \
+                "{facts}, and this process is not in group {group}, which has no name on this system: in a container, start it with \
                  `--group-add {group}`"
             );
         };
         let user = name_of(&self.users, identity.uid).unwrap_or_else(|| "$USER".to_owned());
         if self.is_member(gid, &user) {
             return format!(
-                "{facts}; user `{user}` joined group `{group_name}` after this session had begun: log in again, or start the \
+                "{facts}; user `{user}` joined group `{group_name}` after this session started: log in again, or start the \
                  program with `sg {group_name}`"
             );
         }
@@ -111,31 +111,31 @@ impl NodePermissions {
         match (errno, &node.path, driver) {
             (Errno::ACCESS | Errno::PERM, Some(path), _) => Some(self.explain_refusal(path)),
             (Errno::NOENT, Some(path), _) => Some(format!(
-                "the kernel has {place} as {0}, but that file does not exist here: in a container, start it with \
+                "the kernel offers {place} as {0}, but that file does not exist: in a container, start it with \
                  `--device {0}`",
                 path.display()
             )),
             (Errno::NOENT, None, None) => Some(format!(
-                "no driver has taken {place}: load it with `sudo modprobe {DRIVER}`; a kernel without it needs one that is \
-                 built with CONFIG_DRM_ACCEL_QAIC"
+                "no driver is bound to {place}: load the driver with `sudo modprobe {DRIVER}`; if the kernel has no such driver, use \
+                 a kernel that is built with CONFIG_DRM_ACCEL_QAIC"
             )),
             (Errno::NOENT, None, Some(DRIVER)) => Some(format!(
-                "the driver has {place} but offers no node: its firmware is still starting, or did not start; the kernel's \
-                 log has the reason (`sudo dmesg | grep {DRIVER}`)"
+                "the driver is bound to {place} but offers no node: the firmware is still starting, or did not start; the \
+                 kernel log contains the reason (`sudo dmesg | grep {DRIVER}`)"
             )),
             (Errno::NOENT, None, Some(driver)) => Some(format!(
-                "driver `{driver}` has {place}, in place of `{DRIVER}`: free it there, for example from a virtual machine"
+                "driver `{driver}` is bound to {place}, instead of `{DRIVER}`: release the card, for example from a virtual machine"
             )),
             (Errno::NODEV | Errno::NXIO, _, _) => Some(format!(
-                "{place} is not online: it is starting or being reset; if that does not end, the kernel's log has the \
+                "{place} is not online: it is starting or in reset; if it stays offline, the kernel log contains the \
                  reason (`sudo dmesg | grep {DRIVER}`)"
             )),
             (Errno::NOTTY, Some(path), _) => {
                 Some(format!("{} is not a node of driver `{DRIVER}`", path.display()))
             }
             (Errno::PROTONOSUPPORT, Some(path), _) => Some(format!(
-                "driver `{DRIVER}` behind {} has an interface of its own, as the one had that came with the vendor's kit before \
-                 the mainline kernel had any: remove it and load that of Linux 6.4 or newer",
+                "driver `{DRIVER}` of {} has another interface, as in the vendor's kit before the mainline driver: remove it, \
+                 and load the driver of Linux 6.4 or newer",
                 path.display()
             )),
             _ => None,
@@ -316,7 +316,7 @@ mod tests {
         says(Some(NODE), Some("qaic"), Errno::NOENT, "`--device /dev/accel/accel0`");
         says(Some(NODE), Some("qaic"), Errno::NODEV, "not online");
         says(Some("/dev/null"), Some("qaic"), Errno::NOTTY, "/dev/null is not a node");
-        says(Some("/dev/null"), Some("qaic"), Errno::PROTONOSUPPORT, "has an interface of its own");
+        says(Some("/dev/null"), Some("qaic"), Errno::PROTONOSUPPORT, "has another interface");
         says(Some("/dev/null"), Some("qaic"), Errno::PERM, "`--device /dev/null`");
         assert_eq!(permissions.explain(&card(Some(NODE)), None, Errno::NOMEM), None);
     }

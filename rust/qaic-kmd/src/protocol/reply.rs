@@ -244,7 +244,7 @@ impl ActivateReply {
             _ => None,
         })?;
         if channel.status != 0 {
-            return error(format!("status {} of the channel", channel.status), "0, as of the command");
+            return error(format!("status {} of the channel", channel.status), "0, as in the command");
         }
         if channel.dbc_id != reply.virtual_channel_id {
             return error(

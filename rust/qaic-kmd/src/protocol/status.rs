@@ -51,7 +51,7 @@ statuses! {
     -13 NSP_ALLOC => "no cores left",
     -14 VC_ALLOC => "no virtual channel left",
     -15 SEMAPHORE_ALLOC => "no semaphores left",
-    -16 => "no answer from the cores in time",
+    -16 => "no reply from the cores in time",
     -17 COMMAND_LENGTH => "command length",
     -18 => "reservation ids exhausted",
     -19 ID_NOT_FOUND => "database id not found",

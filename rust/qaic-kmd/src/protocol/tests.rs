@@ -132,7 +132,7 @@ fn reply_to_an_activation_has_the_kernels_channel() {
     );
     assert_eq!(
         error(&[command, transaction(8, &at(16, &[(0, 4, 1), (4, 4, 3)]))]),
-        "reply to activate: found status 1 of the channel, expected 0, as of the command"
+        "reply to activate: found status 1 of the channel, expected 0, as in the command"
     );
     let sixteen = transaction(3, &at(88, &[(0, 4, 10), (12, 4, 16)]));
     assert_eq!(error(&[sixteen, channel]), "reply to activate: found virtual channel 16, expected 0 to 15");

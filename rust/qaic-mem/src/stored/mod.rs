@@ -42,7 +42,7 @@ pub enum StoredError {
     Bytes { form: String, rows: usize, len: usize, found: usize, expected: String },
     /// The group size of quantized weights is not a power-of-two number of units.
     #[error(
-        "groups of {found} elements; a power of two from {UNIT} on, or 0 for one group a row, is expected"
+        "groups of {found} elements; a power of two of at least {UNIT}, or 0 for one group per row, is expected"
     )]
     #[allow(missing_docs)]
     Group { found: usize },

@@ -158,7 +158,7 @@ impl PyQBuffer {
         // Some kernels do not report the size of a DMA buffer; the import does.
         if len > 0 && u64::from(offset).checked_add(size).is_none_or(|end| end > len) {
             return Err(PyValueError::new_err(format!(
-                "{size} bytes from {offset} on exceed the {len} bytes of the descriptor"
+                "{size} bytes from byte {offset} exceed the {len} bytes of the descriptor"
             )));
         }
         Ok(Self::new(SharedMemory::behind(DmaBuf { descriptor, offset: u64::from(offset), len: size })))

@@ -113,8 +113,8 @@ fn memory_of(buffer: &PyQBuffer, index: usize) -> Answer<Arc<SharedMemory>> {
         return Ok(Arc::clone(&buffer.memory));
     }
     let error = refused(format!(
-        "buffer {index} has a type that its memory is not of; heap memory is QBUFFER_TYPE_HEAP, what \
-         QBuffer.from_dma_buf makes is QBUFFER_TYPE_DMABUF"
+        "the type of buffer {index} does not match its memory; heap memory is QBUFFER_TYPE_HEAP, and \
+         memory of QBuffer.from_dma_buf is QBUFFER_TYPE_DMABUF"
     ));
     Err(Refusal::Failed(QStatus::Unsupported, error))
 }

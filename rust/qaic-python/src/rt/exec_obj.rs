@@ -61,7 +61,7 @@ impl PyExecObj {
                 Err(_) => bound.replace_all(&buffers, Some(&dims::entries(given)?))?,
             },
             (BufferArgument::Some(_), Some(_)) => {
-                return Err(refused("dims are only for a list of buffers; arrays have their own").into());
+                return Err(refused("dims apply only to a list of buffers; arrays have their own").into());
             }
             (BufferArgument::Some(pairs), None) => {
                 let mut listed = Vec::with_capacity(pairs.len());
@@ -130,7 +130,7 @@ impl PyExecObj {
                 Ok(AUTO_LOAD_ACTIVATE) => true,
                 _ => {
                     let what = format!(
-                        "properties are {mask}; 0 and {AUTO_LOAD_ACTIVATE} (load and activate) have a meaning"
+                        "properties are {mask}; 0 or {AUTO_LOAD_ACTIVATE} (load and activate) is expected"
                     );
                     return Err(failed(refused(what).into()));
                 }

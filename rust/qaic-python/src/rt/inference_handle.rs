@@ -99,7 +99,7 @@ impl PyInferenceHandle {
     }
 }
 
-const GONE: &str = "the inference set of this handle was deleted; keep the set as long as its handles";
+const GONE: &str = "the inference set of this handle was deleted; keep the set while its handles are in use";
 
 impl PyInferenceHandle {
     fn gone(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

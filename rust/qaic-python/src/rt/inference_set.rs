@@ -344,7 +344,7 @@ impl PyQaicInferenceSet {
     }
 
     fn number_of(&self, handle: &PyInferenceHandle) -> Answer<HandleId> {
-        let why = "the handle belongs to another inference set; use it with its own";
+        let why = "the handle belongs to another inference set; use it with that set";
         Ok(handle.number_in(&self.core).ok_or_else(|| refused(why))?)
     }
 

@@ -74,7 +74,7 @@ pub(crate) fn construction_reported(
 
 /// Returns the exception for a required object that is `None`.
 pub(crate) fn missing(py: Python<'_>, object: &'static str, what: &str) -> PyErr {
-    let text = format!("{what} is None; an object is needed");
+    let text = format!("{what} is None; an object is expected");
     raise(py, "ExceptionNullPtr", Some(object), "call.argument", &text, None)
 }
 

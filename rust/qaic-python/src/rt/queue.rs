@@ -85,7 +85,7 @@ pub(crate) fn threads(properties: &Bound<'_, PyAny>) -> Answer<u32> {
         0 => Ok(1),
         1 => Ok(threads),
         _ => {
-            Err(refused(format!("properties are {mode}; 0 (one thread) and 1 (several) have a meaning"))
+            Err(refused(format!("properties are {mode}; 0 (one thread) or 1 (several threads) is expected"))
                 .into())
         }
     }

@@ -41,7 +41,7 @@ pub enum WireDefect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum FlatDefect {
-    /// A position lies outside the buffer.
+    /// A position is outside the buffer.
     #[error("a position is outside the buffer")]
     OutOfBounds,
     /// A position is not aligned for its data.
@@ -68,10 +68,10 @@ pub enum ElfDefect {
     /// The program header table is invalid.
     #[error("the program header table is invalid")]
     ProgramHeaders,
-    /// A section's bytes lie outside the file.
+    /// A section's bytes are outside the file.
     #[error("a section is outside the file")]
     SectionData,
-    /// A loadable segment's bytes lie outside the file, or it is smaller in memory than in the file.
+    /// A loadable segment's bytes are outside the file, or it is smaller in memory than in the file.
     #[error("a loadable segment is out of range")]
     LoadSegment,
 }
@@ -80,7 +80,7 @@ pub enum ElfDefect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum NameDefect {
-    /// The name lies outside the container.
+    /// The name is outside the container.
     #[error("is outside the container")]
     OutOfBounds,
     /// No NUL ends the name inside the container.
@@ -154,7 +154,7 @@ crate::errors! {
         /// Only self-contained containers can be stored.
         #[error("compression type {found} is not supported; expected a self-contained container")]
         CompressionType { found: u16 = 2 } => "qpc.compression_type",
-        /// The segment table lies outside the container, or inside its header.
+        /// The segment table is outside the container, or inside its header.
         #[error("the table of {count} segments at {pointer:#x} (base {base:#x}) is outside the {size} bytes")]
         TableOutOfBounds {
             pointer: u64 = 0x2000, base: u64 = 0, count: u64 = 4, size: u64 = 4096,
@@ -162,7 +162,7 @@ crate::errors! {
         /// A segment's name cannot be read.
         #[error("the name of segment {index} {defect}")]
         SegmentName { index: u64 = 2, defect: NameDefect = NameDefect::Unterminated } => "qpc.segment_name",
-        /// A payload lies outside the container.
+        /// A payload is outside the container.
         #[error("segment {segment}: {len} bytes at {pointer:#x} (base {base:#x}) are outside the {size} bytes")]
         PayloadOutOfBounds {
             segment: String = "network.elf".into(), pointer: u64 = 0x800, base: u64 = 0, len: u64 = 8192,
@@ -272,7 +272,7 @@ crate::errors! {
         /// The file `network.elf` has neither `metadata_fb` nor `metadata`.
         #[error("network.elf has no metadata section")]
         MetadataMissing => "qpc.metadata_missing",
-        /// The metadata is no valid `FlatBuffer`.
+        /// The metadata is not a valid `FlatBuffer`.
         #[error("metadata, {table} at byte {offset}: {defect}")]
         FlatBuffer {
             table: &'static str = "metadata", offset: u64 = 40, defect: FlatDefect = FlatDefect::OutOfBounds,

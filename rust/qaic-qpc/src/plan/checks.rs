@@ -76,13 +76,13 @@ impl Plan {
             return refused(format!("which has {} bytes", buffer.size));
         }
         if buffer.dir != Direction::In {
-            return refused("which comes out".to_owned());
+            return refused("which is an output".to_owned());
         }
         let mut copies = network.inputs.iter().flat_map(|input| &input.transformseq);
         let holds_tensor = copies.any(|step| {
             step.copy_dma_buffer.as_ref().is_some_and(|copy| u64::from(copy.buffer_num) == to_u64(number))
         });
-        if holds_tensor { refused("which holds a tensor".to_owned()) } else { Ok(()) }
+        if holds_tensor { refused("which contains a tensor".to_owned()) } else { Ok(()) }
     }
 }
 

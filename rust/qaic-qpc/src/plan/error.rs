@@ -50,9 +50,7 @@ pub enum PlanError {
     #[allow(missing_docs)]
     Variant { number: usize },
     /// The computed rows of a state cannot be written into the state.
-    #[error(
-        "retained output `{name}`: found {found}; rows of the state and int64 tuples of indices are needed"
-    )]
+    #[error("retained output `{name}`: found {found}; rows of the state and int64 index tuples are expected")]
     #[allow(missing_docs)]
     StateRows { name: String, found: String },
     /// The bytes of an initializer are outside of the constants, or do not match its type and dims.
@@ -70,8 +68,8 @@ pub enum PlanError {
     Overlap { name: String, other: String, offset: u64 },
     /// The control buffer has no room for the host's settings.
     #[error(
-        "its control buffer is DMA buffer {number}, {found}; {CONTROL_BYTES} bytes that go in and hold no tensor are \
-         needed"
+        "its control buffer is DMA buffer {number}, {found}; {CONTROL_BYTES} bytes of input without a tensor are \
+         expected"
     )]
     #[allow(missing_docs)]
     ControlBuffer { number: usize, found: String },

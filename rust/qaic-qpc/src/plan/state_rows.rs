@@ -79,10 +79,10 @@ impl Plan {
             ) {
                 (Some(input), Some(rows), Some(indices)) => {
                     if !self.has_one_shape(update, input, output) {
-                        return refused(&output.name, "another type or shape than that of its input");
+                        return refused(&output.name, "a type or shape that differs from its input");
                     }
                     if update.reads_blocks && output.mxint8.is_none() {
-                        return refused(&output.name, "blocks that are read and no blocks");
+                        return refused(&output.name, "a reader of MXINT8 blocks, but no blocks");
                     }
                     let (mut dims, mut dtype) = (output.dims.clone(), output.dtype);
                     if let (Some(columns), Some(last)) = (output.mxint8, dims.last_mut()) {
@@ -97,7 +97,7 @@ impl Plan {
                             is_whole && is_scattered(&dims, rows, indices)
                         });
                     if !fits {
-                        return refused(&output.name, "rows and indices that are not rows of it");
+                        return refused(&output.name, "rows and indices that do not fit it");
                     }
                 }
                 _ => return refused(&output.name, "an input or tensors that do not exist"),

@@ -321,9 +321,9 @@ fn control_buffer_that_cannot_carry_what_the_host_says_is_refused() {
     };
     assert_eq!(checked(2), Ok(()));
     for (number, found) in [
-        (0, "which holds a tensor"),
+        (0, "which contains a tensor"),
         (3, "which has 63 bytes"),
-        (4, "which comes out"),
+        (4, "which is an output"),
         (5, "which does not exist"),
         (usize::MAX, "which does not exist"),
     ] {

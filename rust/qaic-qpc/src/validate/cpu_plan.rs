@@ -14,7 +14,7 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[
     };
     match plan::graph(file) {
         Ok(Some(_)) => {}
-        Ok(None) => report.add_error("qpc.cpu_graph", NETWORK_ELF, "there is a plan but no graph".to_owned()),
+        Ok(None) => report.add_error("qpc.cpu_graph", NETWORK_ELF, "found a plan but no graph".to_owned()),
         Err(error) => report.error(Some(NETWORK_ELF), &error),
     }
     if let Some(network) = network {

@@ -192,7 +192,7 @@ fn validate_constants(image: Image<'_>, report: &mut Report) {
     ];
     for (what, found, reserved) in parts {
         if u64::try_from(found).is_ok_and(|found| found > reserved) {
-            let message = format!("the {what} part has {found} bytes, the descriptor reserves {reserved}");
+            let message = format!("the {what} part has {found} bytes; the descriptor reserves {reserved}");
             report.add_error("qpc.constants_size", names::CONSTANTS, message);
         }
     }
@@ -207,7 +207,7 @@ fn validate_crcs(image: Image<'_>, report: &mut Report) {
             Ok(Some(computed)) if computed == stored => {}
             Ok(Some(computed)) => {
                 let message =
-                    format!("the stored CRC is {stored:#010x}, the CRC of the data is {computed:#010x}");
+                    format!("the stored CRC is {stored:#010x}, but the CRC of the data is {computed:#010x}");
                 report.add_error("qpc.crc_mismatch", crc.name(), message);
             }
             Ok(None) => {

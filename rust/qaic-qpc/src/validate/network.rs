@@ -60,7 +60,7 @@ fn validate_header(network: &NetworkDesc, report: &mut Report) {
     }
     let groups = to_u64(network.thread_group_names.len());
     if let Some(group) = network.thread_groups.iter().find(|&&group| u64::from(group) >= groups) {
-        let message = format!("a thread is in group {group}, there are {groups} group names");
+        let message = format!("a thread is in group {group}, but there are {groups} group names");
         report.add_warning("qpc.thread_group", NETWORK_DESC, message);
     }
     if network.dma_buffers.is_empty() || (network.inputs.is_empty() && network.outputs.is_empty()) {
@@ -85,7 +85,7 @@ fn validate_bindings(network: &NetworkDesc, report: &mut Report) {
     let ignored = |binding: &&IoBinding| binding.is_partial_allowed && binding.transformseq.is_empty();
     if let Some(binding) = network.inputs.iter().find(ignored) {
         let message = format!(
-            "partial input {} is optimized away; the open card runtime cannot run that",
+            "partial input {} is optimized away, which the open card runtime does not support",
             binding.name
         );
         report.add_warning("qpc.partial_input", NETWORK_DESC, message);
@@ -109,7 +109,7 @@ fn validate_buffer_numbers(network: &NetworkDesc, report: &mut Report) {
     }
     for (what, number) in named {
         if u64::from(number) >= count {
-            let message = format!("{what}: DMA buffer {number} does not exist, there are {count}");
+            let message = format!("{what}: DMA buffer {number} does not exist; the program has {count}");
             report.add_error("qpc.dma_buffer_index", NETWORK_DESC, message);
         }
     }

@@ -68,13 +68,13 @@ fn validate_metadata(metadata: &Metadata, report: &mut Report) {
 fn validate_agreement(metadata: &Metadata, network: &NetworkDesc, report: &mut Report) {
     if u32::from(metadata.num_nsps) != network.num_cores {
         let message =
-            format!("the metadata has {} cores, the descriptor {}", metadata.num_nsps, network.num_cores);
+            format!("the metadata has {} cores, but the descriptor {}", metadata.num_nsps, network.num_cores);
         report.add_warning("qpc.core_count", NETWORK_ELF, message);
     }
     let Some(highest) = metadata.dma_requests.iter().map(|request| request.num).max() else { return };
     let count = to_u64(network.dma_buffers.len());
     if u64::from(highest).saturating_add(1) != count {
-        let message = format!("DMA requests use buffers up to {highest}, the descriptor has {count}");
+        let message = format!("DMA requests use buffers up to {highest}, but the descriptor has {count}");
         report.add_error("qpc.dma_buffer_count", NETWORK_ELF, message);
     }
     for request in &metadata.dma_requests {
@@ -96,7 +96,7 @@ fn validate_request(request: &DmaRequest, network: &NetworkDesc, report: &mut Re
         report.add_error("qpc.dma_request", NETWORK_ELF, message);
     }
     if i32::from(request.in_out) != i32::from(buffer.dir) {
-        let message = format!("a DMA request has another direction than buffer {}", request.num);
+        let message = format!("a DMA request moves buffer {} in the opposite direction", request.num);
         report.add_error("qpc.dma_direction", NETWORK_ELF, message);
     }
 }

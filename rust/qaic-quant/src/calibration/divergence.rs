@@ -9,7 +9,7 @@ const GROUPS_V2: usize = 128;
 /// Probability of a bin without values, so that the logarithm exists.
 const LITTLE: f64 = 1e-4;
 
-/// `KLMinimization`: windows of the histogram over `whole`, two bins fewer each time.
+/// Selects the range for `KLMinimization`: each window of the histogram over `whole` has two bins fewer than the last.
 pub(super) fn shrinking(bins: Bins<'_>, whole: (f64, f64), is_symmetric: bool) -> (f64, f64) {
     let counts = bins.over(whole.0, whole.1, bins.counts.len());
     let rescaled = Bins { counts: &counts, minimum: whole.0, maximum: whole.1 };
@@ -45,7 +45,7 @@ pub(super) fn shrinking(bins: Bins<'_>, whole: (f64, f64), is_symmetric: bool) -
     if low > ratio * high { (ratio * high, high) } else { (low, low / ratio) }
 }
 
-/// `KLMinimizationV2`: every window around zero of a histogram that is symmetric around zero.
+/// Selects the range for `KLMinimizationV2`: every window around zero of a histogram that is symmetric around zero.
 pub(super) fn symmetric(bins: Bins<'_>) -> (f64, f64) {
     let extent = bins.minimum.abs().max(bins.maximum.abs());
     let half = bins.counts.len().div_ceil(2);
@@ -71,7 +71,7 @@ struct Measure<'a> {
     groups: usize,
     /// Sums of the counts before each bin.
     before: Vec<f64>,
-    /// The distribution in the window with what lies outside added to its ends, and its quantized form.
+    /// The distribution in the window, with the outer counts added to its ends, and its quantized form.
     reference: Vec<f64>,
     quantized: Vec<f64>,
 }
@@ -121,8 +121,8 @@ impl<'a> Measure<'a> {
     }
 }
 
-/// Gives empty bins a small amount, taken equally from the others; changes nothing if that takes a value or more from
-/// a bin.
+/// Moves a small amount from the other bins to the empty bins, equally. Changes nothing if a bin would lose a value or
+/// more.
 fn condition(counts: &mut [f64]) {
     let empty = counts.iter().filter(|&&count| count == 0.0).count();
     let take = LITTLE * empty as f64 / (counts.len() - empty) as f64;

@@ -1,4 +1,4 @@
-//! Ranges by the power of the error that rounding inside and clipping outside leave.
+//! Selection of the range with the smallest error power, from rounding inside the range and clipping outside it.
 
 use super::Bins;
 use crate::range::{Precision, Schema, quant_params};
@@ -10,7 +10,7 @@ const STEPS: i32 = 17;
 /// Number of tested starts of such a range.
 const PLACES: i32 = 21;
 
-/// The range with the least error; the first one of equals. Clipping counts `clipping` times.
+/// Returns the range with the smallest error, the first of equal ones. Clipping errors count `clipping` times.
 pub(super) fn least(
     bins: Bins<'_>,
     whole: (f64, f64),

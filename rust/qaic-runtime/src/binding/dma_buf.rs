@@ -21,7 +21,7 @@ impl Program {
             let kind = kind.map_or("unknown", DeviceKind::name);
             return Err(DeviceError::Unsupported {
                 what: format!(
-                    "a buffer of type QBUFFER_TYPE_DMABUF on a device of kind `{kind}`; cards take them (`kmd`)"
+                    "a buffer of type QBUFFER_TYPE_DMABUF on a device of kind `{kind}`; only cards (`kmd`) accept it"
                 ),
             }.into());
         }
@@ -88,7 +88,7 @@ impl DmaBufBindings {
         for (binding, memory) in descriptors(bindings) {
             let buffer = transfers.whole_buffer(binding).ok_or_else(|| InputError::Argument {
                 what: format!(
-                    "binding {binding} is only a part of a DMA buffer; a descriptor cannot replace it"
+                    "binding {binding} is only part of a DMA buffer, so a descriptor cannot replace it"
                 ),
             })?;
             wanted.push((buffer, memory));

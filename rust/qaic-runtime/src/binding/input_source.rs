@@ -170,7 +170,7 @@ impl BufferSlot {
         let unreadable = |source: io::Error| match source.kind() {
             io::ErrorKind::InvalidInput => {
                 let what = format!(
-                    "{} is not a regular file; input `{}` is read from one",
+                    "{} is not a regular file, which is expected for input `{}`",
                     path.display(),
                     self.name
                 );

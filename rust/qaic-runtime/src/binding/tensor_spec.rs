@@ -258,7 +258,7 @@ fn tensor(
         ErrorDetail::Input(InputError::Argument { what: format!("binding `{}`: {what}", binding.name) })
     };
     let dtype = ArrayType::of(descriptor.dtype)
-        .ok_or_else(|| invalid(format!("element type {} is not known", descriptor.dtype.code())))?;
+        .ok_or_else(|| invalid(format!("element type {} is unknown", descriptor.dtype.code())))?;
     let mut dims = descriptor
         .dims
         .iter()

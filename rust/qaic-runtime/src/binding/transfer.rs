@@ -45,7 +45,7 @@ pub(crate) struct BindingTransfer {
     pub(crate) user_bytes: usize,
     /// Dims of the caller's tensor.
     pub(crate) dims: Vec<usize>,
-    /// True if the caller may give fewer elements.
+    /// True if the caller may pass fewer elements.
     pub(crate) is_partial: bool,
 }
 

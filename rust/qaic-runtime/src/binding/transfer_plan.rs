@@ -216,7 +216,7 @@ fn refused(error: QpcError) -> RuntimeError {
 fn lookup(bindings: &[Arc<BindingTransfer>], index: usize) -> Result<&BindingTransfer, RuntimeError> {
     bindings.get(index).map(AsRef::as_ref).ok_or_else(|| {
         RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-            what: format!("binding {index} does not exist; there are {}", bindings.len()),
+            what: format!("binding {index} does not exist; the program has {}", bindings.len()),
         }))
     })
 }

@@ -10,7 +10,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 
 /// Valid values of `QAIC_KMD`.
-const KERNELS: &str = "sys and emu";
+const KERNELS: &str = "sys or emu";
 
 /// Options that select the source of cards. Names are checked when cards are requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Kernel {
             #[cfg(feature = "emu")]
             "emu" => Self::emulated(options).map(Some),
             source => {
-                let what = format!("QAIC_KMD is {source:?}; {KERNELS} are possible");
+                let what = format!("QAIC_KMD is {source:?}; {KERNELS} is expected");
                 Err(InputError::Argument { what }.into())
             }
         }
@@ -87,13 +87,13 @@ impl Kernel {
             "old" => Profile::Old,
             "new" => Profile::New,
             "" | "ssr" => Profile::Ssr,
-            other => return Err(unknown("QAIC_EMU_PROFILE", other, "old, new and ssr")),
+            other => return Err(unknown("QAIC_EMU_PROFILE", other, "old, new or ssr")),
         };
         // The waiting thread advances the time, so it must also do the work that it waits for.
         let (clock, execution_mode) = match emulated_time.as_deref().unwrap_or_default() {
             "" | "system" => (EmuClock::System(SystemClock::default()), ExecutionMode::Threads),
             "virtual" => (EmuClock::Virtual(Arc::new(VirtualClock::default())), ExecutionMode::Inline),
-            other => return Err(unknown("QAIC_EMU_TIME", other, "system and virtual")),
+            other => return Err(unknown("QAIC_EMU_TIME", other, "system or virtual")),
         };
         let faults = FaultPlan::parse(emulated_faults.as_deref().unwrap_or_default(), Target::Card);
         let family = options.hardware()?;
@@ -123,10 +123,8 @@ fn argument(variable: &str, error: &dyn std::fmt::Display) -> RuntimeError {
 
 #[cfg(feature = "emu")]
 fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
-    ErrorDetail::Input(InputError::Argument {
-        what: format!("{variable} is {found:?}; {known} are possible"),
-    })
-    .into()
+    ErrorDetail::Input(InputError::Argument { what: format!("{variable} is {found:?}; {known} is expected") })
+        .into()
 }
 
 /// Creates the workload of the cores of emulated cards.
@@ -137,7 +135,7 @@ fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Wor
         "" | "graph" => Ok(Arc::new(GraphWorkload::new(options.engine_candidates.clone()))),
         "echo" => Ok(Arc::new(EchoWorkload)),
         "loopback" => Ok(Arc::new(qaic_emu::workload::Loopback)),
-        other => Err(unknown("QAIC_EMU_WORKLOAD", other, "graph, echo and loopback")),
+        other => Err(unknown("QAIC_EMU_WORKLOAD", other, "graph, echo or loopback")),
     }
 }
 

@@ -27,7 +27,7 @@ fn parse_ids(subject: &str, text: &str, separator: char) -> Result<Vec<DeviceId>
     for part in text.split(separator).map(str::trim) {
         let id = part.parse().map(DeviceId).map_err(|_| refused(format!("{part:?} is not a device id")))?;
         if ids.contains(&id) {
-            return Err(refused(format!("device {} is named twice", id.0)));
+            return Err(refused(format!("device {} occurs twice", id.0)));
         }
         ids.push(id);
     }
@@ -49,8 +49,8 @@ pub(crate) fn visible(
         let existing: Vec<_> = devices.iter().map(|device| device.id().0).collect();
         return Err(InputError::Argument {
             what: format!(
-                "QAIC_VISIBLE_DEVICES names device {}, which does not exist; existing ids: {existing:?}; name some of \
-                 these, or raise QAIC_CPU_DEVICES, the number of virtual and emulated cards",
+                "QAIC_VISIBLE_DEVICES names device {}, which does not exist; existing ids: {existing:?}; use existing \
+                 ids, or raise QAIC_CPU_DEVICES, the number of virtual and emulated cards",
                 unknown.0
             ),
         }.into());

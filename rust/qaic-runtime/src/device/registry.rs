@@ -51,7 +51,7 @@ impl RegistryOptions {
             return Ok(count);
         }
         Err(ErrorDetail::Input(InputError::Argument {
-            what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
+            what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} is expected"),
         })
         .into())
     }
@@ -62,9 +62,9 @@ impl RegistryOptions {
             return Ok(FAMILIES[0]);
         };
         Family::named(name).ok_or_else(|| {
-            let names = FAMILIES.map(|family| family.name).join(" and ");
+            let names = FAMILIES.map(|family| family.name).join(" or ");
             RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                what: format!("QAIC_CPU_FAMILY is {name:?}; {names} are possible"),
+                what: format!("QAIC_CPU_FAMILY is {name:?}; {names} is expected"),
             }))
         })
     }
@@ -147,7 +147,7 @@ impl Registry {
         let Some(kernel) = Kernel::open(options)? else {
             return if are_needed {
                 Err(ErrorDetail::Device(DeviceError::Unsupported {
-                    what: "cards are not supported: this library was built without them".to_owned(),
+                    what: "this library was built without support for cards".to_owned(),
                 })
                 .into())
             } else {
@@ -158,7 +158,7 @@ impl Registry {
             Ok(cards) => self.devices.extend(cards),
             Err(error) if are_needed => return Err(error),
             // A caller that did not request cards works without them.
-            Err(error) => log::global().warn(|| format!("cards are left out: {error}")),
+            Err(error) => log::global().warn(|| format!("cards are skipped: {error}")),
         }
         #[cfg(feature = "emu")]
         {
@@ -239,7 +239,7 @@ impl Registry {
         control.ok_or_else(|| {
             RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!(
-                    "device {} is of kind `{}` and not emulated; `QAIC_KMD=emu` makes emulated cards",
+                    "device {} is of kind `{}` and not emulated; set QAIC_KMD=emu for emulated cards",
                     id.0,
                     device.kind().name()
                 ),

@@ -26,7 +26,7 @@ qaic_qpc::errors! {
             id: u32 = 0, what: &'static str = "command protocol", found: String = "18.0".into(),
             expected: &'static str = "17",
         } => "device.firmware_version" [id as "device", what, found, expected]
-            hint "install the firmware that belongs to this version of the runtime, or use another card",
+            hint "install the firmware for this version of the runtime, or use another card",
         /// The firmware of a card refused.
         #[error("device {id}: the firmware refused to {what}: {name} ({status})")]
         Firmware {
@@ -37,7 +37,7 @@ qaic_qpc::errors! {
         #[error("device {id}: invalid reply to \"{what}\": {reason}")]
         FirmwareProtocol {
             id: u32 = 0, what: &'static str = "activate the program",
-            reason: String = "channel 16, below 16 expected".into(),
+            reason: String = "channel 16, expected a number below 16".into(),
         } => "device.firmware_protocol" [id as "device", what],
         /// A system call of a card's driver failed.
         #[error("device {id}: {call} failed: {}", meaning(call, source))]
@@ -64,7 +64,7 @@ qaic_qpc::errors! {
 
 const WRONG_CHECKSUM: &str = "the checksum of the firmware's reply is wrong";
 const SILENT: &str = "the firmware did not reply in time";
-const NO_ROOM: &str = "the driver had no room to send it, after several attempts";
+const NO_ROOM: &str = "the driver had no room to send the message after several attempts";
 
 /// Returns the meaning of a system error for a call, including errors that the driver uses with a special meaning.
 fn meaning(call: &str, source: &io::Error) -> String {

@@ -40,7 +40,7 @@ qaic_qpc::errors! {
         #[error("device {id} has {free} free cores of {total}; {needed} are needed")]
         Busy { id: u32 = 0, needed: u32 = 4, free: u32 = 2, total: u32 = 16 }
             => "device.busy" "DeviceBusyError" [id as "device", needed, free, total]
-            hint "lower num_activations or aic_num_cores, or reset a session that holds cores",
+            hint "lower num_activations or aic_num_cores, or reset a session that uses cores",
         /// The device was lost.
         #[error("device {id} is lost: {reason}")]
         Lost { id: u32 = 0, reason: String = "it was reset".into() }
@@ -56,7 +56,7 @@ qaic_qpc::errors! {
         Unsupported { what: String = "a dma-buf on a device of kind `cpu`".into() } => "device.unsupported",
         /// The activations of a program take more private memory than is free.
         #[error(
-            "the program takes {} of private memory: for each activation (num_activations={activations}) {} of states and {} \
+            "the program needs {} of private memory: for each activation (num_activations={activations}) {} of states and {} \
              of other outputs; expected at most {} (free memory, or QAIC_CPU_MEMORY): {}",
             mebibytes(*needed),
             mebibytes(*states),
@@ -92,13 +92,13 @@ fn mebibytes(bytes: u64) -> String {
 
 /// Lists the ids of the existing devices, for messages.
 fn existing_ids(existing: &[u32]) -> String {
-    if existing.is_empty() { "there is no device".to_owned() } else { format!("existing ids: {existing:?}") }
+    if existing.is_empty() { "no device was found".to_owned() } else { format!("existing ids: {existing:?}") }
 }
 
 fn more_devices(needed: u32, kind: &str, hidden: usize) -> String {
     match (hidden, kind) {
-        (0, "cpu") => format!("; set QAIC_CPU_DEVICES={needed} to have {needed} virtual cards"),
+        (0, "cpu") => format!("; set QAIC_CPU_DEVICES={needed} for {needed} virtual cards"),
         (0, _) => String::new(),
-        (hidden, _) => format!("; {hidden} more can be named in QAIC_VISIBLE_DEVICES"),
+        (hidden, _) => format!("; QAIC_VISIBLE_DEVICES hides {hidden} more"),
     }
 }

@@ -48,7 +48,7 @@ qaic_qpc::errors! {
         SharedCores { found: String = "cores".into() } => "option.cpu_shared",
         /// An argument is not valid.
         #[error("{what}")]
-        Argument { what: String = "set_size must be 1 or more, 0 given".into() } => "call.argument",
+        Argument { what: String = "set_size is 0; at least 1 is expected".into() } => "call.argument",
     }
     sources {
         /// The program cannot take the arguments.

@@ -15,11 +15,11 @@ impl RuntimeError {
         let report = self.detail().report();
         match self.detail() {
             ErrorDetail::Device(DeviceError::NotFound { existing, .. }) => report.hint(if existing.is_empty() {
-                "no card answers, or QAIC_VISIBLE_DEVICES hides all; without QAIC_DEVICE, or with QAIC_DEVICE=cpu, \
+                "no card responds, or QAIC_VISIBLE_DEVICES hides all devices; without QAIC_DEVICE, or with QAIC_DEVICE=cpu, \
                  programs run on the host"
             } else {
-                "QAIC_DEVICE chooses the kinds of device, QAIC_CPU_DEVICES the number of virtual and emulated cards, \
-                 QAIC_VISIBLE_DEVICES which of them are shown"
+                "QAIC_DEVICE selects the kinds of devices, QAIC_CPU_DEVICES the number of virtual and emulated cards, \
+                 and QAIC_VISIBLE_DEVICES the visible devices"
             }),
             ErrorDetail::Card(CardError::Firmware { status, .. }) => {
                 ErrorReport { class: firmware_class(*status), ..report }
@@ -30,7 +30,7 @@ impl RuntimeError {
                 // partially.
                 if *call == "EXECUTE_BO" && source.kind() == io::ErrorKind::InvalidInput {
                     report.hint(
-                        "the card may still have buffers of the inference before: reset() the session, or deactivate and \
+                        "the card may still use buffers of the previous inference: reset() the session, or deactivate and \
                          activate the program",
                     )
                 } else {

@@ -18,7 +18,7 @@ qaic_qpc::errors! {
         #[error("all {capacity} places for inferences are in use; wait for one inference")]
         QueueFull { capacity: u32 = 512 } => "queue.full",
         /// The program must keep its cores, because exec objects exist.
-        #[error("{count} exec objects of the program still exist; drop them first")]
+        #[error("{count} exec objects of the program still exist; delete them first")]
         LiveExecObjs { count: u32 = 2 } => "program.live_exec_objs",
         /// No inference with this id is in flight or can be collected.
         #[error("no inference with id {id} is in flight or completed")]

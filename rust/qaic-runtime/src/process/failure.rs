@@ -64,7 +64,7 @@ impl Logger {
     /// Reports the reason why a constructor failed, unless the caller stopped it.
     pub fn construction_failed(&self, source: FailureSource, error: &RuntimeError) {
         if !error.is_interrupted() {
-            self.failure(source.construction(), &format!("{} could not be made: {error}", source.name()));
+            self.failure(source.construction(), &format!("{} was not created: {error}", source.name()));
         }
     }
 }
@@ -122,6 +122,6 @@ mod tests {
         let said = heard(|logger| logger.construction_failed(FailureSource::ExecObj, &stopped));
         assert_eq!(said, (Vec::new(), Vec::new()));
         let (_, failures) = heard(|logger| logger.construction_failed(FailureSource::ExecObj, &cancelled));
-        assert_eq!(failures, [(0x500, "ExecObj could not be made: the inference was cancelled".to_owned())]);
+        assert_eq!(failures, [(0x500, "ExecObj was not created: the inference was cancelled".to_owned())]);
     }
 }

@@ -37,7 +37,7 @@ const MOST_THREADS: usize = 8;
 /// Time after which an idle thread ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
-const WHAT: &str = "a teardown, which goes on";
+const WHAT: &str = "a teardown, which continues";
 
 static REAPERS: ForkLocal<Arc<Reaper>> = ForkLocal::new();
 

@@ -468,7 +468,7 @@ impl BoundBuffers {
         let Some((one, other)) = first_overlap(&mut ranges.enumerate().collect()) else { return Ok(()) };
         let name = |output: usize| self.specs.outputs().get(output).map_or("", |spec| spec.name.as_str());
         Err(refused(format!(
-            "outputs `{}` and `{}` share memory; give every output its own memory",
+            "outputs `{}` and `{}` share memory; give each output separate memory",
             name(one),
             name(other)
         )))

@@ -101,7 +101,7 @@ pub(crate) fn records(
         && !meta.is_empty()
         && serde_json::from_slice::<serde::de::IgnoredAny>(meta).is_err()
     {
-        warnings.push("section META is no JSON".to_owned());
+        warnings.push("section META is not JSON".to_owned());
     }
     Ok(warnings)
 }
@@ -119,7 +119,7 @@ impl Anomalies {
     fn texts(&self) -> Vec<String> {
         let texts = [
             (self.outside, "operations are outside their thread's interval"),
-            (self.unordered, "operations start before the one before them"),
+            (self.unordered, "operations start before the previous operation"),
             (self.saturation, "operations have a saturated duration without its flag"),
             (self.reserved, "records have reserved bytes that are not zero"),
         ];

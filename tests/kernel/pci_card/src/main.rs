@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "echo" => Arc::new(EchoWorkload),
         "loopback" => Arc::new(Loopback),
         other => {
-            return Err(format!("QAIC_EMU_WORKLOAD is {other:?}; graph, echo and loopback are known").into());
+            return Err(format!("QAIC_EMU_WORKLOAD is {other:?}; graph, echo or loopback is expected").into());
         }
     };
     let faults = FaultPlan::parse(&variable("QAIC_EMU_FAULTS"), Target::Card)?;

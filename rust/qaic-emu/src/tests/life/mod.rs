@@ -49,7 +49,7 @@ fn calls_are_counted_by_the_names_that_fault_plans_use() {
     assert!(rig.control.calls_by_name().any(|call| call == ("manage", named)));
     let refusal = rig.control.calls_named("mange").unwrap_err();
     assert!(
-        refusal.starts_with("no system call is called \"mange\"; there are manage, create_bo,"),
+        refusal.starts_with("unknown system call \"mange\"; expected one of manage, create_bo,"),
         "{refusal}"
     );
 }

@@ -47,7 +47,7 @@ impl Argument<'_> {
     }
 
     /// Number of bytes from the first element to the end of the last one; `None` if elements precede the first one,
-    /// or lie beyond the address space.
+    /// or are beyond the address space.
     pub fn span_bytes(&self) -> Option<usize> {
         if self.shape.iter().any(|&dim| dim <= 0) {
             return Some(0);

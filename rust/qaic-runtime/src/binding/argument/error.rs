@@ -23,7 +23,7 @@ qaic_qpc::errors! {
             passed: vec![("x".into(), 4, vec![2, 4])],
             allowed: vec![vec![("x".into(), vec![1, 4])], vec![("x".into(), vec![8, 4])]],
             item_bytes: vec![4],
-        }) => "input.shapes" "InputShapeError" hint "pass arrays of exactly one of these combinations",
+        }) => "input.shapes" "InputShapeError" hint "pass arrays with the shapes of one of these combinations",
         /// No output has the requested name.
         #[error("output `{name}` does not exist; the program has {known:?}")]
         UnknownOutput {
@@ -40,7 +40,7 @@ qaic_qpc::errors! {
         /// Two outputs would be written to the same memory.
         #[error("out[{name:?}] shares memory with the array of another output")]
         OutputOverlap { name: String = "logits".into() } => "output.overlap" [name]
-            hint "give every output its own memory",
+            hint "give each output separate memory",
         /// The program does not let callers access its state.
         #[error("the state of this program cannot be read or written between inferences")]
         StateNotSplit => "state.not_split" "StateError"
@@ -55,13 +55,13 @@ qaic_qpc::errors! {
         #[error("state {name:?} of shape {shape:?} has no sequence {sequence}")]
         StateSequence {
             name: String = "past".into(), shape: Vec<usize> = vec![4, 8], sequence: usize = 4,
-        } => "state.sequence" [name, shape] hint "sequences are counted from 0 along the first dimension",
+        } => "state.sequence" [name, shape] hint "sequences are numbered from 0 along the first dimension",
         /// Several activations would each have their own state.
         #[error(
             "num_activations is {activations}; each activation of a program with retained state has its own state"
         )]
         StatePerActivation { activations: u32 = 2 } => "option.state_per_activation" "OptionError"
-            hint "use num_activations=1, or choose the activation of every inference with qaicrt",
+            hint "use num_activations=1, or select the activation of each inference with qaicrt",
         /// The tensor is too large for an array on this host.
         #[error("tensor `{name}` of dims {dims:?} is too large for this host")]
         TensorTooLarge {

@@ -123,7 +123,7 @@ impl Cut {
         let (name, tensor) = (&spec.name, &spec.largest);
         if self.item_bytes != tensor.item_bytes as u64 || argument.item_bytes != tensor.item_bytes {
             return Err(format!(
-                "`{name}` has elements of {} bytes; the array has {}, the specification says {}",
+                "`{name}` has elements of {} bytes; the array has {}, the specification {}",
                 tensor.item_bytes, argument.item_bytes, self.item_bytes
             ));
         }
@@ -143,7 +143,7 @@ impl Cut {
                     let found = parameters.iter().find(|(name, _)| name == symbol);
                     found.map(|(_, value)| *value).ok_or_else(|| {
                         let given: Vec<_> = parameters.iter().map(|(name, _)| name.as_str()).collect();
-                        format!("`{name}` begins at {symbol:?}, which has no value; given are {given:?}")
+                        format!("`{name}` begins at {symbol:?}, which has no value; found {given:?}")
                     })?
                 }
             };
@@ -165,7 +165,7 @@ impl Cut {
 
 /// Parses the patterns and their windows, in order.
 fn read(json: &str) -> Result<Vec<(String, Cut)>, String> {
-    let value: Value = serde_json::from_str(json).map_err(|error| format!("no JSON: {error}"))?;
+    let value: Value = serde_json::from_str(json).map_err(|error| format!("not JSON: {error}"))?;
     let specs = value.get("BufferSpecs").and_then(Value::as_array);
     let specs = specs.ok_or("a list \"BufferSpecs\" is expected")?;
     specs
@@ -176,7 +176,7 @@ fn read(json: &str) -> Result<Vec<(String, Cut)>, String> {
 }
 
 fn read_spec(spec: &Value) -> Result<(String, Cut), String> {
-    let name = spec.get("Name").and_then(Value::as_str).ok_or("a text \"Name\" is expected")?;
+    let name = spec.get("Name").and_then(Value::as_str).ok_or("a string \"Name\" is expected")?;
     let item_bytes =
         spec.get("ElemSize").and_then(Value::as_u64).ok_or("a number \"ElemSize\" is expected")?;
     let dims = spec.get("DimSpecs").and_then(Value::as_array).ok_or("a list \"DimSpecs\" is expected")?;
@@ -191,7 +191,7 @@ fn read_spec(spec: &Value) -> Result<(String, Cut), String> {
         }
         .map_err(|()| {
             let found = start.map_or_else(|| "nothing".to_owned(), Value::to_string);
-            format!("DimSpecs[{dim}]: \"start\" is {found}; a number from 0 on or a symbol is expected")
+            format!("DimSpecs[{dim}]: \"start\" is {found}; a number of at least 0 or a symbol is expected")
         })
     });
     Ok((name.to_owned(), Cut { item_bytes, starts: starts.collect::<Result<_, _>>()? }))

@@ -315,7 +315,7 @@ impl BindingSpec {
             return Ok(());
         }
         Err(refused(format!(
-            "`{}` was given an array of shape {:?} with strides {:?}; a C-contiguous one is expected",
+            "`{}` was given an array of shape {:?} with strides {:?}; a C-contiguous array is expected",
             self.name, argument.shape, argument.strides
         )))
     }

@@ -341,11 +341,11 @@ fn wrong_slicing_spec_is_refused_with_its_place() {
     for (json, expected) in [
         ("[", "no JSON"),
         ("{}", "a list \"BufferSpecs\" is expected"),
-        ("{\"BufferSpecs\": [{}]}", "BufferSpecs[0]: a text \"Name\" is expected"),
+        ("{\"BufferSpecs\": [{}]}", "BufferSpecs[0]: a string \"Name\" is expected"),
         ("{\"BufferSpecs\": [{\"Name\": \"a\"}]}", "BufferSpecs[0]: a number \"ElemSize\" is expected"),
         (
             "{\"BufferSpecs\": [{\"Name\": \"a\", \"ElemSize\": 4, \"DimSpecs\": [{\"start\": -1}]}]}",
-            "BufferSpecs[0]: DimSpecs[0]: \"start\" is -1; a number from 0 on or a symbol is expected",
+            "BufferSpecs[0]: DimSpecs[0]: \"start\" is -1; a number of at least 0 or a symbol is expected",
         ),
         ("{\"BufferSpecs\": [{\"Name\": \"a\", \"ElemSize\": 4, \"DimSpecs\": []}]}", "a is no pattern"),
     ] {
@@ -372,7 +372,7 @@ fn window_that_cannot_be_copied_is_refused_with_the_reason() {
     assert_eq!(spec.origin(1, &fine, &parameters).unwrap(), [1, 1]);
     assert_eq!(spec.origin(2, &fine, &parameters).unwrap(), [1, 1]);
     assert!(refusal(0, &fine, &parameters).contains("input `a` keeps no state on the device"));
-    assert!(refusal(1, &fine, &[]).contains("begins at \"row\", which has no value; given are []"));
+    assert!(refusal(1, &fine, &[]).contains("begins at \"row\", which has no value; found []"));
     let turned = array(&extent, &[4, 8], false);
     assert!(refusal(2, &turned, &parameters).contains("a C-contiguous one is expected"));
     assert_eq!(spec.origin(1, &turned, &parameters).unwrap(), [1, 1]);

@@ -150,8 +150,8 @@ impl Connection {
             Ok(DriverInterface::Mainline) => {}
             Ok(DriverInterface::Other { version: (major, minor) }) => {
                 return Err(self.unavailable(format!(
-                    "the driver `qaic` behind {} has interface {major}.{minor} and not that of the mainline kernel, which has \
-                     no number; 1.0 came with the vendor's kit before Linux 6.4",
+                    "the driver `qaic` behind {} has interface {major}.{minor} instead of the unnumbered interface of the \
+                     mainline kernel; the vendor's kit had interface 1.0 before Linux 6.4",
                     path.display()
                 )));
             }
@@ -187,8 +187,8 @@ impl Connection {
                 id: self.id,
                 path: path.to_owned(),
                 fix: reason(
-                    "nodes of cards belong to a group, most often render or qaic; `stat` on the node names it, and \
-                     `sudo usermod -aG GROUP USER` followed by a new login joins it"
+                    "device nodes of cards belong to a group, usually render or qaic: find its name with `stat`, \
+                     then run `sudo usermod -aG GROUP USER` and log in again"
                         .to_owned(),
                 ),
             }).into(),

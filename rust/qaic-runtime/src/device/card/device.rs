@@ -60,7 +60,7 @@ impl Device for CardDevice {
         self.name.clone()
     }
 
-    /// Blocking: at most a minute, while the card answers. All zeros if it does not answer.
+    /// Blocking: at most a minute, while the card answers. All zeros if it does not respond.
     fn resources(&self) -> Resources {
         self.facts()
             .and_then(|facts| facts.firmware.ok())

@@ -123,7 +123,7 @@ impl DeviceState {
                 };
                 inner.needs_reopen |= kind == EventKind::Removed;
                 self.end_generation(&mut inner, reason);
-                inner.down = Some(format!("{reason}, and it is not back yet"));
+                inner.down = Some(format!("{reason}, and is not available yet"));
             }
             EventKind::Online | EventKind::Added => {
                 inner.down = None;
@@ -169,7 +169,7 @@ impl DeviceState {
         let late = inner.restarts.iter().position(|limit| limit.is_some_and(|limit| limit <= now));
         let Some(late) = late else { return };
         let seconds = RESTART_LIMIT.as_secs();
-        let reason = format!("the cores of channel {late} failed and did not come back within {seconds} s");
+        let reason = format!("the cores of channel {late} failed and did not restart within {seconds} s");
         inner.restarts = [None; CHANNELS];
         inner.needs_reopen = true;
         self.end_generation(&mut inner, &reason);

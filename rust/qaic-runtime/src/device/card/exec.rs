@@ -202,8 +202,8 @@ impl CardExec {
         if entries.len() > 1 && program.control.is_none() && program.only_shapes != Some(self.variant) {
             return Err(InputError::NoMatchingShape {
                 what: format!(
-                    "entry {} of the {} permitted combinations was picked; this program runs on cards with the shapes \
-                     of its bindings only, because how a card learns of others is not public",
+                    "entry {} of the {} permitted combinations was picked; cards run this program only with the shapes \
+                     of its bindings, because the selection of other shapes is not public",
                     self.variant,
                     entries.len()
                 )
@@ -427,7 +427,7 @@ impl Exec for CardExec {
             return match memory {
                 None => Ok(()),
                 Some(_) => Err(ErrorDetail::Input(InputError::Argument {
-                    what: format!("DMA buffer {index} has no bytes that memory of others could stand for"),
+                    what: format!("DMA buffer {index} has no bytes that other memory could replace"),
                 })
                 .into()),
             };

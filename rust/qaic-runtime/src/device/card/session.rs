@@ -116,7 +116,7 @@ impl CardSession {
     ) -> Result<u32, RuntimeError> {
         let too_long = || {
             ErrorDetail::Card(CardError::Transfers {
-                what: format!("its constants descriptor has {} bytes, more than a message", descriptor.len()),
+                what: format!("its constants descriptor of {} bytes exceeds a message", descriptor.len()),
             })
         };
         // The size of the message depends only on the descriptor.
@@ -183,7 +183,7 @@ impl CardSession {
                 other => return other,
             }
         }
-        Err(ErrorDetail::Internal { what: "tries of an activation ran out".to_owned() }.into())
+        Err(ErrorDetail::Internal { what: "all attempts to activate failed".to_owned() }.into())
     }
 
     fn try_activate(&self, request: ActivateRequest) -> Result<Activated, RuntimeError> {
@@ -333,7 +333,7 @@ impl CardSession {
                 })
                 .into())
             }
-            Ok(_) if was_refused => Err(self.protocol_error(what, "success, while the kernel saw a refusal")),
+            Ok(_) if was_refused => Err(self.protocol_error(what, "success, but the kernel saw a refusal")),
             Ok(reply) => Ok(reply),
             Err(error) => Err(self.protocol_error(what, &error.to_string())),
         }

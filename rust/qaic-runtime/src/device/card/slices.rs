@@ -107,7 +107,7 @@ impl Layout {
             let end = request.host_offset.checked_add(u64::from(request.size));
             if end.is_none_or(|end| end > bytes) {
                 return refused(format!(
-                    "DMA request {number} takes {} bytes from byte {} on of DMA buffer {dma}, which has {bytes}",
+                    "DMA request {number} uses {} bytes from byte {} of DMA buffer {dma}, which has {bytes}",
                     request.size, request.host_offset
                 ));
             }
@@ -127,7 +127,7 @@ impl Layout {
             let buffer = &mut buffers[place];
             if buffer.dir != dir {
                 return refused(format!(
-                    "DMA request {number} moves DMA buffer {dma} in the other direction than the one before"
+                    "DMA request {number} moves DMA buffer {dma} in the opposite direction of the previous request"
                 ));
             }
             buffer.slices.push(slice);
@@ -141,7 +141,7 @@ impl Layout {
         let elements = buffers.iter().map(|buffer| buffer.slices.len()).sum::<usize>();
         let room = RING_ELEMENTS - 1;
         let Some(elements) = u32::try_from(elements).ok().filter(|&elements| elements <= room) else {
-            return refused(format!("an inference has {elements} slices, and the ring holds {room}"));
+            return refused(format!("an inference has {elements} slices, but the ring has room for {room}"));
         };
         let is_partial = network.inputs.iter().any(|input| input.is_partial_allowed);
         if let Some(buffer) = buffers.iter().find(|buffer| is_partial && buffer.slices.len() != 1) {
@@ -164,7 +164,7 @@ impl Slice {
             (_, 1) => Some(Address::Ddr(request.dev_offset)),
             (_, space) => {
                 return refused(format!(
-                    "DMA request {number} names address space {space}; 0 and 1 are known"
+                    "DMA request {number} names address space {space}; 0 or 1 is expected"
                 ));
             }
         };
@@ -218,7 +218,7 @@ impl Doorbell {
             2 => 32,
             size => {
                 return refused(format!(
-                    "the doorbell of DMA request {number} has the size code {size}; 0 to 2 are known"
+                    "the doorbell of DMA request {number} has the size code {size}; 0 to 2 is expected"
                 ));
             }
         };
@@ -227,7 +227,7 @@ impl Doorbell {
                 Ok(Self { offset, data: op.data, bits })
             }
             _ => refused(format!(
-                "the doorbell of DMA request {number} is at offset {:#x}, where none of {bits} bits can be",
+                "the doorbell of DMA request {number} is at offset {:#x}, which is not possible for {bits} bits",
                 op.offset
             )),
         }
@@ -242,7 +242,7 @@ fn direction(number: usize, request: &DmaRequest) -> Result<u32, RuntimeError> {
     match request.in_out {
         0 => Ok(DIR_TO_DEVICE),
         1 => Ok(DIR_FROM_DEVICE),
-        other => refused(format!("DMA request {number} has the direction {other}; 0 and 1 are known")),
+        other => refused(format!("DMA request {number} has the direction {other}; 0 or 1 is expected")),
     }
 }
 
@@ -250,7 +250,7 @@ fn direction(number: usize, request: &DmaRequest) -> Result<u32, RuntimeError> {
 fn semaphores(number: usize, ops: &[SemaphoreOp]) -> Result<[Sem; SLICE_SEMAPHORE_OPS], RuntimeError> {
     let what = |what: String| refused(format!("DMA request {number} {what}"));
     if ops.len() > SLICE_SEMAPHORE_OPS {
-        return what(format!("has {} semaphore operations; {SLICE_SEMAPHORE_OPS} are possible", ops.len()));
+        return what(format!("has {} semaphore operations, more than {SLICE_SEMAPHORE_OPS}", ops.len()));
     }
     let mut sems = [Sem::default(); SLICE_SEMAPHORE_OPS];
     for (sem, op) in sems.iter_mut().zip(ops) {
@@ -260,16 +260,16 @@ fn semaphores(number: usize, ops: &[SemaphoreOp]) -> Result<[Sem; SLICE_SEMAPHOR
         };
         if op.sem_op > LAST_SEMAPHORE_OP {
             return what(format!(
-                "has the semaphore operation {}; 0 to {LAST_SEMAPHORE_OP} are known",
+                "has the semaphore operation {}; 0 to {LAST_SEMAPHORE_OP} is expected",
                 op.sem_op
             ));
         }
         if op.sem_value >= SEMAPHORE_VALUES {
-            return what(format!("gives a semaphore the value {}; they have 12 bits", op.sem_value));
+            return what(format!("sets a semaphore to {}; semaphores have 12 bits", op.sem_value));
         }
         if op.pre_or_post > 1 {
             return what(format!(
-                "has a semaphore operation at the time {}; 0 and 1 are known",
+                "has a semaphore operation at the time {}; 0 or 1 is expected",
                 op.pre_or_post
             ));
         }
@@ -279,7 +279,7 @@ fn semaphores(number: usize, ops: &[SemaphoreOp]) -> Result<[Sem; SLICE_SEMAPHOR
     }
     let before = sems.iter().filter(|sem| sem.presync == 1).count();
     if before > 1 {
-        return what(format!("has {before} semaphore operations before its transfer; one is possible"));
+        return what(format!("has {before} semaphore operations before its transfer, more than 1"));
     }
     Ok(sems)
 }

@@ -146,7 +146,7 @@ pub(super) fn build_graph(
     let plan = parts.plan.ok_or_else(|| without(PLAN_SECTION))?;
     let graph = plan::graph(parts.elf)?.ok_or_else(|| without(GRAPH_SECTION))?;
     if plan.target != DeviceKind::Cpu.name() {
-        return Err(wrong_target(&plan.target, "the plan names another target".to_owned()).into());
+        return Err(wrong_target(&plan.target, "its program is for another target".to_owned()).into());
     }
     let built_for = plan.family();
     if let Some(family) = options.family.filter(|&family| family != built_for) {

@@ -45,7 +45,7 @@ pub(super) fn free_bytes(root: &Path) -> Option<u64> {
 }
 
 impl Hierarchy {
-    /// Least free memory of a group and its ancestors. In a container, the path of a group can be a path outside of
+    /// Smallest free memory of a group and its ancestors. In a container, the path of a group can be a path outside of
     /// the container, which does not exist; the mount point is then the group.
     fn free(&self, root: &Path, group: &str) -> Option<u64> {
         let mount = root.join(self.mount);

@@ -45,7 +45,7 @@ impl MemoryLimit {
             "" => Ok(Self::Free),
             "any" => Ok(Self::Any),
             _ => size().ok_or_else(|| InputError::Argument {
-                what: format!("QAIC_CPU_MEMORY is {text:?}; a size such as 500M or 20G, or any is expected"),
+                what: format!("QAIC_CPU_MEMORY is {text:?}; expected a size such as 20G, or any"),
             }),
         }
     }

@@ -345,7 +345,7 @@ impl ExecStats {
             Ok(mut profile) => {
                 if profile.lines >= MOST_EVENTS {
                     profile.is_whole = false;
-                    self.note("the engine keeps no more than a million events of a run".to_owned());
+                    self.note("the engine keeps at most a million events of a run".to_owned());
                 } else if !profile.is_whole {
                     self.note(
                         "the engine's profile is truncated; the folder of temporary files may be full"

@@ -77,7 +77,7 @@ impl EchoRunning {
         let mut bytes = Vec::new();
         total
             .and_then(|total| bytes.try_reserve_exact(total).ok().map(|()| bytes.resize(total, 0)))
-            .ok_or_else(|| Refusal::metadata("its inputs do not fit into the memory of the host"))?;
+            .ok_or_else(|| Refusal::metadata("its inputs do not fit in the memory of the host"))?;
         Ok(Self { protocol, inputs, outputs, control, stats: stats.zip(measured), bytes })
     }
 

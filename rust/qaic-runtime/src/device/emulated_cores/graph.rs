@@ -169,7 +169,7 @@ impl Running for GraphRunning {
 enum Failure {
     #[error("it was stopped")]
     Stopped,
-    #[error("the control buffer says something else")]
+    #[error("the control buffer contains other values")]
     NoControl,
     #[error("the memory of the card is full")]
     MemoryFull,

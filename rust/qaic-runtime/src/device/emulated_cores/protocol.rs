@@ -93,7 +93,7 @@ fn region(request: &DmaRequest) -> Result<Region, Refusal> {
         DDR => None,
         other => {
             return Err(Refusal::metadata(format!(
-                "a DMA request is for address space {other}; 0 and 1 are known"
+                "a DMA request is for address space {other}; 0 or 1 is expected"
             )));
         }
     };

@@ -408,4 +408,4 @@ impl Control {
 }
 
 const RESET: &str = "it was reset after the program was loaded; load the program again";
-const AWAY: &str = "it does not answer";
+const AWAY: &str = "it does not respond";

@@ -248,7 +248,7 @@ impl NoopExec {
             self.submission = Some(submission);
         } else if submission.sum != self.sum() {
             return Err(ErrorDetail::Internal {
-                what: "the buffers were written while the device had them".to_owned(),
+                what: "the buffers were written while the device used them".to_owned(),
             }
             .into());
         }

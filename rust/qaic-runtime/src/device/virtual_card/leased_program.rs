@@ -30,7 +30,7 @@ pub(crate) fn load(
         } else {
             format!(
                 "the program is partitioned for {needed} devices; the mapping \"{placement}\" names {found}: name \
-                 {needed}, or none to have them chosen"
+                 {needed}, or omit the mapping to select them automatically"
             )
         };
         return Err(InputError::Argument { what }.into());

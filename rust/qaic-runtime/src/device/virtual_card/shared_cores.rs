@@ -57,7 +57,7 @@ impl UserDirectory {
         Err(ErrorDetail::Input(InputError::Argument {
             what: format!(
                 "{}: it is {} of user {} with mode {:o}; a directory of user {} with mode 700 is expected, because \
-                 processes of one user meet in it. Remove it; cores can be counted elsewhere with QAIC_CPU_SHARED",
+                 the processes of one user share it. Remove it, or set QAIC_CPU_SHARED to another folder",
                 path.display(),
                 if found.is_dir() { "a directory" } else { "a file, not a directory" },
                 found.uid(),

@@ -49,7 +49,7 @@ impl Arrays for Parts {
     fn memory_mut(&self, ArrayId(id): ArrayId) -> HostSliceMut<'_> {
         let (first, len) = self.parts[id];
         let address = self.buffer.as_mut_ptr().wrapping_add(first);
-        // SAFETY: the part lies in the buffer, of which no reference is ever made.
+        // SAFETY: the part is in the buffer, of which no reference is ever made.
         unsafe { HostSliceMut::new(address, len) }
     }
 }

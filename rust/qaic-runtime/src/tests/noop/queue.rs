@@ -76,7 +76,7 @@ fn queue_takes_programs_of_its_device_and_those_whose_user_named_none() {
     }
     assert_eq!(
         queue.enqueue(&other.exec, Detached::assume()).unwrap_err().to_string(),
-        "the exec object's program is on device 1, but this queue belongs to device 0"
+        "the program of the exec object is on device 1, but this queue belongs to device 0"
     );
     wait(&other);
     assert_eq!(other.exec.program.completed(), 0);

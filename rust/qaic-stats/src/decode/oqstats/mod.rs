@@ -31,7 +31,7 @@ pub fn decode<'a>(
     let mut model = StatsModel::new(header.run);
     if header::length(bytes) > header.buffer_bytes {
         model.warnings.push(format!(
-            "the file has {} bytes, the buffer in it {}: the rest is not read",
+            "the file has {} bytes, but the buffer in it has {}: the rest is not read",
             bytes.len(),
             header.buffer_bytes
         ));
@@ -72,7 +72,6 @@ pub fn fingerprint_of(bytes: &[u8]) -> Result<Fingerprint, StatsError> {
 fn reserved_entries(entries: &[directory::DirectoryEntry], warnings: &mut Vec<String>) {
     let odd = entries.iter().filter(|entry| entry.flags != 0).count();
     if odd != 0 {
-        warnings
-            .push(format!("{odd} entries of the section directory have flags, which have no meaning yet"));
+        warnings.push(format!("{odd} entries of the section directory have unknown flags"));
     }
 }

@@ -168,7 +168,7 @@ fn request_with_several_doorbells_rings_none() {
 fn request_outside_its_buffer_is_refused_with_numbers() {
     let text = refusal(&[64], &[request(0, 16, 64, 0)]);
     assert!(
-        text.contains("DMA request 0 takes 64 bytes from byte 16 on of DMA buffer 0, which has 64"),
+        text.contains("DMA request 0 uses 64 bytes from byte 16 of DMA buffer 0, which has 64"),
         "{text}"
     );
     assert!(refusal(&[64], &[request(0, u64::MAX, 64, 0)]).contains("which has 64"));

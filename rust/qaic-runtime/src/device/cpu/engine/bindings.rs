@@ -166,7 +166,7 @@ impl Bindings {
     pub(in crate::device::cpu) fn begin_profiling(&mut self, prefix: &CStr) -> Result<(), String> {
         let engine = self.graph.engine;
         let profiling = engine.run_profiling().ok_or_else(|| {
-            format!("onnxruntime {} cannot profile single runs; 1.25 or newer is needed", engine.version)
+            format!("onnxruntime {} cannot profile single runs; expected 1.25 or newer", engine.version)
         })?;
         // SAFETY: the options are live, no run uses them now, and the text is NUL-terminated.
         let status = unsafe { (profiling.enable)(self.terminator.run_options, prefix.as_ptr()) };

@@ -50,12 +50,12 @@ pub(super) fn find(wanted: &CustomOpLibrary) -> Result<PathBuf, String> {
         }
     }
     Err(format!(
-        "the program needs the custom operator library `{}` of {} bytes with CRC {:08x}: {}; name its path in \
+        "the program needs the custom operator library `{}` of {} bytes with CRC {:08x}: {}; add its path to \
          QAIC_CUSTOM_OP_LIBRARIES",
         wanted.name,
         wanted.size,
         wanted.crc32,
-        problem.unwrap_or_else(|| "this process does not allow a library with this name".to_owned())
+        problem.unwrap_or_else(|| "this process allows no library with this name".to_owned())
     ))
 }
 

@@ -86,7 +86,7 @@ impl Options {
             plan.own_operators.iter().find(|name| !own_operators::NAMES.contains(&&***name))
         {
             return Err(format!(
-                "the program needs the operator `{unknown}`, which this release does not have"
+                "the program needs the operator `{unknown}`, which this release does not support"
             ));
         }
         if plan.own_operators.is_empty() {

@@ -136,7 +136,7 @@ impl Engine {
         let api = unsafe { (base.GetApi)(ORT_API_VERSION) };
         // SAFETY: null or a valid static table of the version asked for.
         let api: &'static OrtApi = unsafe { api.as_ref() }.ok_or_else(|| {
-            unusable(&version, format!("version {version} is too old, {MINIMUM_VERSION} or newer is needed"))
+            unusable(&version, format!("version {version} is too old; expected {MINIMUM_VERSION} or newer"))
         })?;
 
         // An engine prints an error on standard error if it does not have the requested version.

@@ -125,7 +125,7 @@ impl Shape {
 }
 
 pub(super) fn c_name(name: &str) -> Result<CString, String> {
-    CString::new(name).map_err(|_| format!("tensor name {name:?} holds a NUL"))
+    CString::new(name).map_err(|_| format!("tensor name {name:?} contains a NUL"))
 }
 
 pub(super) const fn element_type(dtype: Dtype) -> ONNXTensorElementDataType {

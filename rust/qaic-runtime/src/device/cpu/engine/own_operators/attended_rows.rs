@@ -9,7 +9,7 @@
 //! | `state` | float32, float16 that is widened, or MXINT8 blocks as bytes | `[batch, groups, context, width]` | |
 //! | `length` | int64 | one number | slots that are copied |
 //! | `indices` | int64 | `[..., 3]` | row of the batch, group and slot of each row; those outside are not written |
-//! | `rows` | float32 | `[..., width]` | what changes |
+//! | `rows` | float32 | `[..., width]` | the changed rows |
 //! | `blanked` | bool | `[batch or 1, 1, length, 1]`, or left out | slots whose rows become zero |
 //! | result | float32 | `[batch, groups, length, width]` | |
 //!

@@ -54,7 +54,7 @@ impl StoredWeights {
             let Some(layout) = &initializer.layout else { continue };
             let name = initializer.name.clone();
             let layout = Layout::from_name(layout).ok_or_else(|| {
-                format!("initializer `{name}` has the layout `{layout}`, which this release does not have")
+                format!("initializer `{name}` has the layout `{layout}`, which this release does not support")
             })?;
             let matrix = Matrix::new(initializer, layout, constants)
                 .map_err(|message| format!("initializer `{name}`: {message}"))?;
