@@ -57,8 +57,8 @@ class Initializers(Mapping[str, "NDArray[Any]"]):
     def __getitem__(self, name: str) -> NDArray[Any]:
         record = self._records.get(name)
         if record is None:
-            message = f"{name!r} is not among the {len(self)} initializers of constants.bin"
-            raise KeyError(f"{message}; those below 1 KiB stay in the graph (Qpc.graph)")
+            message = f"{name!r} is not one of the {len(self)} initializers in constants.bin"
+            raise KeyError(f"{message}; initializers below 1 KiB are in the graph (Qpc.graph)")
         try:
             return _array(name, record, self._constants)
         except QaicError:

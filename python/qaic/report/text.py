@@ -7,7 +7,7 @@ from typing import Any, Final
 from qaic.report.data import Column, Report, Table, columns_of
 from qaic.support.text import bytes_text, escape_unprintable, shortened, three_digits
 
-#: rows of a table that are shown; CSV and JSON have them all
+#: rows of a table that are shown; CSV and JSON contain all rows
 MOST_ROWS: Final = 40
 ABSENT: Final = "N/A"
 #: a text column is not made narrower than this
@@ -95,7 +95,7 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
             yield f"{'~' if place in table.estimated_rows else ' '} {line}".rstrip()
         yield from _without_room([columns[place] for place in shown[len(fitting) :]], width, "  ")
         if len(rows) < len(table.rows):
-            yield f"  ... and {len(table.rows) - len(rows)} more; csv and json have them all"
+            yield f"  ... and {len(table.rows) - len(rows)} more; csv and json contain all rows"
         missing = [column.name for place, column in enumerate(columns) if place not in shown]
         if missing:
             yield from _wrapped(f"columns without values: {', '.join(missing)}", width, "  ")

@@ -367,7 +367,7 @@ class InferenceBenchmarkSet(Refusing):
             try:
                 text = samples.op_stats(index, as_trace)
             except _core.QaicError as error:
-                self._refuse(f"no report was made: {error}", QStatus.QS_ERROR)
+                self._refuse(f"no report was created: {error}", QStatus.QS_ERROR)
                 continue
             if text is not None and self._runner is not None:
                 activation = int(sample["activation"])

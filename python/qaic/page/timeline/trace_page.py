@@ -59,7 +59,7 @@ _KINDS = columns_of("kind | events:int | time:float us | share:percent")
 
 def trace_figures(timeline: Timeline) -> Report:
     """Return the time of the kinds of operations, most first, and of the rows."""
-    note = "Sums over all rows, which work side by side; events inside others count in both."
+    note = "Sums over all rows, which run in parallel; nested events count in both."
     return Report(
         "figures",
         "Figures",

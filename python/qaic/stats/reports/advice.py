@@ -71,7 +71,7 @@ def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
             (
                 f"one node takes {part:.0f} % of the work",
                 f"{first}: {duration(times[first])}",
-                "start here: check its shape and precision, and whether the model needs it",
+                "check its shape and precision first, and whether the model needs it",
             ),
         )
     ]

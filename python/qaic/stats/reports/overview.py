@@ -102,7 +102,7 @@ def _remarks(capture: Capture) -> list[str]:
         remarks.append("the buffer was too small for all operations: sums are too low")
     saturated = sum(thread.saturated for reader in capture.each() for thread in reader.threads)
     if saturated:
-        remarks.append(f"{saturated} durations did not fit their field and are too low")
+        remarks.append(f"{saturated} durations did not fit their field and are too short")
     near = residency(Sums(capture, lambda facts: facts.memories))
     if near is not None:
         remarks.append(f"{near:.1f} % of the operations' time uses TCM")

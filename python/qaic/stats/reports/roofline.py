@@ -13,7 +13,7 @@ def roofline(capture: Capture) -> Report:
     whole = Sums(capture, lambda facts: facts.kinds).total()
     kinds, nodes = (_table(capture, name, whole) for name in ("kind", "node"))
     if not kinds.rows:
-        note = "the descriptor knows of no operation how many multiplications it makes"
+        note = "the descriptor does not contain the number of multiplications of any operation"
         return Report("roofline", "Work and bytes", [], [replace(kinds, note=note)])
     note = (
         "bytes count only outputs and constants, so they are a lower bound;"
