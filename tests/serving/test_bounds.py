@@ -54,7 +54,7 @@ def held_while(read, body):
         (HEAD + b'"' + b"a" * MANY + b'",' + b'"b",' * MANY + b'"c"' + TAIL, "not an array of numbers"),
         (HEAD + b"{}," * MANY + b"{}" + TAIL, "not an array of numbers"),
         (b'{"inputs":[' + b"[]," * MANY + b"[]]}", "more than 32768 tensors or fields"),
-        (b'{"id":"' + b"a" * (2 << 20) + b'"}', "more than 2097152 bytes besides"),
+        (b'{"id":"' + b"a" * (2 << 20) + b'"}', "more than 2097152 bytes, not counting"),
         (b'{"inputs":[' + b'{"data":[]},' * 5000 + b"{}]}", "more than 4096 tensors"),
         (b'{"inputs":[{"d\\u0061ta":[0]}]}', "escape sequences"),
     ],
