@@ -256,7 +256,7 @@ def test_a_row_that_the_program_fails_on_is_named(cluster):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_actors": 0}, "num_actors is 0; a number from 1"),
+        ({"num_actors": 0}, "num_actors is 0; a number of at least 1"),
         ({"num_actors": (3, 1)}, r"num_actors is \(3, 1\)"),
         ({"inputs": {"z": "x"}}, r"inputs names 'z'; the program has the inputs \['x'\]"),
         ({"outputs": {"x": "y"}}, r"outputs names 'x'; the program has the outputs \['y'\]"),
