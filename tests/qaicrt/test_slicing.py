@@ -244,8 +244,8 @@ def test_the_first_specification_that_matches_wins(path, capfd):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
+        ("", "not JSON"),
+        ("{", "not JSON"),
         ("[]", "BufferSpecs"),
         ('{"BufferSpecs": 5}', "BufferSpecs"),
         ('{"BufferSpecs": [{}]}', "BufferSpecs[0]: a text"),
@@ -257,7 +257,7 @@ def test_the_first_specification_that_matches_wins(path, capfd):
         (spec(starts=(0, None)), "DimSpecs[1]"),
         (spec(name="(unclosed"), "(unclosed"),
         (spec(name="*"), "regular expression"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_bad_specifications(path, capfd, text, what):

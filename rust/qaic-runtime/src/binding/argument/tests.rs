@@ -339,7 +339,7 @@ fn unknown_name_is_refused_with_the_known_names() {
 fn wrong_slicing_spec_is_refused_with_its_place() {
     let specs = Arc::new(specs(&[[vec![2], vec![1], vec![2]]]));
     for (json, expected) in [
-        ("[", "no JSON"),
+        ("[", "not JSON"),
         ("{}", "a list \"BufferSpecs\" is expected"),
         ("{\"BufferSpecs\": [{}]}", "BufferSpecs[0]: a string \"Name\" is expected"),
         ("{\"BufferSpecs\": [{\"Name\": \"a\"}]}", "BufferSpecs[0]: a number \"ElemSize\" is expected"),
