@@ -248,7 +248,7 @@ def test_the_first_specification_that_matches_wins(path, capfd):
         ("{", "not JSON"),
         ("[]", "BufferSpecs"),
         ('{"BufferSpecs": 5}', "BufferSpecs"),
-        ('{"BufferSpecs": [{}]}', "BufferSpecs[0]: a text"),
+        ('{"BufferSpecs": [{}]}', "BufferSpecs[0]: a string"),
         ('{"BufferSpecs": [{"Name": "x"}]}', "ElemSize"),
         ('{"BufferSpecs": [{"Name": "x", "ElemSize": -1}]}', "ElemSize"),
         ('{"BufferSpecs": [{"Name": "x", "ElemSize": 4}]}', "DimSpecs"),
@@ -282,9 +282,7 @@ def test_elements_of_another_size(counter, path, capfd):
     refused(
         capfd, counter.slice(STATE, np.ones((1, 4), np.float64)), "elements of 4 bytes", "the array has 8"
     )
-    refused(
-        capfd, Counter(path, spec(item=2)).slice(STATE, np.ones((1, 4), np.float32)), "specification says 2"
-    )
+    refused(capfd, Counter(path, spec(item=2)).slice(STATE, np.ones((1, 4), np.float32)), "specification 2")
     # Only the size counts.
     counter.window(STATE, np.full((1, 4), 0x3F800000, np.int32))
     assert counter.state()[0].tolist() == [1] * 4
