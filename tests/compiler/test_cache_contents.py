@@ -131,15 +131,15 @@ PROCESSES.set_forkserver_preload(["onnx.checker", "onnx.shape_inference", "qaic.
 
 
 def _compile(path, variables, answer):
+    os.environ.clear()
     os.environ.update(variables)
     answer.send(qaic.compile(path).path)
 
 
 def compiled_and_let_go(path):
     """Compile in a process that ends, so that its program is not in use."""
-    variables = {name: value for name, value in os.environ.items() if name.startswith("QAIC_")}
     receiver, sender = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=_compile, args=(path, variables, sender))
+    process = PROCESSES.Process(target=_compile, args=(path, dict(os.environ), sender))
     process.start()
     process.join()
     assert process.exitcode == 0
