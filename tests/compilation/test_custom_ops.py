@@ -139,7 +139,7 @@ def test_an_operator_without_any_implementation_is_refused(tmp_path):
         ("- {name: A, implementations: [{type: x}]}\n", "no backend"),
         ("- {name: A, implementations: [{backend: interpreter}]}\n", "no impl"),
         ("- {name: A, implementations: []}\n- {name: A, implementations: []}\n", "described twice"),
-        ("a: &a [*a]\n", "nested too deeply"),
+        ("a: &a [*a]\n", "at most 8 levels of lists and mappings, found more"),
         ("- {name: A, name: B, implementations: []}\n", "'name' is already on line 1"),
         ("{", "not a YAML"),
         ("[" * 5000, "not a YAML"),

@@ -59,7 +59,7 @@ def test_relative_path_is_rebased(tmp_path):
         ("- IOName:\n", ["as IOName on line 1", "''"]),
         ("- IOName: x\n  Precision: float8", ["float16", "as Precision on line 2", "'float8'"]),
         ("- IOName: x\n  Layout: NCWH", ["NCHW, NHWC as Layout on line 2", "'NCWH'"]),
-        ("- IOName: x\n  Scale: 1\n  Scale: 2", ["once, on line 3", "Scale twice"]),
+        ("- IOName: x\n  Scale: 1\n  Scale: 2", ["each key once", "Scale twice on line 3"]),
         ("- IOName: x\n- IOName: y\n- IOName: x", ["one entry per IOName", "x on line 1 and on line 3"]),
         (
             "- IOName: x\n  Scale: 1\n  Offset: 0",
@@ -82,10 +82,14 @@ def test_relative_path_is_rebased(tmp_path):
         ("- IOName: x\n  Precision: int8\n  Scale: 1\n  Offset: 0.5", ["as Offset on line 4", "'0.5'"]),
         ("- IOName: x\n  Precision: [int8]", ["one value as Precision on line 2", "a list"]),
         ("- [IOName: x\n", ["YAML in the file", "on line 2"]),
-        ("- ? [IOName]\n  : x", ["on line 1", "a single word, not a list"]),
+        ("- ? [IOName]\n  : x", ["a single word as key", "a list or a mapping on line 1"]),
         ("- *nowhere", ["YAML in the file", "on line 1"]),
         ("- IOName: \0", ["YAML in the file"]),
-        ("[" * 100_000, ["YAML in the file"]),
+        ("[" * 100_000, []),
+        ("[" * 200 + "]" * 200, ["at most 100 levels", "more on line 1"]),
+        ("- IOName: x\n-\n", ["a mapping with the key IOName on line 2", "found nothing"]),
+        ("- IOName: x\n- ''\n", ["a mapping with the key IOName on line 2", "found ''"]),
+        ("- IOName: " + "[" * 9 + "]" * 9, ["at most 8 levels", "more on line 1"]),
     ],
 )
 def test_refused_files(tmp_path, text, words):
@@ -93,6 +97,11 @@ def test_refused_files(tmp_path, text, words):
         read(tmp_path, text)
     for word in (*words, "io.yaml"):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["1", "[" * 20 + "]" * 20, "&a [*a]", "{a: 1, a: 2}"])
+def test_unknown_keys_have_any_value_and_any_number(tmp_path, value):
+    assert read(tmp_path, f"- IOName: x\n  Other: {value}\n  Other: 2\n") == (CustomIo("x"),)
 
 
 @pytest.mark.parametrize(

@@ -29,17 +29,28 @@ def read(tmp_path, text):
         ("FP16NodeInstanceNames: [a, a]\n", ("a",), ()),
         ("FP16NodeInstanceNames: []\n", (), ()),
         ("{}\n", (), ()),
+        *((f"FP32NodeInstanceNames: {null}\n", (), ()) for null in ("~", "null", "NULL", "none")),
+        ("FP16NodeInstanceNames: [~, 'null']\n", ("~", "null"), ()),
+        *(
+            (f"FP16NodeInstanceNames: [a]\nother: {value}\nother: 2\n", ("a",), ())
+            for value in ("1", "[" * 20 + "]" * 20, "&a [*a]", "{a: 1, a: 2}")
+        ),
     ],
 )
 def test_lists_are_read_as_text(tmp_path, text, fp16, fp32):
     assert read(tmp_path, text) == NodePrecision(fp16, fp32)
 
 
+def test_files_of_large_models_have_more_names_than_aliases_may_repeat(tmp_path):
+    names = [f"n{number}" for number in range((1 << 18) + 10)]
+    assert read(tmp_path, f"FP16NodeInstanceNames: [{','.join(names)}]") == NodePrecision(tuple(names), ())
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("FP16Nodes: [b]\n", r"found the key 'FP16Nodes' \(did you mean FP16NodeInstanceNames\?\)"),
-        ("FP16NodeInstanceNames: [a]\nFP16NodeInstanceNames: [b]\n", r"each key once.*line 2.*twice"),
+        ("FP16NodeInstanceNames: [a]\nFP16NodeInstanceNames: [b]\n", r"each key once.*twice on line 2"),
         ("FP16NodeInstanceNames: a\n", r"a list of names as FP16NodeInstanceNames on line 1.*'a'"),
         ("FP16NodeInstanceNames:\n  - a\n  - [b]\n", r"a name of a tensor.*line 3.*a list"),
         ("FP16NodeInstanceNames:\n  - a\n  - ''\n", r"a name of a tensor.*line 3.*''"),
@@ -50,9 +61,20 @@ def test_lists_are_read_as_text(tmp_path, text, fp16, fp32):
         ("- a\n", r"a mapping with FP16NodeInstanceNames or FP32NodeInstanceNames.*a list"),
         ("", r"a mapping with .*nothing"),
         ("FP16NodeInstanceNames: [a\n", r"YAML.*line 2"),
-        ("? [a]\n: b\n", r"on line 1.*a single word, not a list"),
+        ("? [a]\n: b\n", r"a single word as key.*a list or a mapping on line 1"),
         (b"\xff\xfe\x00", r"YAML"),
-        ("[" * 100_000, r"YAML"),
+        ("[" * 100_000, r"YAML|at most 100 levels"),
+        ("[" * 200 + "]" * 200, r"at most 100 levels .*more on line 1"),
+        ("FP16NodeInstanceNames: " + "[" * 9 + "]" * 9, r"at most 8 levels .*more on line 1"),
+        (
+            "FP16NodeInstanceNames:\n- &a [" + "n," * 1000 + "]\n- [" + "*a," * 1000 + "]",
+            r"at most 262144 values .*more on line 2",
+        ),
+        ("FP16NodeInstanceNames:\n- a\n-\n", r"a name of a tensor.*line 3.*nothing"),
+        *(
+            (f"FP32NodeInstanceNames: '{null}'\n", rf"a list of names.*line 1.*'{null}'")
+            for null in ("", "~", "null", "none")
+        ),
         ("FP16NodeInstanceNames: [" + "a," * (3 << 20) + "]", r"at most 4 MiB"),
     ],
 )

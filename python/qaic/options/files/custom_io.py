@@ -64,7 +64,7 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
         )
 
     def decode(self, data: bytes) -> tuple[CustomIo, ...]:
-        root = parse_yaml(data)
+        root = parse_yaml(data, _KEYS)
         if not isinstance(root, LinedList | None):
             raise ValueMismatchError("a list of entries that begin with '- IOName: '", shown(root))
         return self.content(root or ())

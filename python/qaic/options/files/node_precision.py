@@ -12,7 +12,7 @@ from qaic.options.codecs.scalars import Json, ValueMismatchError, remark
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
 from qaic.options.names import nearest, unknown_keys
 from qaic.support.text import format_value
-from qaic.support.yaml import NULLS, LinedDict, LinedList, shown
+from qaic.support.yaml import LinedDict, LinedList, NullText, shown
 
 _HALF, _FLOAT = _KEYS = ("FP16NodeInstanceNames", "FP32NodeInstanceNames")
 #: a key of the vendor's files, a switch
@@ -53,14 +53,14 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
         return NodePrecision(tuple(half), tuple(single))
 
     def decode(self, data: bytes) -> NodePrecision:
-        root = parse_yaml(data)
+        root = parse_yaml(data, _KEYS)
         if not isinstance(root, LinedDict):
             raise ValueMismatchError(f"a mapping with {_HALF} or {_FLOAT}", shown(root))
         return self.content(root)
 
     def _names(self, key: str, names: object, line: int | None) -> dict[str, int | None]:
         """Return the names of a list with their first lines in the file."""
-        if line is not None and isinstance(names, str) and names.lower() in NULLS:
+        if isinstance(names, NullText):
             return {}
         items = self.items(names)
         if items is None:
@@ -70,7 +70,7 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
         for item, at in zip(items, lines, strict=True):
             if not isinstance(item, str) or not item:
                 raise ValueMismatchError(f"a name of a tensor in {key}{_on(at)}", shown(item))
-            found.setdefault(item, at)
+            found.setdefault(str(item), at)
         return found
 
     def to_json(self, value: NodePrecision) -> Json:

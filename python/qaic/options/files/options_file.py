@@ -10,7 +10,16 @@ from qaic.options.codecs.scalars import Bool, ValueMismatchError
 from qaic.options.names import normalize
 from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.support.open_regular import read_regular
-from qaic.support.yaml import DuplicateKeyError, PlainValues, YamlMistakeError, compose, is_null, line, pairs
+from qaic.support.yaml import (
+    DuplicateKeyError,
+    PlainValues,
+    YamlFormError,
+    YamlMistakeError,
+    compose,
+    is_null,
+    line,
+    pairs,
+)
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode
@@ -38,15 +47,12 @@ def read_options_file(path: Path) -> list[RawOption]:
         )
     try:
         root = compose(data)
-    except YamlMistakeError as error:
-        raise _error(path, error.line, f"not valid YAML: {error.problem}") from None
-    if root is None or is_null(root):
-        return []
-    if not isinstance(root, yaml.MappingNode):
+        if root is None or is_null(root):
+            return []
+        if isinstance(root, yaml.MappingNode):
+            return _options(path, root)
         found = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
-        raise _error(path, line(root), f'expected lines of the form "option: value", found {found}')
-    try:
-        return _options(path, root)
+        raise YamlFormError('lines of the form "option: value"', found, line(root))  # noqa: TRY301
     except DuplicateKeyError as error:
         first, last = error.lines
         other = "" if error.first == error.key else f" (as {error.first})"
@@ -55,8 +61,10 @@ def read_options_file(path: Path) -> list[RawOption]:
             code="option.duplicate",
             context={"file": str(path), "option": error.key, "lines": [first, last]},
         ) from None
-    except YamlMistakeError as error:
+    except YamlFormError as error:
         raise _error(path, error.line, error.problem) from None
+    except YamlMistakeError as error:
+        raise _error(path, error.line, f"not valid YAML: {error.problem}") from None
 
 
 def _options(path: Path, root: MappingNode) -> list[RawOption]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -19,7 +19,7 @@ from qaic.options.names import unknown_keys
 from qaic.support.json import parse_json
 from qaic.support.open_regular import NotRegularError, open_regular, read_regular
 from qaic.support.text import format_value
-from qaic.support.yaml import DuplicateKeyError, PlainValues, YamlMistakeError, compose, is_null
+from qaic.support.yaml import PlainValues, YamlFormError, YamlMistakeError, compose, is_null
 
 T = TypeVar("T")
 
@@ -126,16 +126,17 @@ def list_of(value: object, what: str) -> Sequence[object]:
     return items
 
 
-def parse_yaml(data: bytes) -> object:
+def parse_yaml(data: bytes, known: Container[str]) -> object:
     """Return the lists, mappings and texts of a YAML file, for `ParsedFile.decode`; None if it is empty.
 
-    Raises ValueMismatchError if it is no YAML.
+    The values of keys that are not `known` are None. Raises ValueMismatchError if the file is not YAML, has
+    too many values or levels, or has a known key twice.
     """
     try:
         root = compose(data)
-        return None if root is None or is_null(root) else PlainValues().of(root)
-    except DuplicateKeyError as error:
-        raise ValueMismatchError(f"each key once, on line {error.line}", f"{error.key} twice") from None
+        return None if root is None or is_null(root) else PlainValues(len(data), known).of(root)
+    except YamlFormError as error:
+        raise ValueMismatchError(error.expected, f"{error.found} on line {error.line}") from None
     except YamlMistakeError as error:
         place = "" if error.line is None else f" on line {error.line}"
         raise ValueMismatchError("YAML", f"a mistake{place} ({error.problem})") from error
