@@ -104,6 +104,13 @@ def test_without_room(affine, capfd):
     refused(capfd, benchmark.run(1), "call enable first", status=S.QS_ERROR)
 
 
+def test_the_log_names_the_class_of_the_interface(affine, capfd, monkeypatch):
+    monkeypatch.setattr(qaicrt, "InferenceBenchmarkSet", type("Mine", (qaicrt.InferenceBenchmarkSet,), {}))
+    benchmark = benchmark_set(affine, 1, 1)
+    assert type(benchmark).__name__ == "Mine"
+    refused(capfd, benchmark.run(1), "InferenceBenchmarkSet: ", status=S.QS_ERROR)
+
+
 def test_bad_counts(affine, capfd):
     benchmark = enabled(affine)
     for count in (0, -1):
@@ -147,7 +154,7 @@ def test_one_run_at_a_time(noop, capfd):
     worker = threading.Thread(target=lambda: answers.append(benchmark.run(4)))
     worker.start()
     assert noop.wait_executing(1)
-    refused(capfd, benchmark.run(1), "runs already", status=S.QS_ERROR)
+    refused(capfd, benchmark.run(1), "already running", status=S.QS_ERROR)
     refused(capfd, benchmark.enable(), "while a benchmark runs", status=S.QS_ERROR)
     refused(capfd, benchmark.disable(), "while a benchmark runs", status=S.QS_ERROR)
     noop.release()

@@ -37,6 +37,16 @@ def test_members_of_a_class(name):
     assert public(dir(found)) - public(dir(found.__base__)) == surface.CLASSES[name]
 
 
+@pytest.mark.parametrize("name", surface.CLASSES)
+def test_no_private_class_shows(name):
+    found = getattr(qaicrt, name)
+    assert {base.__module__ for base in found.__mro__} == {"qaicrt", "builtins"}
+    for member in surface.CLASSES[name]:
+        # Methods of the core have the bare name, properties have none.
+        shown = getattr(getattr(found, member), "__qualname__", member)
+        assert shown in {member, f"{name}.{member}"}
+
+
 @pytest.mark.parametrize("name", surface.STRUCTURES)
 def test_fields_of_a_structure(name):
     assert public(dir(getattr(qaicrt, name)())) == surface.STRUCTURES[name]

@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, Self, SupportsFloat, SupportsIndex
 
 from qaic import _core
 from qaic.rt.dispatch import Dispatcher
 from qaic.rt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus, of_qaicrt
-from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr, Refusing
+from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
 from qaic.rt.programs import ExecObjInfo
 from qaic.rt.properties import (
     BenchmarkProperties,
@@ -39,7 +39,7 @@ _LONGEST_PERIOD_MS = 2**31 - 1
 
 
 @of_qaicrt
-class InferenceBenchmarkSet(Refusing):
+class InferenceBenchmarkSet:
     """Runs many inferences of one container on the same buffers and measures their rate.
 
     Parameters
@@ -99,7 +99,7 @@ class InferenceBenchmarkSet(Refusing):
                 f"{len(self._buffers)} buffers; the program has {expected} bindings",
                 code="call.argument",
             )
-        self._context: _core.RtContext = context
+        self._context = context
         self._qpc = qpc
         self._dev = dev
         self._set_size = operator.index(setSize)
@@ -117,6 +117,11 @@ class InferenceBenchmarkSet(Refusing):
         self._profiling: LiveReportingLevelEnum | None = None
         self._period_s = 1.0
         self._last = (0, 0.0, 0)
+
+    @classmethod
+    def Factory(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an object of the class, with the arguments of its constructor."""
+        return cls(*args, **kwargs)
 
     def enable(self) -> QStatus:
         """Load and activate the program. Blocking.
@@ -307,6 +312,10 @@ class InferenceBenchmarkSet(Refusing):
         """Write the defaults into ``properties``."""
         properties.programProperties = QAicProgramProperties()
         properties.queueProperties = QAicQueueProperties()
+
+    def _refuse(self, why: str, status: QStatus) -> QStatus:
+        _core.rt_log_error(self._context, f"InferenceBenchmarkSet: {why}")
+        return status
 
     def _measure(self, count: int | None, seconds: float | None) -> QStatus:
         if not self._busy.acquire(blocking=False):

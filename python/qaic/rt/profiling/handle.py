@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, SupportsIndex, overload
+from typing import Any, Self, SupportsIndex, overload
 
 from qaic import _core
 from qaic.rt.enums import QAicProfilingTypeEnum, QStatus, of_qaicrt
-from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr, Refusing
+from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
 from qaic.rt.profiling import reports
 
 Profiled = _core.RtProgram | _core.RtInferenceSet
@@ -23,7 +23,7 @@ _FILE_FORM = ("programs", "type", "fileNamePrefix", "outputDirectory")
 
 
 @of_qaicrt
-class ProfilingHandle(Refusing):
+class ProfilingHandle:
     """Takes samples of inferences, from :meth:`start` on.
 
     There are two forms. With ``programs``, samples are taken until :meth:`stop`, which writes the reports to
@@ -100,7 +100,7 @@ class ProfilingHandle(Refusing):
             self._callback = checked_callback(given["callback"], "ProfilingHandle", self._type)
         for program in programs:
             checked_program(program, "ProfilingHandle")
-        self._context: _core.RtContext = programs[0]._context()  # noqa: SLF001 - for this package
+        self._context = programs[0]._context()  # noqa: SLF001 - for this package
         self._profiler = _core.Profiler(
             programs, count=self._count, device_stats=reports.NEEDS_DEVICE[self._type]
         )
@@ -113,6 +113,11 @@ class ProfilingHandle(Refusing):
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._finalizer: weakref.finalize[..., ProfilingHandle] | None = None
+
+    @classmethod
+    def Factory(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an object of the class, with the arguments of its constructor."""
+        return cls(*args, **kwargs)
 
     def start(self) -> QStatus:
         """Start to take samples.
@@ -172,6 +177,10 @@ class ProfilingHandle(Refusing):
                 return self._refuse(f"the report was not created: {error}", QStatus.QS_ERROR)
         run.flush()
         return QStatus.QS_SUCCESS
+
+    def _refuse(self, why: str, status: QStatus) -> QStatus:
+        _core.rt_log_error(self._context, f"ProfilingHandle: {why}")
+        return status
 
 
 @dataclass(eq=False)

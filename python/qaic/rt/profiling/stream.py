@@ -5,10 +5,10 @@ import re
 import threading
 import time
 import weakref
+from typing import Any, Self
 
 from qaic import _core
 from qaic.rt.enums import QAicProfilingTypeEnum, QStatus, of_qaicrt
-from qaic.rt.exceptions import Refusing
 from qaic.rt.profiling import reports
 from qaic.rt.profiling.handle import (
     Profiled,
@@ -94,7 +94,7 @@ def next_boundary_ms(now_ms: float, period_ms: int) -> int:
 
 
 @of_qaicrt
-class StreamProfilingHandle(Refusing):
+class StreamProfilingHandle:
     """Takes samples of programs that can be added and removed, and reports in every period.
 
     Boundaries between periods are multiples of the period on the clock. At each of them, and at :meth:`stop`,
@@ -207,6 +207,11 @@ class StreamProfilingHandle(Refusing):
             return self._refuse(str(error), QStatus.QS_ERROR)
         return QStatus.QS_SUCCESS
 
+    @classmethod
+    def Factory(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an object of the class, with the arguments of its constructor."""
+        return cls(*args, **kwargs)
+
     def start(self) -> QStatus:
         """Start to take samples and to report.
 
@@ -256,6 +261,16 @@ class StreamProfilingHandle(Refusing):
         if context is not None:
             context._dispatcher().flush()  # noqa: SLF001 - for this package
         return QStatus.QS_SUCCESS
+
+    def _log_context(self) -> _core.RtContext:
+        if self._context is None:
+            # Programs of any context may be added later.
+            self._context = _core.RtContext()
+        return self._context
+
+    def _refuse(self, why: str, status: QStatus) -> QStatus:
+        _core.rt_log_error(self._log_context(), f"{_OWNER}: {why}")
+        return status
 
 
 class _Stream:
