@@ -1,10 +1,14 @@
 """Groups of a drawn graph: stretches within each other, and never too many boxes at once."""
 
+import base64
+import json
+import zlib
 from itertools import pairwise
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from qaic.page.graph import Coloring, DrawnGraph, pack
 from qaic.page.graph.groups import MOST_CHILDREN, grouped
 
 PARTS = st.sampled_from(["", "a", "b", "layers.0", "layers.1", "MatMul"])
@@ -69,3 +73,14 @@ def test_nodes_of_one_part_lie_in_its_group():
         ("l.0", 0, 2, -1),
         ("l.1", 2, 5, -1),
     ]
+
+
+@given(st.lists(st.sampled_from(["bad", "good", "unknown", ""])), st.sets(st.sampled_from(["bad", "good"])))
+def test_texts_without_a_given_color_are_last_in_the_legend(texts, given_colors):
+    colors = dict.fromkeys(sorted(given_colors), "#000000")
+    packed = pack([DrawnGraph([], [], [Coloring("error", texts, colors=colors)])])
+    (held,) = json.loads(zlib.decompress(base64.b64decode(packed)))[0]["colorings"]
+    assert [held["values"][code] for code in held["codes"]] == [text or "not known" for text in texts]
+    known = [text in colors for text in held["values"]]
+    assert known == sorted(known, reverse=True)
+    assert [color == "#000000" for color in held["colors"]] == known

@@ -111,7 +111,7 @@ def _coloring(coloring: Coloring) -> dict[str, Any]:
         return {"name": coloring.name, "amounts": list(coloring.amounts)}
     values = ordered(coloring.texts)
     if coloring.colors:
-        values.sort(key=list(coloring.colors).index)
+        values.sort(key=[*coloring.colors, *values].index)
     places = {value: place for place, value in enumerate(values)}
     return {
         "name": coloring.name,

@@ -61,9 +61,8 @@ def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
     ordinary = spreads(capture, lambda facts: facts.nodes)
     total = sum(times.values())
     candidates = [node for node in times if ordinary[node].holds(times[node])]
-    first = max(candidates, key=times.__getitem__, default="")
-    part = share(times.get(first, 0.0), total)
-    if part is None or part < _ONE_NODE or len(times) == 1:
+    first = max(candidates, key=times.__getitem__, default=None)
+    if first is None or (part := share(times[first], total)) is None or part < _ONE_NODE or len(times) == 1:
         return []
     return [
         (
