@@ -1,6 +1,6 @@
 """Dictionaries with a fixed set of keys, which are also attributes."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 V = TypeVar("V")
 
@@ -29,5 +29,5 @@ class AttributeDict(dict[str, V]):
     def _repr_html_(self) -> str:
         from qaic.report import Table, columns_of
 
-        rows = [(name, str(value)) for name, value in self.items()]
-        return Table("record", type(self).__name__, columns_of("name | value"), rows)._repr_html_()
+        rows: list[tuple[Any, ...]] = list(self.items())
+        return Table("record", type(self).__name__, columns_of("name | value:float"), rows)._repr_html_()

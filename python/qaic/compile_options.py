@@ -13,7 +13,6 @@ from qaic.options.signature import with_options
 from qaic.options.spec import OptionSpec, Stage
 from qaic.options.table import CompileOptions as Values
 from qaic.options.table import effective_options, find, merge, specs_of
-from qaic.report import Table, columns_of
 
 
 @with_options("CompileKeywords")
@@ -140,8 +139,11 @@ class CompileOptions(Mapping[str, object]):
         return "\n".join(lines) or "defaults of the compiler"
 
     def _repr_html_(self) -> str:
-        columns = columns_of("option | value | purpose")
-        return Table("options", "Options of the compiler", columns, self._rows())._repr_html_()
+        from qaic.report import Table, columns_of
+
+        columns, rows = columns_of("option | value | purpose"), self._rows()
+        note = None if rows else "defaults of the compiler"
+        return Table("options", "Options of the compiler", columns, rows, note)._repr_html_()
 
     def _rows(self) -> list[tuple[str, str, str]]:
         summaries = {spec.name: spec.summary for spec in _specs()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from qaic import _core
-from qaic.report import Table, columns_of
 from qaic.support.text import counted
 
 
@@ -68,6 +67,8 @@ class DeviceList(tuple[Device, ...]):
         return "\n".join(map(str, self)) or "no devices"
 
     def _repr_html_(self) -> str:
+        from qaic.report import Table, columns_of
+
         rows = [
             (
                 one.id,
@@ -81,7 +82,7 @@ class DeviceList(tuple[Device, ...]):
             for one in self
         ]
         columns = columns_of("id:int | name | kind | status | cores free | MB free | active programs:int")
-        return Table("devices", "Devices", columns, rows)._repr_html_()
+        return Table("devices", "Devices", columns, rows, None if rows else "no devices")._repr_html_()
 
 
 def devices() -> DeviceList:

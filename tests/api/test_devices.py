@@ -25,6 +25,7 @@ def test_texts_say_what_is_free():
     assert f"{device.nsp_free} of {device.nsp_total} cores" in str(device)
     assert f">{device.nsp_free} of {device.nsp_total}</td>" in found._repr_html_()
     assert device._repr_html_().count("<tr>") == 2
+    assert "no devices" in type(found)(())._repr_html_()
     with pytest.raises(dataclasses.FrozenInstanceError):
         device.id = 5
 

@@ -55,6 +55,15 @@ def test_figures_in_the_terminal(files, capsys):
     text = capsys.readouterr().out
     assert "process 1 HOST <b>       2" in text
     assert "post         1      750     75.0" in text
+    assert " more" not in text
+
+    events = [TRACE[0], *({**TRACE[1], "name": f"span{place}", "ts": place} for place in range(60))]
+    (files / "long.json").write_text(json.dumps({"traceEvents": events}))
+    assert run(files / "long.json") == 0
+    assert "  ... and 20 more; see -o page.html\n" in capsys.readouterr().out
+    assert run(files / "long.json", "-o", files / "page.html") == 0
+    capsys.readouterr()
+    assert all(f">span{place}</td>" in (files / "page.html").read_text() for place in range(60))
 
     assert run(files / "metrics.json") == 0
     text = capsys.readouterr().out

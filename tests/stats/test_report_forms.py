@@ -4,11 +4,11 @@ import sys
 import types
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qaic.errors import StateError
-from qaic.report.text import to_text
+from qaic.report.text import rows_text, to_text
 from qaic.stats.reports import Column, Report, Table
 
 CELLS = st.none() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False)
@@ -33,6 +33,35 @@ def test_every_form_has_every_cell(table, verdict):
     assert str(report) + "\n" == to_text(report).rstrip("\n") + "\n"
     page = report._repr_html_()
     assert page.count("<tr>") == (1 + len(table.rows) if table.rows else 0)
+
+
+@given(st.floats(-1000, 1000) | st.sampled_from([99.95, 99.97, 100 - 1e-9, 0.04999, 1e-300]))
+@example(0.0123)
+def test_percentages_are_0_or_100_only_if_they_are(value):
+    columns = (Column("share", kind="percent"),)
+    text = rows_text(columns, [(value,)]).split()[-1]
+    assert (float(text) == 0) == (value == 0)
+    assert abs(float(text)) != 100 or abs(value) >= 100
+    assert float(text) == pytest.approx(value, abs=0.0501)
+    assert f">{text}</td>" in Table("t", "t", columns, [(value,)])._repr_html_()
+    if 0.05 < abs(value) < 99.94:
+        assert text == f"{value:.1f}"
+
+
+@pytest.mark.parametrize("whole", ["", "--json"])
+def test_what_a_table_omits_is_where_the_caller_says(whole):
+    table = Table("t", "t", (Column("a"), Column("second")), [("x" * 80, "y")] * 50)
+    text = to_text(Report("r", "R", tables=[table]), width=43, whole=whole)
+    see = f"; see {whole}" if whole else ""
+    assert text.endswith(f"  columns without room: second{see}\n  ... and 10 more{see}\n")
+    assert rows_text(table.columns, table.rows, 43, whole).endswith(f"\ncolumns without room: second{see}")
+
+
+def test_next_steps_are_escaped():
+    report = Report("r", "R", next_steps={"a\u202e": "openqaic plot '\x1b[2J\n'", "": "\x07"})
+    lines = str(report).splitlines()
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
 
 
 def test_texts_are_escaped_in_notebooks():

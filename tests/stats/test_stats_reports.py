@@ -1,6 +1,7 @@
 """Reports over captures made by hand: what each must say is known by construction."""
 
 import statistics
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,7 @@ from qaic.report.files import to_csv
 from qaic.report.text import to_text
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
 from qaic.stats.reports.capture import trace_reader
+from qaic.stats.reports.capture.groups import Spread
 from qaic.stats.reports.cores import findings
 from qaic.stats.reports.time import timeline
 from qaic.stats.reports.time.bottleneck import bottleneck_of
@@ -390,6 +392,21 @@ def _noisy_page(times):
     )
 
 
+@pytest.mark.parametrize("name", ["", "a"])
+@pytest.mark.parametrize("median", [1.0, 80.0])
+def test_one_node_is_blamed_only_if_its_time_is_ordinary(monkeypatch, name, median):
+    program = made.Program(groups=("CPU",), thread_groups=(0,))
+    program.op(0, name, "Conv", memory="HOST")
+    program.op(0, "b", "Mul", memory="HOST")
+    page = capture(buffer(program, {(0, 0): in_row([80, 20])}, engines={0: 16}))
+    ordinary = {
+        node: Spread(median, median, median) for node in page.samples[0].readers[0].facts.nodes.values
+    }
+    monkeypatch.setattr(sys.modules["qaic.stats.reports.advice"], "spreads", lambda *_: ordinary)
+    blamed = [row for row in REPORTS["overview"](page).table("advice").rows if "one node" in row[0]]
+    assert len(blamed) == (median == 80.0)
+
+
 @example(
     [[20] * 4] * 2
     + [[20, 20, 21, 49], [20] * 4, [20, 20, 20, 47]]
@@ -702,12 +719,12 @@ Nodes
   /layers.1/Softmax      1     23.0      9.5          23.0           1.00          0   0 bytes          0
   /End                   1     15.0      6.2          15.0           1.00          0   0 bytes          0
   /layers.0/Copy         1     5.00      2.1          40.0          0.125          0  8.00 KiB          0
-  columns without room: movement, normalize, stats flush; json has them all
+  columns without room: movement, normalize, stats flush; see --format json
 """
 
 
 def test_the_text_of_a_capture_is_as_it_was(core):
-    text = to_text(REPORTS["nodes"](core), width=110)
+    text = to_text(REPORTS["nodes"](core), width=110, whole="--format json")
     assert text == GOLDEN_NODES
 
 

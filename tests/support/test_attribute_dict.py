@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import typing
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qaic
+from qaic.attribute_dict import AttributeDict
 from qaic.profile import Stages
 from qaic.qpc import Header
 from qaic.report import Table, columns_of
@@ -50,4 +52,18 @@ def test_tables_of_notebooks_say_how_much_they_leave_out(count):
     rows = [(number, f"row {number}") for number in range(count)]
     text = Table("a", "A", columns_of("a:int | b"), rows)._repr_html_()
     assert text.count(">row ") == min(count, NOTEBOOK_ROWS)
-    assert (f"the first {NOTEBOOK_ROWS} of {count} rows" in text) == (count > NOTEBOOK_ROWS)
+    assert (f"the first {NOTEBOOK_ROWS} of {count} rows<" in text) == (count > NOTEBOOK_ROWS)
+    assert (">none<" in text) == (count == 0)
+
+
+def test_notebooks_show_values_as_tables_do():
+    record = AttributeDict(
+        low=5.0292001105844975e-05, narrow=np.float32(2.5), count=12345, absent=None, on=True, text="<b>"
+    )
+    page = record._repr_html_()
+    cells = re.findall("<td[^>]*>([^<]*)</td>", page)
+    assert cells[1::2] == ["0.0000503", "2.50", "12,345", "N/A", "True", "&lt;b&gt;"]
+    # Scripts sort and copy by the whole value.
+    assert 'data-v="5.0292001105844975e-05"' in page
+    assert ">AttributeDict<" in AttributeDict()._repr_html_()
+    assert ">none<" in AttributeDict()._repr_html_()

@@ -2,10 +2,13 @@
 
 import math
 import re
+from decimal import Decimal
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import from_dtype
 
 from qaic.support.text import bytes_text, duration, shortened, three_digits
 
@@ -45,6 +48,32 @@ def test_durations(us, text):
 )  # fmt: skip
 def test_numbers_have_three_digits_and_no_exponent(value, text):
     assert three_digits(value) == text
+
+
+NUMPY = [np.float16, np.float32, np.float64, np.int8, np.int64, np.uint64]
+
+
+@given(
+    value=st.floats()
+    | st.integers(-(10**300), 10**300)
+    | st.sampled_from(NUMPY).flatmap(lambda kind: from_dtype(np.dtype(kind)))
+)
+@example(np.float32(1e-30))
+@example(np.int64(5))
+@example(np.int64(-(2**63)))
+@example(-0.0)
+def test_numbers_of_any_library_are_short_and_close(value):
+    text = three_digits(value)
+    assert len(text) <= len("-999,999,999,999,999")
+    whole = isinstance(value, int | np.integer)
+    exact = Decimal(int(value) if whole else float(value))
+    if not exact.is_finite():
+        assert text == str(float(value))
+        return
+    shown = Decimal(text.replace(",", ""))
+    assert abs(shown - exact) <= abs(exact) * Decimal("0.00501")
+    if whole and abs(exact) < 10**15:
+        assert text == f"{exact:,}"
 
 
 @given(size=st.integers(0, 1 << 60))

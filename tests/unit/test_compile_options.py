@@ -121,6 +121,7 @@ def test_texts_explain_what_was_given():
     assert lines[0].endswith(summaries["aic_num_cores"])
     assert '<td class="t">aic_num_cores</td><td class="t">4</td>' in options._repr_html_()
     assert str(qaic.CompileOptions()) == "defaults of the compiler"
+    assert "defaults of the compiler" in qaic.CompileOptions()._repr_html_()
 
 
 @pytest.mark.parametrize(

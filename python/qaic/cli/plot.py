@@ -146,7 +146,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
 def _show_reports(reports: list[Report]) -> None:
     for report in reports:
         print_line()
-        print_text(to_text(report, width=_width()).rstrip("\n"))
+        print_text(to_text(report, width=_width(), whole="-o page.html").rstrip("\n"))
 
 
 def _width() -> int:

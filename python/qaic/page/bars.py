@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Final
 
 from qaic.page.kind_colors import OTHER, PALETTE, color_of
-from qaic.report import Report
-from qaic.report.data import Table
+from qaic.report import Report, Table
 from qaic.report.html import common_path, report_html, verdict_html
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded
-from qaic.support.text import duration, shortened
+from qaic.support.text import duration, percentage, shortened
 from qaic.support.text import escape_html as escape
 
 #: largest number of bars in a chart
@@ -55,7 +54,8 @@ def costliest_nodes(capture: Capture) -> str:
     for node, kinds in ordered:
         time, kind = sum(kinds.values()), max(kinds, key=lambda kind: kinds[kind])
         bar = _bar([(0, time / longest, _color(kind))])
-        said = f"<strong>{duration(time)}</strong> {100 * time / total:.1f} % <small>{escape(kind)}</small>"
+        part = percentage(100 * time / total)
+        said = f"<strong>{duration(time)}</strong> {part} % <small>{escape(kind)}</small>"
         rows.append(_row(node, bar, said, cut=len(path)))
     return _chart("The most expensive nodes", rows, path)
 
@@ -96,7 +96,7 @@ def shares_html(table: Table) -> str:
     for name, _, time, share in table.rows[:MOST_BARS]:
         bar = _bar([(0, _number(share) / 100, "same")])
         rows.append(
-            _row(str(name), bar, f"<strong>{_number(share):.1f} %</strong> {duration(_number(time))}")
+            _row(str(name), bar, f"<strong>{percentage(_number(share))} %</strong> {duration(_number(time))}")
         )
     return _chart(table.title, rows) if rows else ""
 

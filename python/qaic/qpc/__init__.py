@@ -37,7 +37,6 @@ from qaic.qpc.records import (
     TensorSpec,
     bytes_array,
 )
-from qaic.report import Table, columns_of
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.program_names import GRAPH_SECTION, PLAN_SECTION, QPC_FILE_NAME, free_name
 from qaic.support.text import counted
@@ -174,6 +173,8 @@ class Qpc:
         )
 
     def _repr_html_(self) -> str:
+        from qaic.report import Table, columns_of
+
         if not self.is_program:
             sizes = [(name, self.segments[name].size) for name in self.slices]
             return Table("slices", repr(self), columns_of("slice | size:bytes"), sizes)._repr_html_()

@@ -57,8 +57,8 @@ FORMS: Final = ("text", "csv", "json")
 _FILE_WIDTH: Final = 1000
 
 
-def rendered(reports: Sequence[Report], form: str, *, width: int) -> str:
-    """Return all reports as one text."""
+def rendered(reports: Sequence[Report], form: str, *, width: int, whole: str = "") -> str:
+    """Return all reports as one text; `whole` is as of `to_text`."""
     if form == "json":
         return to_json(reports) + "\n"
     if form == "csv":
@@ -67,7 +67,7 @@ def rendered(reports: Sequence[Report], form: str, *, width: int) -> str:
             for report in reports
             for table in report.tables
         )
-    return "\n".join(to_text(report, width=width) for report in reports)
+    return "\n".join(to_text(report, width=width, whole=whole) for report in reports)
 
 
 def write_files(reports: Sequence[Report], form: str, folder: str | os.PathLike[str]) -> list[Path]:

@@ -110,7 +110,7 @@ def table_html(table: Table, most_rows: int = MOST_ROWS) -> str:
     notes = [table.note or "", f"columns without values: {', '.join(absent)}" if absent else ""]
     count = f"{len(shown)} {'row' if len(shown) == 1 else 'rows'}"
     if len(shown) < len(table.rows):
-        count = f"the first {len(shown)} of {len(table.rows)} rows; CSV and JSON contain all rows"
+        count = f"the first {len(shown)} of {len(table.rows)} rows"
     lines = zip(*columns, strict=True) if columns else [()] * (len(shown) + 1)
     head, *rows = map("".join, lines)
     body = "".join(

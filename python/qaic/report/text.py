@@ -2,12 +2,13 @@
 
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from numbers import Real
 from typing import Any, Final
 
 from qaic.report.data import Column, Report, Table, columns_of
-from qaic.support.text import bytes_text, escape_unprintable, shortened, three_digits
+from qaic.support.text import bytes_text, escape_unprintable, percentage, shortened, three_digits
 
-#: rows of a table that are shown; CSV and JSON contain all rows
+#: largest number of rows of a table that are shown
 MOST_ROWS: Final = 40
 ABSENT: Final = "N/A"
 #: a text column is not made narrower than this
@@ -19,38 +20,40 @@ def cell_text(column: Column, cell: Any) -> str:
     """Return a cell as people read it, in text, on pages and in notebooks."""
     if cell is None:
         return ABSENT
-    if isinstance(cell, str) or column.kind == "text":
+    is_number = isinstance(cell, Real) and not isinstance(cell, bool)
+    if column.kind == "text" or not is_number:
         return escape_unprintable(str(cell))
     if column.kind == "bytes":
         return bytes_text(cell)
     if column.kind in {"percent", "change"}:
-        return f"{cell:.1f}"
+        return percentage(cell)
     if column.kind == "int":
         return f"{round(cell):,}"
     return three_digits(cell)
 
 
-def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_ROWS) -> str:
+def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_ROWS, whole: str = "") -> str:
     """One report as text, with a line break at its end.
 
     `width` is the number of columns of the terminal; long names lose their middle. `most_rows` is the limit
-    of rows shown of a table; None for all.
+    of rows shown of a table; None for all. `whole` names the option that shows the rest of a table.
     """
-    return "\n".join(_lines(report, width, most_rows)) + "\n"
+    return "\n".join(_lines(report, width, most_rows, whole)) + "\n"
 
 
 def rows_text(
-    columns: str | Sequence[Column], rows: Sequence[Sequence[Any]], width: int | None = None
+    columns: str | Sequence[Column], rows: Sequence[Sequence[Any]], width: int | None = None, whole: str = ""
 ) -> str:
     """Return rows below the titles of their columns, which are as wide as they are without a `width`.
 
-    `columns` is as `columns_of` reads it. A line names the last columns if they have no room.
+    `columns` is as `columns_of` reads it. A line names the last columns if they have no room, and the option
+    `whole`, which shows them.
     """
     made = columns_of(columns) if isinstance(columns, str) else columns
     texts = _texts(made, rows)
     fitting = range(len(made)) if width is None else _fitting(made, texts, range(len(made)), width)
     lines = _aligned([made[place] for place in fitting], [texts[place] for place in fitting], width)
-    return "\n".join([*lines, *_without_room(made[len(fitting) :], width or 0, "")])
+    return "\n".join([*lines, *_without_room(made[len(fitting) :], width or 0, "", whole)])
 
 
 def facts_text(facts: Iterable[tuple[str, str]]) -> str:
@@ -60,7 +63,7 @@ def facts_text(facts: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {escape_unprintable(value)}" for name, value in pairs)
 
 
-def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:
+def _lines(report: Report, width: int, most_rows: int | None, whole: str) -> Iterator[str]:
     yield f"== {escape_unprintable(report.title)} =="
     for line in report.verdict:
         yield from _wrapped(line, width, "")
@@ -68,11 +71,12 @@ def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:
         if table.rows or table.note:
             yield ""
             yield escape_unprintable(table.title)
-            yield from _advice(table, width) if table.name == "advice" else _table(table, width, most_rows)
+            is_advice = table.name == "advice"
+            yield from _advice(table, width) if is_advice else _table(table, width, most_rows, whole)
     if report.next_steps:
         yield ""
     for purpose, line in report.next_steps.items():
-        yield f"next{f', {purpose}' if purpose else ''}: {line}"
+        yield escape_unprintable(f"next{f', {purpose}' if purpose else ''}: {line}")
 
 
 def _advice(table: Table, width: int) -> Iterator[str]:
@@ -82,7 +86,7 @@ def _advice(table: Table, width: int) -> Iterator[str]:
         yield from _wrapped(f"{remedy}", width, "     ")
 
 
-def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
+def _table(table: Table, width: int, most_rows: int | None, whole: str) -> Iterator[str]:
     rows = table.rows[:most_rows]
     columns = table.columns
     if rows:
@@ -93,9 +97,9 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
         lines = _aligned([columns[at] for at in fitting], [texts[at] for at in fitting], width)
         for place, line in enumerate(lines, -1):
             yield f"{'~' if place in table.estimated_rows else ' '} {line}".rstrip()
-        yield from _without_room([columns[place] for place in shown[len(fitting) :]], width, "  ")
+        yield from _without_room([columns[place] for place in shown[len(fitting) :]], width, "  ", whole)
         if len(rows) < len(table.rows):
-            yield f"  ... and {len(table.rows) - len(rows)} more; csv and json contain all rows"
+            yield f"  ... and {len(table.rows) - len(rows)} more{_see(whole)}"
         missing = [column.name for place, column in enumerate(columns) if place not in shown]
         if missing:
             yield from _wrapped(f"columns without values: {', '.join(missing)}", width, "  ")
@@ -105,9 +109,13 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
         yield from _wrapped(table.note, width, "  ")
 
 
-def _without_room(columns: Collection[Column], width: int, indent: str) -> list[str]:
+def _without_room(columns: Collection[Column], width: int, indent: str, whole: str) -> list[str]:
     names = ", ".join(column.name for column in columns)
-    return _wrapped(f"columns without room: {names}; json has them all", width, indent) if columns else []
+    return _wrapped(f"columns without room: {names}{_see(whole)}", width, indent) if columns else []
+
+
+def _see(whole: str) -> str:
+    return f"; see {whole}" if whole else ""
 
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from itertools import islice
+from numbers import Integral
 from typing import Final
 
 _LONGEST_VALUE: Final = 60
@@ -35,13 +36,28 @@ def bytes_text(size: float | None) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Return a number with three significant digits; integers and large numbers have no point."""
-    if isinstance(value, float) and value and not _SMALLEST <= abs(value) < _LARGEST:
-        return f"{value:.3g}"
-    if isinstance(value, int) or not value or not abs(value) < 99.95:
-        return f"{value:,.0f}"
+    """Return a number of any library with three significant digits; large ones have no point.
+
+    Integers have all digits. Numbers far from 1 have a power of ten.
+    """
+    if isinstance(value, Integral) and abs(int(value)) < _LARGEST:
+        return f"{int(value):,}"
+    value = float(value)
+    if value and not _SMALLEST <= abs(value) < _LARGEST:
+        return f"{value:.2e}"
+    if not value or abs(value) >= 99.95:
+        return f"{value or 0:,.0f}"
     exponent = math.floor(math.log10(float(f"{abs(value):.2e}")))
     return f"{value:.{2 - exponent}f}"
+
+
+def percentage(percent: float) -> str:
+    """Return a percentage with one decimal; with more if that would be 0 of something, or 100 of less."""
+    text = f"{percent:.1f}"
+    if percent and not float(text):
+        return three_digits(percent)
+    rest = 100 - abs(percent)
+    return f"{percent:.{-math.floor(math.log10(rest))}f}" if 0 < rest <= 0.05 else text
 
 
 def counted(number: int, name: str) -> str:

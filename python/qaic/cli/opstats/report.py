@@ -163,7 +163,7 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
     from qaic.report.files import rendered, write_files
 
     if arguments.output_dir is None:
-        print_text(rendered(reports, arguments.format, width=text_width()))
+        print_text(rendered(reports, arguments.format, width=text_width(), whole="--format json"))
         return
     folder = Path(arguments.output_dir)
     folder.mkdir(exist_ok=True)

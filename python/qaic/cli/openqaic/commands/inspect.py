@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if shown:
         columns = [_column(name, [row[name] for row in shown]) for name in shown[0]]
         cells = [[_cell(value) for value in row.values()] for row in shown]
-        print_text(rows_text(columns, cells, width=text_width() if sys.stdout.isatty() else None))
+        print_text(rows_text(columns, cells, text_width() if sys.stdout.isatty() else None, "--json"))
     if added := len(rows) - len(shown):
         print_line(f"The table omits {counted(added, 'Cast')} without a name; --json lists all nodes")
     split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""

@@ -209,5 +209,5 @@ def _put_out(
             print_line(wrote(written, f", of {inferences}; a browser opens it"))
     elif not arguments.json:
         shown = [named["diff"]] if "diff" in named else [named[name] for name in _SHOWN]
-        print_text(rendered(shown, "text", width=text_width()))
+        print_text(rendered(shown, "text", width=text_width(), whole="--json"))
         print_line(f"next: {next_step}")
