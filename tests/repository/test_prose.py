@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from prose.__main__ import verdict
+from prose.conflicts import conflicts
 from prose.rules import RULES
 from prose.texts import Text, of_file
 
@@ -96,6 +97,31 @@ def test_more_matches_than_allowed_fail_and_are_shown():
     lines, is_good = verdict(texts, allowed | {"opening": 3})
     assert is_good
     assert "lower its number" in lines[0]
+
+
+# Written so that this file has no marker itself.
+OURS, MIDDLE, THEIRS = "<" * 7, "=" * 7, ">" * 7
+
+
+@pytest.mark.parametrize("name", ["a.md", "folder/b.toml", "c"])
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (f"x\n{OURS} HEAD\na\n{MIDDLE}\nb\n{THEIRS} 87a10ebb (title)\n", [2, 4, 6]),
+        (f"{OURS}\n", [1]),
+        (f"x {OURS}\n {MIDDLE}\n{MIDDLE}=\n{MIDDLE} x\n{THEIRS[1:]}\n", []),
+        (f"\0\n{OURS}\n", []),
+    ],
+)
+def test_lines_of_a_merge_are_found_in_each_text_file(tmp_path, name, text, lines):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert conflicts(tmp_path) == []
+    subprocess.run(["git", "add", name], cwd=tmp_path, check=True)
+    found = text.split("\n")
+    assert conflicts(tmp_path) == [f"{name}:{number}:{found[number - 1]}" for number in lines]
 
 
 def test_the_line_for_all_matches_of_a_rule_works():

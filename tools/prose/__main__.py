@@ -1,5 +1,7 @@
 """Compares the texts of the repository with the writing rules; lists all matches of the rules that are named.
 
+Lines that a merge left are not allowed in any text file.
+
 `allowed.toml` has the number of matches of each rule that may be left. These numbers only go down.
 """
 
@@ -8,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from prose.conflicts import conflicts
 from prose.rules import RULES, Rule
 from prose.texts import Text, of_file, tracked
 
@@ -45,8 +48,9 @@ def main(arguments: Sequence[str]) -> int:
         print(*(place for rule in RULES if rule.name in arguments for place in places(rule, texts)), sep="\n")
         return 0
     lines, is_good = verdict(texts, tomllib.loads((_HERE / "allowed.toml").read_text()))
-    print(*lines, sep="\n")
-    return 0 if is_good else 1
+    left = [f"{place}: resolve the conflict of this merge" for place in conflicts(root)]
+    print(*left, *lines, sep="\n")
+    return 0 if is_good and not left else 1
 
 
 if __name__ == "__main__":
