@@ -44,7 +44,7 @@ __all__ = [
     "stats",
 ]
 
-# Loaded on first use, so that `import qaic` costs little more than numpy.
+# Loaded on first use, so `import qaic` imports no other module.
 _HOMES = {
     "__version__": "qaic._core",
     "CompileOptions": "qaic.compile_options",

@@ -417,7 +417,7 @@ def test_weights_of_narrow_floats(kind, place, size, precision):
 
 
 def numbers_around(kind):
-    """Make the numbers of a narrow type, those halfway between two, and the next ones of float16 to all."""
+    """Collect the numbers of a narrow type, the midpoints between them, and their neighbors in float16."""
     codes = np.arange(2**16, dtype=np.uint16) if kind == "BFLOAT16" else np.arange(2**8, dtype=np.uint8)
     with np.errstate(invalid="ignore"):
         every = codes.view(NARROW[kind]).astype(np.float64)
@@ -593,7 +593,7 @@ DROPOUTS = {
     "training in a node": ((12, 22), {"seed": 7}, {"r": np.float32(0.4), "t": np.array(True)}),
     "mode as an input": ((12, 13, 22), {"seed": 7}, {"r": np.float32(0.4), "t": None}),
 }
-#: forms that may drop values -> is it known that they do
+#: forms that may drop values -> whether the compiler knows that they do
 RANDOM = {"training": True, "training in a node": True, "mode as an input": False}
 
 
@@ -652,7 +652,7 @@ def test_dropout(form, opset, results, place, precision, caplog):
             found = computed(model, given, precision)
         assert_close(found, run(model, given, optimize=False), precision)
         # The names of calls precede those of nodes in functions.
-        is_named = "random' of the model drops values at random" in caplog.text
+        is_named = "random' is on, so each inference drops values at random" in caplog.text
         assert is_named is RANDOM.get(form, False)
 
 

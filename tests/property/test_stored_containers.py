@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -125,6 +126,11 @@ class Worker:
             environment = {**os.environ, "QAIC_DEVICE": "cpu"}
             self.process = self.stack.enter_context(child_process.started(command, env=environment, **pipes))
         print(json.dumps(question), file=self.process.stdin, flush=True)
+        # The process writes one line for each question, so no text is buffered here.
+        if not select.select([self.process.stdout], [], [], child_process.WATCHDOG_S)[0]:
+            self.process.kill()
+            self.process.wait()
+            pytest.fail(f"the process answers nothing to {question}")
         answer = self.process.stdout.readline()
         assert answer, f"the process ended with {self.process.wait()}"
         return json.loads(answer)
@@ -327,7 +333,7 @@ def expected(lie):
     return found, 2e-6 * size + steps * np.abs(found) + (2.0**-24 if steps else 0)
 
 
-def payload(form, group, together, seed):
+def payload(form, group, seed):
     """Random bytes of a matrix whose numbers are finite and of usual size."""
     rng = np.random.default_rng(seed)
     units = -(-LENGTH // 32)
@@ -378,7 +384,7 @@ def lies(draw):
     )
     layout = draw(st.sampled_from(["rows", "tiles"]))
     group = draw(st.sampled_from([0, 32, 64, 128])) if form in QUANTIZED else 0
-    data = payload(form, group, layout, draw(st.integers(0, 3)))
+    data = payload(form, group, draw(st.integers(0, 3)))
     entry = {"name": "w", "dtype": form if form in DENSE else "float32", "dims": [ROWS, LENGTH], "offset": 0}
     entry |= {"size": len(data), "layout": layout}
     entry |= ({} if form in DENSE else {"encoding": form, "axis": 1}) | ({"group": group} if group else {})

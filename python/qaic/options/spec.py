@@ -222,7 +222,7 @@ def option(
 ) -> T | D:
     """Declare a row of the option table as a dataclass field; ``more`` are other fields of `OptionSpec`.
 
-    Without ``flag``, the flag is the name with hyphens; None: there is none. Without ``effect``, the option
+    Without ``flag``, the flag is the name with hyphens; None means no flag. Without ``effect``, the option
     changes results, stored data or accepted input. Options of the compiler are part of the container, except
     for those that write a file, and those with ``in_container=False``.
 

@@ -180,7 +180,8 @@ class Qpc:
             return Table("slices", repr(self), columns_of("slice | size:bytes"), sizes)._repr_html_()
         tensors = [("input", spec) for spec in self.inputs] + [("output", spec) for spec in self.outputs]
         rows = [(side, spec.name, str(spec.shape), str(spec.dtype)) for side, spec in tensors]
-        return Table("tensors", repr(self), columns_of("way | name | shape | dtype"), rows)._repr_html_()
+        columns = columns_of("direction | name | shape | dtype")
+        return Table("tensors", repr(self), columns, rows)._repr_html_()
 
     def __fspath__(self) -> str:
         """Return the path of the file, so that a container can be used as a path.

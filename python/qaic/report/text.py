@@ -33,7 +33,7 @@ def cell_text(column: Column, cell: Any) -> str:
 
 
 def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_ROWS, whole: str = "") -> str:
-    """One report as text, with a line break at its end.
+    """Convert one report to text, with a line break at its end.
 
     `width` is the number of columns of the terminal; long names lose their middle. `most_rows` is the limit
     of rows shown of a table; None for all. `whole` names the option that shows the rest of a table.

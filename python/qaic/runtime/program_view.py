@@ -155,7 +155,7 @@ class ProgramView:
             for spec in specs
         ]
         caption = f"Session {self.path or 'of bytes'}: {self._state()}"
-        return Table("tensors", caption, columns_of("way | name | shape | dtype"), rows)._repr_html_()
+        return Table("tensors", caption, columns_of("direction | name | shape | dtype"), rows)._repr_html_()
 
 
 def _specs(shapes: ShapeDict) -> tuple[containers.TensorSpec, ...]:

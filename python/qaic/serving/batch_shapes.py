@@ -37,13 +37,15 @@ class AdmittedRequest:
 class BatchShapes:
     """Shapes of a program's inputs, with the first dimension as a batch if it is one. The program is not run.
 
-    The first dimension is a batch (`is_batched`) when all inputs and outputs have the same, the device keeps
-    no state, and an analysis of the graph proves that rows do not depend on each other and on their place
-    (`qaic.compiler.reports.row_independence`), or that is declared (`is_declared`). The argument `is_batched`
-    allows it. Raises StateError if the device keeps state of the program, which all requests would share.
+    The first dimension is a batch when all inputs and outputs have the same, the device keeps no state, and
+    an analysis of the graph proves that rows do not depend on each other and on their place
+    (`qaic.compiler.reports.row_independence`), or that is declared (`is_declared`). Raises StateError if the
+    device keeps state of the program, which all requests would share.
 
     Attributes
     ----------
+    is_batched : bool
+        Requests share inferences: the first dimension is a batch, and the argument of this name allows it.
     reason : str
         The reason if requests do not share inferences although they may; otherwise empty.
     first_dimension : int

@@ -281,7 +281,7 @@ def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDA
 
     Returns the bytes that the numbers in typed fields take once they are decoded, and the function that
     decodes them. It returns the envelope as a message, and the inputs. Both raise InputError for a message
-    that is no request of the protocol.
+    that is not a valid request.
     """
     try:
         envelope, places, raw_places = split_infer_message(raw, MOST_ENVELOPE_BYTES)

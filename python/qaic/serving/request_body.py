@@ -62,7 +62,7 @@ def read_request(
     is the largest number of inputs, and of outputs that are named.
 
     Returns the bytes that the numbers in the JSON take once they are decoded, and the function that decodes
-    them. Both raise InputError for a body that is no request of the protocol.
+    them. Both raise InputError for a body that is not a valid request.
     """
     length = len(body)
     if header_length is not None:

@@ -171,7 +171,7 @@ mod tests {
     struct Set {
         lists: RequestLists,
         states: Vec<RequestState>,
-        // Number of requests that were looked at to pass on the mark of a collected one.
+        // Number of requests that were visited to pass on the mark of a collected one.
         looks: Cell<u32>,
     }
 

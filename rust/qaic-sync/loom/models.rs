@@ -3,8 +3,8 @@
 //! One model of the ring has no limit.
 //!
 //! `make loom` runs them. The crates under test are those that ship; here they are built with loom's synchronization
-//! (`qaic_sync::atomic` chooses). Files that only
-//! their crate uses are included. A lost notification is a deadlock, which loom reports.
+//! (`qaic_sync::atomic` chooses). Files that only their crate uses are included. A lost notification is a deadlock,
+//! which loom reports.
 #![cfg(all(loom, test))]
 #![allow(dead_code, unused_imports)] // the models use a part of each file
 

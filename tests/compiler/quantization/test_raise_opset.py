@@ -5,6 +5,7 @@ import pytest
 
 from compiler_oracle import info, model_of, node
 from qaic.compiler.ir.precision import PrecisionClass
+from qaic.compiler.quantization.raise_opset import raise_operator_set
 from single_pass import applied, before, content, outputs
 
 NAME = "raise-opset-version"
@@ -54,3 +55,15 @@ def test_set_that_cannot_be_converted_is_said(caplog):
     assert not applied(NAME, model, context)
     assert content(model) == found
     assert "stays in floating point" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["coordinate_transformation_mode", "nearest_mode"])
+def test_coordinates_of_a_converted_resize_are_given_once(name):
+    nodes = [node("Resize", ["x", "s"], ["y"], **{name: ""})]
+    scales = np.array([1, 1, 2, 2], np.float32)
+    model = model_of(nodes, [info("x", [1, 1, 2, 2])], [info("y", [1, 1, 4, 4])], [("s", scales)], opset=10)
+    assert raise_operator_set(model, {})
+    (made,) = (made for made in model.graph.node if made.op_type == "Resize")
+    given = sorted(attribute.name for attribute in made.attribute)
+    assert given == ["coordinate_transformation_mode", "nearest_mode"]
+    assert next(attribute.s for attribute in made.attribute if attribute.name == name) == b""

@@ -16,7 +16,7 @@ def shape_text(dims: Sequence[int]) -> str:
 
 
 def info_text(facts: _Json) -> str:
-    """Everything ``qaic-qpc info`` shows."""
+    """Return the text that ``qaic-qpc info`` shows."""
     return "\n".join(_info_lines(facts))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.custom_ops import CustomOps, Library
-from qaic.compiler.ir.graph_walk import nodes_of
+from qaic.compiler.ir.graph_walk import op_types
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.support.open_regular import open_regular, read_regular
@@ -58,7 +58,7 @@ def check_implemented(model: onnx.ModelProto, found: CustomOps) -> None:
         return
     functions = {function.name for function in model.functions}
     wanted = found.operators.keys() - functions - found.implemented
-    missing = sorted({node.op_type for node in nodes_of(model)} & wanted)
+    missing = sorted(op_types(model) & wanted)
     if missing:
         raise refuse(
             f"custom operator {missing[0]!r}",

@@ -28,19 +28,19 @@ from qaic.errors import OptionConflictError
 _TRACED: Final = 1
 
 
-def _batched_sizes(changed: Model, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
-    """Make `batch` the first dimension of every input whose first dimension is 1 or a symbol.
+def _batched_sizes(model: Model, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
+    """Change the model so that `batch` is the first dimension of each input where that is 1 or a symbol.
 
     Returns `given`, the values of ``onnx_define_symbol``, with the symbols that stand for the batch.
     """
-    model = changed.proto
+    proto = model.proto
     values = dict(given)
     if batch is None:
         return values
     named: set[str] = set()
     traced: set[str] = set()
     found: list[str] = []
-    for value in model.graph.input:
+    for value in proto.graph.input:
         dims = value.type.tensor_type.shape.dim
         if not dims:
             continue
@@ -62,14 +62,14 @@ def _batched_sizes(changed: Model, batch: int | None, given: Mapping[str, int]) 
             expected="at least one",
             fix="omit batchsize, or export the model with a symbolic first dimension",
         )
-    if batch == _TRACED or not (traced or _claims_traced(model)):
+    if batch == _TRACED or not (traced or _claims_traced(proto)):
         return values
-    claims = _claims_traced(model)
-    _rewrite_reshapes(model, _batched(model, named), batch)
-    for value in model.graph.output:
+    claims = _claims_traced(proto)
+    _rewrite_reshapes(proto, _batched(proto, named), batch)
+    for value in proto.graph.output:
         if value.name in claims:
             clear_dim(value, 0)
-    _require_batch(changed, claims, batch, values)
+    _require_batch(model, claims, batch, values)
     return values
 
 

@@ -146,8 +146,9 @@ def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
     added = {"coordinate_transformation_mode": "asymmetric"}
     if attribute_of(node, "mode", b"nearest") == b"nearest":
         added["nearest_mode"] = nearest_mode
+    given = {attribute.name for attribute in node.attribute}
     for name, value in added.items():
-        if not attribute_of(node, name, b""):
+        if name not in given:
             add_attribute(node, helper.make_attribute(name, value))
 
 

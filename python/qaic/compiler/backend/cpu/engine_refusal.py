@@ -68,7 +68,7 @@ def _with_node(model: Model) -> QaicError | None:
     name, operator = node_label(node).removesuffix(UNROUNDED), node.op_type
     if any(subgraphs(node)):
         # The innermost node comes last.
-        name, operator = ([(name, operator), *_NODE.findall(str(error))])[-1]
+        name, operator = [(name, operator), *_NODE.findall(str(error))][-1]
     return refuse(
         f"node {name!r} ({operator})",
         code="engine_refused",

@@ -142,7 +142,7 @@ def compress_weights_pass(model: Model, context: Context) -> bool:
         if standard(node, "MatMul", "Gemm") and not names[node_key(node)] & excluded
     )
     if count:
-        compressor.drop_dead()
+        compressor.finish()
     else:
         warn(
             "mxfp6.no_products",
@@ -268,11 +268,12 @@ class _Compressor:
             self.passed.add(name)
             name = maker.input[0]
 
-    def drop_dead(self) -> None:
-        """Remove the nodes between a constant and its products that are not needed any more."""
+    def finish(self) -> None:
+        """Insert the nodes that choose in blocks; remove those of constants that nothing reads any more."""
         graph = self.model.proto.graph
         added: dict[str, list[onnx.NodeProto]] = {}
         for (_, chooser, *_), node in self.choosers.items():
             added.setdefault(chooser, []).append(node)
-        set_nodes(graph, [made for node in graph.node for made in (node, *added.get(node_key(node), ()))])
+        if added:
+            set_nodes(graph, [made for node in graph.node for made in (node, *added.get(node_key(node), ()))])
         remove_unused_nodes(graph, self.passed)

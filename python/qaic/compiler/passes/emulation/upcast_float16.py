@@ -66,15 +66,15 @@ def as_float32(model: onnx.ModelProto) -> bool:
     return True
 
 
-def upcast(changed: Model) -> None:
+def upcast(model: Model) -> None:
     """Turn values of these types into float32 ones; the model has no functions.
 
     The facts learn which values had another type and another name in the model.
     """
-    model, weights, facts = changed.proto, changed.weights, changed.facts
+    proto, weights, facts = model.proto, model.weights, model.facts
     types = facts.types
-    _write_casts(model, types)
-    carriers = _carriers(model, types)
+    _write_casts(proto, types)
+    carriers = _carriers(proto, types)
     halves = {
         name: elem_type
         for name, elem_type in types.items()
@@ -82,12 +82,12 @@ def upcast(changed: Model) -> None:
     }
     if not halves:
         return
-    fresh = FreshNames(model.graph)
-    for node in all_nodes(model.graph.node):
+    fresh = FreshNames(proto.graph)
+    for node in all_nodes(proto.graph.node):
         if any(name in halves for name in node.output):
             _widen_attributes(node)
-    for graph in all_graphs(model.graph):
-        main = graph is model.graph
+    for graph in all_graphs(proto.graph):
+        main = graph is proto.graph
         front: list[onnx.NodeProto] = []
         back: list[onnx.NodeProto] = []
         constants = [tensor.name for tensor in graph.initializer] + (list(weights) if main else [])

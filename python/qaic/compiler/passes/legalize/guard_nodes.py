@@ -55,7 +55,8 @@ def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileE
 class GuardNodes:
     """Collects nodes that are written in front of one, and describes their values.
 
-    `added` receives the values; `version` is the operator set of the model. The others are its known facts.
+    `added` receives the values; `version` is the operator set of the model. `types`, `shapes` and `dims`
+    describe the values of the model.
     """
 
     def __init__(

@@ -63,14 +63,14 @@ _Dims = tuple[int | str | None, ...]
 
 
 @compiler_pass()
-def legalize_exports_pass(changed: Model, _: Context) -> bool:
+def legalize_exports_pass(model: Model, _: Context) -> bool:
     """Rewrite patterns of exporters that shape inference or the engine does not support, in functions too.
 
     Warns of nodes that drop values in each inference.
     """
-    model, random = changed.proto, list[str]()
-    _legalize(model.graph, model.graph, standard_version(model), random)
-    for function in model.functions:
+    proto, random = model.proto, list[str]()
+    _legalize(proto.graph, proto.graph, standard_version(proto), random)
+    for function in proto.functions:
         graph = onnx.GraphProto(
             node=function.node,
             input=[onnx.ValueInfoProto(name=name) for name in function.input],
@@ -81,7 +81,7 @@ def legalize_exports_pass(changed: Model, _: Context) -> bool:
     if random:
         warn(
             "legalize.training",
-            "%s of the model drops values at random in each inference, because its training mode is on; "
+            "the training mode of %s is on, so each inference drops values at random; "
             "export the model in inference mode (with PyTorch, after model.eval())",
             f"Dropout {listing(random)}",
             nodes=random,

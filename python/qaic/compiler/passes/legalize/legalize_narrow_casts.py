@@ -1,8 +1,8 @@
 """Casts to float8 without saturation, which the engine rounds wrongly beyond the largest number.
 
-Numbers that round beyond it become infinite in E5M2, and no number in E4M3FN, which has no infinity. The
-engine makes no numbers of those below the next power of two in E5M2, and makes the largest number of some in
-E4M3FN. It converts infinities correctly, so such numbers become infinite before.
+Numbers that round beyond it become infinite in E5M2, and NaN in E4M3FN, which has no infinity. The engine
+returns NaN in E5M2 for numbers below the next power of two, and the largest number for some in E4M3FN. It
+converts infinities correctly, so such numbers become infinite before.
 """
 
 from collections.abc import Mapping

@@ -230,16 +230,16 @@ def _dft_fault(axis: int | None, rank: int) -> str:
 
 
 def _guarded(
-    model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets, dims: DimsInSets, of: Model
+    proto: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets, dims: DimsInSets, model: Model
 ) -> dict[str, Added]:
     """Guard the operands that engines do not check; returns the values that were added."""
     added: dict[str, Added] = {}
-    if not any(map(is_unchecked, all_nodes(model.graph.node))):
+    if not any(map(is_unchecked, all_nodes(proto.graph.node))):
         return added
-    fresh, version = FreshNames(model.graph), standard_version(model)
-    makers = producers(all_nodes(model.graph.node))
-    read = constant_reader(model, of.weights)
-    for graph in all_graphs(model.graph):
+    fresh, version = FreshNames(proto.graph), standard_version(proto)
+    makers = producers(all_nodes(proto.graph.node))
+    read = constant_reader(proto, model.weights)
+    for graph in all_graphs(proto.graph):
         nodes: list[onnx.NodeProto] = []
         checked: dict[tuple[Any, ...], str] = {}
         for node in graph.node:
@@ -524,4 +524,4 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 def legalize_unchecked_pass(model: Model, _: Context) -> bool:
     """Check operands that the engine does not check."""
     shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
-    return model.rewrite(partial(_guarded, shapes=shapes, dims=dims, of=model))
+    return model.rewrite(partial(_guarded, shapes=shapes, dims=dims, model=model))
