@@ -78,3 +78,15 @@ def test_a_circle_is_named(tmp_path, closing):
     assert set(found) == {"made.first", "made.second", "made.third"}
     assert found[0] == found[-1]
     assert all(target in imports(tmp_path)[source] for source, target in itertools.pairwise(found))
+
+
+def test_private_modules_are_imported_only_within_their_package():
+    private = [
+        (module, name)
+        for module, found in imports(PYTHON).items()
+        for name in found
+        if name.rpartition(".")[2].startswith("_")
+    ]
+    assert ("qaic.report.html", "qaic.report._data") in private
+    for module, name in private:
+        assert f"{module}.".startswith(f"{name.rpartition('.')[0]}."), f"{module} imports {name}"

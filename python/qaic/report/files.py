@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qaic.report.data import Cell, Report, Table
+from qaic.report._data import Cell, Report, Table
 from qaic.report.text import to_text
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import escape_json, escape_unprintable

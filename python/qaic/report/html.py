@@ -4,7 +4,7 @@ import os.path
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from qaic.report.data import Cell, Column, Report, Table
+from qaic.report._data import Cell, Column, Report, Table
 from qaic.report.text import ABSENT, cell_text
 from qaic.support.text import bytes_text, duration, shortened, three_digits
 from qaic.support.text import escape_html as escape

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from numbers import Real
 from typing import Any, Final
 
-from qaic.report.data import Column, Report, Table, columns_of
+from qaic.report._data import Column, Report, Table, columns_of
 from qaic.support.text import bytes_text, escape_unprintable, percentage, shortened, three_digits
 
 #: largest number of rows of a table that are shown

@@ -1,8 +1,8 @@
-"""Data of reports: sentences, and tables of columns with units."""
+"""Data of reports, which no module outside of the package imports: `qaic.report` has the classes."""
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from qaic.errors import StateError
@@ -117,12 +117,6 @@ class Table:
         """
         return _library("pyarrow").table(self.to_columns())
 
-    def _repr_html_(self) -> str:
-        # The forms import this module.
-        from qaic.report.html import NOTEBOOK_ROWS, table_html
-
-        return table_html(self if self.rows or self.note else replace(self, note="none"), NOTEBOOK_ROWS)
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -138,18 +132,6 @@ class Report:
     def table(self, name: str) -> Table:
         """Return the table of this name."""
         return next(table for table in self.tables if table.name == name)
-
-    def __str__(self) -> str:
-        """Return the text that ``qaic-opstats report`` prints, 120 columns wide."""
-        from qaic.report.text import to_text
-
-        return to_text(self).rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        from qaic.report.html import NOTEBOOK_ROWS, report_html
-        from qaic.support.text import escape_html
-
-        return f"<div><h4>{escape_html(self.title)}</h4>{report_html(self, NOTEBOOK_ROWS)}</div>"
 
 
 def _library(name: str) -> Any:
