@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from qaic.cli import shims
+from session_models import affine, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,11 +42,12 @@ def installed(place):
 STARTS = {
     "python -m qaic": [*PYTHON, "-m", "qaic"],
     **{name: installed(place) for name, place in SCRIPTS.items()},
+    **{f"python -m {module}": [*PYTHON, "-m", module] for module in shims._TOOLS.values()},
     **dict.fromkeys(shims._TOOLS),
 }
 
 
-def started(name, folder, number, prepare=None):
+def started(name, folder, number, prepare=None, arguments=("--help",)):
     """Return the ended process, and the number of imports."""
     (folder / "sitecustomize.py").write_text(HOOK)
     seen = folder / "seen"
@@ -63,7 +65,7 @@ def started(name, folder, number, prepare=None):
         "SEEN_IMPORTS": str(seen),
     }
     ended = subprocess.run(
-        [*command, "--help"],
+        [*command, *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -82,6 +84,19 @@ def test_interrupt_at_any_import_ends_the_command_without_a_traceback(name, tmp_
     for number in {1, *drawn.sample(range(2, imports + 1), 3)}:
         ended, _ = started(name, tmp_path, number)
         assert (ended.returncode, ended.stderr) == (130, "error: interrupted\n"), number
+
+
+def test_interrupt_at_any_import_of_a_run_ends_it_without_a_traceback(tmp_path):
+    path = str(save(tmp_path, affine()))
+    # The first run compiles; the others find the program in the cache, with fewer imports.
+    started("openqaic", tmp_path, 0, arguments=("run", path))
+    whole, imports = started("openqaic", tmp_path, 0, arguments=("run", path))
+    assert whole.returncode == 0
+    for number in (imports // 3, imports // 2, imports - 1):
+        ended, _ = started("openqaic", tmp_path, number, arguments=("run", path))
+        assert ended.returncode == 130, number
+        assert "Traceback" not in ended.stderr, number
+        assert ended.stderr.endswith("error: interrupted\n"), number
 
 
 def test_ignored_interrupt_stays_ignored(tmp_path):

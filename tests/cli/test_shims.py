@@ -39,6 +39,13 @@ def test_installed_tools_run_from_anywhere(prefix, tmp_path, capsys):
         assert result.stdout.startswith(f"usage: {Path(place).name} ")
 
 
+@pytest.mark.parametrize("place", shims._TOOLS)
+def test_shims_of_earlier_versions_run(place):
+    command = [sys.executable, "-P", "-m", shims._TOOLS[place], "--help"]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert result.stdout.startswith(f"usage: {Path(place).name} ")
+
+
 def test_tools_of_later_versions_are_left_out_and_named(prefix, capsys):
     missing = [
         place for place, module in shims._TOOLS.items() if shims.importlib.util.find_spec(module) is None

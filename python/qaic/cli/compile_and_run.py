@@ -4,6 +4,7 @@ Unless ``-compile-only`` is given. It is only laid at the vendor's path (`shims`
 there.
 """
 
+import sys
 from collections.abc import Sequence
 
 from qaic.cli import console
@@ -13,3 +14,7 @@ from qaic.cli.compile import tool
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns its exit code."""
     return console.run(lambda arguments: tool(arguments, name="qaic-exec", runs=True), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

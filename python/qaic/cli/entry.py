@@ -23,10 +23,15 @@ except KeyboardInterrupt:
     interrupted()
 
 
-def run(module: str) -> int:
-    """Load a tool and run it; returns its exit code. An ignored Ctrl-C stays ignored."""
+def end_when_interrupted() -> None:
+    """Have Ctrl-C end the process; an ignored Ctrl-C stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupted)
+
+
+def run(module: str) -> int:
+    """Load a tool and run it; returns its exit code."""
+    end_when_interrupted()
     code: int = import_module(module).main()
     return code
 
