@@ -66,7 +66,8 @@ def test_tools_give_flags_to_paste(tmp_path, capsys, dashes):
     (hint,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hint: ")]
     assert "onnx_define_symbol" not in hint
     flags = shlex.split(hint.partition("e.g. ")[2])
-    assert flags == [f"{dashes}onnx-define-symbol={name},1" for name in shape]
+    symbols = [f"-onnx-define-symbol={name},1" for name in shape]
+    assert flags == {"-": symbols, "--": ["--shape=x:1x1"]}[dashes]
     assert tool([*start, *flags]) == 0
 
 

@@ -49,10 +49,12 @@ def test_figures_in_the_terminal(files, capsys):
     assert "Latency of 50 inferences" in text
     assert "124.50 us" in text
     assert text.count("#") > 20
-    assert "== Time of the host ==" in text
+    assert "\n\n== Time of the host ==" in text
+    assert "\n\n\n" not in text
 
     assert run(files / "trace.json") == 0
     text = capsys.readouterr().out
+    assert text.startswith("== Figures ==\n")
     assert "process 1 HOST <b>       2" in text
     assert "post         1      750     75.0" in text
     assert " more" not in text
@@ -104,7 +106,13 @@ def test_pictures(files, capsys, name, suffix):
         (b"", "is empty; a latency report (.txt), a trace"),
         (b"\x7fELF....", "has binary data"),
         (b"PK\x03\x04", "has binary data"),
-        (b"\xff\xfe", "has binary data"),
+        (b"\x89PNG\r\n\x1a\n", "has binary data"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        ("\u00e9t\u00e9 Latin-1".encode("latin-1"), "is not UTF-8 text"),
+        ("plain before \u00e9t\u00e9 Latin-1".encode("latin-1"), "is not UTF-8 text"),
+        (b"\xef\xbb\xbfhello", "begins with a byte order mark and 'hello'"),
+        ("\u00e9".encode() * 40_000 + b"a", "begins with '\u00e9\u00e9"),
+        (b"a" + "\u00e9".encode() * 40_000, "begins with 'a\u00e9"),
         ("na\u00efve\n".encode(), "begins with 'na\u00efve\\n'"),
         (b"hello", "begins with 'hello'"),
         (b"{}", "a Chrome trace"),

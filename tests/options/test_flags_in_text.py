@@ -34,6 +34,7 @@ def test_keywords_become_flags(text, shown):
         "the model's batch_size",
         "`openqaic accuracy MODEL --option convert_to_fp16=true` says more",
         "-batchsize: expected a number",
+        "--shape=batchsize:1x4",
         "give samples with calibration_data",
     ],
 )

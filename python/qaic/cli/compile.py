@@ -58,7 +58,7 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
             return SUCCESS
     from qaic.cli.log import logged
 
-    console.take_options_as_flags("-")
+    console.take_options_as_flags("-", argv)
     with logged() as set_verbosity:
         resolved = _resolved(argv, name)
         if resolved is None:

@@ -76,24 +76,28 @@ def print_json(value: object) -> None:
 
 #: dashes of compile options in the running tool; None if the tool has no such options
 _option_dashes: ContextVar[str | None] = ContextVar("option_dashes", default=None)
-#: options of the tool that the user gave, as in ``--to=fp16``
-_given: ContextVar[frozenset[str]] = ContextVar("given", default=frozenset())
+#: keyword of an option that the user gave -> the option as typed, such as ``--shape``
+_typed: ContextVar[dict[str, str]] = ContextVar("typed", default={})  # noqa: B039 (never changed)
 
 
 def take_options_as_flags(dashes: str, argv: Sequence[str] = ()) -> None:
     """Have messages of the running tool name options as flags: compile options, and those in ``argv``."""
+    from qaic.options.table import find
+
     _option_dashes.set(dashes)
-    _given.set(frozenset(word.partition("=")[0] for word in argv))
+    names = [word.partition("=")[0].lstrip("-") for word in argv if word.startswith("-")]
+    found = [(find(name), name) for name in names]
+    _typed.set(
+        {option.name if option else name.replace("-", "_"): f"{dashes}{name}" for option, name in found}
+    )
 
 
-def print_message(kind: str, text: str) -> None:
-    """Print what went wrong, to stderr; options in the form in which the tool takes them.
+def print_message(kind: str, text: str, *, verbatim: bool = False) -> None:
+    """Print what went wrong, to stderr; options in the form of the tool, unless ``verbatim``.
 
     Lines after the first are indented: a name with a line end in it does not look like another message.
     """
-    if (option := f"--{text.partition(':')[0].replace('_', '-')}") in _given.get():
-        text = f"{option}:{text.partition(':')[2]}"
-    if (dashes := _option_dashes.get()) is not None:
+    if (dashes := _option_dashes.get()) is not None and not verbatim:
         from qaic.options.argv import with_flags
 
         text = with_flags(text, dashes)
@@ -281,7 +285,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         # Names come from files; characters that the terminal cannot show are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
-    asked, given = _option_dashes.set(None), _given.set(frozenset())
+    asked, typed = _option_dashes.set(None), _typed.set({})
     try:
         with _termination():
             code = tool(sys.argv[1:] if argv is None else argv)
@@ -294,13 +298,15 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         print_message("error", "terminated" if isinstance(error, Terminated) else "interrupted")
         return exit_code(error)
     except QaicError as error:
-        print_message("error", error.message)
+        keyword, colon, rest = error.message.partition(":")
+        name = _typed.get().get(keyword, keyword) if isinstance(error, OptionError) else keyword
+        print_message("error", f"{name}{colon}{rest}")
         for hint in error.hints:
             print_message("hint", hint)
         return exit_code(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print_message("error", f"{where}{error.strerror or error}")
+        print_message("error", f"{where}{error.strerror or error}", verbatim=True)
         return exit_code(error)
     except MemoryError as error:
         print_message("error", f"out of memory ({error or 'no details are known'})")
@@ -313,5 +319,5 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         return exit_code(error)
     finally:
         _option_dashes.reset(asked)
-        _given.reset(given)
+        _typed.reset(typed)
     return code

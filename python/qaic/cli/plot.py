@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 import shutil
+from codecs import BOM_UTF8, getincrementaldecoder
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,10 +75,20 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
         return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
     if b"totalRoundtripTimeUs" in head:
         return _plot_report(path, target)
-    begin = head[:16].decode("utf-8", "ignore")
-    is_text = begin and all(letter.isprintable() or letter.isspace() for letter in begin)
-    found = "has binary data" if head and not is_text else f"begins with {begin!r}" if head else "is empty"
-    raise InputError(f"{path} {found}; {_EXPECTED}", code="plot.foreign")
+    raise InputError(f"{path} {_found(head)}; {_EXPECTED}", code="plot.foreign")
+
+
+def _found(head: bytes) -> str:
+    begin = head.decode("utf-8-sig", "backslashreplace")[:16]
+    if not all(letter.isprintable() or letter.isspace() for letter in begin):
+        return "has binary data"
+    try:
+        # The last character of the head may be cut.
+        getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return "is not UTF-8 text"
+    mark = "a byte order mark and " if head.startswith(BOM_UTF8) else ""
+    return f"begins with {mark}{begin!r}" if head else "is empty"
 
 
 def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
@@ -105,8 +116,7 @@ def _plot_latencies(
     if target is None:
         from qaic.page.latency import latency_text
 
-        print_text(latency_text(distribution, width=_width()))
-        _show_reports(reports)
+        _show(latency_text(distribution, width=_width()), *map(_text, reports))
         return 0
     return _say(draw_latencies(distribution, target, title=path.name, reports=reports))
 
@@ -117,7 +127,7 @@ def _plot_trace(path: Path, target: Path | None) -> int:
 
     timeline = timeline_of_trace(path)
     if target is None:
-        _show_reports([trace_figures(timeline)])
+        _show(_text(trace_figures(timeline)))
         for note in timeline.notes:
             print_line(note)
         return 0
@@ -132,7 +142,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
         print_message("hint", "--qpc takes the container of the buffer, which names the operations")
     capture: Capture = Capture([buffer], name=path.name)
     if target is None:
-        _show_reports([REPORTS["overview"](capture), REPORTS["ops"](capture)])
+        _show(*(_text(REPORTS[name](capture)) for name in ("overview", "ops")))
         return 0
     if target.suffix.lower() == ".html":
         from qaic import page
@@ -143,10 +153,12 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
     return _say(draw_timeline(timeline_of(capture), target, title=path.name))
 
 
-def _show_reports(reports: list[Report]) -> None:
-    for report in reports:
-        print_line()
-        print_text(to_text(report, width=_width(), whole="-o page.html").rstrip("\n"))
+def _show(*texts: str) -> None:
+    print_text("\n\n".join(text.strip("\n") for text in texts))
+
+
+def _text(report: Report) -> str:
+    return to_text(report, width=_width(), whole="-o page.html")
 
 
 def _width() -> int:

@@ -262,7 +262,7 @@ def _by_name() -> dict[str, OptionSpec]:
 @cache
 def _pattern() -> re.Pattern[str]:
     names = "|".join(sorted(_by_name(), key=len, reverse=True))
-    return re.compile(rf"{_QUOTED}|(?<![\w./\\-])(?P<name>{names})(?![\w/\\-]|\.\w|{_IN_FILE})")
+    return re.compile(rf"{_QUOTED}|(?<![\w./\\=-])(?P<name>{names})(?![\w/\\-]|\.\w|{_IN_FILE})")
 
 
 def _value(text: str, place: int) -> tuple[object, int]:

@@ -1,5 +1,6 @@
 """Commands that the command ``openqaic`` prints as next steps and hints, which work as they are printed."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -120,14 +121,33 @@ def test_an_unknown_option_points_to_the_help_of_its_command(call, model):
 
 @pytest.mark.parametrize(
     "words",
-    ["accuracy --to fp8", "accuracy --to=fp8", "accuracy --to fp16 --samples no.npz", "check --card mini"],
+    [
+        "accuracy --to fp8",
+        "accuracy --to=fp8",
+        "accuracy --to fp16 --samples no.npz",
+        "check --card mini",
+        "run --shape 2x3x4x5x6",
+        "run --shape=2x3x4x5x6",
+        "bench -n 2 --shapes x:2x3x4x5x6",
+        "run --model-input x:2x3x4x5x6",
+    ],
 )
 def test_errors_name_an_option_as_it_was_typed(call, model, words):
     command, *options = words.split()
     code, _, err = call(command, model, *options)
     assert code == 2
     wrong = [word.partition("=")[0] for word in options if word.startswith("--")][-1]
-    assert f"error: {wrong}: found " in err
+    assert re.search(rf"^error: {wrong}: (input .*: )?found ", err)
+
+
+@pytest.mark.parametrize(
+    "words", ["{model} --errors errors -o p.html", "{model} --options-path options_path", "convert_to_fp16"]
+)
+def test_a_missing_file_named_like_an_option_keeps_its_name(call, model, words):
+    code, _, err = call("profile", *words.format(model=model).split())
+    assert code == 1
+    name = words.split(" -o ")[0].split()[-1]
+    assert err.startswith(f"error: {name}: ")
 
 
 def test_a_word_of_inspect_leads_to_it(capsys):

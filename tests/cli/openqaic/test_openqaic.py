@@ -239,7 +239,7 @@ def test_options_of_messages_can_be_pasted(call, tmp_path):
     save(tmp_path, model_of_open_batch())
     code, _, err = call("compile", "model.onnx")
     assert code == 1
-    (flag,) = [word for word in err.split() if word.startswith("--onnx-define-symbol=")]
+    (flag,) = [word for word in err.split() if word.startswith("--shape=")]
     assert call("compile", "model.onnx", flag)[0] == 0
 
 

@@ -86,21 +86,40 @@ def test_details_of_a_node_have_its_errors_and_the_reason(model, report):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", "[]", "7", '{"precisions": [{"to": "fp16"}]}', '{"precisions": [{"nodes": 1, "to": 2}]}'],
+    [
+        "",
+        "{}",
+        "[]",
+        "7",
+        '{"precisions": [{"to": "fp16"}]}',
+        '{"precisions": [{"nodes": 1, "to": 2}]}',
+        '{"precisions": []}',
+        '{"precisions": {}}',
+        '{"precisions": [{"nodes": [], "to": "fp16"}]}',
+    ],
 )
 def test_another_file_is_refused_before_the_model_is_compiled(model, tmp_path, capsys, content):
     given = tmp_path / "other.json"
     given.write_text(content)
     assert profile(model, "--errors", given, "-o", tmp_path / "page.html") == 1
-    error = capsys.readouterr().err
-    assert "openqaic accuracy" in error
-    assert "compiled" not in error
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: --errors {given}: found ")
+    assert hint == f"hint: `openqaic accuracy {model} --to fp16 --json accuracy.json` writes the report"
 
 
 def test_a_report_of_another_model_is_announced(model, report, capsys):
     report.write_text(report.read_text().replace('"y"', '"z"').replace("square", "s").replace('"sum"', '"t"'))
     assert profile(model, "--errors", report, "-o", model.with_name("page.html")) == 0
-    assert "another model" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"warning: --errors {report} has no effect: found errors of the nodes 's', 't', 'z', " in said
+    assert "'y'" in said
+    assert f"hint: `openqaic accuracy {model} --to fp16 --json accuracy.json` writes the report" in said
+
+
+def test_a_page_without_a_graph_is_announced(model, report, capsys, monkeypatch):
+    monkeypatch.setattr("qaic.qpc.Qpc.graph", None)
+    assert profile(model, "--errors", report, "-o", model.with_name("page.html")) == 0
+    assert "warning: --errors has no effect: " in capsys.readouterr().err
 
 
 def test_errors_need_a_page(model, report, capsys):

@@ -4,6 +4,7 @@ This module is the way in; only the module of the subcommand that was called is 
 """
 
 import argparse
+import shlex
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 from qaic.cli import console
 from qaic.cli.console import Parser
+from qaic.errors import CompileError
 from qaic.support.status_line import lines_in_pipes
 from qaic.support.text import nearest_name
 
@@ -93,8 +95,15 @@ def tool(argv: Sequence[str]) -> int:
     # Those that have the options of the compiler have this one.
     if "options_path" in arguments:
         console.take_options_as_flags("--", argv)
-    with lines_in_pipes():
-        return subcommand.load().run(arguments)
+    try:
+        with lines_in_pipes():
+            return subcommand.load().run(arguments)
+    except CompileError as error:
+        shapes = error.context.get("shapes")
+        if isinstance(shapes, dict):
+            flags = (f"--shape={name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+            error.hints = (f"give all sizes, e.g. {shlex.join(flags)}",)
+        raise
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:

@@ -67,21 +67,32 @@ def _step(sqnr_db: float) -> str:
     return next((text for limit, text, _ in _STEPS if sqnr_db < limit), _STEPS[-1][1])
 
 
-def read_errors(path: Path) -> list[NodeErrors]:
+def read_errors(path: Path, hints: tuple[str, ...]) -> list[NodeErrors]:
     """Read a report of ``openqaic accuracy --json``, an entry for each precision. Blocking.
 
-    Raises OSError if the file cannot be read, and InputError if it is not such a report.
+    Raises OSError if the file cannot be read, and InputError with `hints` if it is no such report, or has no
+    nodes.
     """
     try:
         report = parse_json(read_text(path).encode())
-        return [_of(item) for item in report["precisions"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            f"--errors {path}: expected a file that `openqaic accuracy MODEL --to fp16 --json FILE` writes, "
-            "found another file",
-            code="input.accuracy_report",
-            context={"path": str(path)},
-        ) from error
+        read = [_of(item) for item in report["precisions"]]
+    except KeyError as error:
+        found = f"no {error}"
+    except TypeError:
+        found = "other values"
+    except ValueError as error:
+        found = f"other text ({error})"
+    else:
+        if any(item.nodes for item in read):
+            return read
+        found = "no nodes"
+    raise InputError(
+        f"--errors {path}: found {found}, expected the errors of nodes that "
+        "`openqaic accuracy --json FILE` writes",
+        code="input.accuracy_report",
+        hints=hints,
+        context={"path": str(path)},
+    )
 
 
 def _of(item: dict[str, Any]) -> NodeErrors:

@@ -21,7 +21,7 @@ from qaic.compiler.ir.graph_edits import set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
 from qaic.compiler.ir.value_info import Dims, dims_of, may_follow_values
-from qaic.errors import OptionError
+from qaic.errors import CompileError, OptionError
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -149,8 +149,17 @@ def require_static(
     # One error names all symbols.
     texts = {dim.dim_param for value in listed for dim in _dims(value)} - {""}
     parts = frozenset[str]().union(*(symbols_in(text) for text in texts))
-    for value in listed:
-        _require_static(value, specialization, sizes, sorted(parts - sizes.keys()))
+    try:
+        for value in listed:
+            _require_static(value, specialization, sizes, sorted(parts - sizes.keys()))
+    except CompileError as error:
+        if error.code == "compile.unbound_symbol" and texts == parts and specialization is None:
+            error.context["shapes"] = {
+                value.name: [1 if dim.dim_param else dim.dim_value for dim in _dims(value)]
+                for value in listed
+                if any(dim.dim_param for dim in _dims(value))
+            }
+        raise
 
 
 def _warn_unknown(

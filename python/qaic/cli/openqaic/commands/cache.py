@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
         parser,
         "openqaic cache list",
         "openqaic cache prune --limit 2G",
-        "QAIC_CACHE_LIMIT=20G openqaic compile model.onnx    (limits this cache)",
+        "QAIC_CACHE_LIMIT=20G openqaic compile model.onnx  # limits this cache",
     )
 
 

@@ -74,7 +74,7 @@ def add_arguments(parser: Parser) -> None:
         "openqaic profile model.onnx --convert-to-fp16",
         "openqaic profile model.onnx --json > reports.json",
         "openqaic profile new.onnx --against old.onnx -o page.html",
-        "openqaic profile model.onnx --errors accuracy.json -o page.html",
+        "openqaic profile model.onnx --convert-to-fp16 --errors fp16.json -o page.html",
     )
 
 
@@ -115,7 +115,23 @@ def _errors(arguments: argparse.Namespace, next_step: str) -> list[NodeErrors]:
             code="option.errors_output",
             hints=(f"`{next_step}` writes the page",),
         )
-    return read_errors(arguments.errors)
+    return read_errors(arguments.errors, _report_hints(arguments))
+
+
+def _report_hints(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the command that writes the report of a model; a container has none."""
+    from qaic.accuracy.prepared import PRECISIONS
+
+    if arguments.model.suffix.lower() != ".onnx":
+        return ()
+    own = {name for options in PRECISIONS.values() for name in options}
+    without = {"inputs", "mean", "scale", "device_id"}
+    kept = {name: value for name, value in vars(arguments).items() if name not in without}
+    words = ("--to", "fp16", "--json", "accuracy.json")
+    command = next_command(
+        "accuracy", argparse.Namespace(**kept), *words, without={"target", "stats_level", *own}
+    )
+    return (f"`{command}` writes the report",)
 
 
 def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
@@ -168,19 +184,31 @@ def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
     return replace(overview, verdict=[*overview.verdict, verdict], tables=[*overview.tables, table])
 
 
-def _graphs(program: Program, capture: Capture, errors: Sequence[NodeErrors]) -> list[DrawnGraph]:
+def _graphs(
+    program: Program, capture: Capture, errors: Sequence[NodeErrors], arguments: argparse.Namespace
+) -> list[DrawnGraph]:
     from qaic.cli.graph_model import read_graph
     from qaic.cli.openqaic.drawn_program import node_times, program_graphs
     from qaic.cli.openqaic.program_graph import with_shapes
+    from qaic.compiler.diagnostics.compile_error import listing
     from qaic.qpc import Qpc
 
     qpc = Qpc(program.path)
     if qpc.graph is None or not qpc.is_program:
+        if errors:
+            print_message("warning", f"--errors has no effect: {program.path} has no graph that shows errors")
         return []
     model = read_graph(qpc)
-    known = {name for item in errors for name in item.nodes}
-    if known and known.isdisjoint(name for node in model.graph.node for name in node.output):
-        print_message("warning", "--errors: the report is about another model, so the graph shows no errors")
+    known = {name: None for item in errors for name in item.nodes}
+    drawn = [name for node in model.graph.node for name in node.output]
+    if known and known.keys().isdisjoint(drawn):
+        print_message(
+            "warning",
+            f"--errors {arguments.errors} has no effect: found errors of the nodes {listing([*known])}, "
+            f"expected nodes of the program, such as {listing(drawn)}",
+        )
+        for hint in _report_hints(arguments):
+            print_message("hint", hint)
     return program_graphs(with_shapes(model), program.model, *node_times(capture), errors)
 
 
@@ -201,7 +229,8 @@ def _put_out(
     if arguments.output is not None:
         from qaic import page
 
-        written = page.write(capture, reports, arguments.output, graphs=_graphs(program, capture, errors))
+        graphs = _graphs(program, capture, errors, arguments)
+        written = page.write(capture, reports, arguments.output, graphs=graphs)
         if not arguments.json:
             for sentence in named.get("diff", named["overview"]).verdict:
                 print_line(sentence)
