@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from compiler_oracle import info, model_of, node
-from qaic.compiler.ir.constants.initializers import as_weight, dense, lift_float_constants
+from qaic.compiler.ir.constants.initializers import as_weight, constant_of, dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
 from qaic.errors import CompileError
 from single_pass import applied, before, content, outputs
@@ -73,3 +73,10 @@ def test_payload_that_does_not_fit_its_dims_is_refused():
     for read in (as_weight, dense):
         with pytest.raises(CompileError, match="initializer 'w'"):
             read(tensor)
+
+
+def test_texts_are_no_numbers():
+    text = helper.make_tensor("", onnx.TensorProto.STRING, [1], [b"t"])
+    given = [{"value": text}, {"value_string": "t"}, {"value_strings": ["t"]}]
+    assert [constant_of(node("Constant", [], ["c"], **one)) for one in given] == [None] * 3
+    assert constant_of(node("Constant", [], ["c"], value_int=2)) == 2

@@ -1,15 +1,18 @@
 """A set of sizes compiles if and only if onnxruntime runs the user's model with these sizes."""
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import engine_version
+import qaic
 from compiler_oracle import as_call, info, lowered, model_of, node
 from qaic.compiler.passes.shape_inference import size_conflicts
+from qaic.compiler.passes.shape_inference.size_conflicts import SizeCheck
 from qaic.errors import CompileError
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -243,6 +246,19 @@ ALL_CONSTANT = {
         [_filled(1, 3, 8), _filled(8, 24), _filled(24)],
         {"domain": "com.microsoft", "num_heads": 2},
     ),
+    "MaxRoiPool": ([_filled(1, 2, 6, 6), _filled(2, 5)], {"pooled_shape": [2, 2]}),
+    "MelWeightMatrix": ([np.int64(4), np.int64(8), np.int64(100), np.float32(0), np.float32(50)], {}),
+    "ConstantOfShape": ([_integers(2, 3)], {}),
+    "Range": ([np.float32(0), np.float32(4), np.float32(1)], {}),
+    "MultiHeadAttention": ([_filled(1, 3, 8)] * 3, {"domain": "com.microsoft", "num_heads": 2}),
+    "RotaryEmbedding": (
+        [_filled(1, 3, 8), _integers(0), _filled(4, 4), _filled(4, 4)],
+        {"domain": "com.microsoft"},
+    ),
+    "CropAndResize": (
+        [_filled(1, 2, 6, 6), _filled(2, 4), np.int32([0, 0]), np.int32([2, 2])],
+        {"domain": "com.microsoft"},
+    ),
 }
 
 
@@ -279,6 +295,13 @@ def _of_another_shape(array, how, axis):
 @example(operator="NonMaxSuppression", place="constants", operand=1, how="taken", axis=0)
 @example(operator="OneHot", place="constants", operand=2, how="longer", axis=0)
 @example(operator="Attention", place="constants", operand=1, how="wider", axis=0)
+@example(operator="MaxRoiPool", place="constants", operand=1, how="longer", axis=1)
+@example(operator="MelWeightMatrix", place="constants", operand=0, how="stacked", axis=0)
+@example(operator="ConstantOfShape", place="constants", operand=0, how="taken", axis=0)
+@example(operator="Range", place="constants", operand=0, how="stacked", axis=0)
+@example(operator="MultiHeadAttention", place="constants", operand=1, how="longer", axis=0)
+@example(operator="RotaryEmbedding", place="constants", operand=2, how="longer", axis=0)
+@example(operator="CropAndResize", place="constants", operand=1, how="longer", axis=0)
 def test_constants_that_contradict_each_other_are_refused_before_they_are_folded(
     operator, place, operand, how, axis
 ):
@@ -286,6 +309,8 @@ def test_constants_that_contradict_each_other_are_refused_before_they_are_folded
     arrays = list(map(np.asarray, arrays))
     at = operand % len(arrays)
     arrays[at] = _of_another_shape(arrays[at], how, axis)
+    # Operators of the engine may end the process over nothing.
+    assume(arrays[at].size or "domain" not in attributes)
     names = [f"k{number}" for number in range(len(arrays))]
     nodes = []
     if place == "computed":
@@ -299,6 +324,8 @@ def test_constants_that_contradict_each_other_are_refused_before_they_are_folded
         node("Add", ["x", "s"], ["y"]),
     ]
     model = model_of(nodes, [info("x", [2])], [info("y", [2])], list(zip(names, arrays, strict=True)))
+    if "domain" in attributes:
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     if place == "function":
         model = as_call(model)
     if _runs(model, {"x": [2]}, {}):
@@ -308,7 +335,42 @@ def test_constants_that_contradict_each_other_are_refused_before_they_are_folded
         lowered(model)
     assert caught.value.code == "compile.contradicting_sizes"
     assert caught.value.context["node"] == ("y/mine" if place == "function" else "mine")
-    assert f"{read[at]!r} is {list(arrays[at].shape)}" in str(caught.value)
+    # The operands of Range are squeezed.
+    name = "'r/squeeze'" if operator == "Range" and place != "function" else repr(read[at])
+    assert f"{name} is {list(arrays[at].shape)}" in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [np.zeros((0, 3), np.int64), np.ones((1, 1), np.int64), np.int64(1)])
+def test_a_shape_of_other_dims_than_one_is_refused(shape):
+    model = model_of(
+        [node("Reshape", ["x", "s"], ["y"])], [info("x", [1])], [info("y", None)], [("s", shape)]
+    )
+    with pytest.raises(CompileError, match=f"a shape of {np.ndim(shape)} dims, expected 1"):
+        lowered(model)
+
+
+@pytest.mark.parametrize("attributes", [{"bits": 3}, {"bits": 5}, {"block_size": 8}])
+def test_attributes_that_the_engine_refuses_are_no_conflict(attributes, tmp_path):
+    given = {"K": 32, "N": 8, "bits": 4, "block_size": 32} | attributes
+    blocks = 32 // given["block_size"]
+    packed = np.zeros((8, blocks, given["block_size"] * given["bits"] // 8), np.uint8)
+    constants = [("b", packed), ("s", np.ones(8 * blocks, np.float32))]
+    nodes = [_microsoft("MatMulNBits", ["x", "b", "s"], ["y"], name="mine", **given)]
+    model = model_of(nodes, [info("x", [2, 32])], [info("y", [2, 8])], constants)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    with pytest.raises(CompileError, match="node 'mine'") as caught:
+        qaic.compile(model, output_dir=tmp_path / "program")
+    assert caught.value.code == "compile.engine_refused"
+
+
+@pytest.mark.parametrize("first", [1, 0])
+def test_operators_of_the_engine_are_not_asked_about_nothing(first):
+    """The engine ends the process for these shapes."""
+    constants = [("a", _filled(first, 3, 4)), ("b", _filled(0, 3, 4)), ("w", _filled(4))]
+    nodes = [_microsoft("SkipLayerNormalization", ["a", "b", "w"], ["s"]), node("Identity", ["x"], ["y"])]
+    model = model_of(nodes, [info("x", [2])], [info("y", [2]), info("s", None)], constants)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    SizeCheck().find(onnx.shape_inference.infer_shapes(model))
 
 
 @pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}, {"convert_to_quantize": True}])

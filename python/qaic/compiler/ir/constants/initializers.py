@@ -63,7 +63,8 @@ def constant_of(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
     (attribute,) = node.attribute
     value = helper.get_attribute_value(attribute)
     if attribute.name == "value":
-        return None if value.data_location == value.EXTERNAL else dense(value)
+        is_number = value.data_type != elem_types.STRING and value.data_location != value.EXTERNAL
+        return dense(value) if is_number else None
     numbers = {"value_int": np.int64, "value_float": np.float32}.get(attribute.name.removesuffix("s"))
     return None if numbers is None else np.array(value, numbers)
 
