@@ -485,7 +485,7 @@ def test_casts_to_narrow_floats(kind, how, source, saturates, precision):
 @pytest.mark.parametrize("kind", [kind for kind in NARROW if kind != "BFLOAT16"])
 def test_quantization_to_narrow_floats(kind, shape, form, saturates, precision):
     rng = np.random.default_rng(19)
-    scales = (0.5 ** rng.integers(1, 5, shape)).astype(np.float32)
+    scales = (0.5 ** rng.integers(1, 5, shape) * rng.choice([-1, 1], shape)).astype(np.float32)
     each = np.repeat(scales, 4, axis=1) if len(shape) > 1 else scales
     # Half of the numbers are around the largest one.
     factors = np.where(rng.random((4, 8)) < 0.5, rng.uniform(0.9, 1.14, (4, 8)), rng.random((4, 8)) / 50)

@@ -65,8 +65,8 @@ from qaic.compiler.passes.legalize.legalize_exports import (
     legalize_exports_pass,
     legalize_resize_pass,
     legalize_where_pass,
+    read_masks_pass,
 )
-from qaic.compiler.passes.legalize.legalize_narrow_casts import legalize_narrow_casts_pass
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
 from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
@@ -122,7 +122,6 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         translate_names_pass,
         infer_shapes_pass,
         legalize_resize_pass,
-        legalize_narrow_casts_pass,
         legalize_where_pass,
         legalize_division_pass,
         legalize_unchecked_pass,
@@ -153,6 +152,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
     "interface": (
         inline_fused_functions_pass,
         legalize_captured_values_pass,
+        read_masks_pass,
         remove_unused_pass,
         externalize_constants_pass,
         fix_interface_pass,

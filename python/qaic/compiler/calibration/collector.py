@@ -31,7 +31,7 @@ from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.quantization import TensorProfile
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
-from qaic.compiler.passes.legalize.legalize_exports import legalize_captured_values
+from qaic.compiler.passes.legalize.legalize_exports import legalize_captured_values, read_masks
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.errors import CompileError, InferenceError
 from qaic.options.table import CompileOptions
@@ -54,6 +54,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
     observed.specialized, observed.known = infer_specializations(observed)
     round_as_model(observed, context.options.aic_hw_version)
     legalize_captured_values(observed.proto, observed.facts.types)
+    read_masks(observed.proto)
     validation.drop_unused(observed.proto, observed.weights)
     initializers.externalize_constants(observed.proto, observed.weights)
     specialization.fix_interface(observed.proto, observed.specialized)

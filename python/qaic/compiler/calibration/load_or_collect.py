@@ -28,13 +28,18 @@ from qaic.compiler.ir.quantization import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.upcast_float16 import upcast_float16_pass
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization_for_integers_pass
+from qaic.compiler.passes.legalize.legalize_narrow_casts import legalize_narrow_casts_pass
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions
 from qaic.support.open_regular import read_regular
 
 #: passes that make the float graph on which values are measured
-FLOAT_GRAPH: Final = (upcast_float16_pass, fold_batch_normalization_for_integers_pass)
+FLOAT_GRAPH: Final = (
+    upcast_float16_pass,
+    fold_batch_normalization_for_integers_pass,
+    legalize_narrow_casts_pass,
+)
 
 
 @compiler_pass(lambda context: context.options.dump_profile and not is_quantizing(context.options))

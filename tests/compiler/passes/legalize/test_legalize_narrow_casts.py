@@ -1,5 +1,7 @@
 """Casts to float8 without saturation; the numbers are in tests/property/test_model_forms.py."""
 
+import logging
+
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -38,3 +40,27 @@ def test_other_casts_stay(kind, more):
         node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
     ]
     assert kinds(lowered(model_of(nodes, [info("x", [10])], [info("y", [10])], opset=19))) == ["Cast"] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}, {"convert_to_quantize": True}])
+@pytest.mark.parametrize("cast", ["Cast", "QuantizeLinear"])
+def test_warnings_concern_values_of_the_model_only(cast, options, caplog):
+    x = np.float32([[1, 2], [-3, 4]])
+    zero = TensorProto(name="z", data_type=TensorProto.FLOAT8E5M2, raw_data=bytes(1))
+    how = {"to": zero.data_type} if cast == "Cast" else {}
+    read = ["p"] if cast == "Cast" else ["p", "s", "z"]
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"]),
+        node(cast, read, ["n"], saturate=0, **how),
+        node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        node("MatMul", ["f", "w"], ["y"]),
+    ]
+    constants = [("w", x), ("s", np.float32(0.5)), zero]
+    model = model_of(nodes, [info("x", [2, 2])], [info("y", [2, 2])], constants, opset=19)
+    if "convert_to_quantize" in options:
+        options = options | {"calibration_data": [{"x": x}]}
+    with caplog.at_level(logging.WARNING, "qaic"):
+        lowered(model, **options)
+    assert "type float8e5m2 at 'n'" in caplog.text
+    assert "float64" not in caplog.text
+    assert "'n/" not in caplog.text

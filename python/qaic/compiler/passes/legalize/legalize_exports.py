@@ -6,15 +6,18 @@
 * The mask of ``Attention`` has a row for each query. ONNX lets one row stand for all.
 * ``STFT`` states ``onesided``. Shape inference takes 0 where the operator's default is 1.
 * Axes of ``Resize`` count from the first. The engine skips others where it keeps proportions.
-* The mask of a ``Dropout`` in training mode is read. The engine removes each Dropout with an unread mask.
+* A ``Dropout`` that drops nothing has no training mode. The mask of another one is read, because the engine
+  removes each Dropout with an unread mask.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
 import onnx
+from numpy.typing import NDArray
 from onnx import helper
 
 from qaic.compiler.diagnostics.compile_error import listing
@@ -45,7 +48,8 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.shape_arithmetic import computed_node
 from qaic.compiler.ir.value_info import Added, dims_in
 from qaic.compiler.passes.legalize.guard_nodes import refused_operand
 
@@ -126,8 +130,8 @@ class _Scope:
     shapes: dict[str, _Dims] = field(default_factory=dict)
     #: constant integers: one, or a list
     integers: dict[str, int | list[int]] = field(default_factory=dict)
-    #: constant truth values and floats of no dims
-    scalars: dict[str, float] = field(default_factory=dict)
+    #: constants of one element
+    scalars: dict[str, NDArray[Any]] = field(default_factory=dict)
     #: sequence -> the node that makes it
     splits: dict[str, onnx.NodeProto] = field(default_factory=dict)
     #: nodes before the rewritten one
@@ -196,12 +200,17 @@ class _Scope:
             return
         if tensor.data_type in {INT32, INT64}:
             self.integers[name] = dense(tensor).tolist()
-        elif tensor.data_type in {BOOL, *FLOATS} and not tensor.dims:
-            self.scalars[name] = float(dense(tensor))
+        if tensor.data_type in {BOOL, INT32, INT64, *FLOATS} and math.prod(tensor.dims) == 1:
+            self.scalars[name] = dense(tensor)
 
     def _learn(self, node: onnx.NodeProto) -> None:
         """Record the facts about the results of a node that a rewriting may need."""
         kind = node.op_type
+        is_tensor = kind == "Constant" and any(attribute.name == "value" for attribute in node.attribute)
+        if not is_tensor and all(name in self.scalars for name in node.input):
+            value = computed_node(node, self.scalars, self.version)
+            if value is not None and value.size == 1:
+                self.scalars[node.output[0]] = value
         if kind not in _LEARNT or node.domain not in STANDARD_DOMAINS or not node.output:
             return
         result = node.output[0]
@@ -304,20 +313,53 @@ def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-def _kept_dropout(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Dropout: read the mask, unless it is known that nothing is dropped."""
-    mode = node.input[_TRAINING] if len(node.input) > _TRAINING else ""
-    if not mode or scope.scalars.get(mode) == 0 or scope.scalars.get(node.input[1], 0.5) == 0:
+def _known_mode(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """Dropout: leave out the training mode if nothing is dropped, and record a node that drops values."""
+    if scope.version < _INFERRING:
+        if not attribute_of(node, "is_test", 0) and attribute_of(node, "ratio", 0.5):
+            raise refused_operand(node, "training mode (is_test is 0)", "inference mode (is_test is 1)")
         return node
+    _, share, mode = (*node.input, "", "")[: _TRAINING + 1]
+    known = [value for name in (share, mode) if (value := scope.scalars.get(name)) is not None]
+    if mode and any(value.ndim == 0 and not value for value in known):
+        return _copy(node, inputs=node.input[:_TRAINING])
     if mode in scope.scalars:
         scope.random.append(node_label(node))
-    result, *masks = node.output
-    kept = scope.name(result, "kept")
-    mask = next(filter(None, masks), "") or scope.name(result, "mask")
-    scope.made.append(helper.make_node("Dropout", node.input, [kept, mask], node.name))
-    for attribute in node.attribute:
-        add_attribute(scope.made[-1], attribute)
-    return helper.make_node("Where", [mask, kept, kept], [result])
+    return node
+
+
+def read_masks(model: onnx.ModelProto) -> dict[str, str]:
+    """Read the mask of each Dropout that may drop values; changes `model` in place.
+
+    Returns each float that was added, and the value that has its type.
+    """
+    fresh: FreshNames | None = None
+    added: dict[str, str] = {}
+    for graph in all_graphs(model.graph):
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            nodes.append(node)
+            if standard(node, "Dropout") and any(node.input[_TRAINING:]):
+                fresh = fresh or FreshNames(model.graph)
+                result, *masks = node.output
+                kept = fresh.make(result, "kept")
+                mask = next(filter(None, masks), "") or fresh.make(result, "mask")
+                nodes[-1] = helper.make_node("Dropout", node.input, [kept, mask], node.name)
+                set_attributes(nodes[-1], node.attribute)
+                nodes.append(helper.make_node("Where", [mask, kept, kept], [result]))
+                added[kept] = result
+        if len(nodes) != len(graph.node):
+            set_nodes(graph, nodes)
+    return added
+
+
+@compiler_pass()
+def read_masks_pass(model: Model, _: Context) -> bool:
+    """Read the mask of each Dropout that may drop values, behind all passes that options direct."""
+    types = model.facts.types
+    added = read_masks(model.proto)
+    types.update((new, types[name]) for new, name in added.items() if name in types)
+    return bool(added)
 
 
 #: first operator set in which the axes of Squeeze are an input
@@ -327,12 +369,13 @@ _AXES_AS_INPUT: Final = 13
 _MASK: Final = 3
 _PAST_KEY: Final = 4
 
-#: input of Dropout
+#: input of Dropout, and first operator set in which it drops nothing without that
 _TRAINING: Final = 2
+_INFERRING: Final = 7
 
 _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
     "Attention": _whole_mask,
-    "Dropout": _kept_dropout,
+    "Dropout": _known_mode,
     "Range": _scalar_operands,
     "STFT": _one_sided,
     "SequenceAt": _piece,

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.elem_types import BOOL, DOUBLE, FLOAT, FLOAT16, array_type
+from qaic.compiler.ir.elem_types import BOOL, DOUBLE, FLOAT
 from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
 from qaic.compiler.ir.model import Model
@@ -25,7 +25,7 @@ from qaic.compiler.passes.legalize.guard_nodes import GuardNodes
 _CASTING: Final = frozenset({"Cast", "CastLike", "QuantizeLinear"})
 
 #: type -> comparison with the midpoint beyond its largest number, and that midpoint; ties go to even
-_LIMITS: Final = {17: ("Greater", "Less", 464.0), 19: ("GreaterOrEqual", "LessOrEqual", 61440.0)}
+_LIMITS: Final = {17: ("Greater", 464.0), 19: ("GreaterOrEqual", 61440.0)}
 
 
 def is_unsaturated(node: onnx.NodeProto) -> bool:
@@ -63,28 +63,30 @@ def _with_infinities(node: onnx.NodeProto, target: int, types: Mapping[str, int]
     """Append nodes that make the operand infinite where it rounds beyond the largest number."""
     operand, base = node.input[0], node.output[0]
     compute = partial(guards.compute, base)
-    elem_type = types.get(operand, FLOAT)
-    if elem_type not in {FLOAT, FLOAT16}:
-        operand, elem_type = compute("Cast", operand, elem_type=FLOAT, to=FLOAT), FLOAT
-    quotient = operand
+    if types.get(operand, FLOAT) != FLOAT:
+        operand = compute("Cast", operand, elem_type=FLOAT, to=FLOAT)
+
+    # Nodes of float32 may be quantized or rounded.
+    def widened(name: str) -> str:
+        return compute("Cast", name, elem_type=DOUBLE, to=DOUBLE)
+
+    wide = quotient = widened(operand)
     if node.op_type == "QuantizeLinear":
         # Dequantized ones are the scales, in the shape of the operand.
         ones = compute("Equal", operand, operand, elem_type=BOOL)
         codes = compute("Cast", compute("Cast", ones, elem_type=FLOAT, to=FLOAT), elem_type=target, to=target)
         along = {one.name: one.i for one in node.attribute if one.name in {"axis", "block_size"}}
-        scales = compute("DequantizeLinear", codes, node.input[1], elem_type=elem_type, **along)
-        # Divisions of float32 may be quantized.
-        wide = [compute("Cast", name, elem_type=DOUBLE, to=DOUBLE) for name in (operand, scales)]
-        quotient = compute("Cast", compute("Div", *wide, elem_type=DOUBLE), elem_type=elem_type, to=elem_type)
-    above, below, limit = _LIMITS[target]
-    for comparison, number in ((above, limit), (below, -limit)):
-        bound, infinity = (
-            guards.constant(base, np.array(value, array_type(elem_type)))
-            for value in (number, np.copysign(np.inf, number))
-        )
-        is_beyond = compute(comparison, quotient, bound, elem_type=BOOL)
-        operand = compute("Where", is_beyond, infinity, operand, elem_type=elem_type)
-    return operand
+        scales = compute("DequantizeLinear", codes, node.input[1], elem_type=FLOAT, **along)
+        exact = compute("Div", wide, widened(scales), elem_type=DOUBLE)
+        quotient = widened(compute("Cast", exact, elem_type=FLOAT, to=FLOAT))
+    comparison, limit = _LIMITS[target]
+    bound, infinity = (guards.constant(base, np.array(number)) for number in (limit, np.inf))
+    size = compute("Abs", quotient, elem_type=DOUBLE)
+    is_beyond = compute(comparison, size, bound, elem_type=BOOL)
+    # The operand keeps its sign, which a negative scale turns.
+    infinite = compute("Mul", wide, infinity, elem_type=DOUBLE)
+    mended = compute("Where", is_beyond, infinite, wide, elem_type=DOUBLE)
+    return compute("Cast", mended, elem_type=FLOAT, to=FLOAT)
 
 
 @compiler_pass()

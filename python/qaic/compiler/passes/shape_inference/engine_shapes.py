@@ -14,6 +14,7 @@ from onnx import helper
 from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.specialization import copies
+from qaic.compiler.ir import shape_arithmetic
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.elem_types import CODES, FLOAT
 from qaic.compiler.ir.engine_session import engine_session
@@ -25,7 +26,7 @@ from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dim
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
-from qaic.compiler.passes.shape_inference import loop_shapes, shape_arithmetic
+from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.errors import QaicError
 
 _log = logging.getLogger("qaic.compiler")

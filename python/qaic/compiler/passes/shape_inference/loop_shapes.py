@@ -25,8 +25,8 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import producers, read_values
 from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
+from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, known_dims
-from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 

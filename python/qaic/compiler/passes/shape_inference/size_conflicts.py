@@ -32,13 +32,13 @@ from qaic.compiler.ir.graph_edits import (
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, subgraphs, values_read_by
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, attribute_of, standard
+from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_unchecked import fault
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
-from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 from qaic.errors import CompileError
 
 Dims = tuple[int | str, ...]

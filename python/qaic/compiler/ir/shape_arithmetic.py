@@ -80,15 +80,29 @@ def computed_values(model: onnx.ModelProto) -> dict[str, Array]:
             inputs = [known[name] if name else None for name in node.input]
         else:
             continue
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
-        try:
-            with np.errstate(all="ignore"):
-                result = np.asarray(compute(inputs, attributes, version))
-        except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
-            continue
-        if result.size <= _MOST_ELEMENTS:
+        result = _result(node, compute, inputs, version)
+        if result is not None and result.size <= _MOST_ELEMENTS:
             known[node.output[0]] = result
     return known
+
+
+def computed_node(node: onnx.NodeProto, known: Mapping[str, Array], version: int) -> Array | None:
+    """Compute a node whose operands are known; None if that is not possible here."""
+    compute = _OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
+    if compute is None or len(node.output) != 1 or node.op_type in _SHAPE_READERS:
+        return None
+    return _result(node, compute, [known[name] for name in node.input], version)
+
+
+def _result(
+    node: onnx.NodeProto, compute: Compute, inputs: Sequence[Array | None], version: int
+) -> Array | None:
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(compute(inputs, attributes, version))
+    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _computed(model: onnx.ModelProto) -> dict[str, Array]:
