@@ -169,7 +169,6 @@ WITHOUT_NAMES = {
     ("cli/device_info.py", "_screen"),
     ("configs/aic_models.py", "list_config_options"),
     ("configs/htp.py", "list_options"),
-    ("configs/htp_mcp.py", "list_options"),
     ("rt/benchmark.py", "_serve"),
     ("runtime/metrics.py", "print_metrics"),
     ("runtime/metrics.py", "plot_latency"),
