@@ -358,6 +358,10 @@ def test_attributes_that_the_engine_refuses_are_no_conflict(attributes, tmp_path
     nodes = [_microsoft("MatMulNBits", ["x", "b", "s"], ["y"], name="mine", **given)]
     model = model_of(nodes, [info("x", [2, 32])], [info("y", [2, 8])], constants)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    if _runs(model, {"x": [2, 32]}, {}):
+        # The older engine has such blocks.
+        qaic.compile(model, output_dir=tmp_path / "program")
+        return
     with pytest.raises(CompileError, match="node 'mine'") as caught:
         qaic.compile(model, output_dir=tmp_path / "program")
     assert caught.value.code == "compile.engine_refused"
