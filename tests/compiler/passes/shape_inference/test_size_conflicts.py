@@ -460,3 +460,30 @@ def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, mo
     # Each node is looked at once in a set.
     assert counts.pop("_is_asked") <= 3 * depth * checked
     assert counts == {"_answer": 3 * checked, "_suspects": checked}
+
+
+#: node: its constants; the result has 2^40 elements or more, and inference does not know that
+LARGE = {
+    "ConstantOfShape": (node("ConstantOfShape", ["a"], ["y"]), {"a": np.array([1 << 20, 1 << 20])}),
+    "MelWeightMatrix": (
+        node("MelWeightMatrix", ["a", "a", "b", "c", "c"], ["y"]),
+        {"a": np.array(1 << 20), "b": np.array(8000), "c": np.array(1.0, np.float32)},
+    ),
+    "Pad": (node("Pad", ["x", "a"], ["y"]), {"a": np.array([0, 1 << 40])}),
+    "Range": (
+        node("Range", ["a", "b", "c"], ["y"]),
+        {"a": np.array(0.0), "b": np.array(1.0), "c": np.array(1e-13)},
+    ),
+    "Resize": (node("Resize", ["x", "", "a"], ["y"]), {"a": np.array([1e13], np.float32)}),
+    "Tile": (node("Tile", ["x", "a"], ["y"]), {"a": np.array([1 << 40])}),
+}
+
+
+@pytest.mark.parametrize("op", LARGE)
+def test_no_node_with_a_large_result_is_run(op, monkeypatch):
+    """Regression: the failed allocation of a result was taken for a contradiction of sizes."""
+    asked = []
+    monkeypatch.setattr(size_conflicts, "_answer", lambda model, *, is_run: asked.append(is_run) or "")
+    large, constants = LARGE[op]
+    SizeCheck().find(model_of([large], [info("x", [2])], [info("y", None)], constants.items()))
+    assert asked == [False]

@@ -83,6 +83,23 @@ _TAKING_LISTS: Final = frozenset(
     }
 )
 
+#: operators whose results have sizes that values decide, and the operands with these values
+_SIZED_BY_VALUES: Final = {
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "ConstantOfShape": (0,),
+    "DFT": (1,),
+    "Expand": (1,),
+    "MaxUnpool": (2,),
+    "MelWeightMatrix": (0, 1),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Tile": (1,),
+    "Upsample": (1,),
+}
+
 #: operators that accept zeros as integers, for all sizes
 _TAKING_ZEROS: Final = frozenset(
     {"Gather", "GatherElements", "GatherND", "MaxUnpool", "Scatter", "ScatterElements", "ScatterND"}
@@ -231,7 +248,8 @@ class SizeCheck:
         )
         if key not in self.answers:
             is_open = any(kinds[name] in _INTEGERS and name not in constants for name in names)
-            cost = sum(math.prod(shapes[name]) for name in (*names, *node.output) if name in shapes)
+            cost: float = sum(math.prod(shapes[name]) for name in (*names, *node.output) if name in shapes)
+            cost += _most_elements(node, shapes, constants)
             is_run = (
                 cost <= _MOST_ELEMENTS
                 and (macs_of(node, shapes) or 0) <= _MOST_MACS
@@ -248,6 +266,23 @@ class SizeCheck:
             is_known = not is_asked and _is_inferred(alone)
             self.answers[key] = "" if is_known else _answer(alone, is_run=is_run)
         return self.answers[key]
+
+
+def _most_elements(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, NDArray[Any]]
+) -> float:
+    """Return an upper bound for the elements of results whose sizes follow from values; 0 for other nodes.
+
+    The engine allocates such results before it compares anything.
+    """
+    places = _SIZED_BY_VALUES.get(node.op_type, ()) if node.domain in STANDARD_DOMAINS else ()
+    names = [node.input[at] for at in places if at < len(node.input) and node.input[at] in constants]
+    if not names:
+        return 0
+    factors = [abs(float(value)) for name in names for value in constants[name].flat]
+    # A step of a range, or a scale, may be less than 1.
+    large = [max(factor, 1 / factor) for factor in factors if factor > 0]
+    return math.prod(shapes[node.input[0]]) * math.prod(large)
 
 
 def _is_compared(node: onnx.NodeProto) -> bool:
