@@ -155,7 +155,7 @@ def test_tools_show_and_take_what_is_seen(four, container, capfd):
         ("0,,1", '"" is not a device id'),
         ("all", '"all" is not a device id'),
         ("-1", '"-1" is not a device id'),
-        ("1,1", "device 1 is named twice"),
+        ("1,1", "device 1 occurs twice"),
         ("0,4", r"names device 4, which does not exist; existing ids: \[0, 1, 2, 3\]; .*QAIC_CPU_DEVICES"),
         ("99999999999", "is not a device id"),
     ],

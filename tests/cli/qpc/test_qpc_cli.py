@@ -503,7 +503,7 @@ def test_extract_says_what_it_leaves_out(run, here):
     code, _, err = run("extract", here("broken.qpc", container(program(elf=b"no elf"))), "-o", "out")
     assert code == 0
     assert err.splitlines() == [
-        f"warning: network.elf_dir/{name} is left out: network.elf: the file header is invalid"
+        f"warning: network.elf_dir/{name} is skipped: network.elf: the file header is invalid"
         for name in ("metadata.json", "plan.json", "graph.onnx")
     ]
 

@@ -198,7 +198,7 @@ mod tests {
             ("0,", "\"\" is not a device id"),
             ("-1", "\"-1\" is not a device id"),
             ("all", "\"all\" is not a device id"),
-            ("1,0,1", "device 1 is named twice"),
+            ("1,0,1", "device 1 occurs twice"),
             ("0,3", "names device 3, which does not exist; existing ids: [0, 1, 2]"),
         ] {
             let refusal = shown(3, Some(listed)).unwrap_err();
@@ -236,7 +236,7 @@ mod tests {
         assert!(refused("0:").contains("\"\" is not a device id"));
         assert!(refused("0,1").contains("\"0,1\" is not a device id"));
         assert!(refused("-1").contains("\"-1\" is not a device id"));
-        assert!(refused("2:0:2").contains("device 2 is named twice"));
+        assert!(refused("2:0:2").contains("device 2 occurs twice"));
         let empty = Placement { devices: Vec::new() };
         assert!(empty.check().unwrap_err().to_string().contains("is empty"));
     }

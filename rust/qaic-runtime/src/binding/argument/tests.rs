@@ -374,7 +374,7 @@ fn window_that_cannot_be_copied_is_refused_with_the_reason() {
     assert!(refusal(0, &fine, &parameters).contains("input `a` keeps no state on the device"));
     assert!(refusal(1, &fine, &[]).contains("begins at \"row\", which has no value; found []"));
     let turned = array(&extent, &[4, 8], false);
-    assert!(refusal(2, &turned, &parameters).contains("a C-contiguous one is expected"));
+    assert!(refusal(2, &turned, &parameters).contains("a C-contiguous array is expected"));
     assert_eq!(spec.origin(1, &turned, &parameters).unwrap(), [1, 1]);
     assert!(refusal(2, &array(&extent, &strides, true), &parameters).contains("read-only"));
     let half = Argument { item_bytes: 2, ..fine };

@@ -165,7 +165,7 @@ mod tests {
         let refusal = check(MemoryLimit::Free, 4).unwrap_err();
         assert_eq!(refusal.code(), "device.host_memory");
         let text = refusal.to_string();
-        assert!(text.contains("takes 484 MiB") && text.contains("at most 300 MiB"), "{text}");
+        assert!(text.contains("needs 484 MiB") && text.contains("at most 300 MiB"), "{text}");
         assert!(text.contains("2 of 4 activations fit"), "{text}");
         assert!(check(MemoryLimit::Any, 4).is_ok());
         assert!(check(MemoryLimit::Bytes(484 * MIB), 4).is_ok());

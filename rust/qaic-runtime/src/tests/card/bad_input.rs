@@ -121,7 +121,7 @@ fn program_with_an_impossible_transfer_is_refused() {
         .collect();
     many.metadata.dma_requests.push(output);
     let error = refused(EmuOptions::default(), &many);
-    assert!(error.to_string().contains("512 slices, and the ring holds 511"), "{error}");
+    assert!(error.to_string().contains("512 slices, but the ring has room for 511"), "{error}");
 }
 
 #[test]

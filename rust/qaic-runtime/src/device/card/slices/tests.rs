@@ -186,14 +186,16 @@ fn metadata_with_another_count_of_buffers_is_refused() {
     let split = [request(0, 0, 4, 0), request(0, 0, 0, 0), request(0, 4, 4, 0)];
     assert!(refusal(&[8], &split).contains("DMA buffer 0 again"));
     let turned = [request(0, 0, 4, 0), request(0, 4, 4, 1)];
-    assert!(refusal(&[8], &turned).contains("the other direction"));
+    assert!(refusal(&[8], &turned).contains("the opposite direction"));
 }
 
 #[test]
 fn requests_beyond_the_ring_are_refused_with_numbers() {
     let slices = |count: u32| (0..count).map(|at| request(0, at.into(), 1, 0)).collect::<Vec<_>>();
     assert_eq!(layout(&[511], &slices(511)).unwrap().elements, 511);
-    assert!(refusal(&[512], &slices(512)).contains("an inference has 512 slices, and the ring holds 511"));
+    assert!(
+        refusal(&[512], &slices(512)).contains("an inference has 512 slices, but the ring has room for 511")
+    );
 }
 
 #[test]
