@@ -261,7 +261,7 @@ def test_pointers_against_a_base():
 def test_oddities_are_warnings():
     odd = container(program(extra=[("spare", b"12345678", 3)]))
     (warning,) = Qpc(odd).warnings
-    assert "segment spare has the offset 3," in warning
+    assert "segment spare has the offset 3;" in warning
 
 
 def test_repr():

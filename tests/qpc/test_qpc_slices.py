@@ -90,7 +90,7 @@ def test_a_damaged_slice_does_not_hide_the_others(tmp_path):
         qpc.slices["QAicGraph_slice01"]
     assert caught.value.code == "qpc.size_mismatch"
     assert qpc.slices["QAicGraph_slice00"] is qpc.slices["QAicGraph_slice00"]
-    with pytest.warns(UserWarning, match="QAicGraph_slice01_dir/ is left out"):
+    with pytest.warns(UserWarning, match="QAicGraph_slice01_dir/ is skipped"):
         qpc.extract(tmp_path)
     assert (tmp_path / "QAicGraph_slice01").read_bytes() == SECOND[:-1]
     assert (tmp_path / "QAicGraph_slice00_dir" / "network.elf").exists()

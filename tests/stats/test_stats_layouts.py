@@ -95,7 +95,7 @@ def test_descriptors_are_checked_as_for_all_layouts():
 
 def test_unknown_layout_name_is_refused_with_the_known_names():
     stats.register_layout(Lines())
-    with pytest.raises(StatsError, match="there is: oqstats, lines") as caught:
+    with pytest.raises(StatsError, match="known: oqstats, lines") as caught:
         stats.open(BODY, layout="card")
     assert caught.value.code == "stats.unknown_layout_name"
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_calibrated_is_refused_by_name():
         ours(counts, -1, 1, "KL", "symmetric")
     with pytest.raises(InputError, match="holds -1; a count is expected"):
         ours(-counts, -1, 1, "MSE", "symmetric")
-    with pytest.raises(InputError, match="the percentile is 20; above 50"):
+    with pytest.raises(InputError, match="the percentile is 20; a number above 50"):
         ours(counts, -1, 1, "Percentile", "symmetric", 20.0)
     with pytest.raises(InputError, match="two finite numbers in order"):
         ours(counts, 1, -1, "MSE", "symmetric")
