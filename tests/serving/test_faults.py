@@ -123,7 +123,7 @@ def test_the_end_answers_what_waits(patient):
     end.join()
     assert answer.startswith(b"HTTP/1.1 200")
     assert codes == [0]
-    assert any("ending" in line for line in patient.log)
+    assert any("shutting down" in line for line in patient.log)
 
 
 def test_a_client_that_sends_no_more_gets_its_answer_and_one_that_goes_leaves_the_queue(patient):

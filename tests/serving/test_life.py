@@ -171,7 +171,7 @@ def test_paths_that_cannot_be_served(tmp_path):
     assert "neither a program container" in refused(tmp_path / "text.txt").stderr
     for folder in ("a", "b"):
         support.add_model(tmp_path / folder, "same", session_models.affine(4, 2))
-    assert "both called 'same'" in refused(tmp_path / "a", tmp_path / "b").stderr
+    assert "have the same name 'same'" in refused(tmp_path / "a", tmp_path / "b").stderr
 
 
 def test_too_few_files_are_refused_before_any_work(onnx_file):
