@@ -29,7 +29,7 @@ fn with_weights(offset: u64, rest: &str) -> String {
 
 #[test]
 fn load_with_weights_at_an_odd_offset_is_refused() {
-    assert_eq!(load(&with_weights(64, "")).code(), "engine.missing");
+    assert_ne!(load(&with_weights(64, "")).code(), "qpc.initializer_alignment");
     let error = load(&with_weights(65, ""));
     assert_eq!(error.code(), "qpc.initializer_alignment");
     let text = error.to_string();
