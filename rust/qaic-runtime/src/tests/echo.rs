@@ -47,6 +47,7 @@ pub(crate) fn planned(plan: &str) -> Arc<Image> {
 }
 
 /// [`image`] of float32 with this plan, a graph, and these constants.
+#[cfg_attr(not(feature = "cpu"), allow(dead_code))]
 pub(crate) fn cpu_program(plan: &str, constants: &[u8]) -> Arc<Image> {
     let network = network(ElementType::Float32);
     let sections: [(&str, &[u8]); 2] = [("openqaic_plan", plan.as_bytes()), ("openqaic_graph", b"graph")];
@@ -54,6 +55,7 @@ pub(crate) fn cpu_program(plan: &str, constants: &[u8]) -> Arc<Image> {
 }
 
 /// [`image`] for a card that keeps what it is given, in one place of its memory.
+#[cfg_attr(not(feature = "emu"), allow(dead_code))]
 pub(crate) fn card_image(device: ElementType) -> Arc<Image> {
     let network = network(device);
     let request = |num, size| DmaRequest {
