@@ -398,7 +398,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Whatever the ids are: shared, each of its own, or both, also beside inferences that are never collected.
+        /// Holds for shared ids, for an id of each inference, and for both, also beside inferences that are never collected.
         #[test]
         fn inference_is_found_by_its_id_at_the_same_cost_in_a_small_and_in_a_large_set(
             kept in 0_u32..8,

@@ -129,7 +129,7 @@ def check_texts(model: onnx.ModelProto) -> None:
 
     Raises CompileError if a name of a value, operator, attribute or domain is not text.
     """
-    # In small models, reading each name costs less than the declaration of checked messages.
+    # Reading each name of a small model costs less than the declaration of checked messages.
     if model.ByteSize() > _FEW_BYTES and _is_all_text(model):
         return
     for texts in _texts(model):

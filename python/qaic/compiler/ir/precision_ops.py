@@ -113,7 +113,7 @@ def selected_inputs(node: onnx.NodeProto, float_format: int) -> tuple[int, ...] 
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type not in _SELECTING:
         return None
-    # In training mode, a Dropout scales what it keeps.
+    # A Dropout in training mode scales the values that it keeps.
     if node.op_type == "Dropout" and any(node.input[2:]):
         return None
     for attribute in node.attribute:

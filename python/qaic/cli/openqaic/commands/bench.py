@@ -266,7 +266,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     row = rows[-1]
     latency = row["latency"]
     texts = (three_digits(latency.get(f"{name}_us", math.nan) / size_us) for name in _FIGURES)
-    # Of a busy host, single latencies are much longer than the first median, by which the unit was chosen.
+    # Latencies on a busy host can be much longer than the first median, from which the unit follows.
     shown = "".join(f" {text if len(text) <= 5 else text.replace(',', ''):>5}" for text in texts)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
