@@ -351,10 +351,11 @@ def test_a_stuck_inference_times_out(noop):
     properties.programProperties.SubmitRetryTimeoutMs = 20
     properties.programProperties.SubmitNumRetries = 1
     handles = client.inference_set(1, properties=properties)
-    noop.plan("execute@1=stuck")
+    noop.plan("execute@*=stuck")
     assert handles.submit(client.vector(), 3) == S.QS_SUCCESS
     status, handle = handles.getCompletedId(3)
     assert status == S.QS_TIMEDOUT
+    noop.plan("")
     assert handles.putCompleted(handle) == S.QS_SUCCESS
     assert handles.submit(client.vector(), 3) == S.QS_SUCCESS
     take(handles.getCompletedId(3))

@@ -427,7 +427,7 @@ def test_time_limits(noop, capfd, values, least):
         exec_obj.setData([qaicrt.QBuffer(bytes(m.size)) for m in client.program.getBufferMappings()])
         == S.QS_SUCCESS
     )
-    noop.plan("execute@1..2=stuck")
+    noop.plan("execute@*=stuck")
     for call in ("enqueue", "run"):
         began = time.monotonic()
         if call == "enqueue":
@@ -440,6 +440,7 @@ def test_time_limits(noop, capfd, values, least):
         assert took >= least
         assert "timed out" in capfd.readouterr().err
     # The exec object can be used again.
+    noop.plan("")
     client.infer(exec_obj)
 
 
