@@ -35,7 +35,7 @@ from onnx import helper, numpy_helper
 import qaic
 import qaicrt
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import QaicError
 from qaic.options.table import CompileOptions
 

@@ -102,7 +102,7 @@ class Client:
 
 def compiled(model, config, folder, **options):
     """Compile a decoder with these sets of shapes for one core; returns the folder of its container."""
-    from qaic.compiler import compile_model
+    from qaic.compiler.driver import compile_model
     from qaic.options import resolve
 
     given = {"network_specialization_config": config, "retained_state": True, "aic_num_cores": 1, **options}

@@ -8,7 +8,7 @@ import numpy as np
 
 import qaicrt
 import session_models
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 
 S = qaicrt.QStatus

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import helper
 
 from qaic.cli.runner import main
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 from session_models import model, save
 

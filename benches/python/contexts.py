@@ -46,7 +46,7 @@ _PRODUCTS = ("MatMul", "FusedMatMul", "Gemm")
 
 def _compiled(model: Any, context: int, threads: int, folder: str, **options: object) -> Path:
     import decoder_model
-    from qaic.compiler import compile_model
+    from qaic.compiler.driver import compile_model
     from qaic.options import resolve
 
     given = {

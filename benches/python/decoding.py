@@ -114,7 +114,7 @@ def decoder() -> onnx.ModelProto:
 
 
 def _compiled(model: onnx.ModelProto, folder: Path) -> str:
-    from qaic.compiler import compile_model
+    from qaic.compiler.driver import compile_model
     from qaic.options import resolve
 
     given = {

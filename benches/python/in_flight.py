@@ -41,7 +41,7 @@ _SIDES = (1, 16)
 
 def _container(name: str, folder: str, **options: object) -> tuple[models.Model, str]:
     """Compile a model; returns it and the folder of its container."""
-    from qaic.compiler import compile_model
+    from qaic.compiler.driver import compile_model
     from qaic.options import resolve
 
     model = models.load(name, Path(folder))

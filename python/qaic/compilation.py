@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from qaic.compiler import compile_resolved
 from qaic.compiler.diagnostics.record import Diagnostic, recorded, warn
+from qaic.compiler.driver import compile_resolved
 from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
 from qaic.model_path import QPC_MAGIC, find_model

@@ -20,6 +20,7 @@ from qaic.runtime.imap import MapProgress, imap
 from qaic.runtime.latency import CallProfile
 from qaic.runtime.load_lock import LoadLock
 from qaic.runtime.metrics import Measurements
+from qaic.runtime.program_view import opened
 from qaic.runtime.shapes import coerce, given_outputs, outputs_memory
 from qaic.support.lazy_module import LazyModule
 
@@ -32,13 +33,12 @@ if TYPE_CHECKING:
     from qaic import qpc as containers
     from qaic.options import keywords
     from qaic.runtime import futures as completion
-    from qaic.runtime import opening
 else:
     # What a session opens and submits with takes several times as long to import as the rest.
     dataclasses = LazyModule("dataclasses")
     futures, onnx = LazyModule("concurrent.futures"), LazyModule("onnx")
     containers, keywords = LazyModule("qaic.qpc"), LazyModule("qaic.options.keywords")
-    completion, opening = LazyModule("qaic.runtime.futures"), LazyModule("qaic.runtime.opening")
+    completion = LazyModule("qaic.runtime.futures")
 
 _NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 #: codes of what is refused although another form of it can be used
@@ -115,7 +115,7 @@ class Session(Measurements):
         options_path: str | os.PathLike[str] | None = None,
         **options: Unpack[keywords.SessionKeywords],
     ) -> None:
-        super().__init__(opening.open_program(model_path, {"backend": backend, **options}, options_path))
+        super().__init__(opened(model_path, {"backend": backend, **options}, options_path))
         self._run_limit_s = self._runtime.run_limit_s()
         self._records_latencies = self._runtime.records_latencies()
         self._is_closed = False

@@ -11,7 +11,7 @@ import qaic
 import qaicrt
 import session_models
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import DeviceNotFoundError, OptionError, QaicError
 from qaic.options import resolve
 

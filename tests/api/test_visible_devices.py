@@ -36,7 +36,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def container(path, tmp_path):
-    from qaic.compiler import compile_model
+    from qaic.compiler.driver import compile_model
     from qaic.options.table import CompileOptions
 
     return str(compile_model(path, CompileOptions(aic_num_cores=16), {}, output_dir=tmp_path / "qpc").parent)

@@ -13,7 +13,7 @@ import qaicrt
 import session_models
 from child_process import started
 from qaic.cli.runner import command_line
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 from runner_support import compiled, doubling, raw, run, two_inputs
 

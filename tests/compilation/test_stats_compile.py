@@ -17,7 +17,7 @@ import session_models
 import wire_reader
 from qaic import _core
 from qaic.cli import qpc as qpc_tool
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import CompileError, InputError
 from qaic.options import resolve
 from qaic.options.table import CompileOptions
@@ -347,7 +347,7 @@ def test_the_name_of_the_binding_is_taken(tmp_path, side):
 
 SCRIPT = """
 import sys
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options.table import CompileOptions
 from qaic.qpc import DataType
 compile_model(sys.argv[1], CompileOptions(stats_level=70), {"stats_level": 70}, output_dir=sys.argv[2])

@@ -8,7 +8,7 @@ from onnx import helper
 import qaicrt
 import session_models
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.table import CompileOptions
 

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import CompileError, OptionConflictError, OptionError
 from qaic.options import resolve
 from qaic.options.argv import read_argv, to_argv

@@ -16,7 +16,7 @@ import qaicrt
 import session_models
 from inference_sets import S
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 from qaic.rt.profiling import reports as profiling_reports
 

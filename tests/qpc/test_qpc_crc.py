@@ -9,7 +9,7 @@ import pytest
 import qaic
 import rt_programs
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import QpcFormatError
 from qaic.options.table import CompileOptions
 from rt_programs import Client

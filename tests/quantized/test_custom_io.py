@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import CompileError, OptionError
 from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.specializations import SpecializationEntry

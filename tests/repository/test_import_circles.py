@@ -80,6 +80,27 @@ def test_a_circle_is_named(tmp_path, closing):
     assert all(target in imports(tmp_path)[source] for source, target in itertools.pairwise(found))
 
 
+def way(graph: dict[str, set[str]], first: str, last: str) -> list[str]:
+    """The fewest modules that lead from one to another by their imports."""
+    ways, seen = [[first]], {first}
+    for path in ways:
+        if path[-1] == last:
+            return path
+        # The list grows while it is read: near modules come first.
+        ways += [[*path, name] for name in sorted(graph[path[-1]] - seen)]
+        seen |= graph[path[-1]]
+    pytest.fail(f"no way from {first} to {last}")
+
+
+def test_an_option_is_followed_to_its_pass_through_few_files():
+    graph = imports(PYTHON)
+    # The file of the door, the steps of a compilation, the list of passes, and the pass.
+    doors = {"cli.compile": 4, "cli.openqaic.commands.compile": 4, "compilation": 4, "session": 5}
+    for door, step in itertools.product(doors, ("assign_precision", "emulation.mxfp6_weights")):
+        found = way(graph, f"qaic.{door}", f"qaic.compiler.passes.{step}")
+        assert len(found) <= doors[door], found
+
+
 def test_private_modules_are_imported_only_within_their_package():
     private = [
         (module, name)

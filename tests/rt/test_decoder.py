@@ -12,7 +12,7 @@ import decoder_model
 import qaicrt
 from decoder_client import CHUNK, Client
 from decoder_model import Oracle
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 from qaicrt import QStatus
 

@@ -7,7 +7,7 @@ import pytest
 
 import decoder_model
 import qaicrt
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 from qaicrt import QStatus
 

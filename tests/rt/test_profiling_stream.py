@@ -17,7 +17,7 @@ import qaicrt
 import session_models
 from inference_sets import S
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 from qaic.rt.profiling import stream
 from qaic.rt.profiling.stream import compile_pattern

@@ -17,7 +17,7 @@ import numpy as np
 
 import decoder_model
 import qaic
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 
 sizes = decoder_model.Sizes(context=128)

@@ -117,7 +117,7 @@ import numpy as np
 
 import decoder_model
 import qaic
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 
 is_whole = sys.argv[1] == "True"

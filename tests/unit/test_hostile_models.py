@@ -16,7 +16,7 @@ import qaic
 import qpc_support
 import session_models
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.compiler.frontend import check_model
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import CompileError, DeviceError, QpcFormatError

@@ -16,7 +16,7 @@ import emulated_cards
 import qaic
 import session_models
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import DeviceError, InputError, OptionError, QpcFormatError
 from qaic.options.table import CompileOptions
 from qpc_support import container, program

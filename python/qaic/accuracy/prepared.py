@@ -22,7 +22,7 @@ from qaic.compiler.calibration.load_or_collect import calibrate_pass
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.diagnostics.record import Survey
-from qaic.compiler.driver import opened
+from qaic.compiler.frontend.files import opened
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.frontend.value_options import in_expanded_graph
 from qaic.compiler.ir.constants.float16_weights import Overflows

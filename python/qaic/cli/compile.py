@@ -114,8 +114,7 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
 
 def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
     """Compile; return the container, or None if only files about the model were requested."""
-    from qaic.compiler import compile_resolved
-    from qaic.compiler.driver import write_side_files
+    from qaic.compiler.driver import compile_resolved, write_side_files
     from qaic.compiler.output_folder import check_alone
     from qaic.model_path import open_model
 

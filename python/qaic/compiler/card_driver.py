@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from qaic import _core
-from qaic.compiler import cache, driver
+from qaic.compiler import cache
 from qaic.compiler.backend.card import EXTRA_OPTIONS, card_files, card_process
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.driver import ModelSource
+from qaic.compiler.frontend.files import ModelSource, digest_of, opened
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.output_folder import check_container, move_results, writable_folder
 from qaic.compiler.reports import extra_artifacts
@@ -112,7 +112,7 @@ def compile_for_card(model: ModelSource, resolved: ResolvedOptions) -> Path:
     folder = resolved.compile.output_dir
     if folder is not None:
         check_container(folder / QPC_FILE_NAME, target="card")
-    with driver.opened(model) as source:
+    with opened(model) as source:
         job = partial(_Job, compiler, model, source, resolved)
         if folder is None:
             return _cached(compiler, source, resolved, job)
@@ -126,7 +126,7 @@ def _cached(compiler: Path, source: OnnxFile, resolved: ResolvedOptions, job: Ca
     store = cache.open_cache()
     found = compiler.stat()
     key = cache.cache_key(
-        driver.digest_of(source),
+        digest_of(source),
         {
             "compiler": [str(compiler), found.st_size, found.st_mtime_ns],
             "extra": os.environ.get(EXTRA_OPTIONS, ""),
@@ -149,7 +149,7 @@ def dump_for_card(model: ModelSource, resolved: ResolvedOptions) -> None:
     """
     extra_artifacts.check_targets(model, resolved.compile)
     compiler = find_compiler()
-    with driver.opened(model) as source, cache.open_cache().work_folder() as work:
+    with opened(model) as source, cache.open_cache().work_folder() as work:
         _Job(compiler, model, source, resolved, work).run()
 
 

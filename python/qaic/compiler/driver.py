@@ -1,5 +1,6 @@
-"""Steps of a compilation: read from the cache, or lower and write to the cache or a folder.
+"""The compiler's door, and the steps of a compilation: read from the cache, or lower and write a program.
 
+Each target has its own compiler, and none takes the place of another.
 Functions import what only a compilation needs: those modules take longer to import than a cache hit.
 """
 
@@ -10,9 +11,10 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler import cache
+from qaic.compiler.backend.card import EXTRA_OPTIONS
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.diagnostics.record import (
@@ -24,7 +26,7 @@ from qaic.compiler.diagnostics.record import (
     recorded,
     repeat,
 )
-from qaic.compiler.frontend.files import content_digest
+from qaic.compiler.frontend.files import ModelSource, digest_of, opened
 from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
 from qaic.options.table import CompileOptions, effective_options, recorded_only
@@ -32,18 +34,37 @@ from qaic.support.atomic_io import write_replacing
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
-    import onnx
-
     from qaic.compiler.calibration.sample_digest import SampleFiles
     from qaic.compiler.frontend.files.onnx_file import OnnxFile
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
+    from qaic.options.resolution import ResolvedOptions
 
-#: a file, or a model in memory without external data
-ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 _LOG = logging.getLogger("qaic.compiler")
 #: bytes of a model above which a container in an output folder has no copy in the cache
 _WRITTEN_ONCE_BYTES: Final = 2 << 30
+
+
+def compile_resolved(model: ModelSource, resolved: ResolvedOptions) -> Path:
+    """Compile a model for the target that the options name.
+
+    `model` is a file, or in memory without external data. Returns the container: in the output directory if
+    there is one, else in the compile cache. Raises CompileError if the model cannot be compiled, or the
+    target's compiler is missing, OptionError if an option contradicts the model, and OSError if a file cannot
+    be read or written; for an unwritable output directory before any work.
+    """
+    options = resolved.compile
+    if options.target == "card":
+        from qaic.compiler.card_driver import compile_for_card
+
+        return compile_for_card(model, resolved)
+    if os.environ.get(EXTRA_OPTIONS):
+        _LOG.debug("%s is for the vendor's compiler: ignored for the target cpu", EXTRA_OPTIONS)
+    set_options = dict(resolved.set_compile)
+    if resolved.run_step.aic_profiling_type:
+        # This runtime option also requests statistics from the compiler.
+        set_options["aic_profiling_type"] = list(resolved.run_step.aic_profiling_type)
+    return compile_model(model, options, set_options, output_dir=options.output_dir)
 
 
 def compile_model(
@@ -257,32 +278,3 @@ def _write(
     for item in overflows():
         record(item)
     extra_artifacts.write_all(context.side_files)
-
-
-def digest_of(source: OnnxFile) -> str:
-    """Identify the content of an opened model."""
-    if source.content is None:
-        return content_digest.files_digest(source.files)
-    return content_digest.content_digest(source.content)
-
-
-def opened(model: ModelSource) -> OnnxFile:
-    """Open a model, wherever it is; the result is a context manager."""
-    from qaic.compiler.frontend.files import onnx_file
-
-    if isinstance(model, str | os.PathLike):
-        return onnx_file.open_model(Path(model))
-    if isinstance(model, bytes):
-        return onnx_file.open_bytes(model)
-    from google.protobuf.message import EncodeError
-
-    try:
-        return onnx_file.open_bytes(model.SerializeToString(deterministic=True))
-    except (EncodeError, ValueError) as error:
-        raise refuse(
-            "model in memory",
-            code="graph_too_large",
-            found=f"a message that protobuf cannot serialize ({error})",
-            expected="at most 2 GiB",
-            fix="save it with external data and pass the path",
-        ) from error

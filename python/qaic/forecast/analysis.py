@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import onnx
 
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.driver import opened
+from qaic.compiler.frontend.files import opened
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import complete

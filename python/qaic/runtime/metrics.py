@@ -18,23 +18,21 @@ from qaic import _core
 from qaic.errors import StateError
 from qaic.runtime.latency import CallProfile, LatencyRecord, Metrics, format_summary
 from qaic.runtime.load_lock import LoadLock
-from qaic.runtime.program_view import ProgramView
+from qaic.runtime.program_view import Opened, ProgramView
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import pathlib
 
     from qaic import profile as profiles
-    from qaic.runtime import opening
 else:
     pathlib, profiles = LazyModule("pathlib"), LazyModule("qaic.profile")
-    opening = LazyModule("qaic.runtime.opening")
 
 
 class Measurements(ProgramView):
     """Metrics and call profiles of a session."""
 
-    def __init__(self, program: opening.OpenedProgram) -> None:
+    def __init__(self, program: Opened) -> None:
         super().__init__(program)
         # Guards the state of setup, reset and update_backend_options; never held while an inference
         # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.

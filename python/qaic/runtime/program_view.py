@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from numpy.typing import ArrayLike
 
+from qaic import _core
 from qaic.runtime.shapes import ShapeDict
 from qaic.support.lazy_module import LazyModule
 
@@ -16,28 +18,33 @@ if TYPE_CHECKING:
     import dataclasses
     import pathlib
 
+    from qaic import model_path as paths
+    from qaic import options as typed
     from qaic import qpc as containers
     from qaic.compiler.diagnostics.record import Diagnostic
-    from qaic.runtime import opening
+
+    #: The container, the options, and the messages of the compiler; None where only the container has them.
+    Opened: TypeAlias = tuple[_core.Qpc, typed.ResolvedOptions, tuple[Diagnostic, ...] | None]
 else:
     dataclasses, pathlib = LazyModule("dataclasses"), LazyModule("pathlib")
-    containers, opening = LazyModule("qaic.qpc"), LazyModule("qaic.runtime.opening")
+    paths, typed = LazyModule("qaic.model_path"), LazyModule("qaic.options")
+    containers = LazyModule("qaic.qpc")
     # Importing the compiler takes longer than opening a container.
-    Diagnostic = Any
+    Diagnostic = Opened = Any
 
 
 class ProgramView:
     """The program of a session."""
 
-    def __init__(self, program: opening.OpenedProgram) -> None:
-        self._qpc = program.qpc
-        self._runtime = program.options.runtime
-        self._names_devices = "dev_id" in program.options.as_given
+    def __init__(self, program: Opened) -> None:
+        self._qpc, options, diagnostics = program
+        self._runtime = options.runtime
+        self._names_devices = "dev_id" in options.as_given
         inputs, outputs = self._qpc.tensors()
         self._inputs = ShapeDict.of(inputs)
         self._outputs = ShapeDict.of(outputs)
-        self._diagnostics: tuple[Diagnostic, ...] | None = program.diagnostics
-        self._option_warnings = program.options.warnings
+        self._diagnostics: tuple[Diagnostic, ...] | None = diagnostics
+        self._option_warnings = options.warnings
 
     @property
     def model_input_shape_dict(self) -> ShapeDict:
@@ -164,3 +171,30 @@ def _specs(shapes: ShapeDict) -> tuple[containers.TensorSpec, ...]:
 
 def _reopened(session: type, qpc: containers.Qpc, options: dict[str, object]) -> object:
     return session(qpc, **options)
+
+
+def opened(model: object, given: Mapping[str, object], options_path: str | os.PathLike[str] | None) -> Opened:
+    """Open a container, or compile a model and open the result."""
+    container: pathlib.Path | containers.Qpc | memoryview | None = None
+    if isinstance(model, containers.Qpc):
+        container = model
+    elif isinstance(model, str | os.PathLike):
+        found = paths.find_model(model)
+        # The file that a glob or folder selects.
+        model = found.path
+        container = found.path if found.is_container else None
+    elif isinstance(model, bytes | bytearray | memoryview) and bytes(model[:4]) == paths.QPC_MAGIC:
+        container = memoryview(model)
+    resolved = typed.resolve(given, options_path=options_path, model_is_container=container is not None)
+    if isinstance(container, containers.Qpc):
+        return container.compiled, resolved, container.diagnostics
+    if container is not None:
+        return _core.Qpc(container), resolved, None
+    # Containers do without this import, which takes a thousand times as long as opening one.
+    from qaic.compilation import model_content
+    from qaic.compiler.diagnostics.record import recorded
+    from qaic.compiler.driver import compile_resolved
+
+    with recorded() as diagnostics:
+        path = compile_resolved(model_content(model), resolved)
+    return _core.Qpc(path), resolved, tuple(diagnostics.items)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qaic.cli import qpc as tool
 from qaic.cli.qpc.diff import _content, diff_text, differences
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import QpcError
 from qaic.options import resolve
 from qaic.qpc import Qpc

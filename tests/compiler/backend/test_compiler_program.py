@@ -20,9 +20,10 @@ import qaic
 from child_process import started
 from compiler_oracle import info, model_of, node
 from qaic import _core
-from qaic.compiler import cache, cache_contents, compile_model, driver, pipeline
+from qaic.compiler import cache, cache_contents, driver, pipeline
 from qaic.compiler.backend.cpu import qpc_writer
 from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.driver import compile_model
 from qaic.compiler.frontend.files import content_digest as digest
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
@@ -483,7 +484,8 @@ def test_threads_compile_one_model_once(cache_dir, model_path, monkeypatch):
 
 def test_processes_compile_one_model_at_once(cache_dir, model_path):
     script = (
-        "import sys; from qaic.compiler import compile_model; from qaic.options.table import CompileOptions;"
+        "import sys; from qaic.compiler.driver import compile_model;"
+        "from qaic.options.table import CompileOptions;"
         "print(compile_model(sys.argv[1], CompileOptions(), {}))"
     )
     package = Path(qpc_writer.__file__).parents[2]

@@ -9,7 +9,7 @@ from onnx import helper
 
 import qaic
 import session_models
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 from qaic.qpc import Qpc
 from qpc_support import container, program

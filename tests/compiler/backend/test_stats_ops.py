@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 import qaic
 from compiler_oracle import FLOAT, info, model_of, node
 from decoder_model import decoder, specializations
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.table import CompileOptions
 

@@ -11,8 +11,8 @@ from onnx import helper
 
 import qaic
 import session_models
-from qaic.compiler import compile_model
 from qaic.compiler.diagnostics.record import Diagnostic, about_files, note, recorded, repeat, warn
+from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 
 

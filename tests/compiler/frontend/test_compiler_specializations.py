@@ -10,7 +10,7 @@ from compiler_oracle import info, lowered, model_of, node, run, run_fp16, whole
 from qaic import _core
 from qaic.cli.qpc.facts import facts
 from qaic.cli.qpc.text import info_text
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import CompileError, OptionError
 from qaic.options.codecs.scalars import ValueMismatchError
 from qaic.options.codecs.structures import ModelInput

@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 import golden_programs
 import qaic
 from lowered_program import lower_program
-from qaic.compiler import driver
 from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend import files
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.ir.graph_walk import all_nodes
@@ -73,7 +73,7 @@ def planned(program, folder):
     made, given = golden_programs.PROGRAMS[program](folder)
     options = resolve(given, options_path=None, model_is_container=False).compile
     assert is_quantizing(options)
-    with driver.opened(made if isinstance(made, onnx.ModelProto) else str(made)) as source:
+    with files.opened(made if isinstance(made, onnx.ModelProto) else str(made)) as source:
         model = Model(source.parse(), source.weights)
         context = context_of(options)
         run_passes(BEFORE_INSERTION, model, context)
@@ -194,7 +194,7 @@ def lowered(program, folder, more=None, without=()):
     made, given = golden_programs.PROGRAMS[program](folder)
     given = {name: value for name, value in given.items() if name not in without} | (more or {})
     options = resolve(given, options_path=None, model_is_container=False).compile
-    with driver.opened(made if isinstance(made, onnx.ModelProto) else str(made)) as source:
+    with files.opened(made if isinstance(made, onnx.ModelProto) else str(made)) as source:
         found = lower_program(source, options, Progress("test"))
         numbers = {name: read_all(weight.source) for name, weight in found.weights.items()}
     return found.model.SerializeToString(deterministic=True), numbers, found.context.quantization

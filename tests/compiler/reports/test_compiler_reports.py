@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from qaic.compiler import compile_model, output_folder
+from qaic.compiler import output_folder
 from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.progress import PassLog
+from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.reports import emit_report, perf_metrics

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 from decoder_model import decoder
-from qaic.compiler import compile_model
 from qaic.compiler.diagnostics.record import Survey
+from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.support_report import (

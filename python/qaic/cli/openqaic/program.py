@@ -1,89 +1,26 @@
-"""The program that a subcommand opens, compiles or measures, and the file that it writes."""
+"""The program that a subcommand opens or measures, and the file that it writes."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import print_message
-from qaic.cli.log import logged
+from qaic.cli.openqaic.commands.compile import Program, compile_model
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
 from qaic.cli.openqaic.pictures import UNCHANGED, Pixels
-from qaic.compiler import compile_resolved
-from qaic.compiler.diagnostics.record import recorded
-from qaic.compiler.output_folder import check_alone
 from qaic.errors import OptionError, StateError
-from qaic.model_path import find_model, open_model
+from qaic.model_path import find_model
 from qaic.support.status_line import status_line
-from qaic.support.text import bytes_text, counted, duration
+from qaic.support.text import bytes_text, counted
 
 if TYPE_CHECKING:
     from qaic.qpc import Qpc
     from qaic.stats.reports.capture import Capture
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A program container."""
-
-    #: The container.
-    path: Path
-    #: The model that was compiled; None if a container was given.
-    model: Path | None
-    #: Bytes of the container.
-    nbytes: int
-    #: Seconds of compiling, or of finding it in the cache.
-    compile_s: float
-    #: True if it came from the cache.
-    from_cache: bool
-
-    @property
-    def line(self) -> str:
-        """The container's path, size, compile time and origin."""
-        path = shlex.quote(str(self.path))
-        if self.model is None:
-            return f"program {path}, {bytes_text(self.nbytes)}"
-        origin = "found in the cache" if self.from_cache else "compiled"
-        return f"{origin} in {duration(1e6 * self.compile_s)}: {path}, {bytes_text(self.nbytes)}"
-
-    def facts(self) -> dict[str, object]:
-        """Return the program as JSON values."""
-        return {
-            "path": str(self.path),
-            "model": None if self.model is None else str(self.model),
-            "bytes": self.nbytes,
-            "compile_s": self.compile_s,
-            "from_cache": self.from_cache,
-        }
-
-
-def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program:
-    """Compile the model of a command line into a folder, or the cache. Blocking.
-
-    Raises what `qaic.compile` raises; nothing is written then.
-    """
-    resolved = resolve_options(arguments, output_folder=folder)
-    model = open_model(arguments.model)
-    if resolved.compile.output_dir is not None:
-        check_alone(resolved.compile.output_dir, str(resolved.origins["output_dir"]), resolved.compile.target)
-    started = time.perf_counter()
-    with logged(prints_json=getattr(arguments, "json", False)) as set_verbosity:
-        set_verbosity(resolved.compile.verbose)
-        with recorded() as record:
-            path = compile_resolved(model, resolved)
-    return Program(
-        path=path,
-        model=arguments.model,
-        nbytes=path.stat().st_size,
-        compile_s=time.perf_counter() - started,
-        from_cache=record.from_cache,
-    )
 
 
 def open_program(arguments: argparse.Namespace, *, stats_level: int | None = None) -> Program:

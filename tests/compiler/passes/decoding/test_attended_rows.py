@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 import decoder_model
 import qaic
 from compiler_oracle import info, model_of, node
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers
 from qaic.compiler.passes.decoding.attended_rows import OPERATOR
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize, unguarded

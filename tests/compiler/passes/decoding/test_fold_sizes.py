@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import decoder_model
 import qaic
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.decoding.fold_sizes import _Folder
 from qaic.options import resolve

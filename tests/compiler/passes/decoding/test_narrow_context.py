@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 import decoder_model
 import qaic
-from qaic.compiler import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN
 from qaic.compiler.passes.decoding.attended_rows import OPERATOR
 from qaic.compiler.passes.decoding.attention import Role

@@ -33,8 +33,9 @@ from qaic.cli.openqaic.arguments import (
     positive,
     set_examples,
 )
+from qaic.cli.openqaic.commands.compile import Program
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
-from qaic.cli.openqaic.program import Program, check_output_file, files_of, open_program
+from qaic.cli.openqaic.program import check_output_file, files_of, open_program
 from qaic.compiler.ir.graph_walk import all_graphs, op_types
 from qaic.errors import OptionError, StateError
 from qaic.support.status_line import status_line

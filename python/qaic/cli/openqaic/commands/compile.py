@@ -2,12 +2,19 @@
 
 import argparse
 import shlex
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line
+from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
-from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
-from qaic.cli.openqaic.program import compile_model
+from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view, resolve_options
+from qaic.compiler.diagnostics.record import recorded
+from qaic.compiler.driver import compile_resolved
+from qaic.compiler.output_folder import check_alone
+from qaic.model_path import open_model
+from qaic.support.text import bytes_text, duration
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,3 +57,61 @@ def _next_step(arguments: argparse.Namespace, path: Path) -> str:
         return f"openqaic bench {shlex.quote(str(path))}"
     own = {name for options in PRECISIONS.values() for name in options}
     return next_command("accuracy", arguments, "--to", precision, without={"target", "stats_level", *own})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program container."""
+
+    #: The container.
+    path: Path
+    #: The model that was compiled; None if a container was given.
+    model: Path | None
+    #: Bytes of the container.
+    nbytes: int
+    #: Seconds of compiling, or of finding it in the cache.
+    compile_s: float
+    #: True if it came from the cache.
+    from_cache: bool
+
+    @property
+    def line(self) -> str:
+        """The container's path, size, compile time and origin."""
+        path = shlex.quote(str(self.path))
+        if self.model is None:
+            return f"program {path}, {bytes_text(self.nbytes)}"
+        origin = "found in the cache" if self.from_cache else "compiled"
+        return f"{origin} in {duration(1e6 * self.compile_s)}: {path}, {bytes_text(self.nbytes)}"
+
+    def facts(self) -> dict[str, object]:
+        """Return the program as JSON values."""
+        return {
+            "path": str(self.path),
+            "model": None if self.model is None else str(self.model),
+            "bytes": self.nbytes,
+            "compile_s": self.compile_s,
+            "from_cache": self.from_cache,
+        }
+
+
+def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program:
+    """Compile the model of a command line into a folder, or the cache. Blocking.
+
+    Raises what `qaic.compile` raises; nothing is written then.
+    """
+    resolved = resolve_options(arguments, output_folder=folder)
+    model = open_model(arguments.model)
+    if resolved.compile.output_dir is not None:
+        check_alone(resolved.compile.output_dir, str(resolved.origins["output_dir"]), resolved.compile.target)
+    started = time.perf_counter()
+    with logged(prints_json=getattr(arguments, "json", False)) as set_verbosity:
+        set_verbosity(resolved.compile.verbose)
+        with recorded() as record:
+            path = compile_resolved(model, resolved)
+    return Program(
+        path=path,
+        model=arguments.model,
+        nbytes=path.stat().st_size,
+        compile_s=time.perf_counter() - started,
+        from_cache=record.from_cache,
+    )

@@ -19,10 +19,10 @@ from qaic.cli.openqaic.arguments import (
     pixels_of,
     set_examples,
 )
+from qaic.cli.openqaic.commands.compile import Program
 from qaic.cli.openqaic.compile_options import add_compile_options, for_model, next_command
 from qaic.cli.openqaic.program import (
     STATS_LEVEL,
-    Program,
     check_page,
     files_of,
     measured,
