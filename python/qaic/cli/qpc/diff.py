@@ -383,28 +383,20 @@ def small_constants(model: onnx.ModelProto | None) -> dict[str, NDArray[Any]]:
 
 def graph_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> _Json:
     """Compare two graphs: operator sets, counts of operators, nodes."""
-    one, two = dict(_nodes(a)), dict(_nodes(b))
+    sides = [dict(_nodes(model)) for model in (a, b)]
     opsets = [{entry.domain or "ai.onnx": entry.version for entry in model.opset_import} for model in (a, b)]
-    counts = [Counter(_kind(node) for node in side.values()) for side in (one, two)]
-    kinds = sorted(counts[0].keys() | counts[1].keys())
-    changed = {}
-    for key, node in one.items():
-        if key in two and (differing := _node_differences(node, two[key])):
-            changed[key] = differing
-    found = {
-        "operator_sets": {
-            domain: [opsets[0].get(domain), opsets[1].get(domain)]
-            for domain in sorted(opsets[0].keys() | opsets[1].keys())
-            if opsets[0].get(domain) != opsets[1].get(domain)
-        },
-        "operators": {
-            kind: [counts[0][kind], counts[1][kind]] for kind in kinds if counts[0][kind] != counts[1][kind]
-        },
-        "removed": [f"{key} ({_kind(node)})" for key, node in one.items() if key not in two],
-        "added": [f"{key} ({_kind(node)})" for key, node in two.items() if key not in one],
-        "changed": changed,
+    counts = [Counter(map(_kind, side.values())) for side in sides]
+    found = _named(*sides, lambda x, y, _: _values(_described(x), _described(y)))
+    for part, side in (("removed", sides[0]), ("added", sides[1])):
+        if part in found:
+            found[part] = [f"{key} ({_kind(side[key])})" for key in found[part]]
+    # Sets of operators that only one side has are None there, and operators are none.
+    domains, kinds = (sorted(one.keys() | two.keys()) for one, two in (opsets, counts))
+    heads = {
+        "operator_sets": _values(*({domain: side.get(domain) for domain in domains} for side in opsets)),
+        "operators": _values(*({kind: side[kind] for kind in kinds} for side in counts)),
     }
-    return {key: value for key, value in found.items() if value}
+    return {**{key: value for key, value in heads.items() if value}, **found}
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
@@ -426,25 +418,13 @@ def _kind(node: onnx.NodeProto) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else str(node.op_type)
 
 
-def _node_differences(a: onnx.NodeProto, b: onnx.NodeProto) -> _Json:
-    one, two = (
-        {
-            "operator": _kind(node),
-            "inputs": list(node.input),
-            "outputs": list(node.output),
-            **{f"attribute {name}": value for name, value in _attributes(node).items()},
-        }
-        for node in (a, b)
-    )
+def _described(node: onnx.NodeProto) -> _Json:
     return {
-        key: [one.get(key), two.get(key)]
-        for key in (*one, *(two.keys() - one.keys()))
-        if one.get(key) != two.get(key)
+        "operator": _kind(node),
+        "inputs": list(node.input),
+        "outputs": list(node.output),
+        **{f"attribute {attribute.name}": _value(attribute) for attribute in node.attribute},
     }
-
-
-def _attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
-    return {attribute.name: _value(attribute) for attribute in node.attribute}
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:

@@ -1,6 +1,6 @@
 """Advice about a profile: each rule names a hazard, its cause in this profile, and a remedy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from qaic.report import Cell, Column, Table
@@ -20,6 +20,8 @@ UNEVEN: Final = 3.0
 
 NOT_KNOWN: Final = "unknown"
 _COLUMNS: Final = (Column("hazard"), Column("reason"), Column("remedy"))
+#: a share of the time, and a row of the table
+_Advice = Iterator[tuple[float, tuple[Cell, ...]]]
 
 
 def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
@@ -37,7 +39,7 @@ def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
     return Table("advice", "Advice", _COLUMNS, [row for _, row in found])
 
 
-def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+def _converted(capture: Capture) -> _Advice:
     sums = Sums(capture, lambda facts: Coded.joined(facts.categories, facts.kinds))
     total = sums.total()
     kinds = sorted(
@@ -45,7 +47,7 @@ def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
     )
     part = share(sum(time for time, _ in kinds), total)
     if part is None or part < _MUCH_CONVERTED:
-        return []
+        return
     named = ", ".join(f"{kind} {duration(time)}" for time, kind in kinds[:3])
     remedy = (
         "on the CPU device, these are layouts of the engine and rounding to the card's types; a card needs "
@@ -53,78 +55,52 @@ def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
         if capture.is_cpu
         else "give inputs and outputs the type and layout of the program: custom_io_list_file"
     )
-    return [(part, (f"{part:.0f} % of the work converts types and layouts", named, remedy))]
+    yield part, (f"{part:.0f} % of the work converts types and layouts", named, remedy)
 
 
-def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+def _one_node(capture: Capture) -> _Advice:
     times = Sums(capture.typical, lambda facts: facts.nodes).of()
     ordinary = spreads(capture, lambda facts: facts.nodes)
     total = sum(times.values())
     candidates = [node for node in times if ordinary[node].holds(times[node])]
     first = max(candidates, key=times.__getitem__, default=None)
     if first is None or (part := share(times[first], total)) is None or part < _ONE_NODE or len(times) == 1:
-        return []
-    return [
+        return
+    yield (
+        part,
         (
-            part,
-            (
-                f"one node takes {part:.0f} % of the work",
-                f"{first}: {duration(times[first])}",
-                "check its shape and precision first, and whether the model needs it",
-            ),
-        )
-    ]
+            f"one node takes {part:.0f} % of the work",
+            f"{first}: {duration(times[first])}",
+            "check its shape and precision first, and whether the model needs it",
+        ),
+    )
 
 
-def _overhead(bottleneck: Bottleneck) -> list[tuple[float, tuple[Cell, ...]]]:
-    if bottleneck.overhead < _MUCH_OVERHEAD:
-        return []
-    return [
-        (
-            bottleneck.overhead,
-            (
-                f"{bottleneck.overhead:.0f} % of the time no large operation runs",
-                "operations are small, or wait for each other",
-                "give the device more work at a time: batchsize, set_size, or larger operations in the model",
-            ),
-        )
-    ]
+def _overhead(bottleneck: Bottleneck) -> _Advice:
+    if bottleneck.overhead >= _MUCH_OVERHEAD:
+        hazard = f"{bottleneck.overhead:.0f} % of the time no large operation runs"
+        remedy = "give the device more work at a time: batchsize, set_size, or larger operations in the model"
+        yield bottleneck.overhead, (hazard, "operations are small, or wait for each other", remedy)
 
 
-def _float32(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+def _float32(capture: Capture) -> _Advice:
     if capture.is_cpu:
         # The engine computes in float32, whatever the precision on the card.
-        return []
+        return
     part = next((row[3] for row in types(capture).rows if row[0] == "float32"), None)
-    if not isinstance(part, float) or part < _MOSTLY_FLOAT32:
-        return []
-    return [
-        (
-            # Below what a rule about a part of the time finds.
-            1.0,
-            (
-                f"{part:.0f} % of the work computes in float32",
-                "matrix units are faster in narrower types",
-                "compile with convert_to_fp16=True, and check the outputs with openqaic accuracy",
-            ),
-        )
-    ]
+    if isinstance(part, float) and part >= _MOSTLY_FLOAT32:
+        hazard = f"{part:.0f} % of the work computes in float32"
+        remedy = "compile with convert_to_fp16=True, and check the outputs with openqaic accuracy"
+        # Below what a rule about a part of the time finds.
+        yield 1.0, (hazard, "matrix units are faster in narrower types", remedy)
 
 
-def _uneven(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+def _uneven(capture: Capture) -> _Advice:
     spans = [span for sample in capture.samples if (span := sample.span_us)]
-    if not spans or max(spans) <= UNEVEN * min(spans):
-        return []
-    return [
-        (
-            0.0,
-            (
-                "the samples are uneven",
-                f"{duration(min(spans))} to {duration(max(spans))}: medians of parts do not add up",
-                "measure one inference at a time on an idle machine: set_size=1, num_activations=1",
-            ),
-        )
-    ]
+    if spans and max(spans) > UNEVEN * min(spans):
+        reason = f"{duration(min(spans))} to {duration(max(spans))}: medians of parts do not add up"
+        remedy = "measure one inference at a time on an idle machine: set_size=1, num_activations=1"
+        yield 0.0, ("the samples are uneven", reason, remedy)
 
 
 def precisions(capture: Capture) -> Table:
