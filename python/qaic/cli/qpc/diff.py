@@ -383,11 +383,11 @@ def small_constants(model: onnx.ModelProto | None) -> dict[str, NDArray[Any]]:
 
 def graph_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> _Json:
     """Compare two graphs: operator sets, counts of operators, nodes."""
-    sides = [dict(_nodes(model)) for model in (a, b)]
+    sides = one, two = dict(_nodes(a)), dict(_nodes(b))
     opsets = [{entry.domain or "ai.onnx": entry.version for entry in model.opset_import} for model in (a, b)]
     counts = [Counter(map(_kind, side.values())) for side in sides]
-    found = _named(*sides, lambda x, y, _: _values(_described(x), _described(y)))
-    for part, side in (("removed", sides[0]), ("added", sides[1])):
+    found = _named(one, two, lambda x, y, _: _values(_described(x), _described(y)))
+    for part, side in (("removed", one), ("added", two)):
         if part in found:
             found[part] = [f"{key} ({_kind(side[key])})" for key in found[part]]
     # Sets of operators that only one side has are None there, and operators are none.
