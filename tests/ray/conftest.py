@@ -9,6 +9,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +18,17 @@ _found = importlib.util.find_spec("ray")
 if _found is None or _found.origin is None:
     collect_ignore_glob = ["test_*.py"]
 
+FOLDER = Path(__file__).parent
+
 #: virtual cards of this host, which all nodes of a test share
 CARDS = 3
 
 
 def pytest_collection_modifyitems(items):
+    # A run of all folders passes the items of all.
     for item in items:
+        if not item.path.is_relative_to(FOLDER):
+            continue
         # Ray closes its sockets and its processes when it is collected.
         item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
         item.add_marker(pytest.mark.filterwarnings("ignore::UserWarning:ray"))
