@@ -135,7 +135,7 @@ test-kmd: setup ## Run the Python tests that open a device on an emulated card
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) $(KMD_TESTS)
 
 test-kmd-numbers: setup ## Run the tests of numbers, texts and tools on an emulated card
-	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(ABOVE_DEVICES_TESTS) $(NOT_ON_KMD) \
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) --whole $(ABOVE_DEVICES_TESTS) $(NOT_ON_KMD) \
 		$(addprefix --ignore=,$(DEVICE_FREE_TESTS))
 
 adverse: setup ## Run all tests ROUNDS times (2) under load, in random order
@@ -148,12 +148,12 @@ test-kernel: setup ## Run the tests of cards on the mainline driver, in a guest
 	tests/kernel/run.sh $(BIN)/python
 
 test-pins: $(PINS)/.installed ## Run tests with the oldest engine and the pinned versions
-	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)
+	$(PINS)/bin/python -m pytest -q $(PARALLEL) --whole $(PINS_TESTS)
 
 test-scale: $(SCALE)/.installed java ## Run the tests of serving, Ray, Spark and Dask
 	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving tests/ray tests/scale
 
-explore: setup ## Run property tests with new seeds, for TIME minutes (30)
+explore: setup ## Run whole sweeps with new seeds, for TIME minutes (30)
 	tests/explore.sh "$(TIME)" $(BIN)/python
 
 browser: ## Install the browser for the tests of pages, if it is missing

@@ -21,6 +21,7 @@ import engine_version
 import fake_clock
 import printed_steps
 import qaic
+import sampling
 import timing
 from qaic import _core
 from qaic.support import status_line
@@ -39,6 +40,7 @@ settings.load_profile("qaic")
 
 
 def pytest_addoption(parser):
+    parser.addoption("--whole", action="store_true", help="run whole sweeps, where other runs take a sample")
     parser.addoption("--shuffle-files", metavar="SEED", help="run the files in an order that a seed decides")
 
 
@@ -69,6 +71,8 @@ def pytest_collection_modifyitems(config, items):
         random.Random(seed).shuffle(files)
         places = {path: place for place, path in enumerate(files)}
         items.sort(key=lambda item: places[item.path])
+    if not sampling.is_whole(config):
+        sampling.take_samples(config, items)
     for item in items:
         # Properties take most of the time, and are about something else.
         if item.originalname in timing.tests_of(item.path) and not hasattr(item.obj, "hypothesis"):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the property tests of Rust and Python with fresh seeds, again and again, until one fails. Prints the failure and the
-# command that repeats it.
+# Runs the property tests of Rust and Python with fresh seeds, and the whole sweeps of which `make test` takes a sample, again and
+# again, until one fails. Prints the failure and the command that repeats it.
 #
 # usage: tests/explore.sh [minutes, without a number until Ctrl-C] [python, default .venv/bin/python]
 set -euo pipefail
@@ -39,7 +39,7 @@ part() {
 
 while :; do
     seed=$((RANDOM << 30 | RANDOM << 15 | RANDOM))
-    explore=("$python" -m pytest -q -m hypothesis -p no:cacheprovider --hypothesis-profile=explore "--hypothesis-seed=$seed")
+    explore=("$python" -m pytest -q -m 'hypothesis or whole or slow' -p no:cacheprovider --hypothesis-profile=explore "--hypothesis-seed=$seed")
     part 'Rust' env "PROPTEST_RNG_SEED=$seed" cargo test --workspace --quiet
     part 'Python' "${explore[@]}"
     part 'Python on an emulated card' env QAIC_DEVICE=kmd QAIC_KMD=emu "${explore[@]}"

@@ -109,17 +109,35 @@ def precision_of(name, precision):
     return name.rpartition("-")[2] if name.endswith("float16") else precision
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("way", ["session", "tool"])
+@pytest.fixture(scope="module")
+def container(tmp_path_factory):
+    """Compile an export with ``qaic-compile`` in one precision; each program is compiled once."""
+
+    @cache
+    def compiled_once(name, precision):
+        flags = ["-convert-to-fp16"] if precision == "float16" else []
+        return compiled_by_tool(name, tmp_path_factory.mktemp(name), *flags)
+
+    return compiled_once
+
+
+@pytest.mark.parametrize(
+    ("way", "precision"),
+    [
+        ("tool", "float32"),
+        ("session", "float16"),
+        pytest.param("tool", "float16", marks=pytest.mark.whole),
+        pytest.param("session", "float32", marks=pytest.mark.whole),
+    ],
+)
 @pytest.mark.parametrize("name", EXPORTS)
-def test_exports_compute_what_torch_computes(name, way, precision, tmp_path):
+def test_exports_compute_what_torch_computes(name, way, precision, container):
     skip_where_the_engine_is_older(name)
     if way == "session":
         options = {**options_of(name), "convert_to_fp16": precision == "float16"}
         session = qaic.Session(FOLDER / f"{name}.onnx", **options)
     else:
-        flags = ["-convert-to-fp16"] if precision == "float16" else []
-        session = qaic.Session(compiled_by_tool(name, tmp_path, *flags))
+        session = qaic.Session(container(name, precision))
     with session:
         for case in EXPORTS[name]["cases"]:
             found = session.run(arrays(name, case, "inputs"))
@@ -185,9 +203,9 @@ def test_inputs_of_any_size():
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_containers_hold_no_trace_of_the_exporter(name, tmp_path):
+def test_containers_hold_no_trace_of_the_exporter(name, container):
     skip_where_the_engine_is_older(name)
-    content = compiled_by_tool(name, tmp_path).read_bytes()
+    content = container(name, "float32").read_bytes()
     for trace in (b"pkg.torch.onnx", b"stack_trace", b"tools/dynamo_models"):
         assert trace not in content
 
