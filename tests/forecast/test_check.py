@@ -1,11 +1,13 @@
 """``qaic.check`` and ``openqaic check``: sections, JSON, pages, and what is refused."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from qaic.forecast.calibration import read
 from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
 from qaic.forecast.speed import CARDS, Card
+from qaic.options.argv import read_argv
 
 HEADER = "cores,instances,batch,set_size,inferences_per_s,latency_ms\n"
 
@@ -101,7 +104,7 @@ def test_a_line_with_a_batch_gives_its_symbol_no_other_size(tmp_path, capfd, siz
         for name in ("throughput", "latency")
         for line in (row["compile"] for row in found["speed"][name])
     }
-    assert any("--batchsize" in line or "[16,64]" in line for line in lines)
+    assert any("--batchsize" in line or ":16x64" in line for line in lines)
     for line in lines:
         assert main(shlex.split(line.replace("-o program", f"-o {tmp_path / 'program'}"))[1:]) == 0
     capfd.readouterr()
@@ -312,3 +315,19 @@ def test_a_latency_report_takes_its_configuration_from_the_options(model, tmp_pa
     options = {"aic_num_cores": 1, "num_activations": 1, "batchsize": 1, "set_size": 1}
     slower = qaic.check(model, measured=path, **options).forecast(1, 1, 1, 1)
     assert slower.latency_s[1] > qaic.check(model, **options).forecast(1, 1, 1, 1).latency_s[1]
+
+
+@pytest.mark.parametrize(
+    "dims", [["n", 4], [None, 4], ["n", "m"], ["2*n", 4], ["n*m", 4], [None, "n"], [None, "2*n"]]
+)
+def test_the_line_of_a_check_without_sizes_gives_the_sizes_of_all_inputs(tmp_path, dims):
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in "abcd"]
+    nodes = [helper.make_node("Neg", ["a"], ["c"]), helper.make_node("Neg", ["b"], ["d"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", values[:2], values[2:]), ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    given = {"onnx_define_symbol": {"n": 2}} if dims == ["n*m", 4] else {}
+    (line,) = re.findall("next: (.*)", qaic.check(tmp_path / "model.onnx", **given).text())
+    tool, name, path, *flags = shlex.split(line)
+    assert (tool, name, path) == ("openqaic", "check", str(tmp_path / "model.onnx"))
+    assert any(flag.startswith("--shape=") for flag in flags) == (dims not in (["2*n", 4], ["n*m", 4]))
+    qaic.compile(path, **{option.name: option.value for option in read_argv(flags)})

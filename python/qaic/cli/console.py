@@ -13,8 +13,9 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
@@ -74,22 +75,42 @@ def print_json(value: object) -> None:
     print_text(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-#: dashes of compile options in the running tool; None if the tool has no such options
-_option_dashes: ContextVar[str | None] = ContextVar("option_dashes", default=None)
-#: keyword of an option that the user gave -> the option as typed, such as ``--shape``
-_typed: ContextVar[dict[str, str]] = ContextVar("typed", default={})  # noqa: B039 (never changed)
+@dataclass(frozen=True)
+class _Spelling:
+    """Spelling of options in the messages and reports of a tool."""
+
+    #: dashes of compile options; tools without such options name those of ``qaic-compile``
+    dashes: str = "-"
+    #: keyword of an option that the user gave -> the option as typed, such as ``--shape``
+    typed: Mapping[str, str] = field(default_factory=dict)
+    #: options of the tool or its subcommand
+    parser: "Parser | None" = None
+
+
+_spelling: ContextVar[_Spelling] = ContextVar("spelling")
 
 
 def take_options_as_flags(dashes: str, argv: Sequence[str] = ()) -> None:
     """Have messages of the running tool name options as flags: compile options, and those in ``argv``."""
     from qaic.options.table import find
 
-    _option_dashes.set(dashes)
     names = [word.partition("=")[0].lstrip("-") for word in argv if word.startswith("-")]
     found = [(find(name), name) for name in names]
-    _typed.set(
-        {option.name if option else name.replace("-", "_"): f"{dashes}{name}" for option, name in found}
-    )
+    typed = {option.name if option else name.replace("-", "_"): f"{dashes}{name}" for option, name in found}
+    _spelling.set(replace(_spelling.get(), dashes=dashes, typed=typed))
+
+
+def _spelled(text: str) -> str:
+    """Return a text with options in the form of the running tool."""
+    from qaic.options.argv import with_flags
+
+    spelling = _spelling.get()
+    return with_flags(text, spelling.dashes, spelling.parser.own_options() if spelling.parser else {})
+
+
+def print_report(text: str) -> None:
+    """Print a report, with options in the form of the running tool."""
+    print_text(_spelled(text))
 
 
 def print_message(kind: str, text: str, *, verbatim: bool = False) -> None:
@@ -97,10 +118,7 @@ def print_message(kind: str, text: str, *, verbatim: bool = False) -> None:
 
     Lines after the first are indented: a name with a line end in it does not look like another message.
     """
-    if (dashes := _option_dashes.get()) is not None and not verbatim:
-        from qaic.options.argv import with_flags
-
-        text = with_flags(text, dashes)
+    text = text if verbatim else _spelled(text)
     first, *more = text.split("\n")
     lines = [f"{kind}: {first}", *(line if line.startswith(" ") else f"  {line}" for line in more)]
     print_text("\n".join(lines), to=sys.stderr, color=_COLORS.get(kind, ""))
@@ -130,9 +148,24 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse all arguments; of an option that does not exist, the nearest that does is named."""
         parsed, unknown = self.parse_known_args(args, namespace)
+        command = self._of_command(parsed)
         if unknown:
-            self._of_command(parsed).error(self.about_unknown(unknown))
+            command.error(self.about_unknown(unknown))
+        if (spelling := _spelling.get(None)) is not None:
+            _spelling.set(replace(spelling, parser=command))
         return parsed
+
+    def own_options(self) -> dict[str, str]:
+        """Return the flags of options that are none of the compiler, by the keyword that messages name."""
+        from qaic.options.spec import Stage
+        from qaic.options.table import find
+
+        own = {}
+        for action in self._actions:
+            spec = next(filter(None, map(find, (action.dest, *action.option_strings))), None)
+            if spec is not None and action.option_strings and spec.stage is not Stage.COMPILE:
+                own[spec.name] = action.option_strings[0]
+        return {name: flag for name, flag in own.items() if "_" in name}
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse what is known, with positional arguments before, between and behind options."""
@@ -163,11 +196,11 @@ class Parser(argparse.ArgumentParser):
                 action, f"found {str(value)!r}, expected one of {', '.join(choices)}{meant}"
             )
 
-    def _of_command(self, parsed: argparse.Namespace) -> argparse.ArgumentParser:
+    def _of_command(self, parsed: argparse.Namespace) -> "Parser":
         """Return the parser of the command that was given: its help lists its options."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (argparse offers no other way)
-                made: argparse.ArgumentParser = action.choices.get(getattr(parsed, action.dest, ""), self)
+                made: Parser = action.choices.get(getattr(parsed, action.dest, ""), self)
                 return made
         return self
 
@@ -285,7 +318,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         # Names come from files; characters that the terminal cannot show are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
-    asked, typed = _option_dashes.set(None), _typed.set({})
+    token = _spelling.set(_Spelling())
     try:
         with _termination():
             code = tool(sys.argv[1:] if argv is None else argv)
@@ -299,7 +332,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         return exit_code(error)
     except QaicError as error:
         keyword, colon, rest = error.message.partition(":")
-        name = _typed.get().get(keyword, keyword) if isinstance(error, OptionError) else keyword
+        name = _spelling.get().typed.get(keyword, keyword) if isinstance(error, OptionError) else keyword
         print_message("error", f"{name}{colon}{rest}")
         for hint in error.hints:
             print_message("hint", hint)
@@ -318,6 +351,5 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         print_message("error", "this is a bug of openqaic; please report it with the lines above")
         return exit_code(error)
     finally:
-        _option_dashes.reset(asked)
-        _typed.reset(typed)
+        _spelling.reset(token)
     return code

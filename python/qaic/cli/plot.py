@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qaic.cli.console import Parser, print_line, print_message, print_text
+from qaic.cli.console import Parser, print_line, print_message, print_report
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
@@ -154,7 +154,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
 
 
 def _show(*texts: str) -> None:
-    print_text("\n\n".join(text.strip("\n") for text in texts))
+    print_report("\n\n".join(text.strip("\n") for text in texts))
 
 
 def _text(report: Report) -> str:

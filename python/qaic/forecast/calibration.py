@@ -93,7 +93,7 @@ def _of_table(file: Path, text: str, card: Card) -> Measurements:
         raise _wrong(
             file,
             f"line {at + 2}: found {settings.cores[at]:.0f} cores x {settings.instances[at]:.0f} instances, "
-            f"expected at most the {card.cores} cores of a device of the card {card.name}",
+            f"expected at most the {card.cores} cores of a device of the {card.name} card",
         )
     speed, delay = (
         _numbers(file, rows, name, may_miss=True) if name in columns else np.full(len(rows), math.nan)

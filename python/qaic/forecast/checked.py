@@ -18,6 +18,7 @@ from qaic.forecast.memory import Memory
 from qaic.forecast.speed import Card, Fitted, reasons_outside
 from qaic.options import resolve
 from qaic.options.argv import to_argv
+from qaic.options.codecs.structures import ModelInput
 
 #: options that a line does not repeat: samples have no form there, and lines set the others themselves
 _NOT_REPEATED: Final = frozenset(
@@ -104,9 +105,7 @@ class Checked:
         samples = () if self.samples is None else ("--samples", self.samples)
         return self._line("accuracy", "--to", name, *samples, "-o", "accuracy.html")
 
-    def check_line(
-        self, precision: str = "", cards: int = 0, options: Mapping[str, object] | None = None
-    ) -> str:
+    def check_line(self, precision: str = "", cards: int = 0, **options: object) -> str:
         """Return the command line of this check with another precision, more cards or more options."""
         words: list[str] = []
         if (precision or self.precision) != "fp16":
@@ -115,12 +114,17 @@ class Checked:
             words += ["--card", self.card.name]
         if (cards or self.cards) > 1:
             words += ["--cards", str(cards or self.cards)]
-        return self._line("check", *words, **(options or {}))
+        return self._line("check", *words, **options)
+
+    def line_with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
+        """Return the command line of this check with the shapes of more inputs."""
+        sized = (ModelInput(name, None, shape) for name, shape in shapes.items())
+        return self.check_line(model_inputs=[*_model_inputs(self._kept({})), *sized])
 
     def template_line(self, path: str) -> str:
         """Return the command line that writes a template for the types of inputs and outputs."""
         kept = {**self._kept({}), "dump_custom_io_config_template_file": path}
-        return shlex.join(["qaic-compile", f"-m={self.path}", *_flags(kept)])
+        return shlex.join(["qaic-compile", f"-m={self.path}", *_flags(kept, "-")])
 
     def _kept(self, options: Mapping[str, object]) -> dict[str, object]:
         """Return the options that a command line repeats; a batch replaces the sizes of its symbols."""
@@ -138,24 +142,27 @@ class Checked:
         if isinstance(batch, int) and kept.get("model_inputs"):
             # Shapes and a batch would give the first dimension two sizes.
             del kept["batchsize"]
-            shapes = resolve(kept, options_path=None, model_is_container=False).compile.model_inputs
             kept["model_inputs"] = [
                 replace(one, input_shape=(batch, *one.input_shape[1:]))
                 if one.input_shape[:1] == (1,)
                 else one
-                for one in shapes
+                for one in _model_inputs(kept)
             ]
-        flags = (f"-{flag}" for flag in _flags(kept))
-        return shlex.join(["openqaic", command, self.path, *words, *flags])
+        return shlex.join(["openqaic", command, self.path, *words, *_flags(kept, "--")])
 
 
-def _flags(options: Mapping[str, object]) -> list[str]:
+def _model_inputs(options: Mapping[str, object]) -> tuple[ModelInput, ...]:
+    return resolve(options, options_path=None, model_is_container=False).compile.model_inputs
+
+
+def _flags(options: Mapping[str, object], dashes: str) -> list[str]:
     """Return options as flags; an option that was given as the content of a file names a file to write."""
     resolved = resolve(options, options_path=None, model_is_container=False)
     try:
-        return to_argv(resolved)
+        return to_argv(resolved, dashes=dashes)
     except OptionError as error:
         names = error.context.get("options")
         if error.code != "option.no_flag_text" or not isinstance(names, list):
             raise
-        return to_argv(resolved, files={name: Path(f"{name}.json") for name in names})
+        files = {name: Path(f"{name}.json") for name in names}
+        return to_argv(resolved, files=files, dashes=dashes)

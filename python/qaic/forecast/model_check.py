@@ -173,7 +173,7 @@ def _fixed(resolved: ResolvedOptions, card: Card) -> Fixed:
     if needed > card.cores:
         raise OptionConflictError(
             f"aic_num_cores x num_activations: found {fixed.cores or 1} x {fixed.instances or 1}, expected "
-            f"at most the {card.cores} cores of a device of the card {card.name}",
+            f"at most the {card.cores} cores of a device of the {card.name} card",
             code="option.check_cores",
             context={"cores": needed},
         )

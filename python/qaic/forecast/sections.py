@@ -85,7 +85,7 @@ def _operators(one: Checked) -> Section:
         message = str(one.failure.args[0])
         data["reason"] = {"code": one.failure.code, "message": message, "hints": list(one.failure.hints)}
         sentences = [f"The model does not compile: {message}."]
-        is_open = one.failure.context.get("example") is not None
+        is_open = not one.failure.context.keys().isdisjoint({"shapes", "example"})
         if is_open:
             sentences.append("The sizes in the next line are examples. Replace them with your sizes.")
         else:
@@ -112,15 +112,19 @@ def _operators(one: Checked) -> Section:
 def _fix(one: Checked) -> str:
     """Return the line that fixes open shapes, with sizes that are examples; else the explanation."""
     assert one.failure is not None  # noqa: S101  # the caller has looked
-    option, example = (one.failure.context.get(name) for name in ("option", "example"))
-    if not isinstance(option, str) or example is None:
-        return f"openqaic explain {one.failure.code}"
-    if isinstance(example, dict):
-        example = {
-            symbol: next((size for part, size in _SIZES.items() if part in symbol.lower()), 1)
-            for symbol in example
-        }
-    return one.check_line(options={option: example})
+    shapes, symbols = (one.failure.context.get(name) for name in ("shapes", "example"))
+    if isinstance(shapes, dict):
+        return one.line_with_shapes({name: tuple(map(_size, shape)) for name, shape in shapes.items()})
+    if isinstance(symbols, dict):
+        return one.check_line(onnx_define_symbol={**one.symbols, **{name: _size(name) for name in symbols}})
+    return f"openqaic explain {one.failure.code}"
+
+
+def _size(dim: str | int | None) -> int:
+    """Return the size of a dimension, or an example for a symbol."""
+    if isinstance(dim, int):
+        return dim
+    return next((size for part, size in _SIZES.items() if part in (dim or "").lower()), 1)
 
 
 def _memory(one: Checked) -> Section:
@@ -140,7 +144,7 @@ def _memory(one: Checked) -> Section:
     else:
         fits = memory.devices <= one.devices
         sentence = (
-            f"One instance needs {bytes_text(memory.needed_bytes)}; a device of the card {one.card.name} has "
+            f"One instance needs {bytes_text(memory.needed_bytes)}; a device of the {one.card.name} card has "
             f"{bytes_text(memory.device_bytes)}."
         )
         if memory.devices > 1:
@@ -181,7 +185,7 @@ def _precision(one: Checked) -> Section:
     sentences = [f"Weights: {text}." for text in losses]
     if not losses and "fp16" in one.precision:
         sentences = ["All weights are in the range of float16."]
-    sentences.append("An assessment of activations needs samples of real data (--samples).")
+    sentences.append("An assessment of activations needs samples of real data.")
     data = {"measured": False, "findings": losses}
     verdict = "perhaps" if losses else "unknown"
     return _section("Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data=data)

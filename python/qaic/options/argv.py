@@ -14,6 +14,7 @@ from typing import Final
 
 from qaic.errors import OptionError
 from qaic.options.codecs.scalars import ListOf, ValueMismatchError
+from qaic.options.codecs.structures import ModelInputs
 from qaic.options.names import in_style_of
 from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.resolution import ResolvedOptions
@@ -65,14 +66,18 @@ def read_argv(argv: Sequence[str]) -> list[RawOption]:
 
 
 def to_argv(
-    resolved: ResolvedOptions, *, sdk: bool = False, files: Mapping[str, Path] | None = None
+    resolved: ResolvedOptions,
+    *,
+    sdk: bool = False,
+    files: Mapping[str, Path] | None = None,
+    dashes: str = "-",
 ) -> list[str]:
     """Write the options that were given as arguments, ``-flag=value`` and bare ``-flag``.
 
     With `sdk`, they are for the vendor's compiler: without options of ours, of the session and of running,
     and without switches that are off anyway. Options that are not in the table (``allow_unknown_options``)
     come last. `files` has the files to name, by canonical name, for options that were given as the content of
-    one. Options without a flag are left out: `without_flag` lists them.
+    one. Two `dashes` make flags of `openqaic`. Options without a flag are omitted: `without_flag` lists them.
 
     Raises OptionError if a value cannot be written as a flag.
     """
@@ -83,7 +88,7 @@ def to_argv(
         if spec.flag is None or value is None or (sdk and (spec.flag.ours or not _is_for_sdk(spec))):
             continue
         try:
-            argv += _written(spec, spec.flag, value, sdk=sdk)
+            argv += _written(spec, spec.flag, value, dashes, sdk=sdk)
         except ValueMismatchError as error:
             wrong.append((spec.name, error))
     if wrong:
@@ -92,7 +97,7 @@ def to_argv(
             "; ".join(texts), code="option.no_flag_text", context={"options": [name for name, _ in wrong]}
         )
     for item in resolved.unknown:
-        argv += _forwarded(item)
+        argv += (_dashed(text, dashes) for text in _forwarded(item))
     return argv
 
 
@@ -181,27 +186,36 @@ def _is_for_sdk(spec: OptionSpec) -> bool:
     return not spec.ours and (spec.stage is Stage.COMPILE or spec.name == "model_path")
 
 
-def written(spec: OptionSpec, value: object) -> list[str]:
-    """Write one option as arguments; none where it has no flag.
+def _flag_of(spec: OptionSpec, dashes: str) -> str | None:
+    """Return the flag of an option in the tools whose options begin with `dashes`; None if they have none."""
+    if spec.flag is None:
+        return None
+    if dashes != "--":
+        return f"-{spec.flag.text}"
+    if spec.stage is not Stage.COMPILE or spec.flag.of_openqaic is None:
+        return None
+    return _dashed(f"-{spec.flag.of_openqaic or spec.flag.text}", dashes)
 
-    Raises ValueMismatchError if the value cannot be written as a flag.
-    """
-    return [] if spec.flag is None else _written(spec, spec.flag, value, sdk=False)
 
-
-def _written(spec: OptionSpec, flag: Flag, value: object, *, sdk: bool) -> list[str]:
-    start = f"-{flag.text}"
+def _written(spec: OptionSpec, flag: Flag, value: object, dashes: str, *, sdk: bool) -> list[str]:
+    start = _flag_of(spec, dashes)
+    if start is None:
+        return []
     form = flag.form
     if form is FlagForm.COUNT:
-        return [f"-{flag.text * value}"] if isinstance(value, int) and value > 0 else []
+        return [f"-{start[-1] * value}"] if isinstance(value, int) and value > 0 else []
     if form in {FlagForm.SWITCH, FlagForm.ACTION}:
         if value:
             return [start]
         # Off by default, or not: the real tool is only known to take a value where it is needed.
         return [] if form is FlagForm.ACTION or (sdk and spec.default is False) else [f"{start}=false"]
-    texts = spec.codec.to_texts(value)
+    codec = spec.codec
+    if dashes == "--" and isinstance(codec, ModelInputs):
+        texts = codec.to_shape_texts(value)
+    else:
+        texts = codec.to_texts(value)
     if form is FlagForm.OPTIONAL:
-        return [start if texts == spec.codec.to_texts(spec.codec.parse(True)) else f"{start}={texts[0]}"]  # noqa: FBT003
+        return [start if texts == codec.to_texts(codec.parse(True)) else f"{start}={texts[0]}"]  # noqa: FBT003
     if form is FlagForm.REPEAT:
         return [f"{start}={text}" for text in texts]
     return [f"{start}={flag.separator.join(texts)}"]
@@ -231,23 +245,29 @@ _IN_FILE: Final = r" \([^()\n]*, line \d+\)"
 _CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
 
 
-def with_flags(text: str, dashes: str) -> str:
+def with_flags(text: str, dashes: str, own: Mapping[str, str] | None = None) -> str:
     """Return a message with flags in place of keywords; flags of several letters begin with `dashes`.
 
-    In `text`, ``keyword=value`` with a value as Python writes it becomes the flags that give it. What is in
-    quotes is a name or text of a user and stays.
+    `own` maps further keywords to flags of the tool. In `text`, ``keyword=value`` with a value as Python
+    writes it becomes the flags that give it. Text in quotes is a user's, and does not change.
     """
-    by_name = _by_name()
+    by_name, own = _by_name(), own or {}
     parts = []
     place = 0
-    for found in _pattern().finditer(text):
+    for found in _pattern(tuple(own)).finditer(text):
         if found.start() < place or (name := found.group("name")) is None:
+            continue
+        if name in own:
+            parts += [text[place : found.start()], own[name]]
+            place = found.end()
             continue
         spec = by_name[name]
         value, end = _value(text, found.end())
         flags = _flags(spec, value, dashes) if end > found.end() else None
         if flags is None:
-            flags, end = _dashed(f"-{spec.flag.text}" if spec.flag else name, dashes), found.end()
+            flags, end = _flag_of(spec, dashes), found.end()
+        if flags is None:
+            continue
         parts += [text[place : found.start()], flags]
         place = end
     return "".join([*parts, text[place:]])
@@ -260,8 +280,8 @@ def _by_name() -> dict[str, OptionSpec]:
 
 
 @cache
-def _pattern() -> re.Pattern[str]:
-    names = "|".join(sorted(_by_name(), key=len, reverse=True))
+def _pattern(own: tuple[str, ...]) -> re.Pattern[str]:
+    names = "|".join(sorted({*_by_name(), *own}, key=len, reverse=True))
     return re.compile(rf"{_QUOTED}|(?<![\w./\\=-])(?P<name>{names})(?![\w/\\-]|\.\w|{_IN_FILE})")
 
 
@@ -279,12 +299,12 @@ def _value(text: str, place: int) -> tuple[object, int]:
 
 def _flags(spec: OptionSpec, value: object, dashes: str) -> str | None:
     try:
-        arguments = written(spec, spec.codec.parse(value))
+        arguments = _written(spec, spec.flag, spec.codec.parse(value), dashes, sdk=False) if spec.flag else []
     except ValueMismatchError:
         return None
-    return shlex.join(_dashed(argument, dashes) for argument in arguments)
+    return shlex.join(arguments) or None
 
 
 def _dashed(flag: str, dashes: str) -> str:
-    word = flag.removeprefix("-")
+    word = flag.lstrip("-")
     return f"{dashes}{word}" if len(word.partition("=")[0]) > 1 else flag

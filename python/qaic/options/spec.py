@@ -72,6 +72,8 @@ class Flag:
     separator: str = ","
     #: Other texts of the same flag.
     others: tuple[str, ...] = ()
+    #: Text that `openqaic` prints; empty for `text`, None if `openqaic` has no such flag.
+    of_openqaic: str | None = ""
     #: True if the spelling follows from the general rule only, and is in no public text.
     inferred: bool = False
     #: True if the vendor's tools have no such flag, although they have another way to the same thing.

@@ -192,7 +192,7 @@ def test_the_hint_about_a_dimension_without_a_name_can_be_pasted(call, tmp_path)
     code, _, err = call("compile", model)
     assert code == 1
     (flag,) = shlex.split(err.splitlines()[-1].partition("e.g. ")[2])
-    assert flag.startswith("--model-input=")
+    assert flag.startswith("--shape=")
     assert call("compile", model, flag)[0] == 0
 
 

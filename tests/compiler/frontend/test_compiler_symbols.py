@@ -36,7 +36,7 @@ def test_unbound_symbol_is_refused_with_the_option_that_binds_it():
         "symbol": "seq",
         "option": "onnx_define_symbol",
         "example": {"seq": 1},
-        "shapes": {"x": [2, 1, 4]},
+        "shapes": {"x": [2, "seq", 4]},
     }
     (hint,) = caught.value.hints
     assert hint.endswith("e.g. onnx_define_symbol={'seq': 1}")

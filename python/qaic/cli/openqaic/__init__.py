@@ -4,7 +4,6 @@ This module is the way in; only the module of the subcommand that was called is 
 """
 
 import argparse
-import shlex
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -92,17 +91,18 @@ def tool(argv: Sequence[str]) -> int:
         return console.USAGE
     arguments = _parsed(argv)
     subcommand = next(one for one in SUBCOMMANDS if one.name == arguments.command)
-    # Those that have the options of the compiler have this one.
-    if "options_path" in arguments:
-        console.take_options_as_flags("--", argv)
+    console.take_options_as_flags("--", argv)
     try:
         with lines_in_pipes():
             return subcommand.load().run(arguments)
     except CompileError as error:
         shapes = error.context.get("shapes")
         if isinstance(shapes, dict):
-            flags = (f"--shape={name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
-            error.hints = (f"give all sizes, e.g. {shlex.join(flags)}",)
+            sized = [
+                {"input_name": name, "input_shape": [dim if isinstance(dim, int) else 1 for dim in shape]}
+                for name, shape in shapes.items()
+            ]
+            error.hints = (f"give all sizes, e.g. model_inputs={sized}",)
         raise
 
 

@@ -34,16 +34,6 @@ _SHOWN: Final = (
     "target",
     "verbose",
 )
-#: options that subcommands name differently, and options that write files instead of a program
-_OWN: Final = frozenset(
-    {
-        "output_dir",
-        "dump_custom_io_config_template_file",
-        "dump_embedding_tables",
-        "dump_profile",
-        "mdp_dump_partition_config",
-    }
-)
 _GIVEN: Final = "given_compile_options"
 _NO: Final = "--no-"
 
@@ -137,7 +127,11 @@ def _specs() -> list[OptionSpec]:
     return [
         spec
         for spec in SPECS
-        if spec.stage is Stage.COMPILE and spec.flag is not None and spec.name not in _OWN
+        if spec.stage is Stage.COMPILE
+        and spec.flag is not None
+        and spec.flag.of_openqaic is not None
+        # Subcommands declare their own -o.
+        and spec.name != "output_dir"
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text, text_width
+from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_report, print_text, text_width
 from qaic.cli.opstats.refusals import Refusals
 from qaic.errors import QaicError, StatsError
 from qaic.support.text import nearest_name
@@ -163,7 +163,8 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
     from qaic.report.files import rendered, write_files
 
     if arguments.output_dir is None:
-        print_text(rendered(reports, arguments.format, width=text_width(), whole="--format json"))
+        put_out = print_report if arguments.format == "text" else print_text
+        put_out(rendered(reports, arguments.format, width=text_width(), whole="--format json"))
         return
     folder = Path(arguments.output_dir)
     folder.mkdir(exist_ok=True)

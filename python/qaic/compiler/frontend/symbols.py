@@ -7,6 +7,7 @@ is decided.
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Final
 
 import onnx
@@ -21,7 +22,7 @@ from qaic.compiler.ir.graph_edits import set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
 from qaic.compiler.ir.value_info import Dims, dims_of, may_follow_values
-from qaic.errors import CompileError, OptionError
+from qaic.errors import OptionError
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -149,17 +150,17 @@ def require_static(
     # One error names all symbols.
     texts = {dim.dim_param for value in listed for dim in _dims(value)} - {""}
     parts = frozenset[str]().union(*(symbols_in(text) for text in texts))
-    try:
-        for value in listed:
-            _require_static(value, specialization, sizes, sorted(parts - sizes.keys()))
-    except CompileError as error:
-        if error.code == "compile.unbound_symbol" and texts == parts and specialization is None:
-            error.context["shapes"] = {
-                value.name: [1 if dim.dim_param else dim.dim_value for dim in _dims(value)]
-                for value in listed
-                if any(dim.dim_param for dim in _dims(value))
-            }
-        raise
+    # Shapes of inputs give no size to symbols that occur only in expressions.
+    wanted = (str, NoneType) if texts == parts else NoneType
+    is_open = {value.name for value in listed if any(isinstance(_size(dim), wanted) for dim in _dims(value))}
+    open_inputs = [value for value in listed if value.name in is_open]
+    for value in listed:
+        _require_static(value, specialization, sizes, sorted(parts - sizes.keys()), open_inputs)
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """Return the size or the symbol of a dimension; None if it has neither."""
+    return dim.dim_param or (dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None)
 
 
 def _warn_unknown(
@@ -235,7 +236,11 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
 
 
 def _require_static(
-    value: onnx.ValueInfoProto, specialization: str | None, sizes: Mapping[str, int], missing: Sequence[str]
+    value: onnx.ValueInfoProto,
+    specialization: str | None,
+    sizes: Mapping[str, int],
+    missing: Sequence[str],
+    open_inputs: Sequence[onnx.ValueInfoProto],
 ) -> None:
     what = f"input {value.name!r}"
     tensor = value.type.tensor_type
@@ -247,9 +252,10 @@ def _require_static(
             code="unbound_dimension",
             found="no shape",
             expected="a fixed shape",
-            fix=f"give it with model_inputs (input_name {value.name!r}, all dims)",
+            fix="give it with model_inputs",
             context={"tensor": value.name},
         )
+    shapes = {one.name: [_size(dim) for dim in _dims(one)] for one in open_inputs}
     for position, dim in enumerate(tensor.shape.dim):
         if dim.dim_param:
             size = evaluate(dim.dim_param, sizes)
@@ -269,6 +275,8 @@ def _require_static(
             example = f"onnx_define_symbol={sizes_of_one}"
             context: dict[str, object] = {"tensor": value.name, "symbol": symbol}
             context |= {"option": "onnx_define_symbol", "example": sizes_of_one}
+            if specialization is None and value.name in shapes:
+                context["shapes"] = shapes
             fix = f"give {'it a value' if len(wanted) == 1 else 'all of them values'}, e.g. {example}"
             if specialization is not None:
                 what = f"specialization {specialization!r}, input {value.name!r}"
@@ -282,20 +290,22 @@ def _require_static(
                 fix=fix,
                 context=context,
             )
-        if not dim.HasField("dim_value") or dim.dim_value < 0:
-            shape = [dim.dim_value if dim.dim_value > 0 else 1 for dim in _dims(value)]
-            sized = {
-                "input_name": value.name,
-                "input_type": type_name(tensor.elem_type),
-                "input_shape": shape,
-            }
+        if _size(dim) is None:
+            sized = [
+                {
+                    "input_name": one.name,
+                    "input_type": type_name(one.type.tensor_type.elem_type),
+                    "input_shape": [size if isinstance(size, int) else 1 for size in shapes[one.name]],
+                }
+                for one in open_inputs
+            ]
             raise refuse(
                 what,
                 code="unbound_dimension",
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
-                fix=f"it has no name, so give the input's shape (1 is a guess), e.g. model_inputs={[sized]}",
-                context={"tensor": value.name, "dim": position, "option": "model_inputs", "example": [sized]},
+                fix=f"it has no name, so give the shapes (1 is a guess), e.g. model_inputs={sized}",
+                context={"tensor": value.name, "dim": position, "option": "model_inputs", "shapes": shapes},
             )
     if tensor.elem_type in TABLE:
         # These checks come before any use of the sizes.

@@ -261,6 +261,20 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
             for item in value
         )
 
+    def to_shape_texts(self, value: object) -> tuple[str, ...]:
+        """Write shapes without types as ``"name:1x3"``, which shells take without quotes."""
+        return tuple(map(self._shape_text, self.parse(value)))
+
+    def _shape_text(self, item: ModelInput) -> str:
+        shape = ModelInput(item.input_name, None, item.input_shape)
+        text = f"{shape.input_name}:{'x'.join(map(str, shape.input_shape))}".removeprefix(":")
+        try:
+            is_read_back = self.parse(text) == (shape,)
+        except ValueMismatchError:
+            is_read_back = False
+        # Scalars and some names have only the form with brackets.
+        return text if is_read_back else self.to_texts((shape,))[0]
+
     def _input(self, item: object) -> ModelInput:
         if isinstance(item, ModelInput):
             item = {part.name: getattr(item, part.name) for part in fields(item)}

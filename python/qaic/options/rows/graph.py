@@ -28,7 +28,7 @@ class GraphOptions:
         "Directory for `programqpc.bin`; if unset, the compile cache is used.",
         Effect.FILE,
         aliases=("compiler_compilationoutputdir",),
-        flag=Flag("aic-binary-dir"),
+        flag=Flag("aic-binary-dir", of_openqaic="o"),
     )
     output_node_names: tuple[str, ...] = option(
         ListOf(Str()),
@@ -50,7 +50,7 @@ class GraphOptions:
         (),
         "Element types and shapes of inputs; sets the sizes of symbolic dimensions.",
         aliases=("model_inputs_list",),
-        flag=Flag("model-input", FlagForm.REPEAT, others=("shapes", "shape")),
+        flag=Flag("model-input", FlagForm.REPEAT, others=("shapes", "shape"), of_openqaic="shape"),
     )
     onnx_define_symbol: Mapping[str, int] = option(
         SymbolMap(), {}, "Sizes of symbolic dimensions, by name.", flag=Flag(form=FlagForm.REPEAT)
@@ -95,7 +95,7 @@ class GraphOptions:
         None,
         "Write a template for `custom_io_list_file`.",
         Effect.FILE,
-        flag=Flag("dump-custom-IO-config-template"),
+        flag=Flag("dump-custom-IO-config-template", of_openqaic=None),
     )
     retained_state: bool = switch(
         "Keep output `X_RetainedState` on the device as input `X` of the next inference.",
@@ -139,7 +139,7 @@ class GraphOptions:
         None,
         "Write the embedding tables of the model.",
         Effect.FILE,
-        flag=Flag(inferred=True),
+        flag=Flag(inferred=True, of_openqaic=None),
     )
     host_preproc: bool | None = option(
         Bool(),

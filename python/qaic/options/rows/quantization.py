@@ -67,6 +67,7 @@ class QuantizationOptions:
         None,
         "Measure the ranges of tensors on samples and write them; compile in floating point.",
         Effect.FILE,
+        flag=Flag(of_openqaic=None),
     )
     load_profile: InputFileContent | None = option(
         FileContent("profile"), None, "Quantize with the ranges of a profile."

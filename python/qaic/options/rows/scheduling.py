@@ -163,5 +163,6 @@ class SchedulingOptions:
         None,
         "Write a template for `mdp_load_partition_config`.",
         Effect.FILE,
+        flag=Flag(of_openqaic=None),
         aic=AicField("mdp_dump_partition_config", "mdp_pipeline_template.json"),
     )

@@ -79,7 +79,7 @@ def _one_node(capture: Capture) -> _Advice:
 def _overhead(bottleneck: Bottleneck) -> _Advice:
     if bottleneck.overhead >= _MUCH_OVERHEAD:
         hazard = f"{bottleneck.overhead:.0f} % of the time no large operation runs"
-        remedy = "give the device more work at a time: batchsize, set_size, or larger operations in the model"
+        remedy = "give the device more work: larger batches, more parallel inferences, or larger operations"
         yield bottleneck.overhead, (hazard, "operations are small, or wait for each other", remedy)
 
 
@@ -99,7 +99,7 @@ def _uneven(capture: Capture) -> _Advice:
     spans = [span for sample in capture.samples if (span := sample.span_us)]
     if spans and max(spans) > UNEVEN * min(spans):
         reason = f"{duration(min(spans))} to {duration(max(spans))}: medians of parts do not add up"
-        remedy = "measure one inference at a time on an idle machine: set_size=1, num_activations=1"
+        remedy = "measure one inference at a time on an idle machine"
         yield 0.0, ("the samples are uneven", reason, remedy)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, text_width
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_report, text_width
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options, next_command
@@ -123,7 +123,7 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     if arguments.json == "-":
         print_json(report.to_json())
     else:
-        print_text(report.text(text_width()).rstrip("\n"))
+        print_report(report.text(text_width()).rstrip("\n"))
     if arguments.output is not None:
         print_line(wrote(report.page(arguments.output)), to=sys.stderr)
     if arguments.json not in {None, "-"}:
@@ -154,7 +154,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     if arguments.json == "-":
         print_json(plan.to_json())
     else:
-        print_text(str(plan))
+        print_report(str(plan))
         print_line(_next_step(arguments, options))
     print_line(wrote(written), to=sys.stderr)
     return SUCCESS
@@ -205,5 +205,4 @@ def _compilation(arguments: argparse.Namespace, to: str, options: dict[str, obje
         return None
     wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
     resolved = resolve(wanted, options_path=None, model_is_container=False)
-    flags = [f"-{flag}" for flag in to_argv(resolved)]
-    return shlex.join(["openqaic", "compile", str(arguments.model), *flags])
+    return shlex.join(["openqaic", "compile", str(arguments.model), *to_argv(resolved, dashes="--")])

@@ -3,13 +3,12 @@
 import argparse
 from pathlib import Path
 
-from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_text, text_width
+from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_report, text_width
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.cli.openqaic.program import check_page, wrote
 from qaic.model_path import open_model
-from qaic.options.argv import with_flags
 
 
 def add_arguments(parser: Parser) -> None:
@@ -42,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
     set_examples(
         parser,
         "openqaic check model.onnx",
-        "openqaic check model.onnx --onnx-define-symbol batch,1 -o check.html",
+        "openqaic check model.onnx --shape 1x3x224x224 -o check.html",
         "openqaic check model.onnx --aic-num-cores 2 --batchsize 8 -a 7 --json",
         "openqaic check model.onnx --measured runs.csv",
         "openqaic check decoder.onnx --precision mxfp6+fp16 --card ultra",
@@ -73,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(report.to_json())
     else:
-        print_text(with_flags(report.text(text_width()), "--"))
+        print_report(report.text(text_width()))
         if arguments.output is not None:
             print_line(wrote(arguments.output, "; a browser opens it"))
     return SUCCESS if report.compiles else FAILURE

@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
         parser,
         "openqaic compile model.onnx -o program",
         "openqaic compile model.onnx -o program --convert-to-fp16 --aic-num-cores 4",
-        "openqaic compile model.onnx -o program --onnx-define-symbol batch,8",
+        "openqaic compile model.onnx -o program --shape 8x128",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_line, print_message, print_text, text_width
+from qaic.cli.console import SUCCESS, Parser, print_line, print_message, print_report, print_text, text_width
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_inputs,
@@ -238,5 +238,5 @@ def _put_out(
             print_line(wrote(written, f", of {inferences}; a browser opens it"))
     elif not arguments.json:
         shown = [named["diff"]] if "diff" in named else [named[name] for name in _SHOWN]
-        print_text(rendered(shown, "text", width=text_width(), whole="--json"))
+        print_report(rendered(shown, "text", width=text_width(), whole="--json"))
         print_line(f"next: {next_step}")
