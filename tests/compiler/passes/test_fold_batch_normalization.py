@@ -10,25 +10,41 @@ from single_pass import applied, before, content, ops, outputs, skipped
 INTEGERS = "fold-batch-normalization-for-integers"
 FLOAT16 = "fold-batch-normalization-for-float16"
 
+STATISTICS = ["scale", "shift", "mean", "variance"]
+OPERAND = "no convolution computes the operand"
+STORED = "the normalization does not use stored statistics for each channel"
+READERS = "the result of the convolution has other readers"
+CONSTANT = "an operand is no float32 constant"
 
-def normalized(*, bias=True, extra=(), norm=None, outputs=("y",)):
-    """Make a convolution of 3 to 4 channels and its normalization."""
+
+def normalized(
+    *, bias=True, attributes=None, results=("y",), outputs=("y",), extra=(), given=None, reads=None, opset=13
+):
+    """Make a convolution of 3 to 4 channels and its normalization; `reads` replaces operands by others."""
+    reads = reads or {}
     random = np.random.default_rng(3)
     constants = [("k", random.standard_normal((4, 3, 3, 3), np.float32))]
     constants += [("b", random.standard_normal(4, np.float32))] if bias else []
-    constants += [(name, random.standard_normal(4, np.float32)) for name in ("scale", "shift", "mean")]
+    constants += [(name, random.standard_normal(4, np.float32)) for name in STATISTICS[:3]]
     constants += [("variance", random.uniform(0.5, 2, 4).astype(np.float32))]
-    conv = node("Conv", ["x", "k", *(["b"] if bias else [])], ["c"], name="conv", pads=[1, 1, 1, 1])
+    pair = [
+        node("Conv", ["x", "k", *(["b"] if bias else [])], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        node("BatchNormalization", ["c", *STATISTICS], results, **(attributes or {})),
+    ]
+    # A second pair that folds.
+    old = {"is_test": 1} if opset < 7 else {}
+    second = [
+        node("Conv", ["x", "k", "b"], ["c2"], name="conv2", pads=[1, 1, 1, 1]),
+        node("BatchNormalization", ["c2", *STATISTICS], ["y2"], **old),
+    ]
+    for vertex in pair:
+        vertex.input[:] = [reads.get(name, name) for name in vertex.input]
     return model_of(
-        [
-            conv,
-            node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["y"], **(norm or {})),
-            *extra,
-        ],
-        [info("x", [1, 3, 5, 5])],
+        [pair[0], *extra, pair[1], *(second if "y2" in outputs else [])],
+        [info("x", [1, 3, 5, 5]), *([info("given", given)] if given else [])],
         [info(name, [1, 4, 5, 5]) for name in outputs],
         constants,
-        opset=13,
+        opset=opset,
     )
 
 
@@ -54,43 +70,37 @@ def test_folding_twice_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "kept",
+    ("reason", "parts"),
     [
-        {"extra": [node("Relu", ["c"], ["z"])], "outputs": ("y", "z")},
-        {"outputs": ("y", "c")},
+        (OPERAND, {"extra": [node("Relu", ["c"], ["r"])], "reads": {"c": "r"}}),
+        (OPERAND, {"given": [1, 4, 5, 5], "reads": {"c": "given"}}),
+        (STORED, {"attributes": {"training_mode": 1}, "opset": 15}),
+        (STORED, {"results": ["y", "m", "v", "m2", "v2"]}),
+        (STORED, {"attributes": {"spatial": 0}, "opset": 8}),
+        (STORED, {"attributes": {"is_test": 0}, "opset": 6}),
+        (STORED, {"opset": 6}),
+        (READERS, {"extra": [node("Relu", ["c"], ["z"])], "outputs": ["y", "z"]}),
+        (READERS, {"outputs": ["y", "c"]}),
+        (CONSTANT, {"given": [4, 3, 3, 3], "reads": {"k": "given"}}),
+        *((CONSTANT, {"given": [4], "reads": {name: "given"}}) for name in ["b", *STATISTICS]),
     ],
 )
-def test_convolution_with_another_reader_stays(kept):
-    model, context = before(INTEGERS, normalized(**kept), convert_to_quantize=True)
-    found = content(model)
-    assert not applied(INTEGERS, model, context)
-    assert content(model) == found
-
-
-@pytest.mark.parametrize("computed", ["k", "b", "scale", "shift", "mean", "variance"])
-def test_numbers_that_an_input_changes_stay(computed):
-    proto = normalized()
-    for vertex in proto.graph.node:
-        vertex.input[:] = ["given" if name == computed else name for name in vertex.input]
-    proto.graph.input.append(info("given", [4, 3, 3, 3] if computed == "k" else [4]))
+def test_a_normalization_that_stays_has_a_reason_and_stops_no_other(reason, parts):
+    proto = normalized(**parts | {"outputs": [*parts.get("outputs", ["y"]), "y2"]})
     model, context = before(INTEGERS, proto, convert_to_quantize=True)
-    assert not applied(INTEGERS, model, context)
-    assert ops(model) == ["Conv", "BatchNormalization"]
+    assert skipped(INTEGERS, model, context) == [f"{INTEGERS} left 1 node (first 'y'): {reason}"]
+    conv, *_, norm, second = model.proto.graph.node
+    assert (conv.output, norm.output[0], second.op_type, second.output) == (["c"], "y", "Conv", ["y2"])
 
 
 def test_nodes_that_a_file_names_stay_apart(tmp_path):
     file = tmp_path / "precision.yaml"
     file.write_text("FP16NodeInstanceNames: [c]\n")
     options = {"convert_to_quantize": True, "node_precision_info_file": str(file)}
-    model, context = before(INTEGERS, normalized(), **options)
-    assert not applied(INTEGERS, model, context)
-
-
-def test_reasons_for_normalizations_that_stay_are_reported():
-    model, context = before(INTEGERS, normalized(outputs=("y", "c")), convert_to_quantize=True)
-    assert skipped(INTEGERS, model, context) == [
-        f"{INTEGERS} left 1 node (first 'y'): the result of the convolution has other readers"
-    ]
+    model, context = before(INTEGERS, normalized(outputs=["y", "y2"]), **options)
+    reason = "options keep the convolution and the normalization apart"
+    assert skipped(INTEGERS, model, context) == [f"{INTEGERS} left 1 node (first 'y'): {reason}"]
+    assert ops(model) == ["Conv", "BatchNormalization", "Conv"]
 
 
 def test_float16_folds_what_is_rounded_as_one_unit():

@@ -17,6 +17,7 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import attribute_of, standard
 
@@ -37,7 +38,7 @@ def fold_batch_normalization(
         return 0
     makers = producers(graph.node)
     constants = ConstantReader(graph, weights)
-    count = uses(graph)
+    count, version = uses(graph), standard_version(model)
     fresh = FreshNames(graph)
     folded: list[int] = []
     for index, norm in enumerate(graph.node):
@@ -47,7 +48,7 @@ def fold_batch_normalization(
         if conv is None or not standard(conv, "Conv"):
             skip("no convolution computes the operand", norm)
             continue
-        if not _is_inference(norm):
+        if not _is_inference(norm, version):
             skip("the normalization does not use stored statistics for each channel", norm)
             continue
         if count[norm.input[0]] != 1:
@@ -88,14 +89,14 @@ def _folded_constants(
     return factors.astype(np.float32), (start * factors + shift).astype(np.float32)
 
 
-def _is_inference(norm: onnx.NodeProto) -> bool:
+def _is_inference(norm: onnx.NodeProto, version: int) -> bool:
     """Return True if the node uses its stored statistics, per channel, and has one result."""
     return (
-        len(norm.input) == 5
-        and not any(norm.output[1:])
+        not any(norm.output[1:])
         and attribute_of(norm, "training_mode", 0) == 0
         and attribute_of(norm, "spatial", 1) == 1
-        and attribute_of(norm, "is_test", 1) == 1
+        # Operator sets before 7 train unless the attribute is set; later ones do not have it.
+        and attribute_of(norm, "is_test", int(version >= 7)) == 1
     )
 
 
