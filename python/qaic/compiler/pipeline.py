@@ -246,8 +246,8 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
         with library_errors(partial(_of_library, step.name, is_checked=context.is_checked), among_ours=True):
             try:
                 is_changed = step.run(model, context)
-            except DeviceError as error:
-                # Passes run the graph too, for example to calibrate it.
+            except (CompileError, DeviceError) as error:
+                # Passes load and run the graph too, for example to calibrate it.
                 raise_with_node(error, model)
         if is_verified and context.is_checked:
             # Inference of onnx takes time, and has faults, which must not refuse a user's model.

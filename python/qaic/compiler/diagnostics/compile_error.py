@@ -39,6 +39,18 @@ def damaged(what: str, found: str, expected: str) -> CompileError:
     return refuse(what, code="invalid_model", found=found, expected=expected, fix=fix)
 
 
+def engine_refused(name: str, operator: str, reason: str) -> CompileError:
+    """Build the exception for a node that the engine refuses for a reason of its own."""
+    return refuse(
+        f"node {name!r} ({operator})",
+        code="engine_refused",
+        found=f"an operator that the engine of the CPU device cannot run ({reason})",
+        expected="attributes, constants, sizes and types for which the engine has a kernel",
+        fix="export the model with another operator set, or replace this node",
+        context={"node": name, "operator": operator},
+    )
+
+
 def listing(names: list[str], limit: int = 5) -> str:
     """Write a list of names, cut to its first `limit` entries with the number of the rest."""
     shown = ", ".join(repr(name) for name in names[:limit])
@@ -64,4 +76,4 @@ def engine_reason(error: Exception) -> str:
     for pattern in _BEFORE:
         text = pattern.sub("", text)
     lines = text.strip().splitlines()
-    return lines[0].strip().rstrip(". ") if lines else "no reason is given"
+    return " ".join(lines[0].split()).rstrip(". ") if lines else "no reason is given"

@@ -157,12 +157,15 @@ def _model(case, place):
     return model, shapes
 
 
-def _runs(model, shapes, sizes):
+def _runs(model, shapes, sizes, dtype=np.float32):
     """Ask onnxruntime about the user's model; its optimizer would remove nodes that cannot run."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    feeds = {name: _filled(*(sizes.get(dim, dim) for dim in shape)) for name, shape in shapes.items()}
+    feeds = {
+        name: np.full([sizes.get(dim, dim) for dim in shape], 0.25).astype(dtype)
+        for name, shape in shapes.items()
+    }
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         session.run(None, feeds)
@@ -367,6 +370,92 @@ def test_attributes_that_the_engine_refuses_are_no_conflict(attributes, tmp_path
     assert caught.value.code == "compile.engine_refused"
 
 
+#: operator of the engine -> operands, attributes, forms of both that it refuses or not, and a word of sizes
+ENGINE_FORMS = {
+    "Attention": (
+        [_filled(1, 3, 8), _filled(8, 24), _filled(24)],
+        {"num_heads": 2},
+        [{"do_rotary": 1}, {"num_heads": 0}, {"num_heads": -2}, {"unidirectional": 1}],
+        [{"num_heads": 3}, {"qkv_hidden_sizes": [8, 8, 6]}],
+    ),
+    "MultiHeadAttention": (
+        [_filled(1, 3, 8)] * 3,
+        {"num_heads": 2},
+        [{"num_heads": 0}, {"unidirectional": 1}, {"scale": 0.5}],
+        [{"num_heads": 3}],
+    ),
+    "RotaryEmbedding": (
+        [_filled(1, 3, 8), _integers(0), _filled(4, 4), _filled(4, 4)],
+        {},
+        [{"rotary_embedding_dim": 2}, {"interleaved": 1}],
+        [{"num_heads": 3}, {"num_heads": 2, "rotary_embedding_dim": 2}],
+    ),
+    "FusedGemm": (
+        [_filled(2, 4), _filled(4, 3), _filled(3)],
+        {"activation": "Relu"},
+        [{"activation": "Unknown"}, {"activation": "LeakyRelu"}],
+        [{"transA": 1}],
+    ),
+    "FusedConv": (
+        [_filled(1, 3, 4, 4), _filled(2, 3, 1, 1)],
+        {"activation": "Relu"},
+        [{"activation": "Unknown"}, {"activation": "Clip"}, {"auto_pad": "UNKNOWN"}, {"dilations": [0, 0]}],
+        [{"group": 3}, {"group": 0}, {"strides": [1]}, {"kernel_shape": [2, 2]}],
+    ),
+    "FusedMatMul": (
+        [_filled(2, 3), _filled(3, 2)],
+        {},
+        [{"alpha": 0.5}],
+        [{"transA": 1}, {"transBatchA": 1}],
+    ),
+    "QGemm": ([_bytes(2, 3), SCALE, ZERO, _bytes(3, 4), SCALE, ZERO], {}, [{"alpha": 2.0}], [{"transA": 1}]),
+    "QAttention": (
+        [_bytes(1, 3, 8), _bytes(8, 24), _filled(24), SCALE, SCALE],
+        {"num_heads": 2},
+        [{"num_heads": 0}, {"unidirectional": 1}],
+        [{"num_heads": 3}],
+    ),
+    "QLinearAveragePool": (
+        [_bytes(1, 1, 4, 4), SCALE, ZERO, SCALE, ZERO],
+        {"kernel_shape": [2, 2]},
+        [{"auto_pad": "UNKNOWN"}],
+        [{"kernel_shape": [2]}, {"kernel_shape": [5, 5]}],
+    ),
+    "GridSample": (
+        [_filled(1, 1, 4, 4), _filled(1, 2, 2, 2)],
+        {},
+        [{"mode": "unknown"}, {"padding_mode": "unknown"}, {"align_corners": 1}],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "more", "is_about_sizes"),
+    [
+        (operator, more, is_about_sizes)
+        for operator, (_, _, others, sizes) in ENGINE_FORMS.items()
+        for is_about_sizes, forms in ((False, [{}, *others]), (True, sizes))
+        for more in forms
+    ],
+)
+def test_forms_of_engine_operators_compile_if_and_only_if_they_run(operator, more, is_about_sizes, tmp_path):
+    arrays, attributes, *_ = ENGINE_FORMS[operator]
+    constants = {f"k{at}": value for at, value in enumerate(arrays) if at}
+    first = info("k0", arrays[0].shape, helper.np_dtype_to_tensor_dtype(arrays[0].dtype))
+    made = _microsoft(operator, ["k0", *constants], ["r"], **attributes | more)
+    made.name = "mine"
+    nodes = [made, node("Cast", ["r"], ["y"], to=TensorProto.FLOAT)]
+    model = model_of(nodes, [first], [info("y", None)], constants.items())
+    if _runs(model, {"k0": arrays[0].shape}, {}, arrays[0].dtype):
+        qaic.compile(model, output_dir=tmp_path / "program")
+        return
+    with pytest.raises(CompileError) as caught:
+        qaic.compile(model, output_dir=tmp_path / "program")
+    assert caught.value.code == f"compile.{'contradicting_sizes' if is_about_sizes else 'engine_refused'}"
+    assert f"node 'mine' ({operator})" in str(caught.value)
+
+
 @pytest.mark.parametrize("first", [1, 0])
 def test_operators_of_the_engine_are_not_asked_about_nothing(first):
     """The engine ends the process for these shapes."""
@@ -462,28 +551,46 @@ def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, mo
     assert counts == {"_answer": 3 * checked, "_suspects": checked}
 
 
-#: node: its constants; the result has 2^40 elements or more, and inference does not know that
-LARGE = {
-    "ConstantOfShape": (node("ConstantOfShape", ["a"], ["y"]), {"a": np.array([1 << 20, 1 << 20])}),
-    "MelWeightMatrix": (
-        node("MelWeightMatrix", ["a", "a", "b", "c", "c"], ["y"]),
-        {"a": np.array(1 << 20), "b": np.array(8000), "c": np.array(1.0, np.float32)},
-    ),
-    "Pad": (node("Pad", ["x", "a"], ["y"]), {"a": np.array([0, 1 << 40])}),
-    "Range": (
-        node("Range", ["a", "b", "c"], ["y"]),
-        {"a": np.array(0.0), "b": np.array(1.0), "c": np.array(1e-13)},
-    ),
-    "Resize": (node("Resize", ["x", "", "a"], ["y"]), {"a": np.array([1e13], np.float32)}),
-    "Tile": (node("Tile", ["x", "a"], ["y"]), {"a": np.array([1 << 40])}),
-}
+LARGE = 1 << 40
 
 
-@pytest.mark.parametrize("op", LARGE)
-def test_no_node_with_a_large_result_is_run(op, monkeypatch):
+def _sized(count):
+    """Return each operator whose result has about `count` elements, which inference does not know."""
+    list_of, number = {"a": np.array([count])}, np.array(count)
+    mel = {"a": number, "b": np.array(8000), "c": np.array(1.0, np.float32)}
+    scale = {"a": np.array([count], np.float32)}
+    theta, image = np.ones((1, 2, 3), np.float32), {"a": np.array([count, 1]), "b": np.array([1, 1])}
+    return {
+        "AffineGrid": (["t", "a"], {"t": theta, "a": np.array([1, 1, count, 1])}, {}),
+        "CenterCropPad": (["x", "a"], list_of, {}),
+        "Col2Im": (["t", "a", "b"], {"t": np.ones((1, 1, 1), np.float32), **image}, {"strides": [count, 1]}),
+        "ConstantOfShape": (["a"], list_of, {}),
+        "DFT": (["t", "a"], {"t": np.ones((1, 2, 1), np.float32), "a": number}, {}),
+        "Expand": (["t", "made"], {"t": np.ones(1, np.float32), **list_of}, {}),
+        "MaxUnpool": (
+            ["t", "i", "a"],
+            {"t": np.ones((1, 1, 1), np.float32), "i": np.zeros((1, 1, 1), np.int64), "a": [1, 1, count]},
+            {"kernel_shape": [1]},
+        ),
+        "MelWeightMatrix": (["a", "b", "b", "c", "c"], mel, {}),
+        "Pad": (["x", "a"], {"a": np.array([0, count])}, {}),
+        "Range": (["z", "o", "a"], {"z": np.array(0.0), "o": np.array(1.0), "a": np.array(1 / count)}, {}),
+        "Resize": (["x", "", "a"], scale, {}),
+        "Tile": (["x", "a"], list_of, {}),
+        "Upsample": (["x", "a"], scale, {}),
+    }
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+@pytest.mark.parametrize("op", sorted(_sized(1).keys() | size_conflicts._SIZED_BY_VALUES.keys()))
+def test_no_node_with_a_large_result_is_run(op, count, monkeypatch):
     """Regression: the failed allocation of a result was taken for a contradiction of sizes."""
     asked = []
     monkeypatch.setattr(size_conflicts, "_answer", lambda model, *, is_run: asked.append(is_run) or "")
-    large, constants = LARGE[op]
-    SizeCheck().find(model_of([large], [info("x", [2])], [info("y", None)], constants.items()))
-    assert asked == [False]
+    operands, constants, attributes = _sized(count)[op]
+    nodes = [node("Identity", ["a"], ["made"]), helper.make_node(op, operands, ["y"], **attributes)]
+    opset = 9 if op == "Upsample" else 18
+    model = model_of(nodes, [info("x", [2])], [info("y", None)], constants.items(), opset)
+    model.graph.value_info.append(info("made", [1], INT64))
+    SizeCheck().find(model)
+    assert asked == [count == 1]

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
-from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
+from qaic.compiler.diagnostics.compile_error import engine_reason, engine_refused
 from qaic.compiler.ir.constants.propagation import node_label, read_array
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.elem_types import OF_NUMPY
@@ -34,11 +34,15 @@ _REFUSALS: Final = frozenset({"compile.engine_refused", "engine.graph"})
 def raise_with_node(error: QaicError, model: Model) -> NoReturn:
     """Raise a refusal of the engine with the node in it.
 
-    Raises the same error if the engine accepts each beginning of the graph, for other errors, and for models
-    with operators of their own, which only the device loads.
+    Raises the same error if it contains the node, or if the engine accepts each beginning of the graph. So it
+    does for other errors, and for models with operators of their own, which only the device loads.
     """
     named = None
-    if error.code in _REFUSALS and not (model.library_paths or model.own_operators):
+    if (
+        error.code in _REFUSALS
+        and "node" not in error.context
+        and not (model.library_paths or model.own_operators)
+    ):
         named = _with_node(model)
     if named is None:
         raise error
@@ -69,14 +73,7 @@ def _with_node(model: Model) -> QaicError | None:
     if any(subgraphs(node)):
         # The innermost node comes last.
         name, operator = [(name, operator), *_NODE.findall(str(error))][-1]
-    return refuse(
-        f"node {name!r} ({operator})",
-        code="engine_refused",
-        found=f"an operator that the engine of the CPU device cannot run ({engine_reason(error)})",
-        expected="attributes, constants, sizes and types for which the engine has a kernel",
-        fix="export the model with another operator set, or replace this node",
-        context={"node": name, "operator": operator},
-    )
+    return engine_refused(name, operator, engine_reason(error))
 
 
 def _name_inner_nodes(graph: onnx.GraphProto) -> None:

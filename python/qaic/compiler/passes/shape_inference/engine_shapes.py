@@ -139,7 +139,7 @@ def inferred(
         if problem and _open_outputs(found):
             raise refuse(
                 f"shape of output {_open_outputs(found)[0]!r}",
-                code="invalid_model",
+                code="engine_refused",
                 found=f"a graph that the engine refuses ({engine_reason(RuntimeError(problem))})",
                 expected="operators that fit their inputs",
                 fix="check the model, and the shapes given with onnx_define_symbol and model_inputs",

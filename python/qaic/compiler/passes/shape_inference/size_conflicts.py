@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
+from qaic.compiler.diagnostics.compile_error import engine_reason, engine_refused, refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
 from qaic.compiler.ir.engine_session import engine_session
@@ -108,8 +108,8 @@ _TAKING_ZEROS: Final = frozenset(
 #: operators of the engine that compare sizes only in a run, in every release
 _COMPARED_IN_RUNS: Final = frozenset(
     {
-        *("Attention", "BiasGelu", "BiasSoftmax", "FastGelu", "FusedConv", "FusedGemm", "MatMulNBits"),
-        *("MultiHeadAttention", "RotaryEmbedding", "CropAndResize"),
+        *("Attention", "BiasGelu", "BiasSoftmax", "CropAndResize", "FastGelu", "FusedConv", "FusedGemm"),
+        *("FusedMatMul", "MatMulNBits", "MultiHeadAttention", "QAttention", "QGemm", "RotaryEmbedding"),
         *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
     }
 )
@@ -131,7 +131,9 @@ _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num
 #: errors of inference in the engine; those of types concern ranks too
 _INFERENCE_ERRORS: Final = re.compile("(?:Shape|Type)InferenceError")
 #: words of a reason that concerns sizes
-_ABOUT_SIZES: Final = re.compile(r"(?i)\b(?:shapes?|dims?|dimensions?|ranks?|sizes?|lengths?|elements)\b")
+_ABOUT_SIZES: Final = re.compile(
+    r"(?i)(?<![a-z])(?:shapes?|dims?|dimensions?|ranks?|sizes?|lengths?|elements|channels)(?![a-z])"
+)
 _TOKEN: Final = re.compile(r"@(\d+)@")
 
 
@@ -227,6 +229,8 @@ class SizeCheck:
             return _reshape_reason(node, shapes, values)
         if standard(node, "Conv"):
             return _conv_reason(node, shapes)
+        if node.op_type == "FusedConv" and (reason := _conv_reason(node, shapes)):
+            return reason
         names = list(dict.fromkeys(name for name in node.input if name))
         kinds = {name: types.get(name, 0) for name in names}
         if not all(kind in TABLE and TABLE[kind][1] for kind in kinds.values()):
@@ -403,8 +407,8 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
             if type(error).__name__ not in _OF_OPERATORS or "Unexpected input data type" in str(error):
                 return ""
             reason = reason or engine_reason(error)
-            # The engine may lack a form of its own operator that the compiler has.
-            if _is_compared(model.graph.node[0]) and not _ABOUT_SIZES.search(reason):
+            # Older engines lack widths of packed weights that the compiler has.
+            if model.graph.node[0].op_type == "MatMulNBits" and not _ABOUT_SIZES.search(reason):
                 return ""
         else:
             return ""
@@ -468,9 +472,14 @@ def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def refusal(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: SizeCheck) -> CompileError:
-    """Build the error for a conflict: node, operands, and the sizes that symbols need."""
+    """Build the error for a conflict: node, operands, and the sizes that symbols need.
+
+    Reasons of the engine's own operators may be attributes and kernels that it lacks.
+    """
     node = conflict.node
     name = node.name or next((output for output in node.output if output), "")
+    if _is_compared(node) and not _ABOUT_SIZES.search(conflict.reason):
+        return engine_refused(name, node.op_type, conflict.reason)
     what = f"node {name!r} ({node.op_type})"
     if sizes.specialization:
         what = f"specialization {sizes.specialization!r}, {what}"
