@@ -1,8 +1,10 @@
 """The documentation site, as far as it can be judged without its packages; `make site` builds it."""
 
 import runpy
+import subprocess
 from types import SimpleNamespace
 
+import pytest
 import yaml
 
 from guide_blocks import ROOT
@@ -25,7 +27,7 @@ def test_every_page_is_in_the_menu_once_and_decisions_are_not():
 
 
 def test_decisions_are_not_in_the_search():
-    (hook,) = SITE["hooks"]
+    hook = SITE["hooks"][0]
     exclude = runpy.run_path(str(ROOT / hook))["on_page_markdown"]
     metas = {}
     for uri in ("adr/0001-record-decisions.md", "guide/running.md"):
@@ -33,6 +35,41 @@ def test_decisions_are_not_in_the_search():
         assert exclude("text", page=page) == "text"
         metas[uri] = page.meta
     assert list(metas.values()) == [{"search": {"exclude": True}}, {}]
+
+
+@pytest.mark.parametrize(
+    ("variables", "origin", "address"),
+    [
+        ({"GITHUB_REPOSITORY": "a/b"}, "", "https://github.com/a/b"),
+        (
+            {"GITHUB_REPOSITORY": "a/b", "GITHUB_SERVER_URL": "https://c.d"},
+            "https://e.f/g",
+            "https://c.d/a/b",
+        ),
+        ({}, "https://user:word@c.d/a/b.git", "https://c.d/a/b"),
+        ({}, "git@c.d:a/b.git", "https://c.d/a/b"),
+        ({}, "/srv/main", ""),
+        ({}, "", ""),
+    ],
+)
+def test_pages_link_to_the_repository_if_its_address_is_known(
+    tmp_path, monkeypatch, variables, origin, address
+):
+    for name in ("GITHUB_REPOSITORY", "GITHUB_SERVER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    if origin:
+        subprocess.run(["git", "remote", "add", "origin", origin], check=True)
+    hook = runpy.run_path(str(ROOT / SITE["hooks"][1]))
+    config = hook["on_config"](SimpleNamespace(repo_url=None))
+    assert config.repo_url == address
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="guide/a.md"))
+    shown = hook["on_page_markdown"]("[x](../../examples/x#y), [p](../b.md#q)", page=page, config=config)
+    linked = f"[x]({address}/tree/HEAD/examples/x#y)" if address else "x"
+    assert shown == f"{linked}, [p](../b.md#q)"
 
 
 def test_the_first_page_shows_the_product():
