@@ -28,8 +28,7 @@ from qaic.errors import DeviceError, OptionError
 from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: fields of which the largest value over all samples counts; of "minimum" the smallest counts, and others
-#: are added
+#: fields that keep their largest value over all samples; "minimum" keeps the smallest, and others are summed
 _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_maximum"})
 
 
@@ -48,7 +47,7 @@ class Capture:
     runs: int
     #: Values of the rounded nodes.
     histograms: Histograms
-    #: Differences of tokens; None where the model makes none.
+    #: Differences of tokens; None if the model generates none.
     decoding: DecodingAccuracy | None = None
 
 
@@ -117,7 +116,7 @@ def instrumented(model: ModelSource, options: CompileOptions) -> Iterator[Instru
     """Compile a model with all observers, and load it; its files are removed afterwards.
 
     Raises CompileError if the model cannot be compiled, and OptionError if an option contradicts the model or
-    changes the border of the program, which is not compared.
+    changes the inputs or outputs of the program, which is not supported.
     """
     with prepared(model, options, "comparing") as source, loaded(source) as program:
         yield program
@@ -162,7 +161,7 @@ def capture(
 
 
 class Split:
-    """Takes apart what the instrumented program has observed. `elements` is `Twin.elements`."""
+    """Splits the output of the instrumented program into its parts. `elements` is `Twin.elements`."""
 
     def __init__(self, elements: Sequence[int]) -> None:
         sizes = len(FIELDS) + 2 * np.array(elements, np.int64)

@@ -36,7 +36,7 @@ _EQUAL_DB: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class CardAccuracy:
-    """Three ways to compute an output: in float32, as the card should round, on the card.
+    """Errors of an output that is computed with the expected rounding, and on the card.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ class CardAccuracy:
     def is_more(self) -> bool:
         """True if the card loses more than the precision explains.
 
-        That is an error of more than twice the power that rounding has (3 dB), with fewer equal decisions by
-        more than one in a hundred or, where the output decides nothing, by itself.
+        That is an error of more than twice the power that rounding has (3 dB), with over 1 % fewer equal
+        decisions; for outputs without decisions, the error is enough.
         """
         if self.card.sqnr_db >= _EQUAL_DB or math.isnan(self.card.sqnr_db):
             return False

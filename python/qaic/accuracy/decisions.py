@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qaic.errors import OptionError
 
-#: name of an output and its array, to an array of decisions, or one decision
+#: function from the name of an output and its array to an array of decisions, or to one decision
 Decide: TypeAlias = Callable[[str, NDArray[Any]], object]
 
 

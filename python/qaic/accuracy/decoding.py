@@ -217,13 +217,13 @@ def _wrong(place: str, found: str) -> OptionError:
 
 @dataclass(slots=True)
 class Passage:
-    """Consecutive inferences, whose outputs are judged together.
+    """Consecutive inferences whose outputs are compared together.
 
     A passage of a decoder is a prompt with its tokens; of any other model it is one sample.
     """
 
-    #: Inputs of each inference, and in which place of its outputs the judged logits are; None where all
-    #: outputs are judged, or none of them.
+    #: Inputs of each inference, and the position of the judged logits in its outputs; None if all outputs are
+    #: judged, or none.
     feeds: list[tuple[Arrays, int | None]]
     #: Number of the last inferences that are judged.
     judged: int

@@ -38,7 +38,7 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 REFERENCE: Final = "reference/"
 _OWN: Final = "own/"
 _AGAIN: Final = "inherited/"
-#: output with the sums of all nodes, each followed by evenly spaced elements of its value, for histograms
+#: output with the sums of all nodes; evenly spaced elements of the value, for histograms, follow each
 OBSERVED: Final = "accuracy/observed"
 #: input that is always 0
 ZERO: Final = "accuracy/zero"
@@ -78,8 +78,8 @@ _SMALLEST_HALF: Final = 2.0**-14
 class Observe:
     """Pass that adds the reference and the observers to the deployed graph.
 
-    `reference` is the float graph; `folded` maps results of convolutions that took up a normalization to what
-    the convolution made before.
+    `reference` is the float graph; `folded` maps results of convolutions with a folded normalization to the
+    original results.
     """
 
     def __init__(self, reference: Model, folded: Mapping[str, str]) -> None:
@@ -88,7 +88,7 @@ class Observe:
         self.twin = Twin()
 
     def run(self, model: Model, context: Context) -> bool:
-        """Add them to the model."""
+        """Add the reference and the observers to the model."""
         nodes = observed_nodes(self._reference, model, context, self._folded)
         inputs = tuple(value.name for value in model.proto.graph.input)
         outputs = tuple(value.name for value in model.proto.graph.output)

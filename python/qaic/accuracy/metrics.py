@@ -29,7 +29,7 @@ def decibels(signal: float, noise: float) -> float:
 
 
 def decibel_text(value: float) -> str:
-    """Return a ratio as people read it."""
+    """Return a ratio as text for people."""
     if math.isnan(value):
         return "no number"
     if math.isinf(value):
@@ -37,7 +37,7 @@ def decibel_text(value: float) -> str:
     return f"{value:.1f} dB"
 
 
-#: exponents of the smallest and the largest octave, which include smaller and larger values
+#: exponents of the smallest and the largest octave, which also count smaller and larger values
 LEAST_EXPONENT: Final = -32
 MOST_EXPONENT: Final = 31
 #: bins: zeros, the octaves, values that are not finite
@@ -60,7 +60,7 @@ class Histograms:
         self._counts = np.zeros((len(lines), BINS), np.int64)
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """Take the elements of one run."""
+        """Add the elements of one run."""
         places = self._lines * BINS + _bins(values.reshape(-1))
         self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
 
@@ -96,11 +96,11 @@ class ChannelAccuracy:
     Parameters
     ----------
     axis, index
-        Which channel of which dimension.
+        Dimension, and index of the channel in it.
     sqnr_db
-        As of an output.
+        As for an output.
     is_dead
-        Whether it is constant where the reference varies.
+        True if the channel is constant where the reference varies.
     """
 
     axis: int
@@ -117,13 +117,13 @@ class Extremes:
         self.high = np.full(count, -np.inf)
 
     def add(self, groups: NDArray[np.float64]) -> None:
-        """Take an array of shape [groups, elements]."""
+        """Add an array of shape [groups, elements]."""
         finite = np.isfinite(groups)
         self.low = np.minimum(self.low, np.where(finite, groups, np.inf).min(axis=1))
         self.high = np.maximum(self.high, np.where(finite, groups, -np.inf).max(axis=1))
 
     def merge(self, later: Extremes) -> None:
-        """Take the values of another."""
+        """Add the values of another object."""
         self.low = np.minimum(self.low, later.low)
         self.high = np.maximum(self.high, later.high)
 
@@ -152,7 +152,7 @@ class GroupSums:
         self.noise = np.zeros(count)
 
     def add(self, reference: NDArray[np.float64], found: NDArray[np.float64]) -> None:
-        """Take arrays of shape [groups, elements]."""
+        """Add arrays of shape [groups, elements]."""
         self.elements += reference.shape[1]
         self.reference.add(reference)
         self.found.add(found)
@@ -172,7 +172,7 @@ class GroupSums:
         self.noise += later.noise
 
     def dead(self) -> NDArray[np.bool_]:
-        """Return for each group whether it is constant where the reference varies."""
+        """Return true for each group that is constant where the reference varies."""
         found: NDArray[np.bool_] = (self.found.ranges == 0) & (self.reference.ranges > 0)
         return found
 
@@ -206,11 +206,11 @@ class ChannelSums:
 
     @property
     def is_dead(self) -> bool:
-        """Return whether the output is constant where the reference varies."""
+        """Return true if the output is constant where the reference varies."""
         return bool(self._whole.dead()[0])
 
     def worst(self) -> ChannelAccuracy | None:
-        """Find the channel that loses most, a dead one first; None where no channel counts."""
+        """Find the channel that loses most, a dead one first; None if no channel counts."""
         least = self._whole.reference.ranges[0] * _SHARE
 
         def judged() -> Iterable[ChannelAccuracy]:
@@ -234,7 +234,7 @@ def _channel_axes(shape: tuple[int, ...]) -> Iterator[int]:
 
 
 def _are_shares(values: NDArray[np.float64], axis: int) -> bool:
-    """Return whether all values along a dimension are positive and have the sum 1."""
+    """Return true if all values along a dimension are positive and their sum is 1."""
     with np.errstate(invalid="ignore", over="ignore"):
         return bool((values >= 0).all() and (np.abs(values.sum(axis=axis) - 1) <= _ROUNDING).all())
 
@@ -295,7 +295,7 @@ class OutputAccuracy:
 
 
 class OutputSums:
-    """Sums of one output; `samples` counts what was taken.
+    """Sums of one output; `samples` is the number of added samples.
 
     `name` is the name of the output; `decide` returns its decision.
     """
@@ -352,7 +352,7 @@ class OutputSums:
             self._relatives += relative.size
 
     def merge(self, later: OutputSums) -> None:
-        """Take what others have taken, as samples behind those of this one."""
+        """Add the samples of other objects after those of this one."""
         if self._first is None and later._first is not None:
             self._first = self.samples + later._first[0], later._first[1]
         self.samples += later.samples
@@ -372,7 +372,7 @@ class OutputSums:
         self._largest_relative = max(self._largest_relative, later._largest_relative)
 
     def result(self) -> OutputAccuracy:
-        """Make the errors of all samples so far."""
+        """Return the errors over all samples so far."""
         lengths = math.sqrt(self._signal) * math.sqrt(self._power) if self._power >= 0 else math.nan
         cosine = self._product / lengths if lengths and math.isfinite(lengths) else math.nan
         relatives = self._relatives

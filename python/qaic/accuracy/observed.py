@@ -36,7 +36,7 @@ _CHANNELS_FIRST: Final = frozenset(
 class Kind(enum.Enum):
     """How a value of the model is computed in the deployed program."""
 
-    #: rounded, or made from rounded weights
+    #: rounded, or computed from rounded weights
     ROUNDED = "rounded"
     #: selected from rounded values
     MOVED = "moved"
@@ -78,19 +78,19 @@ class ObservedNode:
 
     @property
     def size(self) -> int | None:
-        """Number of elements of the result; None where it depends on the run."""
+        """Number of elements of the result; None if it differs between runs."""
         return None if self.shape is None or min(self.shape, default=0) < 0 else math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The changes of instrumenting that are visible outside of the model."""
+    """Parts of the instrumented model that are visible from outside."""
 
     #: Observed nodes; the rows of the output of sums have the same order.
     nodes: tuple[ObservedNode, ...] = ()
     #: Inputs of the program.
     inputs: tuple[str, ...] = ()
-    #: Its outputs.
+    #: Outputs of the program.
     outputs: tuple[str, ...] = ()
     #: Inputs of the observers only.
     added_inputs: tuple[str, ...] = ()
@@ -102,9 +102,9 @@ class Twin:
 def observed_nodes(
     reference: Model, deployed: Model, context: Context, folded: Mapping[str, str]
 ) -> list[ObservedNode]:
-    """List what can be observed, in the order of the graph.
+    """List the nodes that can be observed, in the order of the graph.
 
-    `reference` is the float graph, and `deployed` the same after its floats were rounded or quantized;
+    `reference` is the float graph, and `deployed` is the same graph after rounding or quantization;
     `context` has the decisions about its nodes. `folded` maps results of convolutions with a fused
     normalization to the original results of the convolutions.
     """

@@ -18,14 +18,14 @@ from qaic.compiler.ir.model import Model
 
 #: first operator set in which the steps of Slice and the number of TopK are inputs
 _STEPS_AS_INPUT: Final = 10
-#: most elements that are counted faster than the engine chooses a graph
+#: largest number of elements whose count is faster than the choice of a branch by the engine
 _FEW_ELEMENTS: Final = 1 << 12
 
 
 class ObserverNodes:
-    """Makes nodes and constants for a graph. A method adds what computes a value, and returns its name.
+    """Makes nodes and constants for a graph. Methods add the nodes of a value, and return its name.
 
-    `graph` gets the constants, and its names are not taken again; `version` is the version of the standard
+    Constants are added to `graph`, and its names are not reused; `version` is the version of the standard
     operators.
     """
 

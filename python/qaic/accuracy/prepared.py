@@ -1,6 +1,6 @@
 """A model that is ready to be lowered, as often as there are lists of nodes to try.
 
-What does not depend on the lists is done once: reading, checking, shapes, and measuring what is quantized.
+The steps that do not depend on the lists run once: reading, checks, shapes, and calibration.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _MEASURED: Final[Sequence[Pass]] = tuple(step for step in PHASES["precision"] if
 
 
 class PreparedModel:
-    """A model behind shape inference; made by `prepared`."""
+    """A model after shape inference, from `prepared`."""
 
     def __init__(self, source: OnnxFile, options: CompileOptions, progress: Progress) -> None:
         self._options = options
@@ -79,15 +79,15 @@ class PreparedModel:
 
     @property
     def shaped(self) -> Model:
-        """The float graph with all shapes, before anything is done to its precision."""
+        """The float graph with all shapes, before its precision changes."""
         return self._shaped
 
     def write(self, path: Path, half: Sequence[str] = (), single: Sequence[str] = ()) -> None:
         """Write the program with some nodes in float16 and in float32, by the names of a precision file.
 
-        It is the program that `qaic.compile` makes with the same options and that file, but that values are
-        measured once for all lists. Nothing is measured of what stays in float there, and nothing of that is
-        used here.
+        It equals the program of `qaic.compile` with the same options and that file, but values are measured
+        once for all lists. `qaic.compile` measures no value that stays in floating point, and this program
+        uses no such measurement.
         """
         model, context = self._floats(half, single)
         for phase in ("quantize", "emulate", "interface"):
@@ -147,10 +147,10 @@ class PreparedModel:
 
 @contextlib.contextmanager
 def prepared(model: ModelSource, options: CompileOptions, title: str) -> Iterator[PreparedModel]:
-    """Open a model and make what does not depend on the precision of single nodes.
+    """Open a model and run the steps that do not depend on the precision of single nodes.
 
     Raises CompileError if the model cannot be compiled, and OptionError if an option contradicts the model or
-    changes the border of the program, which is not compared.
+    changes the inputs or outputs of the program, which is not supported.
     """
     if options.custom_io_list_file:
         raise OptionError(
@@ -199,7 +199,7 @@ _OF_INTEGERS: Final = frozenset((*QUANTIZATION_SETTINGS, *CALIBRATION_SAMPLES))
 
 
 def named(to: object) -> tuple[str, ...]:
-    """Return the precisions that are asked for: ``fp16``, ``fp16,int8``, or a list; a plus joins two.
+    """Return the requested precisions: ``fp16``, ``fp16,int8``, or a list; a plus joins two.
 
     Raises OptionError if a name is no precision.
     """
@@ -222,7 +222,7 @@ def named(to: object) -> tuple[str, ...]:
 
 
 def options_of(name: str, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the compile options for a precision; those that the user gives win."""
+    """Return the compile options for a precision; the user's options take precedence."""
     found: dict[str, object] = {}
     for part in name.split("+"):
         found |= PRECISIONS[part]
@@ -230,7 +230,7 @@ def options_of(name: str, given: Mapping[str, object]) -> dict[str, object]:
 
 
 def options_among(names: Sequence[str], name: str, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the compile options for one of several precisions: those of integers are meant for integers."""
+    """Return the compile options for one of several precisions; only integers get options for integers."""
     if _has_integers(name) or not any(map(_has_integers, names)):
         return dict(given)
     return {
@@ -245,7 +245,7 @@ def _has_integers(name: str) -> bool:
 
 
 def name_of(options: Mapping[str, object]) -> str | None:
-    """Return what `named` takes for the precision that compile options ask for; None for that of the model.
+    """Return the name of the precision that compile options select; None for that of the model.
 
     Quantizing without a precision is int8, the default of the options.
     """

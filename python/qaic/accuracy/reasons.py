@@ -25,8 +25,8 @@ class Reason(enum.StrEnum):
     NONE = "none"
 
 
-#: SQNR in dB of one rounding below which a node has a reason, by precision: some 20 dB below what numbers
-#: that fill the range of the format have
+#: SQNR in dB of one rounding below which a node has a reason, by precision: about 20 dB below that of numbers
+#: that fill the range of the format
 LOW_SQNR_DB: Final = {
     PrecisionClass.FP32: 20.0,
     PrecisionClass.FP16: 50.0,
@@ -39,7 +39,7 @@ LOW_SQNR_DB: Final = {
 UNDERFLOW_SHARE: Final = 0.1
 SATURATION_SHARE: Final = 0.001
 OUTLIER_LEVELS: Final = 8.0
-#: power of an operand over that of the result, and the dB that a result loses against its operands
+#: power of an operand over that of the result, and the loss of a result against its operands in dB
 CANCELLED_POWER: Final = 100.0
 CANCELLED_DB: Final = 10.0
 #: least part of the own error that comes from weights

@@ -1,4 +1,4 @@
-"""Samples that a model is compared on: arrays, a list of files, archives of arrays, or random numbers."""
+"""Samples for the comparison of a model: arrays, a list of files, archives of arrays, or random numbers."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _RANDOM: Final = "random"
 class Samples:
     """Samples that can be read as often as needed.
 
-    `given` is the user's value. Raises OptionError if it is none of the forms, or there are no samples.
+    `given` is the user's value. Raises OptionError if the value has another form, or there are no samples.
     """
 
     def __init__(self, given: object) -> None:

@@ -1,9 +1,9 @@
 """`search`: the smallest set of nodes that must stay in a higher precision to reach a target.
 
-Units are ranked by what they add to the error of the outputs. The first of them are taken in growing steps
-until the target holds, and the last step is bisected. Then each unit is removed if the target holds without
-it. So the set is 1-minimal on the samples of the search, where the target has to hold with a margin. Other
-samples verify the set.
+Units are ranked by their contribution to the error of the outputs. The first of them are taken in growing
+steps until the target holds, and the last step is bisected. Then each unit is removed if the target holds
+without it. So the set is 1-minimal on the samples of the search, where the target has to hold with a margin.
+Other samples verify the set.
 """
 
 import math
@@ -203,7 +203,7 @@ class _Search:
         return list(ranked[:high])
 
     def _grown_without_margin(self) -> list[Unit]:
-        """Use the target itself if even all units do not leave a margin."""
+        """Use the target itself if all units together leave no margin."""
         if not self._is_safe:
             score = self._trials.score(self._ranked)
             raise StateError(
@@ -226,7 +226,7 @@ class _Search:
         is_less = True
         while is_less:
             is_less = False
-            # Needed until something else is removed: errors may cancel, so the search tries it again.
+            # The unit is needed until another is removed. Errors may cancel, so the search tries it again.
             needed: set[Unit] = set()
             while open_units := [unit for unit in taken if unit not in needed]:
                 tried = set(open_units[-size:])

@@ -43,19 +43,19 @@ class Score:
 
     @property
     def safe(self) -> float:
-        """Return the value that other samples hardly fall short of."""
+        """Return a value that other samples are unlikely to miss."""
         return self.value - _STANDARD_ERRORS * self.standard_error
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A metric and the smallest value of it that will do."""
+    """A metric and its smallest acceptable value."""
 
     #: Text as the user gave it.
     text: str
     #: ``sqnr``, ``cosine``, ``same``, ``tokens``, or the name of a function.
     metric: str
-    #: The smallest value; of ``same`` a share.
+    #: The smallest value; a share for ``same``.
     bound: float
     #: Function of the user: takes the outputs and those of the reference, each a list with one dictionary for
     #: each sample, and returns a number.
@@ -65,12 +65,12 @@ class Target:
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens it is about; None where it is about outputs."""
+        """Number of tokens of the target; None if the target is about outputs."""
         return int(self.bound) if self.metric == "tokens" else None
 
     def score(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> Score:
-        """Return the metric, and by leaving out parts of the samples in turn how far it can be trusted."""
-        # The first different token is that of one sample and says nothing about others.
+        """Return the metric and its standard error, from leaving out parts of the samples in turn."""
+        # The first different token is that of one sample, so it has no standard error.
         if self.metric == "tokens":
             return Score(float(min(map(_equal_tokens, found, reference))))
         if self.function is None:
@@ -133,11 +133,11 @@ class Target:
         )
 
     def holds(self, score: Score, *, safely: bool) -> bool:
-        """Return whether a value of the metric reaches the target, here or also on other samples."""
+        """Return true if a value of the metric reaches the target, on these or also on other samples."""
         return (score.safe if safely else score.value) >= self.bound
 
     def show(self, value: float) -> str:
-        """Return a value as people read it."""
+        """Return a value as text for people."""
         if self.metric == "same":
             return f"{value:.1%}"
         if self.metric == "sqnr":

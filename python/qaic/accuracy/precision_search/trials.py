@@ -48,7 +48,7 @@ def ranked_units(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> 
 
 
 def _travel(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[float]:
-    """Return the part of an error at the result of each node that reaches the outputs."""
+    """Return, for each node, the part of an error in its result that reaches the outputs."""
     own = [_noise(float(row["own_sqnr_db"])) for row in accuracy.nodes]
     inherited = [_noise(float(row["inherited_sqnr_db"])) for row in accuracy.nodes]
     at_value = {node.value: at for at, node in enumerate(nodes)}
@@ -101,11 +101,11 @@ class Trials:
     source : PreparedModel
         The model.
     keep : str
-        ``fp32`` or ``fp16``, what units of a set compute in.
+        Precision of the units of a set: ``fp32`` or ``fp16``.
     target : Target
         The metric.
     decoder : Decoder or None
-        How logits are read, where passages are prompts.
+        Reader of logits if passages are prompts, else None.
     passages : sequence of Passage
         Samples with what the reference gives for them.
     """
@@ -150,7 +150,7 @@ class Trials:
 
 
 def run_passages(path: Path, passages: Sequence[Passage], decoder: Decoder | None) -> list[Arrays]:
-    """Run a program on the inputs of passages; returns what is judged of each.
+    """Run a program on the inputs of passages; return the compared outputs of each.
 
     Prompts run one after the other, because they leave state behind; other samples side by side.
     """

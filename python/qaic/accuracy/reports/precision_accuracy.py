@@ -44,7 +44,7 @@ NODE_DTYPE: Final = np.dtype(
 #: SQNR of outputs in dB: least value of a program that is equal in use, and of one that is not wrong
 GOOD_DB: Final = 40.0
 WRONG_DB: Final = 20.0
-#: shares of equal decisions for these
+#: shares of equal decisions for the same verdicts
 GOOD_SAME: Final = 0.99
 _WRONG_SAME: Final = 0.9
 
@@ -323,7 +323,7 @@ def _verdict(output: OutputAccuracy) -> str:
     channel = output.worst_channel
     if output.is_dead or (channel is not None and channel.is_dead):
         return "wrong"
-    # Decisions are what counts where there are any.
+    # Decisions take precedence over SQNR if there are any.
     decides = not math.isnan(output.same)
     is_uneven = channel is not None and channel.sqnr_db < WRONG_DB
     if output.sqnr_db >= GOOD_DB and (not decides or output.same >= GOOD_SAME) and not is_uneven:
@@ -356,10 +356,10 @@ def _figures(output: OutputAccuracy) -> str:
 
 
 def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:
-    """Order nodes by what they lose against what their precision allows."""
+    """Order nodes by their loss beyond that of their precision."""
     node, (own, reason) = pair
     loss = own.inherited_sqnr_db if reason is Reason.CANCELLATION else own.own_sqnr_db
     if reason is Reason.OUTLIER_CHANNEL:
-        # All channels have the same error; what the median one has left is what counts.
+        # All channels have the same error, so the SQNR of the median channel decides.
         loss -= 20 * math.log10(own.outlier_ratio)
     return (math.inf if math.isnan(loss) else loss) - LOW_SQNR_DB[node.precision]

@@ -23,7 +23,7 @@ _HOW_TO_READ = (
 
 
 def as_reports(title: str, precisions: Sequence[PrecisionAccuracy]) -> list[Report]:
-    """Return one report that answers, and one for the nodes of each precision."""
+    """Return one report with the verdict, and one for the nodes of each precision."""
     first = Report(
         "accuracy",
         f"Accuracy of {title}",
@@ -88,7 +88,7 @@ def _worst_channel(output: OutputAccuracy) -> tuple[Cell, Cell]:
 
 
 def card_table(item: PrecisionAccuracy) -> Table:
-    """Return three ways to compute the outputs: in float32, as the card should round, on the card."""
+    """Return the outputs as computed in float32, with the expected rounding, and on the card."""
     columns = columns_of(
         "output | as it should round:float dB | card:float dB | card to rounding:float dB | "
         "same, rounding:percent | same, card:percent | largest error, rounding:float | "
@@ -210,7 +210,7 @@ def _decibels(value: float) -> float | str | None:
 
 
 _LEAST, _MOST = 0.0, 80.0
-#: largest value in dB -> color: as wrong, fair and good outputs
+#: largest value in dB -> color, with the limits of wrong, fair and good outputs
 _THRESHOLDS: Final = ((20.0, "#e57368"), (40.0, "#f4d160"), (_MOST, "#7fc99a"))
 
 
