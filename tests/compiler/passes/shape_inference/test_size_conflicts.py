@@ -123,7 +123,7 @@ CASES = {
 }
 
 #: where the nodes are
-PLACES = ["main", "function", "loop"]
+PLACES = ["main", "function", "loop", "scan"]
 
 
 def _model(case, place):
@@ -147,6 +147,16 @@ def _model(case, place):
         )
         nodes = [node("Loop", ["trips", "", "first"], ["result"], body=body)]
         constants = constants | {"trips": np.array(2), "first": np.float32(0)}
+        result = "result"
+    elif place == "scan":
+        body = helper.make_graph(
+            [*nodes, node("ReduceSum", ["y"], ["sum"], keepdims=0), node("Add", ["sum", "row"], ["out"])],
+            "body",
+            [info("row", [])],
+            [info("out", [])],
+        )
+        nodes = [node("Scan", ["rows"], ["result"], body=body, num_scan_inputs=1)]
+        constants = constants | {"rows": _filled(2)}
         result = "result"
     if result != "y":
         nodes = [*nodes, node("Identity", [result], ["y"])]
@@ -199,6 +209,80 @@ def test_a_set_compiles_if_and_only_if_the_engine_runs_the_model(case, place, fi
     assert "opset" not in error.hints[0]
     for symbol, size in error.context["needed"].items():
         assert _runs(model, shapes, sets[wrong] | {symbol: size}), (symbol, size)
+
+
+@settings(max_examples=25)
+@example("MatMul", "branch", {"m": 1, "n": 2})
+@example("Add", "branch in a function", {"m": 2, "n": 3})
+@example("Concat", "branch in a loop", {"m": 2, "n": 3})
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.sampled_from(["branch", "branch in a function", "branch in a loop", "loop in a branch"]),
+    SIZES,
+)
+def test_a_conflict_in_a_branch_has_the_words_of_another(case, place, sizes):
+    """A model with a branch that fits compiles if the engine loads it, because the other may never run."""
+    inner = "loop" if "loop in" in place else "main"
+    model, shapes = _model(case, inner)
+    other = helper.make_graph(
+        [node("Constant", [], ["none"], value_float=0.0)], "else", [], [info("none", [])]
+    )
+    nodes = [*model.graph.node, node("ReduceSum", ["y"], ["total_of_y"], keepdims=0)]
+    then = helper.make_graph(nodes, "then", [], [info("total_of_y", [])])
+    nodes = [node("If", ["is_chosen"], ["chosen"], then_branch=then, else_branch=other)]
+    constants = [(tensor.name, onnx.numpy_helper.to_array(tensor)) for tensor in model.graph.initializer]
+    functions = []
+    if place == "branch in a function":
+        read = [*shapes, *(name for name, _ in constants), "is_chosen"]
+        functions = [helper.make_function("f", "F", read, ["chosen"], nodes, model.opset_import)]
+        nodes = [helper.make_node("F", read, ["chosen"], domain="f", name="call")]
+    elif place == "branch in a loop":
+        nodes.append(node("Identity", ["go"], ["go_on"]))
+        given_values = [info("step", [], INT64), info("go", [], BOOL)]
+        body = helper.make_graph(nodes, "body", given_values, [info("go_on", [], BOOL), info("chosen", [])])
+        nodes = [node("Loop", ["times", ""], ["rows"], body=body)]
+        nodes.append(node("ReduceSum", ["rows"], ["chosen"], keepdims=0))
+        constants.append(("times", np.array(2)))
+    nodes.append(node("Identity", ["chosen"], ["out"]))
+    inputs = [*(info(name, shape) for name, shape in shapes.items()), info("is_chosen", [], BOOL)]
+    whole = model_of(nodes, inputs, [info("out", [])], constants, functions=functions)
+    whole.opset_import.append(helper.make_opsetid("f", 1))
+    try:
+        lowered(whole, onnx_define_symbol=sizes)
+    except CompileError as refused:
+        error = refused
+    else:
+        return
+    assert error.code == "compile.contradicting_sizes"
+    assert not _runs(model, shapes, sizes)
+    assert "sizes that do not fit: " in str(error)
+    for symbol, size in error.context["needed"].items():
+        assert _runs(model, shapes, sizes | {symbol: size}), (symbol, size)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("place", ["graph", "function"])
+def test_a_branch_that_the_engine_refuses_has_the_words_of_the_main_graph(depth, place):
+    def chosen(nodes, result, level):
+        branches = [
+            helper.make_graph(nodes, "then", [], [info(result, None)]),
+            helper.make_graph([node("Identity", ["x"], ["e"])], "else", [], [info("e", None)]),
+        ]
+        return [node("If", ["c"], [f"r{level}"], then_branch=branches[0], else_branch=branches[1])]
+
+    nodes = [helper.make_node("Mul", ["x", "z"], ["t"], name="mine")]
+    for level in range(depth):
+        nodes = chosen(nodes, nodes[-1].output[0], level)
+    nodes.append(node("Identity", [nodes[-1].output[0]], ["y"]))
+    inputs = [info("x", ["m", 4]), info("z", ["n", 4]), info("c", [], BOOL)]
+    model = model_of(nodes, inputs, [info("y", None)])
+    with pytest.raises(CompileError) as caught:
+        lowered(as_call(model) if place == "function" else model, onnx_define_symbol={"m": 2, "n": 3})
+    _, words = str(caught.value).splitlines()[0].split(" (Mul): ")
+    assert words == (
+        "found sizes that do not fit: 'x' is [2, 4], 'z' is [3, 4] (Incompatible dimensions), "
+        "with 'm' = 2, 'n' = 3, expected 'm' = 1 or 'n' = 2"
+    )
 
 
 def _integers(*values):

@@ -8,8 +8,8 @@ from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.specialization import copy_with
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_edits import clear_dim, clear_shape, clone
-from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.graph_edits import clear_dim, clear_shape, clone, replace_graph
+from qaic.compiler.ir.graph_walk import nodes_of
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import ValueInfo, agree, collect_types, dims_of
@@ -24,9 +24,9 @@ from qaic.errors import CompileError
 _CHECKED: Final = 16
 
 
-def _refuse_conflicts(model: Model, cause: CompileError | None = None) -> None:
+def _refuse_conflicts(model: Model, cause: CompileError | None = None, *, in_branches: bool = False) -> None:
     """Refuse a set of sizes that does not fit a node; of many sets, only some are checked."""
-    check = SizeCheck()
+    check = SizeCheck(in_branches=in_branches)
     sets = range(len(model.symbol_sizes))
     # An odd stride, so that each of two symbols meets all sizes of the other.
     chosen = sets if len(sets) <= _CHECKED else sorted({at * 7919 % len(sets) for at in range(_CHECKED)})
@@ -61,9 +61,13 @@ def infer_shapes_pass(model: Model, context: Context) -> bool:
         except CompileError as error:
             # Nothing is inferred with a size that is too large.
             if error.code != "compile.tensor_too_large":
-                _refuse_conflicts(model, error)
+                _refuse_conflicts(model, error, in_branches=error.code == "compile.engine_refused")
             raise
         _refuse_conflicts(model)
+        if _has_branches(model) and all(
+            "InferenceError" in _refusal(proto, model) for proto in (model.proto, _opened(model.proto))
+        ):
+            _refuse_conflicts(model, in_branches=True)
         for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
             symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
         # Types are the same in every set of shapes.
@@ -84,24 +88,30 @@ def open_sizes_pass(model: Model, _: Context) -> bool:
     A model may choose between branches for inputs of different sizes, such as sampling rates. With fixed
     sizes the engine infers shapes in every branch and refuses one that does not fit, although it never runs.
     """
-    if not any(standard(node, "If") for node in all_nodes(model.proto.graph.node)):
+    if not _has_branches(model):
         return False
-    opened = clone(model.proto)
-    _open(opened.graph)
-    if not _is_refused(model.proto, model) or _is_refused(opened, model):
+    opened = _opened(model.proto)
+    if not _refusal(model.proto, model) or _refusal(opened, model):
         return False
-    _open(model.proto.graph)
+    replace_graph(model.proto, opened)
     return True
 
 
-def _is_refused(proto: onnx.ModelProto, model: Model) -> bool:
+def _has_branches(model: Model) -> bool:
+    return any(standard(node, "If") for node in nodes_of(model.proto))
+
+
+def _refusal(proto: onnx.ModelProto, model: Model) -> str:
+    """Return the text with which the engine refuses a graph; empty if it takes the graph."""
     # After folding constants, the engine infers shapes again with their values.
     view = with_weights_as_inputs(proto, model.weights)
-    return bool(engine_shapes.complete(view, (), model.library_paths, folding=True))
+    return engine_shapes.complete(view, (), model.library_paths, folding=True)
 
 
-def _open(graph: onnx.GraphProto) -> None:
-    """Remove the sizes of all inputs, but not their ranks."""
-    for value in graph.input:
+def _opened(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model without the sizes of all inputs, but with their ranks."""
+    opened = clone(proto)
+    for value in opened.graph.input:
         for position in range(len(value.type.tensor_type.shape.dim)):
             clear_dim(value, position)
+    return opened

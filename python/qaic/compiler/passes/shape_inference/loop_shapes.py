@@ -23,7 +23,7 @@ from qaic.compiler.ir.graph_edits import (
     set_nodes,
     set_shape,
 )
-from qaic.compiler.ir.graph_walk import producers, read_values
+from qaic.compiler.ir.graph_walk import producers, read_values, subgraphs
 from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, known_dims
@@ -72,19 +72,14 @@ def bodies(
     loops = [node for node in found.graph.node if standard(node, "Loop")]
     if not loops:
         return
-    graph = found.graph
-    outer = {
-        tensor.name: helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in graph.initializer
-    }
-    outer |= {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    outer = _described(found.graph)
     for node in loops:
         body = attribute_of(node, "body", onnx.GraphProto())
         firsts = [outer.get(name) for name in node.input[_STATES:]]
         stable = [first is not None and known_dims(first) is not None for first in firsts]
         first_body = None
         while True:
-            inner = infer(_model_of(found, body, firsts, stable, outer))
+            inner = infer(_model_of(found, body, firsts, stable, outer, start=_STATES))
             first_body = first_body or inner
             results = inner.graph.output[1 : 1 + len(firsts)]
             kept = [
@@ -97,24 +92,59 @@ def bodies(
         yield node, first_body, inner, stable
 
 
+def nested(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> Iterator[onnx.ModelProto]:
+    """Yield the inferred branches or the inferred body of a node that is no Loop."""
+    outer = _described(found.graph)
+    for body in subgraphs(node):
+        given: list[onnx.ValueInfoProto | None] = [None] * len(body.input)
+        if standard(node, "Scan") and len(node.input) == len(body.input):
+            given = [outer.get(name) for name in node.input]
+            count = attribute_of(node, "num_scan_inputs", 0)
+            axes = attribute_of(node, "scan_input_axes", [0] * count)
+            for at, axis in enumerate(axes, len(given) - count):
+                given[at] = _row(given[at], axis)
+        yield infer(_model_of(found, body, given, [True] * len(given), outer, start=0))
+
+
+def _row(value: onnx.ValueInfoProto | None, axis: int) -> onnx.ValueInfoProto | None:
+    """Describe what a Scan reads of a value in one iteration; None if its dims are not known."""
+    dims = None if value is None else known_dims(value)
+    if value is None or not dims or not -len(dims) <= axis < len(dims):
+        return None
+    row = clone(value)
+    set_shape(row, [size for at, size in enumerate(dims) if at != axis % len(dims)])
+    return row
+
+
+def _described(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """Map the values of a graph to their descriptions."""
+    outer = {
+        tensor.name: helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+    }
+    return outer | {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+
+
 def _model_of(
     found: onnx.ModelProto,
     body: onnx.GraphProto,
     firsts: Sequence[onnx.ValueInfoProto | None],
     stable: Sequence[bool],
     outer: Mapping[str, onnx.ValueInfoProto],
+    *,
+    start: int,
 ) -> onnx.ModelProto:
-    """Make a model of a body whose states have the shapes of their first values."""
+    """Make a model of a body whose inputs from `start` on have the shapes of their first values."""
     graph = clone(body)
     clear_descriptions(graph)
-    for value, first, is_stable in zip(graph.input[_STATES:], firsts, stable, strict=False):
+    for value, first, is_stable in zip(graph.input[start:], firsts, stable, strict=False):
         if first is not None:
             described = clone(first)
             described.name = value.name
             if not is_stable:
                 clear_shape(described)
             redescribe(value, described)
-    for value in graph.input[:_STATES]:
+    for value in graph.input[:start]:
         set_shape(value, ())
     for value in graph.output:
         clear_shape(value)

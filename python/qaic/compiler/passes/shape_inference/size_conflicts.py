@@ -172,12 +172,14 @@ class SizeCheck:
     """Finds conflicts; nodes that are alike are asked once."""
 
     answers: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    #: true if the nodes in branches of If must fit too, which may never run
+    in_branches: bool = False
 
     def find(self, found: onnx.ModelProto, outer: onnx.NodeProto | None = None) -> Conflict | None:
         """Find the first node that cannot take the sizes of its operands.
 
-        The model has fixed input shapes, its weights as inputs, and no functions. `outer` is the loop of the
-        main graph whose body it is.
+        The model has fixed input shapes, its weights as inputs, and no functions. `outer` is the node of the
+        main graph that contains it.
         """
         suspects = _suspects(found)
         types, shapes = collect_types(found), collect_shapes(found)
@@ -187,10 +189,12 @@ class SizeCheck:
         loops = {node.output[0]: body for node, body, _, _ in bodies if node.output}
         for at, node in enumerate(found.graph.node):
             body = loops.get(node.output[0]) if node.output else None
-            if body is not None:
-                inside = self.find(body, outer or node)
-                if inside is not None:
+            is_entered = self.in_branches or not standard(node, "If")
+            inner = loop_shapes.nested(found, node, inferred_body) if is_entered and body is None else (body,)
+            for graph in inner:
+                if graph is not None and (inside := self.find(graph, outer or node)) is not None:
                     return inside
+            if body is not None:
                 continue
             is_asked = _is_asked(node, shapes, made)
             if at not in suspects and not is_asked:
