@@ -38,7 +38,7 @@ class BatchShapes:
     """Shapes of a program's inputs, with the first dimension as a batch if it is one. The program is not run.
 
     The first dimension is a batch when all inputs and outputs have the same, the device keeps no state, and
-    an analysis of the graph proves that rows do not depend on each other and on their place
+    an analysis of the graph proves that rows depend neither on each other nor on their position
     (`qaic.compiler.reports.row_independence`), or that is declared (`is_declared`). Raises StateError if the
     device keeps state of the program, which all requests would share.
 

@@ -24,16 +24,16 @@ _logger = logging.getLogger("qaic.serving")
 
 Outputs = dict[str, NDArray[Any]]
 
-#: an inference that takes less runs on the thread that starts it: waking others takes longer than that
+#: a shorter inference runs on the thread that starts it, because waking another thread takes longer
 _SHORT_NS: Final = 300_000
-#: inferences in a row that have to be short before one runs there, and seconds that one may take there
+#: consecutive short inferences before one runs there, and seconds that one may take there
 _SHORT_IN_A_ROW: Final = 4
 _LONGEST_HERE_S: Final = 0.005
 
-#: bytes of inputs that an event loop does not stack itself: copying them takes longer than a millisecond
+#: bytes of inputs from which another thread stacks them: copying takes longer than a millisecond
 _LARGE_BYTES: Final = 4 << 20
 
-#: requests that wait at most, unless said otherwise
+#: default for the largest number of waiting requests
 MAX_QUEUE_SIZE: Final = 1024
 
 
@@ -63,9 +63,9 @@ class BatchedRequest(Future["Outputs"]):
         #: by time.monotonic()
         self.deadline = deadline
         self.arrived_ns = time.monotonic_ns()
-        #: whether it shares no inference, after one that failed
+        #: true if the request gets an inference of its own, after a shared one failed
         self.is_alone = False
-        #: when the device got it; 0 while it waits
+        #: time of the start on the device; 0 while the request waits
         self.started_ns = 0
 
     def cancel(self) -> bool:
@@ -83,7 +83,7 @@ class BatchedRequest(Future["Outputs"]):
             elif outputs is not None:
                 self.set_result(outputs)
         except InvalidStateError:
-            # Cancelled meanwhile.
+            # The request was cancelled in the meantime.
             return
 
 
@@ -133,7 +133,7 @@ class Batcher:
         self._in_flight = 0
         self._busy_ns = 0
         self._busy_since_ns = 0
-        # Any thread writes it; what another missed costs a little time.
+        # Any thread writes it; a missed update only costs a little time.
         self._short_in_a_row = 0
         self._is_pumping = False
         self._is_scheduled = False
@@ -208,7 +208,7 @@ class Batcher:
         self._pump()
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Accept no more requests, and wait until the present ones have ended. Blocking.
+        """Accept no more requests, and wait until all accepted ones have ended. Blocking.
 
         Requests that still wait after `timeout_s` seconds are refused; ``None`` is no limit. Returns true if
         all ended.
@@ -264,7 +264,7 @@ class Batcher:
                 self._start(batch)
 
     def late_error(self, request: BatchedRequest) -> DeviceTimeoutError:
-        """Make the error of a request whose deadline passed."""
+        """Return the error of a request whose deadline has passed."""
         waited_ms = (time.monotonic_ns() - request.arrived_ns) // 1_000_000
         return DeviceTimeoutError(
             f"model {self._name!r}: the request waited {waited_ms} ms and no inference started",
@@ -281,13 +281,13 @@ class Batcher:
         batch: list[BatchedRequest] = []
         # The group whose oldest request waits longest comes first.
         for queue in sorted(self._queues.values(), key=lambda queue: queue[0].arrived_ns):
-            # Those that were cancelled meanwhile leave the queue without being a batch.
+            # Requests that were cancelled in the meantime leave the queue without a batch.
             while queue and not batch and not late and (count := self._startable(queue)):
                 now = time.monotonic()
                 for _ in range(count):
                     request = queue.popleft()
                     self._waiting -= 1
-                    # From here on it cannot be cancelled.
+                    # From here on, the request cannot be cancelled.
                     if not (request.is_alone or request.set_running_or_notify_cancel()):
                         continue
                     is_late = request.deadline is not None and request.deadline <= now
@@ -299,7 +299,7 @@ class Batcher:
         return batch
 
     def _startable(self, queue: collections.deque[BatchedRequest]) -> int:
-        """Return how many requests of a queue are the next batch; 0 while it should wait."""
+        """Return the number of requests of a queue that form the next batch; 0 if it must wait."""
         if queue[0].is_alone:
             return 1
         capacity = self._shapes.capacity(queue[0].admitted.group)
@@ -337,7 +337,7 @@ class Batcher:
         outputs, failed = None, None
         try:
             inputs = self._shapes.stack([request.admitted for request in batch])
-            # With an exec object left: one that was given up may keep its own for a while.
+            # One exec object stays free: an abandoned inference may keep its own for a while.
             has_room = self._in_flight == 1 and self._exec_objects > 1
             if has_room and self._short_in_a_row >= _SHORT_IN_A_ROW:
                 outputs = self._run_here(inputs)
@@ -345,7 +345,7 @@ class Batcher:
                 future = self._session.submit(inputs)
         except Exception as error:  # noqa: BLE001 (it belongs to the clients)
             failed = error
-        # Outside of the block: a batch ends once, whatever happens at its end.
+        # This call is outside of the block, so that a batch ends once even if its end fails.
         if outputs is None and failed is None:
             future.add_done_callback(lambda done: self._done(batch, done))
         else:
@@ -373,7 +373,7 @@ class Batcher:
         admitted = [request.admitted for request in batch]
         rows = sum(request.rows for request in admitted)
         size = self._shapes.batch_size(admitted[0].group, rows)
-        # A request that the program fails on must not fail those beside it.
+        # A request that fails must not fail the others in its batch.
         is_alone = len(batch) == 1 or not isinstance(error, InferenceError)
         with self._lock:
             self._in_flight -= 1
@@ -383,7 +383,7 @@ class Batcher:
             try:
                 self._on_batch(BatchReport(len(batch), rows, size, run_ns, error))
             except Exception:
-                # The clients still get their answers.
+                # Clients still get their responses.
                 _logger.exception("model %r: an inference could not be counted", self._name)
         if outputs is not None:
             for request, part in zip(batch, self._shapes.split(admitted, outputs), strict=True):

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("qaic.serving")
 
-#: bytes of a message that is no request for an inference
+#: largest number of bytes of a message that is no inference request
 _CONTROL_BYTES: Final = 64 << 10
-#: seconds that a message may arrive undisturbed while others wait
+#: seconds that a message has to arrive while others wait
 _GRACE_S: Final = 1.0
 
 #: datatype -> field of a message that carries its values
@@ -140,7 +140,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return service_pb2.ServerLiveResponse(live=True)
 
     async def ServerReady(self, _request: Any) -> Any:  # noqa: N802
-        """Return whether all models answer."""
+        """Return true if all models are ready."""
         return service_pb2.ServerReadyResponse(ready=self._state.is_ready)
 
     async def ServerMetadata(self, _request: Any) -> Any:  # noqa: N802
@@ -148,7 +148,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return service_pb2.ServerMetadataResponse(**self._state.metadata())
 
     async def ModelReady(self, request: Any) -> Any:  # noqa: N802
-        """Return whether a model answers."""
+        """Return true if a model is ready."""
         model = self._repository.find(request.name, request.version)
         return service_pb2.ModelReadyResponse(ready=model.is_ready)
 
@@ -208,17 +208,17 @@ class _Inbox:
 
     def __init__(self, most: int, limit_s: float) -> None:
         self._most, self._limit_s = most, limit_s
-        # The task that reads -> when it began, the oldest first.
+        # Reading task -> its start time, the oldest first.
         self._reading: dict[asyncio.Task[Any], float] = {}
         self._evicted: set[asyncio.Task[Any]] = set()
         self._freed = asyncio.Event()
         self._entrance = asyncio.Lock()
 
     async def read(self, requests: Any, context: Any) -> bytes:
-        """Return the bytes of the message of a call; aborts the call that sends none in time."""
+        """Return the bytes of the message of a call; abort the call if none arrives in time."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101 (handlers of calls are tasks)
-        # One call waits for a place, and the others wait behind it: each end wakes one call and not all.
+        # One call waits for a place, and the others wait for that call, so each end wakes only one.
         async with self._entrance:
             while len(self._reading) >= self._most:
                 oldest, begin = next(iter(self._reading.items()))
@@ -299,7 +299,7 @@ def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDA
             code="serving.request",
         )
     shapes = [checked_shape(one.name, list(one.shape[: MOST_DIMENSIONS + 1])) for one in request.inputs]
-    # A number takes a byte at least, and eight at most once it is decoded.
+    # A number has at least one byte, and at most eight after decoding.
     numbers = (
         0
         if raw_places
@@ -345,7 +345,7 @@ def _from_contents(
     wide = dtype if dtype.kind in "bf" else np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
     expected = math.prod(shape)
     try:
-        # No message has more bytes than that.
+        # No message is longer.
         numbers = read_message_numbers(raw, place, number, wide.name, min(expected, len(raw) + 1))
     except InputError as error:
         found = error.context.get("found")

@@ -37,7 +37,7 @@ T = TypeVar("T")
 _logger = logging.getLogger("qaic.serving")
 
 _CONTROL_BYTES: Final = 64 << 10
-#: bytes of an answer that are sent without waiting for the client to take them
+#: bytes of a response that are sent without waiting for the client to read them
 _SMALL_ANSWER: Final = 64 << 10
 
 
@@ -51,7 +51,8 @@ class HttpApp:
         self._state = state
         self._repository = state.repository
         self._limits = state.limits
-        # Held for a turn of the event loop by an answer that describes all models, because that takes long.
+        # A response that describes all models holds this for one turn of the event loop, because it takes
+        # long.
         self._describing = asyncio.Lock()
         model = "/v2/models/{model}"
         version = model + "/versions/{version}"
@@ -76,7 +77,7 @@ class HttpApp:
 
     async def _infer(self, request: Request) -> Response:
         name, version = request.path_params["model"], request.path_params.get("version", "")
-        # Before a body is read that has no use.
+        # This check comes before the body, which would be read for nothing.
         self._repository.find(name, version)
         lease = self._state.memory.lease()
         try:
@@ -229,7 +230,7 @@ class HttpApp:
 
 
 class _Route(Route):  # type: ignore[misc]
-    """A route whose errors are responses, too. Open requests hold few objects, which collections visit."""
+    """A route that turns errors into responses; open requests hold few objects, for garbage collection."""
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] not in self.methods:
@@ -248,7 +249,7 @@ class _Route(Route):  # type: ignore[misc]
 
 
 class _Answer(Response):  # type: ignore[misc]
-    """An answer that holds its lease until the client has taken it, for which the client has ``timeout_s``.
+    """A response that holds its lease until the client has read it, within ``timeout_s``.
 
     ``head_length`` is the length of the JSON if bytes follow it.
     """
@@ -275,7 +276,7 @@ class _Answer(Response):  # type: ignore[misc]
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    # Each waits until most of what goes before was taken.
+                    # Each part waits until the client has read most of the previous ones.
                     for part in (*filter(len, self._parts), b""):
                         await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
             except TimeoutError:
@@ -289,7 +290,7 @@ def _size(arrays: dict[str, Any]) -> int:
 
 
 async def _unless_gone(request: Request, answer: Awaitable[T]) -> T:
-    """Await an answer; when the client goes, it is cancelled."""
+    """Await an answer; cancel it if the client disconnects."""
     task: Any = asyncio.current_task()
     watch = asyncio.ensure_future(_cancel_when_gone(request.receive, task))
     try:

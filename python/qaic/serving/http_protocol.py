@@ -29,13 +29,13 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECE_BYTES: Final = 2048
 #: carriage returns and line feeds that are skipped in front of a head
 _MOST_EMPTY_BYTES: Final = 8
-#: seconds between the end of a client's requests and each interim response; clients of Go refuse a sixth, and
-#: one may have asked for the body
+#: seconds between the end of a client's requests and each interim response; Go clients refuse a sixth, and
+#: the body may have used one
 _INTERIM_AT_S: Final = (0, 2, 8, 32)
 
 
 class _Flow(FlowControl):  # type: ignore[misc]
-    """Flow of a connection that is not read while bytes of it wait to be parsed, nor after its end."""
+    """Flow control of a connection, which stops reading while received bytes wait to be parsed."""
 
     is_held = is_ended = False
 
@@ -49,7 +49,7 @@ class _TrailersError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
-    """One connection. Its parser gets one whole head at a time, and none while a request is answered.
+    """One connection. The parser gets one whole head at a time, and none while a request is being answered.
 
     A connection without a whole head costs the event loop little. Requests that a client sends without
     waiting for answers stay bytes until their turn comes. The first request of a new connection starts at
@@ -84,16 +84,16 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._timer: asyncio.TimerHandle | None = None
         self._number = 0
         self._unparsed = b""
-        # Number of their first bytes without the end of a head.
+        # Number of leading bytes that contain no end of a head.
         self._searched = 0
         self._lease = memory.lease()
-        # Bytes of the body that did not arrive; None in a body of chunks.
+        # Missing bytes of the body; None for a body in chunks.
         self._body_left: int | None = 0
-        # Bytes of a body in chunks since the parser last understood something.
+        # Bytes of a body in chunks since the last result of the parser.
         self._quiet_bytes = 0
         # Carriage returns and line feeds in front of a head.
         self._empty_bytes = 0
-        # Whether the parser has a part of a head: the piece that ended a body in chunks contained it.
+        # True if the parser has a part of a head, from the piece that ended a body in chunks.
         self._is_in_head = False
         self._waits_for_turn = self._has_turn = False
         self._is_draining = False
@@ -119,7 +119,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._hold(b"")
         self.connections.discard(self)
         if not self._is_between_requests:
-            # Nothing is written any more. Many connections may end at once, so the request ends in its turn.
+            # Writing has stopped. Many connections may end at once, so each request ends in a turn of its
+            # own.
             self.cycle.disconnected = True
             self._turns.wait(partial(super().connection_lost, exc))
         elif self.parser is not None:
@@ -165,7 +166,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def _close_if_cut_off(self) -> None:
         """Close the connection of a client that sends no more and waits for no answer."""
         waits = self._waits_for_turn or not (
-            # An HTTP/1.0 client that has gone would not be noticed: it may not get interim responses.
+            # A disconnected HTTP/1.0 client cannot be detected, because it may not get interim responses.
             self._is_between_requests or self.cycle.more_body or self.cycle.scope["http_version"] == "1.0"
         )
         if self.flow.is_ended and not waits:
@@ -174,8 +175,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def _probe(self, second: int = 0) -> None:
         """Send interim responses until the answer begins: a half-closed stream does not show who waits.
 
-        A client that waits for the answer ignores them. The system of a client that has gone refuses them,
-        which is looked for every second and ends the connection.
+        A client that waits for the answer ignores them. The system of a disconnected client refuses them; a
+        check every second then ends the connection.
         """
         if self.transport.is_closing():
             return
@@ -198,14 +199,14 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 if end < len(data):
                     self._wait_for_turn()
             elif self._body_left:
-                # What arrives with its head is part of that step.
+                # Bytes that arrive with the head belong to the same step.
                 if not is_begun and not self._takes_turn():
                     break
                 is_begun = True
                 end = min(at + self._body_left, len(data))
                 self._body_left -= end - at
             elif not self._is_between_requests:
-                # The answer comes first.
+                # The response is sent first.
                 break
             elif data[at] in b"\r\n":
                 # Some clients end a body with an empty line.
@@ -219,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 if end == at:
                     break
                 if not self._takes_turn():
-                    # It is a whole head, so its time is over and the connection is not idle.
+                    # The head is complete, so its timeout ends and the connection is not idle.
                     self._stop_timer()
                     self._unset_keepalive_if_required()
                     self._idle.pop(self, None)
@@ -245,7 +246,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._close_if_cut_off()
 
     def _takes_turn(self) -> bool:
-        """Return whether a head or piece may be parsed in this turn; otherwise it is in a later one."""
+        """Return true if a head or piece may be parsed in this turn, else schedule it for a later one."""
         is_first = self.parser is None and self._turns.is_recent(self._number)
         if not (self._has_turn or is_first or self._turns.take()):
             self._wait_for_turn()
@@ -269,11 +270,11 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         start = max(at, self._searched - len(_END_OF_HEAD))
         found = data.find(_END_OF_HEAD, start)
         if found < 0:
-            # The parser says what is wrong with lines that end without a carriage return.
+            # The parser reports the error of lines without a carriage return.
             found = data.find(b"\n\n", start)
         self._searched = len(data) - at if found < 0 else 0
         end = len(data) if found < 0 else found + len(_END_OF_HEAD)
-        # The request line and the empty line are no headers.
+        # The request line and the empty line are not headers.
         most_lines = self._limits.max_headers + 2
         if end - at > self._limits.max_head_bytes or data.count(b"\n", at, end) > most_lines:
             self._refuse_head()
@@ -326,7 +327,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._body_left = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
         super().on_headers_complete()
         if self.parser.should_upgrade():
-            # No other protocol is spoken here, and the parser takes no request after such a one.
+            # No other protocol is supported, and the parser accepts no request after an upgrade.
             self.cycle.keep_alive = False
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -372,7 +373,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             self.cycle.keep_alive = False
 
     def _is_last(self) -> bool:
-        """Return whether nothing follows: no request waits, and no byte of one was sent."""
+        """Return true if no request waits, and no byte of another has arrived."""
         if self.pipeline or self._unparsed:
             return False
         return unread_bytes(self.transport.get_extra_info("socket")) == 0
@@ -396,7 +397,8 @@ class HttpServer(uvicorn.Server):  # type: ignore[misc]
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
         super().__init__(config)
-        # Of its own: connections that wait here are not lost when the event loop closes the other.
+        # This socket is separate: its waiting connections survive when the event loop closes the other
+        # socket.
         self._listener = listener.dup()
 
     @contextlib.contextmanager

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 #: steps of connections in one turn of the event loop, which take some milliseconds
 _STEPS_PER_TURN: Final = 32
-#: the same in a turn after one in which a connection was opened; the event loop opens one in a turn
+#: the same in the turn after a connection was opened; the event loop opens one connection per turn
 _STEPS_AFTER_OPENING: Final = 4
-#: connections, the ones opened last, whose first request starts at once
+#: number of the newest connections whose first request starts at once
 _RECENT: Final = 32
 
 
@@ -89,7 +89,7 @@ class Turns:
         return self._opened
 
     def is_recent(self, number: int) -> bool:
-        """Return whether a connection is one of those opened last."""
+        """Return true if a connection is among the newest."""
         return self._opened - number < _RECENT
 
     def take(self) -> bool:
@@ -113,7 +113,7 @@ class Turns:
     def _begin_turn(self) -> None:
         self._left = _STEPS_AFTER_OPENING if self._is_opening else _STEPS_PER_TURN
         self._is_scheduled = self._is_opening = False
-        # Those that wait again are behind.
+        # Calls that wait again are at the end.
         for _ in range(min(self._left, len(self._waiting))):
             self._left -= 1
             self._waiting.popleft()()
@@ -185,7 +185,7 @@ class Lease:
                 self.resize(self.held_bytes + len(part))
                 yield part
             if self._gave_way:
-                # The cancellation is for this body, not for what comes after it.
+                # The cancellation is only for this body.
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             if self._gave_way and self._task is not None and self._task.uncancel() == 0:
@@ -195,7 +195,7 @@ class Lease:
             self._budget.arriving.discard(self)
 
     def give_way(self) -> None:
-        """End the arrival of this body."""
+        """Stop receiving this body."""
         self._gave_way = True
         self._budget.arriving.discard(self)
         self.resize(0)

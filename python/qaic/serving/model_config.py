@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("qaic.serving")
 
 BACKEND: Final = "qaic"
-#: a configuration is written by hand; what is longer is none
+#: largest number of bytes of a configuration, which people write by hand
 _MOST_BYTES: Final = 1 << 20
-#: fields that count; others are named in the log
+#: fields with an effect; the log names all others
 _HONOURED: Final = frozenset(
     {
         "name", "backend", "max_batch_size", "input", "output", "parameters", "dynamic_batching",
@@ -50,7 +50,7 @@ class ModelSettings:
     set_size: int = _DEFAULT_SET_SIZE
     #: Activations of the program, as the option of `qaic.Session`.
     num_activations: int = 1
-    #: Value of the configuration; None where it leaves that to the container, 0 for no batches.
+    #: Value of the configuration; None if the container decides, 0 for no batches.
     max_batch_size: int | None = None
     #: Seconds that a partial batch waits for further requests.
     max_queue_delay_s: float = 0.0
@@ -107,7 +107,7 @@ def read_settings(name: str, path: Path) -> ModelSettings:
         device_id=None if device_id == -1 else device_id,
         set_size=_parameter(config, path, "set_size", _DEFAULT_SET_SIZE, 1),
         num_activations=_parameter(config, path, "no_of_activations", 1, 1),
-        # Without the field the container says; the message cannot tell that from 0, and the text can.
+        # Without the field, the container decides. Only the text, not the message, differs from 0.
         max_batch_size=config.max_batch_size or (0 if _SAYS_NO_BATCH.search(text) else None),
         max_queue_delay_s=config.dynamic_batching.max_queue_delay_microseconds / 1e6,
         max_queue_size=policy.max_queue_size or MAX_QUEUE_SIZE,
@@ -120,7 +120,7 @@ def _parse(text: str, path: Path) -> Any:
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
-        # A field of a newer Triton is no reason to refuse; what is no configuration fails again.
+        # Fields of a newer Triton are accepted; a text that is no configuration fails again.
         config = text_format.Parse(text, model_config_pb2.ModelConfig(), allow_unknown_field=True)
         _logger.warning("%s: an unknown field has no effect: %s", path, error)
         return config
@@ -143,7 +143,7 @@ def _parameter(config: Any, path: Path, name: str, default: int, least: int) -> 
 def check_tensors(
     settings: ModelSettings, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]
 ) -> None:
-    """Compare the tensors of a configuration, which may leave them out, with those of the container.
+    """Compare the tensors of a configuration, which may omit them, with those of the container.
 
     Raises OptionError if the tensors differ.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("qaic.serving")
 
-#: seconds that the end of a server waits for a load that runs
+#: seconds that a stopping server waits for a running load
 _LONGEST_CHANGE_S: Final = 1.0
 
 
@@ -48,12 +48,12 @@ class Repository:
             lambda: ((one.name, one.version, one.is_ready, one.batcher) for one in self.loaded())
         )
         self._models: dict[str, dict[int, ServedModel]] = {}
-        # Names of all models that were found, and why one is not loaded.
+        # Names of all models that were found, and the reason if one is not loaded.
         self._reasons: dict[str, str] = {}
-        # Held while models are loaded and replaced; answers never wait for it.
+        # This lock is held while models are loaded and replaced; responses never wait for it.
         self._changes = threading.Lock()
         self._max_loads = max_loads
-        # Belong to the event loop: what runs, and those that wait for their turn.
+        # The running and the waiting changes belong to the event loop.
         self._is_changing = False
         self._turns: collections.deque[asyncio.Future[None]] = collections.deque()
         self._is_ending = False
@@ -80,7 +80,7 @@ class Repository:
             )
         if not version:
             return versions[max(versions)]
-        # Not as a number, which may have as many digits as a path.
+        # The version is compared as text, because a path may contain a number of any length.
         model = next((model for number, model in versions.items() if str(number) == version), None)
         if model is None:
             raise StateError(
@@ -119,7 +119,7 @@ class Repository:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether every model that was found answers."""
+        """Return true if every model that was found is ready."""
         return not any(self._reasons.values()) and all(model.is_ready for model in self.loaded())
 
     def index(self, *, only_ready: bool = False) -> list[dict[str, str]]:
@@ -200,11 +200,11 @@ class Repository:
                 work(name)
             except Exception as error:  # noqa: BLE001 (raised where it is awaited)
                 failed = error
-            # The loop may have ended before the load.
+            # The event loop may have ended before the load.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, failed)
 
-        # A thread of its own, for which the end of the process does not wait.
+        # The load has a separate thread, for which the process does not wait when it exits.
         try:
             threading.Thread(target=run, name="load", daemon=True).start()
         except RuntimeError:
@@ -216,7 +216,7 @@ class Repository:
         self._is_changing = False
         while self._turns and not self._is_changing:
             turn = self._turns.popleft()
-            # One may be cancelled, and not know it yet.
+            # A waiting change may be cancelled already.
             if not turn.done():
                 turn.set_result(None)
                 self._is_changing = True
@@ -225,7 +225,7 @@ class Repository:
         return StateError("the server is shutting down and loads no more models", code="serving.ending")
 
     def load(self, name: str) -> None:
-        """Load a model, or load it again. Blocking; until its versions are ready the old ones answer.
+        """Load a model, or load it again. Blocking; the old versions answer until the new ones are ready.
 
         Raises StateError if there is no such model, and OSError or QaicError if it cannot be loaded; a model
         that was loaded before stays.
@@ -251,7 +251,7 @@ class Repository:
                     model.retire(0)
                 if not self._models.get(name):
                     self._reasons[name] = _text(error)
-                # No traceback: it is the model that is wrong.
+                # The traceback is omitted, because the error is in the model.
                 _logger.error("model %r cannot be loaded: %s", name, _text(error))  # noqa: TRY400
                 raise
             old, self._models[name] = self._models.get(name, {}), made

@@ -26,7 +26,7 @@ HEADER_LENGTH: Final = "inference-header-content-length"
 #: sizes of a shape, and tensors, that a request may name
 MOST_DIMENSIONS: Final = 64
 _MOST_TENSORS: Final = 4096
-#: bytes of a request besides the numbers of its tensors
+#: bytes of a request in addition to the numbers of its tensors
 MOST_ENVELOPE_BYTES: Final = 2 << 20
 #: elements that are written as JSON at a time, between which other threads run
 _PIECE: Final = 1 << 16
@@ -41,15 +41,15 @@ _LONGEST_S: Final = 86400.0
 class InferRequest:
     """A request."""
 
-    #: Name that the client gave the request.
+    #: Id of the request from the client.
     id: str
     #: Name -> array, over the bytes of the request where these are binary.
     inputs: dict[str, NDArray[Any]]
-    #: Name -> whether it is wanted as bytes, in their order; None: all.
+    #: Name -> true for an output as bytes, in the requested order; None for all outputs.
     outputs: dict[str, bool] | None
     #: True if outputs without a format are wanted as bytes.
     is_binary: bool
-    #: Seconds it may wait; None: no limit.
+    #: Seconds that the request may wait; None for no limit.
     timeout_s: float | None
 
 
@@ -132,7 +132,7 @@ def _decode(
 
 
 def timeout_s_of(microseconds: object) -> float | None:
-    """Turn the parameter ``timeout`` of a request into seconds; None for no limit.
+    """Convert the parameter ``timeout`` of a request to seconds; None for no limit.
 
     Raises InputError if the value is not an integer of 0 or more.
     """
@@ -158,7 +158,7 @@ def _input(
     if size is None:
         data = tensor.get("data")
         if isinstance(data, list):
-            # The numbers were replaced by their place.
+            # The numbers were replaced by their position.
             return name, _from_json(name, datatype, shape, body, places[data[0]]), 0
         _check_json(name, datatype)
         raise _malformed(f"input {name!r} has no 'data' and no 'binary_data_size'")
@@ -185,7 +185,7 @@ def _from_json(
     dtype = _check_json(name, datatype)
     expected = math.prod(shape)
     try:
-        # No body has more bytes than that.
+        # No body is longer.
         numbers, found = read_json_numbers(body, place, min(expected, len(body) + 1), datatype == "FP32")
     except InputError as error:
         count = error.context.get("found")
@@ -260,7 +260,7 @@ def write_answer(
     """Write a response.
 
     Returns the parts of the body, and the length of its JSON if bytes follow it. Raises what `chosen_outputs`
-    raises, and InputError for an output that JSON does not carry.
+    raises, and InputError for an output that JSON cannot represent.
     """
     wanted = request.outputs
     described: list[dict[str, Any]] = []
@@ -312,14 +312,14 @@ _DTYPES: Final = {
 }
 _NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 
-#: types that JSON and typed fields of messages do not carry
+#: types that JSON and typed fields of messages cannot represent
 BINARY_ONLY: Final = frozenset({"FP16"})
 
 
 def dtype_of(name: str, datatype: str) -> np.dtype[Any]:
     """Return the dtype of a datatype of input ``name``.
 
-    Raises InputTypeError if no program takes the type.
+    Raises InputTypeError if no program accepts the type.
     """
     dtype = _DTYPES.get(datatype)
     if dtype is None:
@@ -338,7 +338,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> NDArray[Any]:
     """Make an array over the bytes of input ``name``.
 
-    Raises InputTypeError if the bytes are not as many as datatype and shape need, or no program takes the
+    Raises InputTypeError if the number of bytes is not that of datatype and shape, or no program accepts the
     datatype.
     """
     dtype = dtype_of(name, datatype)

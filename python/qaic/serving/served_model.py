@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("qaic.serving")
 
-#: seconds between two attempts to load a program again that its device lost
+#: seconds between two attempts to load a program again after its device was lost
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 5.0
 _RESET_S: Final = 60.0
@@ -109,7 +109,7 @@ class ServedModel:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether requests are answered now."""
+        """Return true if requests are answered now."""
         return not self._lost and not self._retired.is_set()
 
     async def infer(
@@ -232,7 +232,7 @@ async def _ended(request: BatchedRequest) -> dict[str, NDArray[Any]]:
 
 
 def _wake(end: asyncio.Future[None], _request: object) -> None:
-    # The loop may have ended before the inference.
+    # The event loop may have ended before the inference.
     with contextlib.suppress(RuntimeError):
         end.get_loop().call_soon_threadsafe(_set_ended, end)
 

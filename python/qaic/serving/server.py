@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("qaic.serving")
 
 _BACKLOG: Final = 2048
-#: lines of the log that may wait to be written
+#: largest number of log lines that wait to be written
 _WAITING_LINES: Final = 1000
 #: states of sockets in the kernel's table: established, listening
 _OPEN_STATES: Final = ("01", "0A")
-#: what a message of gRPC may have besides tensors
+#: bytes of a gRPC message in addition to tensors
 _ENVELOPE_BYTES: Final = 1 << 20
 
 
@@ -96,7 +96,8 @@ class Server:
             try:
                 repository.load_all()
                 self.models = tuple(sorted({model.name for model in repository.loaded()}))
-                # A collection that looks at every object of the models and libraries stops the loop for long.
+                # A garbage collection of all objects of the models and libraries would stop the event loop
+                # for long.
                 gc.collect()
                 gc.freeze()
                 runner.run(self._run(repository, on_ready))
@@ -160,7 +161,7 @@ class Server:
             log_config=None,
             access_log=self._access_log,
             server_header=False,
-            # One more: a new connection takes the place of an idle one.
+            # One more is accepted, because a new connection replaces an idle one.
             limit_concurrency=self._limits.max_connections + 2,
             timeout_keep_alive=self._limits.idle_timeout_s,
             timeout_graceful_shutdown=max(1, round(self._drain_s)),
@@ -185,7 +186,7 @@ class Server:
                 ("grpc.max_receive_message_length", most),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-                # What arrives before a call is read stays within the first window.
+                # Data that arrives before a call is read stays within the first window.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.max_metadata_size", self._limits.max_head_bytes),
                 ("grpc.absolute_max_metadata_size", self._limits.max_head_bytes),
@@ -218,7 +219,7 @@ async def _take_last_calls(host: str, port: int) -> None:
     unread = await asyncio.to_thread(unread_connections, port)
     while unread:
         await asyncio.sleep(0.001)
-        # What clients send from now on is not waited for.
+        # Data that clients send from now on is ignored.
         unread &= await asyncio.to_thread(unread_connections, port)
     options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
     async with grpc.aio.insecure_channel(f"{host}:{port}", options) as channel:
@@ -227,7 +228,7 @@ async def _take_last_calls(host: str, port: int) -> None:
 
 
 def unread_connections(port: int) -> set[str]:
-    """Return the peers of a local port whose connection or bytes the process has not read yet.
+    """Return the peers of a local port whose connection or bytes wait for the process.
 
     Connections that wait to be accepted count as one peer, the null address.
     """

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: bytes that the event loop reads and writes itself: waking a thread takes about as long
+#: bytes that the event loop reads and writes itself, because waking a thread takes about as long
 _SMALL_BYTES: Final = 64 << 10
-#: threads that read and write what is larger
+#: threads that read and write larger tensors
 _CODEC_THREADS: Final = 2
 
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "model_configuration", "statistics")
@@ -45,7 +45,7 @@ class ServerState:
     repository: Repository
     #: Limits of requests.
     limits: Limits
-    #: True while the server ends.
+    #: True while the server stops.
     is_draining: bool = False
     memory: MemoryBudget = field(init=False)
     _codecs: ThreadPoolExecutor = field(init=False)
@@ -61,9 +61,9 @@ class ServerState:
         return await asyncio.get_running_loop().run_in_executor(self._codecs, work, *arguments)
 
     async def until_end(self, work: Awaitable[T]) -> T:
-        """Await a coroutine that the end of the server may cancel.
+        """Await a coroutine that a stop of the server may cancel.
 
-        Raises StateError if the time that requests have at the end is over (``serving.ending``).
+        Raises StateError if the time for requests of a stopping server is over (``serving.ending``).
         """
         try:
             return await work
@@ -81,7 +81,7 @@ class ServerState:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether every model answers and the server is not stopping."""
+        """Return true if every model is ready and the server is not stopping."""
         return self.repository.is_ready and not self.is_draining
 
     @staticmethod

@@ -120,7 +120,7 @@ class ModelStatistics:
         duration[1] += ns
 
     def as_dict(self) -> dict[str, Any]:
-        """Return them in the form of the protocol."""
+        """Return the counts and durations in the form of the protocol."""
         with self._lock:
             return {
                 "name": self._name,

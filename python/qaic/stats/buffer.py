@@ -35,7 +35,7 @@ _CORE_PCYCLES_VALID: Final = 4
 
 
 def engine_name(code: int) -> str:
-    """Name of an engine where no descriptor names its thread group."""
+    """Return the name of an engine if no descriptor names its thread group."""
     return _ENGINES.get(code, f"engine{code}")
 
 

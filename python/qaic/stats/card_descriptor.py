@@ -1,8 +1,7 @@
 """Operations in the form of newer vendor SDKs: segment ``*opstatsdesc.bin``.
 
-It is a protobuf message whose schema is not public, and none is part of this package. A caller that has the
-schema, as a serialized ``FileDescriptorSet``, can have the segment read with it. Fields are found by their
-names.
+It is a protobuf message whose schema is not public, and none is part of this package. A caller with the
+schema, a serialized ``FileDescriptorSet``, can pass it to read the segment. Fields are found by their names.
 """
 
 import json
@@ -34,7 +33,7 @@ def card_descriptors(qpc: Qpc, schema: str | os.PathLike[str] | bytes) -> Iterat
     """Yield the operations of each network that the segments of a program describe.
 
     `schema` is a serialized ``FileDescriptorSet`` that defines ``aicopstatsdesc.OpstatsDescriptor``, or a
-    file with one. Raises StatsFormatError if the schema is none or the segment does not follow it, and
+    file with one. Raises StatsFormatError if the schema is invalid or the segment does not follow it, and
     StatsVersionError if the segment has another major version.
     """
     segments = [segment for name, segment in qpc.segments.items() if fnmatch(name, SEGMENTS)]
@@ -108,7 +107,7 @@ def _of_network(network: Mapping[str, Any]) -> dict[str, Any]:
 def _ops(
     core: Any, kinds: Mapping[int, str], memories: Mapping[int, str], where: str
 ) -> list[dict[str, Any]]:
-    """Return the operations in the order of their numbers; numbers that no operation has are empty."""
+    """Return the operations in the order of their numbers; unused numbers are empty."""
     numbered: dict[int, dict[str, Any]] = {}
     for group, ops in enumerate(_repeated(core, "tg_op_name_kinds")):
         for op in _repeated(ops, "op_name_kinds"):

@@ -157,7 +157,7 @@ def register_layout(layout: StatsLayout) -> None:
 
 
 def registered() -> Mapping[str, StatsLayout]:
-    """Return the layouts by name, in the order they are asked; entry points come first.
+    """Return the layouts by name, in the order in which they are tried; entry points come first.
 
     Warns
     -----

@@ -105,7 +105,11 @@ def test_symbol_met_by_model_inputs_binds_other_inputs_too():
     [
         (ModelInput("z", "float32", (1, 1, 4)), {}, "'z' does not exist; the model has 'x: float32"),
         (ModelInput("x", "int32", (1, 1, 4)), {}, "found type 'int32', the model has 'float32'"),
-        (ModelInput("x", "float32", (1, 4)), {}, "found 2 dimensions"),
+        (
+            ModelInput("x", "float32", (1, 4)),
+            {},
+            r"found the shape \[1, 4\], but the model has \[batch, seq, 4\]",
+        ),
         (
             ModelInput("x", "float32", (1, 1, 5)),
             {},

@@ -213,7 +213,7 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
         raise _option_error(f"{option}: found type {spec.input_type!r}, the model has {declared!r}", name)
     if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
         raise _option_error(
-            f"{option}: found {len(shape)} dimensions, but the model has the shape {_shape_text(value)}", name
+            f"{option}: found the shape {shape}, but the model has {_shape_text(value)}", name
         )
     if not tensor.HasField("shape"):
         set_shape(value, [None] * len(shape))
