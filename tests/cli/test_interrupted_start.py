@@ -15,9 +15,10 @@ from session_models import affine, save
 
 ROOT = Path(__file__).parents[2]
 
-# Interrupts at one import, counted from the module that has the entry points, and writes their number.
+# Interrupts at one import, counted from the module that has the entry points, and writes their number. The
+# clock is ahead, because the cache remembers digests only of files at rest, and then imports less.
 HOOK = """
-import _signal, atexit, os, sys
+import _signal, atexit, os, sys, time
 class Interruption:
     seen = 0
     def find_spec(self, name, path=None, target=None):
@@ -26,6 +27,8 @@ class Interruption:
             if Interruption.seen == int(os.environ["INTERRUPTED_IMPORT"]):
                 _signal.raise_signal(_signal.SIGINT)
 sys.meta_path.insert(0, Interruption())
+now = time.time_ns
+time.time_ns = lambda: now() + 3600 * 10**9
 atexit.register(lambda: open(os.environ["SEEN_IMPORTS"], "w").write(str(Interruption.seen)))
 """
 
