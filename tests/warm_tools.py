@@ -6,6 +6,7 @@ folder and streams to the server; the server forks, and the copy does what the c
 
 import ast
 import contextlib
+import gc
 import os
 import pkgutil
 import shlex
@@ -65,6 +66,9 @@ def serve(address, scripts):
     assert "onnxruntime" not in sys.modules
     modules = {name: place.split(":") for name, place in scripts.items()}
     functions = {name: getattr(import_module(module), name_) for name, (module, name_) in modules.items()}
+    # A copy would visit, and so copy, all objects when it ends, which takes longer than most commands.
+    gc.collect()
+    gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
