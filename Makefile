@@ -21,6 +21,7 @@ DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/com
 # What the engine computes and what the tools print is the same behind every device; `make test-kmd-numbers` shows that it is.
 # That random programs give the same on both is tested in every run, by tests/property/test_kmd_models.py.
 ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conformance tests/quantized \
+	tests/rt/test_llm_exports.py tests/session/test_decoder_costs.py \
 	$(filter-out tests/property/test_kmd_% %/test_exec_obj_properties.py %/test_decoder_states_in_place.py, \
 		$(wildcard tests/property/test_*.py))
 NOT_ON_KMD := --ignore-glob='*/test_kmd_*' --ignore-glob='*/test_guide_commands*'

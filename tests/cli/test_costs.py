@@ -95,7 +95,7 @@ def test_five_thousand_nodes(programs, tmp_path, words):
 @pytest.mark.parametrize("words", [("check",), ("accuracy", "--to", "fp16"), ("profile",)], ids=" ".join)
 def test_commands_that_compile_twice_or_more(tmp_path, words):
     # Each model is new, so that none is in the cache.
-    lengths = (8, 25, 50, 150)
+    lengths = (8, 20, 40, 80)
     calls = [calls_of(words[0], write_chain(tmp_path, length), *words[1:]) for length in lengths]
     assert_linear(lengths, calls)
 

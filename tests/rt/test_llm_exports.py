@@ -14,6 +14,16 @@ from qaic.compiler.passes import store_weights
 
 DECODERS = ["gpt2-fp16", "llama-cb3", "llama-float16", "llama-fp16", "llama-sub", "mixtral-fp16"]
 
+
+def cases(*more):
+    """List decoders and precisions; without `--whole`, each decoder has one precision."""
+    return [
+        pytest.param(name, is_float32, *more, marks=[pytest.mark.whole] * ((place + is_float32) % 2))
+        for place, name in enumerate(DECODERS)
+        for is_float32 in (True, False)
+    ]
+
+
 #: closer than this, float16 may order two logits the other way
 MARGIN = 0.01
 
@@ -69,8 +79,7 @@ def test_decoder_gives_the_tokens_of_pytorch(name, is_float32, answers):
     check_tokens(answers(name, is_float32), told, 0 if is_float32 and name != "llama-float16" else MARGIN)
 
 
-@pytest.mark.parametrize("is_float32", [True, False])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(("name", "is_float32"), cases())
 def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, program):
     """Bit by bit: what is not attended, and how rows are written, changes no number."""
     export = llm_exports.require(name)
@@ -94,9 +103,13 @@ def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, program):
 @pytest.mark.parametrize(
     ("name", "is_float32", "more"),
     [
-        *((name, is_float32, []) for name in DECODERS for is_float32 in (True, False)),
-        *((name, False, ["-mxfp6-matmul"]) for name in ("gpt2-fp16", "llama-fp16", "mixtral-fp16")),
+        *cases([]),
         ("llama-cb3", True, ["-mxfp6-matmul"]),
+        ("mixtral-fp16", False, ["-mxfp6-matmul"]),
+        *(
+            pytest.param(name, False, ["-mxfp6-matmul"], marks=pytest.mark.whole)
+            for name in ("gpt2-fp16", "llama-fp16")
+        ),
     ],
 )
 def test_decoder_with_stored_weights_gives_the_tokens_of_the_plain_way(
