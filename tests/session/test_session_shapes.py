@@ -280,3 +280,18 @@ def test_a_decoder_prefills_in_chunks_and_decodes(tmp_path):
             position += rows
         with pytest.raises(InputShapeError, match="No matching dimension"):
             session.run({"input_ids": ids[:, :0], "position_ids": positions[:, :0]})
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_shapes_are_named_tuples_of_shape_and_type(session, side):
+    expected = {
+        "input": {"x": ((6, 6, 4), "float32"), "z": ((6, 6), "float32")},
+        "output": {"y": ((6, 6, 4), "float32"), "n": ((1,), "int64")},
+    }[side]
+    found = getattr(session, f"model_{side}_shape_dict")
+    assert found() is found
+    assert list(found) == list(expected)
+    for name, (shape, dtype) in expected.items():
+        assert found[name] == (shape, np.dtype(dtype))
+        assert (found[name].shape, found[name].dtype) == (shape, np.dtype(dtype))
+        assert found[name]._fields == ("shape", "dtype")

@@ -70,11 +70,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("is_in_function", [False, True])
-def test_results_are_those_of_named_ones(case, is_in_function):
+@pytest.mark.parametrize("place", ["graph", "function", "branch", "body"])
+def test_results_are_those_of_named_ones(case, place):
     nodes, expected = CASES[case]
     constants = {
         "count": np.array(2),
+        "once": np.array(1),
+        "first": np.array([0]),
         "yes": np.array(True),
         "start": np.zeros(4, np.float32),
         "zero": np.float32(0),
@@ -83,7 +85,18 @@ def test_results_are_those_of_named_ones(case, is_in_function):
         "null": np.zeros(2, np.float32),
     }
     functions = []
-    if is_in_function:
+    if place == "branch":
+        other = helper.make_graph([node("Identity", ["x"], ["other"])], "other", [], [info("other", None)])
+        then = helper.make_graph(nodes, "then", [], [info("y", expected.shape)])
+        nodes = [node("If", ["yes"], ["chosen"], then_branch=then, else_branch=other)]
+        nodes.append(node("Identity", ["chosen"], ["y"]))
+    elif place == "body":
+        nodes = [*nodes, node("Identity", ["on"], ["still"])]
+        given = [info("at", [], TensorProto.INT64), info("on", [], TensorProto.BOOL)]
+        results = [info("still", [], TensorProto.BOOL), info("y", expected.shape)]
+        body = helper.make_graph(nodes, "outer", given, results)
+        nodes = [node("Loop", ["once", ""], ["rows"], body=body), node("Squeeze", ["rows", "first"], ["y"])]
+    elif place == "function":
         read = [name for name in constants if any(name in n.input for n in nodes)]
         opsets = [helper.make_opsetid("", 17)]
         functions = [helper.make_function("f", "F", ["x", *read], ["y"], nodes, opsets)]
