@@ -30,6 +30,7 @@ mod calibration;
 mod error;
 mod histogram;
 pub mod mx;
+mod named;
 mod range;
 mod tensor;
 

@@ -22,15 +22,16 @@ const FRACTION_BITS: i32 = 23;
 /// Bits of positive infinity, the smallest f32 that is not finite.
 const INFINITY: i32 = 0x7f80_0000;
 
-/// Format of the elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MxFormat {
-    /// Six bits: sign, two of exponent, three of fraction. Largest magnitude 7.5.
-    Fp6E2M3,
-    /// Six bits: sign, three of exponent, two of fraction. Largest magnitude 28.
-    Fp6E3M2,
-    /// Signed 8 bits in units of 1/64. Largest magnitude 127/64.
-    Int8,
+crate::named! {
+    /// Format of the elements.
+    pub enum MxFormat [3] {
+        /// Six bits: sign, two of exponent, three of fraction. Largest magnitude 7.5.
+        Fp6E2M3 = "mxfp6_e2m3",
+        /// Six bits: sign, three of exponent, two of fraction. Largest magnitude 28.
+        Fp6E3M2 = "mxfp6_e3m2",
+        /// Signed 8 bits in units of 1/64. Largest magnitude 127/64.
+        Int8 = "mxint8",
+    }
 }
 
 /// Number of values that a block cannot represent.
@@ -76,23 +77,6 @@ pub struct StoredSize {
 }
 
 impl MxFormat {
-    /// All formats.
-    pub const ALL: [Self; 3] = [Self::Fp6E2M3, Self::Fp6E3M2, Self::Int8];
-
-    /// Returns the format's name in plans and bindings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fp6E2M3 => "mxfp6_e2m3",
-            Self::Fp6E3M2 => "mxfp6_e3m2",
-            Self::Int8 => "mxint8",
-        }
-    }
-
-    /// Returns the format with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| format.name() == name)
-    }
-
     /// Bytes of a stored block.
     pub const fn block_bytes(self) -> usize {
         match self {

@@ -4,39 +4,21 @@
 
 use crate::error::QuantError;
 
-/// Method that computes scale and offset from a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schema {
-    /// Uses the range unchanged.
-    Asymmetric,
-    /// A range with offset 0; the step is the larger of the two one-sided steps.
-    Symmetric,
-    /// Symmetric, except that a range without negative values uses all levels (the offset is the lowest one).
-    SymmetricWithUint8,
-    /// Symmetric with the scale raised to a power of two.
-    SymmetricWithPower2Scale,
+crate::named! {
+    /// Method that computes scale and offset from a range.
+    pub enum Schema [4] {
+        /// Uses the range unchanged.
+        Asymmetric = "asymmetric",
+        /// A range with offset 0; the step is the larger of the two one-sided steps.
+        Symmetric = "symmetric",
+        /// Symmetric, except that a range without negative values uses all levels (the offset is the lowest one).
+        SymmetricWithUint8 = "symmetric_with_uint8",
+        /// Symmetric with the scale raised to a power of two.
+        SymmetricWithPower2Scale = "symmetric_with_power2_scale",
+    }
 }
 
 impl Schema {
-    /// All schemas, in the order of the documentation.
-    pub const ALL: [Self; 4] =
-        [Self::Asymmetric, Self::Symmetric, Self::SymmetricWithUint8, Self::SymmetricWithPower2Scale];
-
-    /// Returns the option value of the schema.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Asymmetric => "asymmetric",
-            Self::Symmetric => "symmetric",
-            Self::SymmetricWithUint8 => "symmetric_with_uint8",
-            Self::SymmetricWithPower2Scale => "symmetric_with_power2_scale",
-        }
-    }
-
-    /// Returns the schema with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|schema| schema.name() == name)
-    }
-
     /// Returns true if the range `minimum` to `maximum` (zero included) is made symmetric.
     pub(crate) fn is_symmetric_for(self, minimum: f64) -> bool {
         match self {
@@ -47,35 +29,19 @@ impl Schema {
     }
 }
 
-/// Integers that a tensor is quantized to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// Signed 8 bits.
-    Int8,
-    /// Signed 16 bits.
-    Int16,
-    /// Signed 32 bits, of which 30 are used, so that a difference of two values fits (bias).
-    Int32,
+crate::named! {
+    /// Integers that a tensor is quantized to.
+    pub enum Precision [3] {
+        /// Signed 8 bits.
+        Int8 = "Int8",
+        /// Signed 16 bits.
+        Int16 = "Int16",
+        /// Signed 32 bits, of which 30 are used, so that a difference of two values fits (bias).
+        Int32 = "Int32",
+    }
 }
 
 impl Precision {
-    /// All precisions.
-    pub const ALL: [Self; 3] = [Self::Int8, Self::Int16, Self::Int32];
-
-    /// Returns the option value of the precision.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Int8 => "Int8",
-            Self::Int16 => "Int16",
-            Self::Int32 => "Int32",
-        }
-    }
-
-    /// Returns the precision with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|precision| precision.name() == name)
-    }
-
     /// Lowest and highest quantized value.
     pub(crate) const fn levels(self) -> (i32, i32) {
         match self {

@@ -101,30 +101,18 @@ impl Form {
     }
 }
 
-/// Order of the units of a matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// Row after row.
-    Rows,
-    /// [`TILE_ROWS`] rows interleaved by unit, so that a product reads one stream. The last tile is padded with rows
-    /// of zeros.
-    Tiles,
+qaic_quant::named! {
+    /// Order of the units of a matrix.
+    pub enum Layout [2] {
+        /// Row after row.
+        Rows = "rows",
+        /// [`TILE_ROWS`] rows interleaved by unit, so that a product reads one stream. The last tile is padded with
+        /// rows of zeros.
+        Tiles = "tiles",
+    }
 }
 
 impl Layout {
-    /// Returns the layout of this name in plans.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Rows, Self::Tiles].into_iter().find(|layout| layout.name() == name)
-    }
-
-    /// Returns the name of the layout in plans.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Rows => "rows",
-            Self::Tiles => "tiles",
-        }
-    }
-
     /// Number of rows whose units are interleaved.
     const fn together(self) -> usize {
         match self {
