@@ -54,25 +54,24 @@ fn rejects_fewer_bytes_than_a_header() {
 }
 
 #[test]
-fn rejects_another_magic() {
-    let error = damaged(|bytes| bytes[3] = 1);
-    assert_eq!(error, QpcError::BadMagic { found: 0x01a1_cd7c });
-}
-
-#[test]
-fn rejects_truncation_and_trailing_bytes() {
-    let full = sound().len() as u64;
-    let cut = damaged(|bytes| bytes.truncate(bytes.len() - 1));
-    assert_eq!(cut, QpcError::SizeMismatch { declared: full, actual: full - 1 });
-    let longer = damaged(|bytes| bytes.push(0));
-    assert_eq!(longer, QpcError::SizeMismatch { declared: full, actual: full + 1 });
-}
-
-#[test]
-fn rejects_every_compression_type_but_the_stored_one() {
-    for (kind, low) in [(0, 0), (2, 2), (0xffff, 0xff)] {
-        let error = damaged(|bytes| bytes[6..8].copy_from_slice(&[low, if kind > 255 { 0xff } else { 0 }]));
-        assert_eq!(error, QpcError::CompressionType { found: kind });
+fn rejects_each_damage_by_its_error() {
+    type Damage = fn(&mut Vec<u8>);
+    let declared = sound().len() as u64;
+    let cases: [(QpcError, Damage); 8] = [
+        (QpcError::BadMagic { found: 0x01a1_cd7c }, |bytes| bytes[3] = 1),
+        (QpcError::SizeMismatch { declared, actual: declared - 1 }, |bytes| bytes.truncate(bytes.len() - 1)),
+        (QpcError::SizeMismatch { declared, actual: declared + 1 }, |bytes| bytes.push(0)),
+        (QpcError::CompressionType { found: 0 }, |bytes| bytes[6..8].fill(0)),
+        (QpcError::CompressionType { found: 2 }, |bytes| bytes[6..8].copy_from_slice(&[2, 0])),
+        (QpcError::CompressionType { found: 0xffff }, |bytes| bytes[6..8].fill(0xff)),
+        (QpcError::ConstantsOffset { offset: 4, size: 3 }, |bytes| put(bytes, entry(0, OFFSET), 4)),
+        (QpcError::DuplicateSegment { name: "network.elf".into() }, |bytes| {
+            let name = get(bytes, entry(1, NAME));
+            put(bytes, entry(2, NAME), name);
+        }),
+    ];
+    for (expected, damage) in cases {
+        assert_eq!(damaged(damage), expected);
     }
 }
 
@@ -146,12 +145,6 @@ fn rejects_payloads_outside() {
     }
 }
 
-#[test]
-fn rejects_a_static_part_larger_than_the_constants() {
-    let error = damaged(|bytes| put(bytes, entry(0, OFFSET), 4));
-    assert_eq!(error, QpcError::ConstantsOffset { offset: 4, size: 3 });
-}
-
 fn overlap(start: u64, size: u64) -> (String, String) {
     let error = damaged(|bytes| {
         put(bytes, entry(2, START), start);
@@ -183,15 +176,6 @@ fn keeps_empty_payloads_that_share_a_start() {
     let bytes = writer::build_in_memory(&segments, 8).unwrap();
     let container = parse(&bytes).unwrap();
     assert_eq!(container.segments[0].range, container.segments[1].range);
-}
-
-#[test]
-fn rejects_duplicate_names() {
-    let error = damaged(|bytes| {
-        let name = get(bytes, entry(1, NAME));
-        put(bytes, entry(2, NAME), name);
-    });
-    assert_eq!(error, QpcError::DuplicateSegment { name: "network.elf".into() });
 }
 
 #[test]

@@ -47,14 +47,6 @@ fn rejects_tensors_that_do_not_fit_their_dma_buffer() {
     assert_eq!(code(&plan_error(|network| network.dma_buffers[1].size = 15)), "qpc.dma_out_of_bounds");
 }
 
-#[test]
-fn rejects_copies_against_the_direction() {
-    let expected = QpcError::DmaDirection { binding: "x".into(), buffer: 0 };
-    assert_eq!(plan_error(|network| first_copy(network).dir = Direction::Out), expected);
-    assert_eq!(plan_error(|network| network.dma_buffers[0].dir = Direction::Out), expected);
-    assert_eq!(plan_error(|network| network.dma_buffers[0].dir = Direction::Unknown(7)), expected);
-}
-
 fn mismatch(damage: impl FnOnce(&mut NetworkDesc)) -> StepDefect {
     match plan_error(damage) {
         QpcError::TransformMismatch { defect, .. } => defect,
@@ -63,39 +55,38 @@ fn mismatch(damage: impl FnOnce(&mut NetworkDesc)) -> StepDefect {
 }
 
 #[test]
-fn rejects_sequences_without_a_copy_at_the_device() {
+fn rejects_copies_against_the_direction() {
+    let damages: [fn(&mut NetworkDesc); 3] = [
+        |network| first_copy(network).dir = Direction::Out,
+        |network| network.dma_buffers[0].dir = Direction::Out,
+        |network| network.dma_buffers[0].dir = Direction::Unknown(7),
+    ];
+    for damage in damages {
+        assert_eq!(plan_error(damage), QpcError::DmaDirection { binding: "x".into(), buffer: 0 });
+    }
+}
+
+#[test]
+fn rejects_steps_by_their_defect() {
+    type Damage<'a> = &'a dyn Fn(&mut NetworkDesc);
     let convert = || step(TransformKind::Convert, ElementType::Float32, &[4]);
-    let at = |inputs: bool, position| {
-        mismatch(move |network| {
-            let bindings = if inputs { &mut network.inputs } else { &mut network.outputs };
-            bindings[0].transformseq.insert(position, convert());
-        })
-    };
-    assert_eq!(at(true, 1), StepDefect::CopyPlace);
-    assert_eq!(at(false, 0), StepDefect::CopyPlace);
-    assert_eq!(
-        mismatch(|network| network.inputs[0].transformseq[0].kind = TransformKind::Convert),
-        StepDefect::CopyPlace
-    );
-    let twice = mismatch(|network| {
-        let again = network.inputs[0].transformseq[0].clone();
-        network.inputs[0].transformseq.push(again);
-    });
-    assert_eq!(twice, StepDefect::CopyPlace);
-}
-
-#[test]
-fn rejects_copies_without_parameters() {
-    let defect = mismatch(|network| network.inputs[0].transformseq[0].copy_dma_buffer = None);
-    assert_eq!(defect, StepDefect::CopyParameters);
-}
-
-#[test]
-fn rejects_copies_that_change_type_or_size() {
-    assert_eq!(mismatch(|n| n.inputs[0].transformseq[0].dtype = ElementType::Int32Index), StepDefect::Type);
-    assert_eq!(mismatch(|n| n.inputs[0].transformseq[0].dims = vec![3]), StepDefect::Dims);
-    assert_eq!(mismatch(|n| n.inputs[0].io_transformed.dims = vec![3]), StepDefect::Dims);
-    assert_eq!(mismatch(|n| n.outputs[0].io_transformed.dtype = ElementType::Int32Q), StepDefect::Type);
+    let cases: [(StepDefect, Damage<'_>); 9] = [
+        (StepDefect::CopyPlace, &|network| network.inputs[0].transformseq.insert(1, convert())),
+        (StepDefect::CopyPlace, &|network| network.outputs[0].transformseq.insert(0, convert())),
+        (StepDefect::CopyPlace, &|network| network.inputs[0].transformseq[0].kind = TransformKind::Convert),
+        (StepDefect::CopyPlace, &|network| {
+            let again = network.inputs[0].transformseq[0].clone();
+            network.inputs[0].transformseq.push(again);
+        }),
+        (StepDefect::CopyParameters, &|network| network.inputs[0].transformseq[0].copy_dma_buffer = None),
+        (StepDefect::Type, &|network| network.inputs[0].transformseq[0].dtype = ElementType::Int32Index),
+        (StepDefect::Type, &|network| network.outputs[0].io_transformed.dtype = ElementType::Int32Q),
+        (StepDefect::Dims, &|network| network.inputs[0].transformseq[0].dims = vec![3]),
+        (StepDefect::Dims, &|network| network.inputs[0].io_transformed.dims = vec![3]),
+    ];
+    for (expected, damage) in cases {
+        assert_eq!(mismatch(damage), expected);
+    }
 }
 
 fn quantized(scale: f32) -> impl FnOnce(&mut NetworkDesc) {
@@ -185,22 +176,6 @@ fn rejects_impossible_tensors_everywhere() {
     assert_eq!(code(&mappings::user_mappings(&network).unwrap_err()), "qpc.tensor_too_large");
 }
 
-#[test]
-fn rejects_stages_without_a_stage_before() {
-    let mut network = network();
-    network.outputs[0].transformseq.insert(0, step(TransformKind::Dequantize, ElementType::Float32, &[4]));
-    let expected = QpcError::StageWithoutPredecessor { binding: "y".into(), kind: 3 };
-    assert_eq!(IoDesc::from_network(&network).unwrap_err(), expected);
-}
-
-#[test]
-fn rejects_allowed_shapes_that_leave_bindings_out() {
-    let mut network = network();
-    network.allowed_shapes = vec![IoShapes::default()];
-    let expected = QpcError::AllowedShapes { entry: 0, found: 0, expected: 2 };
-    assert_eq!(network.check_allowed_shapes().unwrap_err(), expected);
-}
-
 fn partial(network: &mut NetworkDesc) {
     network.inputs[0].is_partial_allowed = true;
     network.inputs[0].align = 4;
@@ -234,6 +209,11 @@ fn rejects_partial_data_that_does_not_fit() {
     let plan = TransferPlan::new(&network).unwrap();
     assert_eq!(plan.pack(&[15]).unwrap().resize, [20, 0]);
     assert_eq!(code(&plan.pack(&[16]).unwrap_err()), "qpc.dma_out_of_bounds");
+    let outside = plan_error(|network| {
+        partial(network);
+        first_copy(network).offset = 17;
+    });
+    assert_eq!(code(&outside), "qpc.dma_out_of_bounds");
     // An alignment larger than the buffer.
     network.inputs[0].align = u32::MAX;
     let plan = TransferPlan::new(&network).unwrap();
@@ -242,10 +222,12 @@ fn rejects_partial_data_that_does_not_fit() {
 }
 
 #[test]
-fn rejects_partial_headers_outside_the_buffer() {
-    let error = plan_error(|network| {
-        partial(network);
-        first_copy(network).offset = 17;
-    });
-    assert_eq!(code(&error), "qpc.dma_out_of_bounds");
+fn rejects_stages_and_shapes_that_leave_out_what_they_need() {
+    let mut network = network();
+    network.allowed_shapes = vec![IoShapes::default()];
+    let expected = QpcError::AllowedShapes { entry: 0, found: 0, expected: 2 };
+    assert_eq!(network.check_allowed_shapes().unwrap_err(), expected);
+    network.outputs[0].transformseq.insert(0, step(TransformKind::Dequantize, ElementType::Float32, &[4]));
+    let expected = QpcError::StageWithoutPredecessor { binding: "y".into(), kind: 3 };
+    assert_eq!(IoDesc::from_network(&network).unwrap_err(), expected);
 }
