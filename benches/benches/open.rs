@@ -49,8 +49,8 @@ impl Drop for Folder {
 /// What a host asks for before its first inference: the descriptors and all buffer mappings.
 fn open_with_mappings(path: &Path) -> (usize, usize) {
     let image = Image::open(path, true).unwrap();
-    let user = user_mappings(image.network()).unwrap();
-    (user.len(), dma_mappings(image.network()).len())
+    let user = user_mappings(&image.network).unwrap();
+    (user.len(), dma_mappings(&image.network).len())
 }
 
 fn open(criterion: &mut Criterion) {

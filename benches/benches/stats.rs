@@ -7,7 +7,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use qaic_benches::stats_buffers::{REAL_OPS, buffer, descriptor};
 use qaic_stats::decode::descriptor::fingerprint;
-use qaic_stats::decode::{DecodeOptions, Kind, ProgramOperations, columns, decode, oqstats};
+use qaic_stats::decode::{DecodeOptions, Kind, Op, ProgramOperations, columns, decode, oqstats};
 
 const CORES: u32 = 16;
 const OPS_A_CORE: u32 = 12_000;
@@ -20,7 +20,7 @@ fn read(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(2)).sample_size(20);
     let open = DecodeOptions { records: false, ..DecodeOptions::default() };
     group.bench_function("open", |b| {
-        b.iter(|| decode(black_box(&bytes), Some(&program), None, open).unwrap().ops().len());
+        b.iter(|| decode(black_box(&bytes), Some(&program), None, open).unwrap().records::<Op>().len());
     });
     group.throughput(Throughput::Bytes(bytes.len() as u64));
     group.bench_function("check every record", |b| {

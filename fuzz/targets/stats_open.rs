@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use qaic_stats::decode::descriptor::{CoreOps, Dependency, OpDesc, OpsDescriptor};
 use qaic_stats::decode::oqstats::{self, Header};
-use qaic_stats::decode::{DecodeOptions, Kind, ProgramOperations, columns, decode};
+use qaic_stats::decode::{DecodeOptions, Kind, Op, ProgramOperations, Thread, columns, decode};
 use qaic_stats::report::{SummaryOptions, write_summary};
 use qaic_stats::{HostSide, Part, StatsModel, TraceFormat, TraceOptions, write_trace};
 
@@ -82,13 +82,13 @@ fn show(model: &StatsModel<'_>, descriptor: &OpsDescriptor) {
 
 fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
     let mut claimed = 0;
-    for thread in model.threads().iter() {
+    for thread in model.records::<Thread>().iter() {
         let first = thread.first_op as usize;
-        let ops = model.ops().slice(first..first + thread.op_count as usize);
+        let ops = model.records::<Op>().slice(first..first + thread.op_count as usize);
         assert_eq!(ops.len(), thread.op_count as usize);
         claimed += ops.len();
     }
-    assert_eq!(claimed, model.ops().len());
+    assert_eq!(claimed, model.records::<Op>().len());
     let _ = (model.meta(), model.pmu_events());
     for kind in Kind::ALL {
         let Some((section, stride)) = model.section(kind) else { continue };
@@ -100,12 +100,12 @@ fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
     let options = DecodeOptions { records: false, ..DecodeOptions::default() };
     let again = decode(&written, None, None, options).expect("what was written can be read");
     assert_eq!(again.run, model.run);
-    assert!(again.ops().iter().eq(model.ops().iter()));
-    assert!(again.threads().iter().eq(model.threads().iter()));
+    assert!(again.records::<Op>().iter().eq(model.records::<Op>().iter()));
+    assert!(again.records::<Thread>().iter().eq(model.records::<Thread>().iter()));
     // Half of the room: either too small, or whole operations less.
     let mut half = vec![0; written.len() / 2];
     if oqstats::encode(model, [0; 16], &mut half).is_ok() {
         let cut = decode(&half, None, None, options).expect("what was cut can be read");
-        assert!(cut.ops().iter().eq(model.ops().slice(0..cut.ops().len()).iter()));
+        assert!(cut.records::<Op>().iter().eq(model.records::<Op>().slice(0..cut.records::<Op>().len()).iter()));
     }
 }

@@ -18,7 +18,8 @@ pub(crate) struct Amounts {
 /// Resources that are held together, with one bit per core.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resources {
-    cores: u64,
+    /// Cores, as a bit mask.
+    pub(crate) cores: u64,
     multicast_ids: u32,
     semaphores: u32,
     channels: u32,
@@ -75,11 +76,6 @@ impl Resources {
             channels: self.channels,
             ddr_bytes: self.ddr_bytes,
         }
-    }
-
-    /// Cores, as a bit mask.
-    pub(crate) fn cores(&self) -> u64 {
-        self.cores
     }
 }
 
@@ -183,6 +179,6 @@ mod tests {
             let totals = Totals { cores, ..Totals::default() };
             assert_eq!(Resources::of(&totals).amount().cores, cores);
         }
-        assert_eq!(Resources::of(&Totals::default()).cores(), 0xFFFF);
+        assert_eq!(Resources::of(&Totals::default()).cores, 0xFFFF);
     }
 }

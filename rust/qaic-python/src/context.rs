@@ -23,14 +23,10 @@ use crate::gil::Detach;
 /// docs/reference/environment.md.
 #[pyclass(frozen, name = "Context", module = "qaic._core")]
 pub(crate) struct PyContext {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
 }
 
-impl PyContext {
-    pub(crate) fn inner(&self) -> &Arc<Context> {
-        &self.context
-    }
-}
+impl PyContext {}
 
 #[pymethods]
 impl PyContext {

@@ -101,12 +101,12 @@ impl PyProfiler {
 
     /// Starts sampling and discards samples that were not fetched. Returns false if the profiler is already running.
     fn start(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detached(|_| self.collector.start())
+        py.detached(|_| self.collector.profiler.start())
     }
 
     /// Stops sampling; inferences in flight produce no samples. Returns false if the profiler is not running.
     fn stop(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detached(|_| self.collector.stop())
+        py.detached(|_| self.collector.profiler.stop())
     }
 
     /// Facts about the programs, by program number.
@@ -117,7 +117,7 @@ impl PyProfiler {
 
     #[getter]
     fn is_running(&self) -> bool {
-        self.collector.is_running()
+        self.collector.profiler.is_running()
     }
 
     /// Waits until every activation has `count` samples; returns false if the profiler stops or `timeout` seconds
@@ -298,7 +298,7 @@ pub(crate) fn device_kpi<'py>(
     py: Python<'py>,
     buffer: &PyStatsBuffer,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
-    DeviceKpi::of_model(&buffer.inner().model()).map(|kpi| metrics(py, &kpi)).transpose()
+    DeviceKpi::of_model(&buffer.buffer.model()).map(|kpi| metrics(py, &kpi)).transpose()
 }
 
 /// Returns the sample clock in nanoseconds, and the UTC time in nanoseconds at its start.

@@ -81,7 +81,7 @@ impl PyQpc {
 
     #[getter]
     fn header<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let header = &self.image.container().header;
+        let header = &self.image.container.header;
         let fields = PyDict::new(py);
         fields.set_item("magic", MAGIC)?;
         fields.set_item("major_version", header.major_version)?;
@@ -96,23 +96,23 @@ impl PyQpc {
 
     #[getter]
     fn segments(&self) -> Vec<(String, u64, u64, usize)> {
-        let segments = self.image.container().segments.iter();
+        let segments = self.image.container.segments.iter();
         segments.map(|s| (s.name.clone(), s.size(), s.offset, s.range.start)).collect()
     }
 
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.image.container().warnings.iter().map(ToString::to_string).collect()
+        self.image.container.warnings.iter().map(ToString::to_string).collect()
     }
 
     #[getter]
     fn batch_size(&self) -> i32 {
-        self.image.network().batch_size
+        self.image.network.batch_size
     }
 
     #[getter]
     fn num_cores(&self) -> u32 {
-        self.image.network().num_cores
+        self.image.network.num_cores
     }
 
     /// View of the whole container.
@@ -122,7 +122,7 @@ impl PyQpc {
     }
 
     fn payload(&self, name: &str) -> PyResult<BytesView> {
-        let segment = self.image.container().segment(name);
+        let segment = self.image.container.segment(name);
         segment
             .and_then(|segment| BytesView::new(&self.image, segment.range.clone()))
             .ok_or_else(|| PyKeyError::new_err(name.to_owned()))
@@ -141,7 +141,7 @@ impl PyQpc {
     }
 
     fn network_desc_json(&self, py: Python<'_>) -> PyResult<String> {
-        to_json(py, self.program(py)?.network())
+        to_json(py, &self.program(py)?.network)
     }
 
     fn program_info_json(&self, py: Python<'_>) -> PyResult<String> {
@@ -150,7 +150,7 @@ impl PyQpc {
 
     fn constants_json(&self, py: Python<'_>) -> PyResult<String> {
         let descriptor = self.program(py)?.constants_desc().map_err(Self::fail(py))?;
-        let ranges = self.image.container().constants();
+        let ranges = self.image.container.constants();
         let static_size = ranges.map(|ranges| ranges.static_part.len());
         to_json(py, &json!({ "descriptor": descriptor, "static_size": static_size }))
     }

@@ -82,7 +82,7 @@ impl PyInferenceSet {
         timeout: Option<f64>,
     ) -> PyResult<Self> {
         let deadline = deadline_after(py, timeout)?;
-        let context = context.inner();
+        let context = &context.context;
         let image = qpc.program(py)?;
         let unused = set_size.saturating_mul(num_activations).min(1 << 16) as usize;
         let tensors = Tensors::new(py, image, unused).map_err(|error| from_runtime(py, error))?;
@@ -136,7 +136,7 @@ impl PyInferenceSet {
     /// Returns the shapes of the inputs in every permitted combination, in order of the inputs.
     fn input_shapes(&self) -> Vec<Vec<Vec<usize>>> {
         let specs = self.tensors.specs();
-        (0..specs.variants())
+        (0..specs.variants)
             .map(|variant| specs.inputs().iter().map(|spec| spec.shape(variant).dims.clone()).collect())
             .collect()
     }

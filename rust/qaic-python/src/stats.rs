@@ -20,17 +20,13 @@ pub(crate) use buffer::PyStatsBuffer;
 /// The operations of a program.
 #[pyclass(frozen, name = "StatsDescriptor", module = "qaic._core")]
 pub(crate) struct PyStatsDescriptor {
-    program: ProgramOperations,
+    pub(crate) program: ProgramOperations,
 }
 
 impl PyStatsDescriptor {
-    pub(crate) fn inner(&self) -> &ProgramOperations {
-        &self.program
-    }
-
     /// Reads the operations of a container's program; `None` for a program without statistics.
     pub(crate) fn of_image(py: Python<'_>, image: &Image) -> PyResult<Option<Self>> {
-        let found = ProgramOperations::of_container(image.container(), image.bytes());
+        let found = ProgramOperations::of_container(&image.container, image.bytes());
         let found = found.map_err(|error| from_stats(py, &error, None))?;
         Ok(found.map(|program| Self { program }))
     }

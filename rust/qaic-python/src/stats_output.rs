@@ -20,7 +20,7 @@ type Parts<'py> =
     Vec<(Bound<'py, PyStatsBuffer>, Option<Bound<'py, PyStatsDescriptor>>, String, Option<u16>)>;
 
 fn ops(descriptor: Option<&PyStatsDescriptor>) -> Arc<OpsDescriptor> {
-    descriptor.map(|descriptor| Arc::clone(&descriptor.inner().ops)).unwrap_or_default()
+    descriptor.map(|descriptor| Arc::clone(&descriptor.program.ops)).unwrap_or_default()
 }
 
 /// Returns the summary of an inference.
@@ -61,7 +61,7 @@ fn summary(
     cores: Option<Vec<u16>>,
 ) -> PyResult<Vec<u8>> {
     buffer.check(py)?;
-    let (buffer, ops) = (buffer.inner(), ops(descriptor));
+    let (buffer, ops) = (&buffer.buffer, ops(descriptor));
     py.detached(|detached| {
         answering_signals(detached, None, |scope| {
             profiling::stats_summary(target, buffer, &ops, cores, scope)
@@ -142,7 +142,7 @@ fn trace(
         buffer.get().check(py)?;
     }
     let devices = parts.iter().map(|(buffer, descriptor, network, slice)| DevicePart {
-        buffer: buffer.get().inner(),
+        buffer: &buffer.get().buffer,
         ops: ops(descriptor.as_ref().map(Bound::get)),
         network,
         slice: *slice,

@@ -51,14 +51,14 @@ impl PyQpcWriter {
                 let _ = source.read_into(at, chunk);
             };
             let written = writer.append(name, source.len(), copy);
-            written.map_err(|error| refused(py, writer.path(), &error))
+            written.map_err(|error| refused(py, &writer.path, &error))
         })?
     }
 
     /// Returns the CRC-32 of the bytes written to segment `name` so far.
     fn crc32(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
         let writer = self.open(py)?;
-        writer.crc32(name).map_err(|error| refused(py, writer.path(), &error))
+        writer.crc32(name).map_err(|error| refused(py, &writer.path, &error))
     }
 
     /// Checks that every segment is complete and closes the file.
@@ -66,7 +66,7 @@ impl PyQpcWriter {
     /// It does not sync the file: a container can be compiled again, and its CRCs detect truncation by a crash.
     fn finish(&mut self, py: Python<'_>) -> PyResult<()> {
         let writer = self.open(py)?;
-        writer.finish().map_err(|error| refused(py, writer.path(), &error))?;
+        writer.finish().map_err(|error| refused(py, &writer.path, &error))?;
         self.writer = None;
         Ok(())
     }

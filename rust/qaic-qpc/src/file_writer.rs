@@ -42,7 +42,8 @@ pub enum FileWriterError {
 /// before [`FileWriter::finish`] removes the file.
 #[derive(Debug)]
 pub struct FileWriter {
-    path: PathBuf,
+    /// Path of the file.
+    pub path: PathBuf,
     file: File,
     segments: Vec<Segment>,
     total_bytes: u64,
@@ -73,11 +74,6 @@ impl FileWriter {
         writer.file.write_all(&layout.head)?;
         writer.file.set_len(total_bytes)?;
         Ok(writer)
-    }
-
-    /// Path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Appends `count` bytes to the payload of segment `name`. `copy(position, chunk)` fills `chunk` with the bytes
@@ -216,7 +212,7 @@ mod tests {
         OpenOptions::new().write(true).open(&path).unwrap().set_len(1).unwrap();
         let total_bytes = writer.total_bytes;
         assert_eq!(said(writer.finish()), format!("the file has 1 bytes, {total_bytes} were planned"));
-        assert!(writer.path().exists());
+        assert!(writer.path.exists());
         drop(writer);
         assert!(!path.exists());
         assert!(FileWriter::create(&path, specs(&[("a", 1), ("a", 1)]), 64).is_err() && !path.exists());

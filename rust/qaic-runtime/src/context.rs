@@ -60,21 +60,21 @@ impl Context {
             registries.push(SharedRegistry { options: options.clone(), registry: Arc::clone(&registry) });
             Ok(registry)
         })?;
-        let devices = visible(registry.devices(), shown)?;
+        let devices = visible(&registry.devices, shown)?;
         Ok(Self::with_registry(registry, devices))
     }
 
     /// Returns a context over its own devices: no other context sees them or takes their cores.
     pub fn isolated(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::new(options)?);
-        let devices = visible(registry.devices(), options.visible_devices.as_deref())?;
+        let devices = visible(&registry.devices, options.visible_devices.as_deref())?;
         Ok(Self::with_registry(registry, devices))
     }
 
     /// Returns a context over the cards of the `kernel` that the caller provides.
     pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::of_cards(kernel)?);
-        let devices = registry.devices().to_vec();
+        let devices = registry.devices.clone();
         Ok(Self::with_registry(registry, devices))
     }
 
@@ -212,7 +212,7 @@ impl Context {
         let usable: Vec<_> = candidates.iter().filter(|device| device.kind() == kind).collect();
         let needed_count = needed as usize;
         if usable.len() < needed_count {
-            let all = self.registry.devices().iter();
+            let all = self.registry.devices.iter();
             let hidden = all.filter(|device| device.kind() == kind && self.hides(device.id())).count();
             return Err(DeviceError::TooFew {
                 needed,
@@ -222,7 +222,7 @@ impl Context {
             }
             .into());
         }
-        let cores = image.network().num_cores.max(1);
+        let cores = image.network.num_cores.max(1);
         let is_choice = usable.len() > needed_count;
         let (mut free, mut busy) = (Vec::with_capacity(needed_count), Vec::new());
         for device in usable {
@@ -268,7 +268,7 @@ impl Context {
         options: &LoadOptions,
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         let devices = self.placed_on(placement)?;
-        verify_checksums(image.container(), image.bytes())?;
+        verify_checksums(&image.container, image.bytes())?;
         leased_program::load(&devices, placement, image, options)
     }
 

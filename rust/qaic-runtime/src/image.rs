@@ -10,7 +10,7 @@ use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{Plan, PlanError};
 use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, MAGIC, QpcError, QpcInfo, elf, names};
 
-use crate::error::{InputError, RuntimeError};
+use crate::error::RuntimeError;
 
 /// Name of the container in the directory of a compiled program.
 const FILE_NAME: &str = "programqpc.bin";
@@ -27,8 +27,10 @@ pub struct Image {
     bytes: Arc<FileBytes>,
     range: Range<usize>,
     depth: u32,
-    container: Container,
-    network: NetworkDesc,
+    /// Header and segment table.
+    pub container: Container,
+    /// The network descriptor, empty if the image is not a program.
+    pub network: NetworkDesc,
     plan: OnceLock<Result<Option<Plan>, PlanError>>,
 }
 
@@ -67,7 +69,7 @@ impl Image {
                 "{} is not a regular file; a container, or a directory with one, is expected",
                 path.display()
             );
-            return Err(InputError::Argument { what }.into());
+            return Err(RuntimeError::argument(what));
         }
         Ok(path)
     }
@@ -129,16 +131,6 @@ impl Image {
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(self.range.clone()).unwrap_or_default()
-    }
-
-    /// Header and segment table.
-    pub fn container(&self) -> &Container {
-        &self.container
-    }
-
-    /// The network descriptor, empty if the image is not a program.
-    pub fn network(&self) -> &NetworkDesc {
-        &self.network
     }
 
     /// Returns the program's plan for the host, decoded at the first call; `None` for a program for silicon.
@@ -239,9 +231,9 @@ mod tests {
         let image = Image::from_bytes(SIMPLE.to_vec()).unwrap();
         let info = image.program_info().unwrap();
         assert_eq!(info.programs.len(), 1);
-        assert_eq!(info.programs[0].num_cores, image.network().num_cores);
-        assert_eq!(image.io_desc().unwrap(), IoDesc::from_network(image.network()).unwrap());
-        let static_part = image.container().constants().map_or(0, |ranges| ranges.static_part.len());
+        assert_eq!(info.programs[0].num_cores, image.network.num_cores);
+        assert_eq!(image.io_desc().unwrap(), IoDesc::from_network(&image.network).unwrap());
+        let static_part = image.container.constants().map_or(0, |ranges| ranges.static_part.len());
         assert_eq!(image.constants_desc().unwrap().static_constants_size, static_part as u64);
     }
 }

@@ -13,7 +13,7 @@ use crate::binding;
 use crate::binding::{Bindings, IoOptions, Retained, RetainedPair, TransferPlan};
 use crate::context::Context;
 use crate::device::{Activation, DeviceKind, Executor, LoadOptions, LoadedProgram, Placement};
-use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
+use crate::error::{RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::priority::give_way_when_woken;
 use crate::process::{ForkGuard, WaitScope, log};
@@ -111,8 +111,8 @@ pub struct Program {
     /// Number of the program, unique in this process.
     pub unique_id: u32,
     user_id: AtomicU32,
-    /// Counters of completed inferences, one for each exec object.
-    pub(crate) completed: Arc<OwnerCounts>,
+    /// Counters of the inferences that succeeded, one for each exec object.
+    pub completed: Arc<OwnerCounts>,
     /// Registry that informs profilers of the program's inferences. The activations of an inference set share one
     /// registry.
     pub subscriptions: Arc<SubscriptionRegistry>,
@@ -133,8 +133,8 @@ struct ProgramState {
 /// A program that holds cores, with the objects that live as long as its activation.
 #[derive(Debug)]
 pub(crate) struct Activated {
-    activation: Arc<dyn Activation>,
-    image: Arc<Image>,
+    pub(crate) activation: Arc<dyn Activation>,
+    pub(crate) image: Arc<Image>,
     // A new activation begins with zeros.
     retained: Option<Slot<Retained>>,
     pairs: Arc<[RetainedPair]>,
@@ -157,9 +157,7 @@ impl Program {
         options: &ProgramOptions,
     ) -> Result<Arc<Self>, RuntimeError> {
         let mut programs = Self::with_queues(context, image, placement, options, 1, None)?;
-        programs.pop().ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Internal { what: "no program was made".to_owned() })
-        })
+        programs.pop().ok_or_else(|| RuntimeError::internal("no program was made"))
     }
 
     /// Creates `count` programs that share the threads which run their inferences. `set_size` is the number of exec
@@ -174,8 +172,8 @@ impl Program {
     ) -> Result<Vec<Arc<Self>>, RuntimeError> {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let devices = context.placed_on(placement)?;
-        let first = *devices.first().ok_or_else(|| ErrorDetail::Internal { what: "no device".to_owned() })?;
-        let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
+        let first = *devices.first().ok_or_else(|| RuntimeError::internal("no device"))?;
+        let variants: Arc<[_]> = TransferPlan::variants(&image.network)?.into();
         let retained: Arc<[_]> = binding::retained_pairs(image)?.into();
         let io_options = binding::io_options(image)?;
         let is_ordered = !retained.is_empty();
@@ -231,7 +229,7 @@ impl Program {
             return Ok(());
         }
         let what = "the program belongs to another context; pass the context that created it".to_owned();
-        Err(InputError::Argument { what }.into())
+        Err(RuntimeError::argument(what))
     }
 
     /// Sets the number of threads per activation that run enqueued inferences, instead of the number in the options.
@@ -250,11 +248,6 @@ impl Program {
     /// Assigns a number to the program.
     pub fn set_id(&self, id: u32) {
         self.user_id.store(id, Ordering::Relaxed);
-    }
-
-    /// Number of inferences that succeeded.
-    pub fn completed(&self) -> u64 {
-        self.completed.total()
     }
 
     /// Returns true if the program is loaded or activated. Blocks while another thread loads it.
@@ -375,11 +368,7 @@ impl Program {
         let activated = self.state.lock().activated.upgrade().ok_or_else(|| StateError::Invalid {
             what: "the program is not activated, so it has no state".to_owned(),
         })?;
-        let not_kept = || {
-            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                what: format!("the device keeps no state of input {input}"),
-            }))
-        };
+        let not_kept = || RuntimeError::argument(format!("the device keeps no state of input {input}"));
         if !activated.retains_input(input) {
             return Err(not_kept());
         }
@@ -388,11 +377,9 @@ impl Program {
             let mut retained = activated.take_state()?;
             let (held, _) = retained.value_mut(input).ok_or_else(not_kept)?;
             work(held).map_err(|bytes| {
-                RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                    what: format!(
-                        "the state of input {input} has {bytes} bytes; the requested range is outside"
-                    ),
-                }))
+                RuntimeError::argument(format!(
+                    "the state of input {input} has {bytes} bytes; the requested range is outside"
+                ))
             })
         })?
     }
@@ -416,10 +403,8 @@ impl Program {
             return Ok(activated);
         }
         let loaded = self.loaded(state)?;
-        let first = self
-            .variants
-            .first()
-            .ok_or_else(|| ErrorDetail::Internal { what: "the program has no transfers".to_owned() })?;
+        let first =
+            self.variants.first().ok_or_else(|| RuntimeError::internal("the program has no transfers"))?;
         let activation = loaded.activate()?;
         let retained = Retained::new(&self.retained, first, |pair| activation.updates_state(pair.output))?;
         let activated = Arc::new(Activated {
@@ -431,7 +416,7 @@ impl Program {
             queue: self.queue,
             live_exec_objs: AtomicU32::new(0),
             subscriptions: Arc::clone(&self.subscriptions),
-            stats_output: self.image.network().stats_output(),
+            stats_output: self.image.network.stats_output(),
             program_id: self.id(),
         });
         state.activated = Arc::downgrade(&activated);
@@ -456,14 +441,6 @@ impl ProgramState {
 }
 
 impl Activated {
-    pub(crate) fn activation(&self) -> &Arc<dyn Activation> {
-        &self.activation
-    }
-
-    pub(crate) fn image(&self) -> &Arc<Image> {
-        &self.image
-    }
-
     pub(crate) fn scheduler(&self) -> (&Arc<Scheduler>, u32) {
         (&self.scheduler, self.queue)
     }
@@ -476,9 +453,9 @@ impl Activated {
     /// Returns the retained tensors to the thread whose turn it is in the queue.
     pub(crate) fn take_state(&self) -> Result<TakenState<'_>, RuntimeError> {
         let slot = self.retained.as_ref();
-        let (slot, retained) = slot.and_then(|slot| Some((slot, slot.take()?))).ok_or_else(|| {
-            ErrorDetail::Internal { what: "another thread has the state of the activation".to_owned() }
-        })?;
+        let (slot, retained) = slot
+            .and_then(|slot| Some((slot, slot.take()?)))
+            .ok_or_else(|| RuntimeError::internal("another thread has the state of the activation"))?;
         Ok(TakenState { slot, retained: Some(retained) })
     }
 

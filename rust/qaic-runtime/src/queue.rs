@@ -6,7 +6,7 @@
 
 use crate::context::Context;
 use crate::device::{DeviceId, Placement};
-use crate::error::{InputError, RuntimeError};
+use crate::error::RuntimeError;
 use crate::process::Detached;
 use crate::request::ExecObj;
 
@@ -52,7 +52,7 @@ impl Queue {
                 "the program of the exec object is on device {placement}, but this queue belongs to device {}",
                 self.device.0
             );
-            return Err(InputError::Argument { what }.into());
+            return Err(RuntimeError::argument(what));
         }
         if let Some(threads) = self.threads {
             program.allow_threads(threads);

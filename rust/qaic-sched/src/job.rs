@@ -125,8 +125,8 @@ pub struct Task<J> {
     job: J,
     // Held while the inference is on a device, or about to be.
     permit: Option<Permit>,
-    // Time that threads have spent on the inference, if it is measured.
-    spent_ns: Option<u64>,
+    /// Time that threads spent on the inference, if it was timed.
+    pub(crate) spent_ns: Option<u64>,
     begun: u32,
 }
 
@@ -139,11 +139,6 @@ impl<J: Job> Task<J> {
     pub(crate) fn time_if(&mut self, is_unknown: bool) {
         self.begun = self.begun.wrapping_add(1);
         self.spent_ns = (is_unknown || self.begun.is_multiple_of(TIMED_EVERY)).then_some(0);
-    }
-
-    /// Time that threads spent on the inference, if it was timed.
-    pub(crate) fn spent_ns(&self) -> Option<u64> {
-        self.spent_ns
     }
 
     /// Stores the inference's place on a device until the inference ends.

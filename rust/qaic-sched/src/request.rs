@@ -34,19 +34,20 @@ pub const INFERENCE: &str = "an inference";
 /// let request = Scheduler::new(device.options()).take_request(0).unwrap();
 /// request.attach(Counted::new(&device));
 /// assert_eq!(request.edit(|job| job.variant), Ok(0));
-/// request.state().begin(false).unwrap();
+/// request.state.begin(false).unwrap();
 /// assert_eq!(request.edit(|job| job.variant), Err(Error::InFlight));
 /// request.fail(Error::Cancelled);
 /// assert_eq!(request.outcome(), Err(Error::Cancelled));
 /// ```
 #[derive(Debug)]
 pub struct Request<J: Job> {
-    state: RequestState,
+    /// State of the request.
+    pub state: RequestState,
     // Empty while the owner of the running inference has the task, and while the request has no exec object.
     task: Slot<Task<J>>,
-    // Number of the request in its scheduler, and the run queue of its activation.
-    number: u32,
-    queue: u32,
+    /// Number among the requests of the scheduler.
+    pub(crate) number: u32,
+    pub(crate) queue: u32,
     // Combination of shapes of the inference that started last.
     variant: AtomicU32,
     // Time at which the inference exceeds its limit, on the process's clock; 0 without a limit. The owner clears it
@@ -61,7 +62,7 @@ pub struct Request<J: Job> {
     failure: Mutex<Option<J::Error>>,
     canceller: Mutex<Option<Arc<dyn Canceller>>>,
     // Maximum duration of an inference.
-    limit: Option<Duration>,
+    pub(crate) limit: Option<Duration>,
     // The inference set of the request, and its number there.
     lists: OnceLock<(Arc<RequestLists>, u32)>,
 }
@@ -128,24 +129,6 @@ impl<J: Job> Request<J> {
         if withdrawn.was_awaited {
             lists.settled();
         }
-    }
-
-    /// State of the request.
-    pub fn state(&self) -> &RequestState {
-        &self.state
-    }
-
-    /// Number among the requests of the scheduler.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    pub(crate) fn queue(&self) -> u32 {
-        self.queue
-    }
-
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.limit
     }
 
     /// Combination of shapes of the current inference.

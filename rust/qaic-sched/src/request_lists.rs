@@ -50,7 +50,7 @@ impl RequestLists {
 
     /// Wakes the threads that wait for a completed request, because none may be left.
     pub(crate) fn settled(&self) {
-        self.completed.waiters().notify_all();
+        self.completed.waiters.notify_all();
     }
 
     /// Acquires the next available request. `state` returns the state of a request of the set, here and below.
@@ -126,12 +126,12 @@ impl RequestLists {
 
     /// Event for threads that wait for an available request.
     pub fn for_available(&self) -> &EventCount {
-        self.available.waiters()
+        &self.available.waiters
     }
 
     /// Event for threads that wait for a completed request, or for the absence of outstanding requests.
     pub fn for_completed(&self) -> &EventCount {
-        self.completed.waiters()
+        &self.completed.waiters
     }
 
     /// Returns true if no inference is in flight or completed, so that there is nothing to wait for. If this returns
@@ -148,7 +148,7 @@ impl RequestLists {
     }
 
     fn is_awaited(&self) -> bool {
-        self.completed.waiters().waiting() > 0
+        self.completed.waiters.waiting() > 0
     }
 }
 

@@ -25,7 +25,6 @@
 //! * Bits that are set if a thread may sleep until the inference ends, or until it was collected. Without such a thread,
 //!   a step costs only its exchange.
 
-use std::fmt;
 use std::time::Duration;
 
 use qaic_sync::atomic::{AtomicU64, Ordering};
@@ -471,16 +470,10 @@ fn phase_of(word: u64) -> Phase {
     }
 }
 
-impl fmt::Debug for RequestState {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = self.word();
-        formatter
-            .debug_struct("RequestState")
-            .field("phase", &phase_of(word))
-            .field("generation", &(word / NEXT_GENERATION))
-            .finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(
+    RequestState,
+    |state| phase: phase_of(state.word()), generation: state.word() / NEXT_GENERATION
+);
 
 #[cfg(all(test, not(loom)))]
 #[path = "request_state/tests.rs"]

@@ -65,8 +65,8 @@ impl<J: Job> Requests<J> {
 
     /// Returns a request to the table after its exec object was dropped.
     pub(crate) fn give_back(&self, request: &Request<J>) {
-        if let Some(unused) = self.unused.get(request.queue() as usize) {
-            unused.lock().push(request.number());
+        if let Some(unused) = self.unused.get(request.queue as usize) {
+            unused.lock().push(request.number);
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let requests = Requests::<Counted>::new(2, None);
         let first = requests.take(0).unwrap();
         requests.give_back(&first);
-        assert_eq!(requests.take(1).unwrap().number(), 1);
+        assert_eq!(requests.take(1).unwrap().number, 1);
         assert!(Arc::ptr_eq(&requests.take(0).unwrap(), &first));
         assert_eq!(requests.iter().count(), 2);
     }
@@ -127,7 +127,7 @@ mod tests {
         assert!(requests.get(0).is_none());
         for number in 0..1 << NUMBER_BITS {
             let request = requests.take(0).unwrap();
-            assert_eq!(request.number(), number);
+            assert_eq!(request.number, number);
             assert!(Arc::ptr_eq(requests.get(number).unwrap(), &request));
         }
         assert_eq!(requests.take(0).unwrap_err(), Error::TooManyRequests { most: 1 << NUMBER_BITS });

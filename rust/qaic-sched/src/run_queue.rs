@@ -15,7 +15,8 @@ pub(crate) struct RunQueues {
     all: Box<[RunQueue]>,
     // Queues with entries. An ordered queue occurs at most once, others once per entry.
     ready: Ring,
-    is_ordered: bool,
+    /// True if the entries of a queue are processed one at a time.
+    pub(crate) is_ordered: bool,
 }
 
 #[derive(Debug)]
@@ -48,11 +49,6 @@ impl RunQueues {
         let entries = if is_ordered { 1 } else { capacity };
         let ready = Ring::new(count.saturating_mul(entries).min(MOST_READY.max(count)));
         Self { all: (0..count).map(queue).collect(), ready, is_ordered }
-    }
-
-    /// Returns true if the entries of a queue are processed one at a time.
-    pub(crate) fn is_ordered(&self) -> bool {
-        self.is_ordered
     }
 
     /// Returns true if all queues are empty or have their turn taken.

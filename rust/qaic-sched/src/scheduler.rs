@@ -127,12 +127,12 @@ fn usable_cpus() -> u32 {
 /// let request = scheduler.take_request(0).unwrap();
 /// request.attach(Counted::new(&device));
 ///
-/// let begun = request.state().begin(false).unwrap();
+/// let begun = request.state.begin(false).unwrap();
 /// scheduler.submit(&request, request.take_task().unwrap(), begun.generation, None).unwrap();
 /// let mut scope = WaitScope::default();
-/// while request.state().is_in_flight() {
-///     let ended = || (!request.state().is_in_flight()).then_some(());
-///     let _ = request.state().wait(scope.sleep_limit(), ended);
+/// while request.state.is_in_flight() {
+///     let ended = || (!request.state.is_in_flight()).then_some(());
+///     let _ = request.state.wait(scope.sleep_limit(), ended);
 /// }
 /// assert_eq!(request.outcome(), Ok(()));
 /// ```
@@ -303,11 +303,11 @@ impl<J: Job> Scheduler<J> {
         check: CancellationCheck<'_>,
     ) -> bool {
         let shared = &self.shared;
-        if shared.queues.is_ordered() || !shared.suits_caller(request.variant(), CALLER_LIMIT_NS) {
+        if shared.queues.is_ordered || !shared.suits_caller(request.variant(), CALLER_LIMIT_NS) {
             return self.help(check);
         }
         // Its entry represents the next inference of the request.
-        if !request.state().claim(generation) {
+        if !request.state.claim(generation) {
             return false;
         }
         let Ok(task) = request.take_task() else { return false };
@@ -328,7 +328,7 @@ impl<J: Job> Scheduler<J> {
         generation: Generation,
         check: Option<CancellationCheck<'_>>,
     ) -> bool {
-        request.state().take_from_device(generation) && self.shared.finish(request, check)
+        request.state.take_from_device(generation) && self.shared.finish(request, check)
     }
 
     /// Wakes or starts a worker that waits for the inferences on the device, in case no caller waits for them.
@@ -449,10 +449,10 @@ impl<J: Job> Shared<J> {
 
     /// Acquires the turn of the queue, if the calling thread needs the turn to run a request at once.
     fn turn_of(&self, request: &Request<J>) -> Result<Option<Turn<'_>>, OutOfTurn> {
-        if !self.queues.is_ordered() {
+        if !self.queues.is_ordered {
             return Ok(None);
         }
-        self.queues.try_turn(request.queue()).map(Some).ok_or(OutOfTurn)
+        self.queues.try_turn(request.queue).map(Some).ok_or(OutOfTurn)
     }
 
     /// Adds a running request, whose task is in its slot, to the run queue.
@@ -461,8 +461,8 @@ impl<J: Job> Shared<J> {
         request: &Request<J>,
         generation: Generation,
     ) -> Result<(), Error> {
-        let entry = request.number() | (generation.low_bits() & GENERATION_MASK) << NUMBER_BITS;
-        match request.state().enqueue(!self.queues.is_ordered()) {
+        let entry = request.number | (generation.low_bits() & GENERATION_MASK) << NUMBER_BITS;
+        match request.state.enqueue(!self.queues.is_ordered) {
             Err(AskedToEnd) => {
                 request.fail(Error::Interrupted.into());
                 Ok(())
@@ -472,7 +472,7 @@ impl<J: Job> Shared<J> {
                 self.call_worker();
                 Ok(())
             }
-            Ok(true) => match self.queues.push(request.queue(), entry) {
+            Ok(true) => match self.queues.push(request.queue, entry) {
                 Ok(()) => {
                     self.call_worker();
                     Ok(())
@@ -486,10 +486,10 @@ impl<J: Job> Shared<J> {
     /// next inference in the meantime, that inference fails, because it relies on the queue entry.
     pub(crate) fn refuse(&self, request: &Request<J>, generation: Generation) -> Result<(), Error> {
         let full = Error::QueueFull { capacity: self.options.capacity };
-        if !request.state().claim_entry() {
+        if !request.state.claim_entry() {
             return Ok(());
         }
-        if request.state().generation() == generation {
+        if request.state.generation() == generation {
             return Err(full);
         }
         request.fail(full.into());
@@ -520,7 +520,7 @@ impl<J: Job> Shared<J> {
                     return true;
                 }
                 let claim =
-                    |number| self.request(number).is_some_and(|request| request.state().claim_device_entry());
+                    |number| self.request(number).is_some_and(|request| request.state.claim_device_entry());
                 let oldest = on_device.take_oldest(claim).and_then(|number| self.request(number));
                 oldest.is_some_and(|request| self.finish(request, check))
             }
@@ -559,9 +559,9 @@ impl<J: Job> Shared<J> {
         }
         let request = self.request(entry)?;
         let is_claimed = if turn.is_some() {
-            request.state().claim_numbered(entry >> NUMBER_BITS, GENERATION_MASK)
+            request.state.claim_numbered(entry >> NUMBER_BITS, GENERATION_MASK)
         } else {
-            request.state().claim_entry()
+            request.state.claim_entry()
         };
         is_claimed.then_some((request, turn))
     }
@@ -612,7 +612,7 @@ impl<J: Job> Shared<J> {
 
     /// Starts the time limit of the program for an inference that begins now.
     fn begin_limit(self: &Arc<Self>, request: &Request<J>) {
-        let Some(limit) = request.limit() else { return };
+        let Some(limit) = request.limit else { return };
         let deadline_ns = clock::after(limit);
         if request.deadline().is_none_or(|(_, earlier_ns)| deadline_ns < earlier_ns) {
             request.set_deadline(limit, deadline_ns);
@@ -657,8 +657,8 @@ impl<J: Job> Shared<J> {
     /// Leaves a running request, whose task is in its slot, to the device. Ends the request here if it was asked to
     /// end in the meantime.
     fn leave_to_device(self: &Arc<Self>, on_device: &OnDevice, request: &Request<J>, is_returned: bool) {
-        match request.state().leave_to_device() {
-            Ok(true) => on_device.push(request.number(), is_returned),
+        match request.state.leave_to_device() {
+            Ok(true) => on_device.push(request.number, is_returned),
             Ok(false) => {}
             Err(AskedToEnd) => {
                 self.finish(request, None);
@@ -693,7 +693,7 @@ impl<J: Job> Shared<J> {
 
     /// Records the duration of an inference that has ended, and reports its end.
     fn complete(&self, request: &Request<J>, task: Box<Task<J>>, outcome: Result<(), J::Error>) {
-        if let Some(took_ns) = task.spent_ns() {
+        if let Some(took_ns) = task.spent_ns {
             self.durations.note(request.variant(), took_ns);
         }
         request.complete(task, outcome);

@@ -45,7 +45,7 @@ impl StateAccess {
 
     /// Event for threads that wait for a ticket.
     pub(crate) fn freed(&self) -> &EventCount {
-        self.free.waiters()
+        &self.free.waiters
     }
 
     /// Event for the thread with a ticket that waits for its turn.

@@ -1,7 +1,6 @@
 //! End conditions of blocking calls: a deadline, and a check for signals.
 
 use std::cell::Cell;
-use std::fmt;
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -90,7 +89,8 @@ impl Deadline {
 /// ```
 #[derive(Default)]
 pub struct WaitScope<'a> {
-    deadline: Option<Deadline>,
+    /// The deadline.
+    pub deadline: Option<Deadline>,
     check: Option<CancellationCheck<'a>>,
     // Time of the next check; `None` before the first one, which is due immediately.
     due: Option<Instant>,
@@ -120,11 +120,6 @@ impl<'a> WaitScope<'a> {
             due: self.due,
             has_waited: self.has_waited,
         }
-    }
-
-    /// The deadline.
-    pub fn deadline(&self) -> Option<Deadline> {
-        self.deadline
     }
 
     /// Fails if the deadline has passed or the check ends the wait for `what`. Callers call this at every wakeup.
@@ -161,15 +156,7 @@ impl<'a> WaitScope<'a> {
     }
 }
 
-impl fmt::Debug for WaitScope<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("WaitScope")
-            .field("deadline", &self.deadline)
-            .field("is_checked", &self.check.is_some())
-            .finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(WaitScope<'a>, |scope| deadline: scope.deadline, is_checked: scope.check.is_some());
 
 /// Disables signal checks in the waits of the calling thread, because Python delivers signals only to the main
 /// thread. Thousands of threads that wake twenty times a second would occupy a CPU.
@@ -218,11 +205,11 @@ mod tests {
             let mut check = || true;
             let mut scope = WaitScope::until(own.and_then(deadline)).checked_by(&mut check);
             let mut part = scope.narrowed(part.and_then(deadline));
-            assert_eq!(part.deadline().map(Deadline::limit), Some(near));
+            assert_eq!(part.deadline.map(Deadline::limit), Some(near));
             part.sleep_limit();
             assert!(part.poll_at(Instant::now(), "a part").is_err());
         }
-        assert!(WaitScope::default().narrowed(None).deadline().is_none());
+        assert!(WaitScope::default().narrowed(None).deadline.is_none());
     }
 
     #[test]

@@ -113,9 +113,9 @@ fn enforce<J: Job>(shared: &Arc<Shared<J>>) -> u64 {
         }
         request.ask_to_end(generation, Reason::TimedOut);
         // An inference without a thread ends here, without a wait for the device.
-        if request.state().claim(generation) {
+        if request.state.claim(generation) {
             request.fail(Error::Interrupted.into());
-        } else if request.state().take_from_device(generation) {
+        } else if request.state.take_from_device(generation) {
             shared.finish(request, None);
         }
         // A device may ignore the request.

@@ -59,7 +59,8 @@ impl<B: FrozenBytes> Place<B> {
 /// The records of one inference.
 #[derive(Debug)]
 pub struct StatsBuffer<B> {
-    run: Run,
+    /// Facts about the inference.
+    pub run: Run,
     places: Vec<(Kind, Place<B>)>,
     warnings: Vec<String>,
     program: Option<ProgramOperations>,
@@ -133,11 +134,6 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         };
         check::structure(&made.model())?;
         Ok(made)
-    }
-
-    /// Facts about the inference.
-    pub const fn run(&self) -> &Run {
-        &self.run
     }
 
     /// Returns the records. Records of operations are unchecked before [`StatsBuffer::check`], but safe to read.
@@ -285,7 +281,7 @@ mod tests {
         let buffer = opened(encoded(), false).unwrap();
         let place = buffer.place(Kind::Op).unwrap();
         assert_eq!((place.count(), place.owner.bytes()), (4, &encoded()[..]));
-        assert_eq!(buffer.model().ops().len(), 4);
+        assert_eq!(buffer.model().records::<Op>().len(), 4);
         let columns = buffer.columns(Kind::Op, &["oc"], 1..3).unwrap();
         assert_eq!(columns, [[1_u32, 2].map(u32::to_le_bytes).concat()]);
         assert!(buffer.columns(Kind::Op, &["none"], 0..1).is_none());
@@ -347,7 +343,7 @@ mod tests {
             StatsBuffer::<Counting>::of_sections(model.run, sections.into(), None, false)
         };
         let buffer = of_sections(0).unwrap();
-        assert_eq!((buffer.check(), buffer.model().ops().len()), (Ok(()), 4));
+        assert_eq!((buffer.check(), buffer.model().records::<Op>().len()), (Ok(()), 4));
         assert_eq!(of_sections(1).unwrap_err().code(), "stats.op_ranges");
     }
 }

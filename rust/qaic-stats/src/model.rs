@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bitflags::bitflags;
 
-use crate::decode::record::{Core, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread};
+use crate::decode::record::{Kind, PmuEvents, Record, Records};
 use crate::number::codes;
 
 bitflags! {
@@ -123,50 +123,15 @@ impl<'a> StatsModel<'a> {
     }
 
     /// The records of a kind.
-    pub(crate) fn records<R: Record>(&self) -> Records<'_, R> {
+    pub fn records<R: Record>(&self) -> Records<'_, R> {
         let (bytes, stride) = self.section(R::KIND).unwrap_or((&[], R::SIZE));
         Records::new(bytes, stride)
-    }
-
-    /// Cores.
-    pub fn cores(&self) -> Records<'_, Core> {
-        self.records()
-    }
-
-    /// Threads, grouped by core.
-    pub fn threads(&self) -> Records<'_, Thread> {
-        self.records()
-    }
-
-    /// Waits for ports.
-    pub fn ports(&self) -> Records<'_, Port> {
-        self.records()
-    }
-
-    /// Rings of pipelined inputs.
-    pub(crate) fn rings(&self) -> Records<'_, Ring> {
-        self.records()
     }
 
     /// Events of the PMU values, without unused entries.
     pub fn pmu_events(&self) -> Vec<u32> {
         let events: Records<'_, PmuEvents> = self.records();
         events.get(0).map_or_else(Vec::new, |record| record.event.into_iter().filter(|id| *id != 0).collect())
-    }
-
-    /// PMU values of threads.
-    pub(crate) fn pmu(&self) -> Records<'_, Pmu> {
-        self.records()
-    }
-
-    /// Executions of operations, by thread.
-    pub fn ops(&self) -> Records<'_, Op> {
-        self.records()
-    }
-
-    /// PMU values of operations.
-    pub(crate) fn op_pmu(&self) -> Records<'_, OpPmu> {
-        self.records()
     }
 
     /// Returns the producer's facts about itself, as JSON; `None` if there are none or they are no text.

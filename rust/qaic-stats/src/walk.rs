@@ -40,13 +40,13 @@ pub(crate) struct CoreRecords {
 /// threads for each core would take minutes.
 pub(crate) fn by_core(model: &StatsModel<'_>) -> HashMap<u16, CoreRecords> {
     let mut cores: HashMap<u16, CoreRecords> = HashMap::new();
-    for thread in model.threads().iter() {
+    for thread in model.records::<Thread>().iter() {
         cores.entry(thread.core).or_default().threads.push(thread);
     }
-    for port in model.ports().iter() {
+    for port in model.records::<Port>().iter() {
         cores.entry(port.core).or_default().ports.push(port);
     }
-    for values in model.pmu().iter() {
+    for values in model.records::<Pmu>().iter() {
         cores.entry(values.core).or_default().pmu.push(values);
     }
     cores

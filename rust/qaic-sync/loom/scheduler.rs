@@ -34,14 +34,14 @@ impl World {
 
     fn submit(&self, number: usize, deadline: Option<Deadline>) {
         let request = &self.requests[number];
-        let begun = request.state().begin(false).unwrap();
+        let begun = request.state.begin(false).unwrap();
         let task = request.take_task().unwrap();
         self.scheduler.submit(request, task, begun.generation, deadline).unwrap();
     }
 
     /// Waits for an inference that other threads run.
     fn wait(&self, number: usize) -> Result<(), Error> {
-        let state = self.requests[number].state();
+        let state = &self.requests[number].state;
         while state.is_in_flight() {
             let _ = state.wait(FOREVER, || (!state.is_in_flight()).then_some(()));
         }
@@ -50,7 +50,7 @@ impl World {
 
     /// Waits for any inference until that of a request has ended.
     fn wait_for_any(&self, number: usize) {
-        let state = self.requests[number].state();
+        let state = &self.requests[number].state;
         while state.is_in_flight() {
             if !self.scheduler.help(&mut || false) {
                 let ended = || (!state.is_in_flight()).then_some(());
@@ -100,11 +100,11 @@ fn inference_submitted_while_the_number_of_workers_is_lowered_runs() {
 fn inference_handed_to_the_device_beside_a_sleeping_caller_ends() {
     with_preemptions(2, || {
         let world = World::new(1, Device { is_queue: true, ..Device::default() }, |_| ());
-        world.requests[0].state().begin(false).unwrap();
+        world.requests[0].state.begin(false).unwrap();
         let caller = on(&world, |world| world.wait_for_any(0));
         let request = &world.requests[0];
         let task = request.take_task().unwrap();
-        world.scheduler.submit(request, task, request.state().generation(), None).unwrap();
+        world.scheduler.submit(request, task, request.state.generation(), None).unwrap();
         caller.join().unwrap();
         assert_eq!((request.outcome(), world.began()), (Ok(()), 1));
     });
@@ -134,7 +134,7 @@ fn inference_submitted_after_a_cancelled_one_runs() {
         let world = World::new(1, Device::default(), |_| ());
         world.submit(0, None);
         let request = &world.requests[0];
-        if let Some(generation) = request.state().under_way()
+        if let Some(generation) = request.state.under_way()
             && !request.revoke(generation)
         {
             request.ask_to_end(generation, Reason::Cancelled);
@@ -191,7 +191,7 @@ fn inference_asked_to_end_while_it_is_handed_to_the_device_ends_once() {
     with_preemptions(2, || {
         let world = World::new(1, Device { is_queue: true, ..Device::default() }, |_| ());
         let request = &world.requests[0];
-        let generation = request.state().begin(false).unwrap().generation;
+        let generation = request.state.begin(false).unwrap().generation;
         let canceller = on(&world, move |world| {
             world.requests[0].ask_to_end(generation, Reason::Cancelled);
             world.scheduler.finish(&world.requests[0], generation, None);
@@ -214,7 +214,7 @@ fn inference_on_the_device_always_has_an_entry_or_an_owner() {
             world.scheduler.help(&mut || false);
         });
         let request = &world.requests[0];
-        world.scheduler.finish(request, request.state().generation(), None);
+        world.scheduler.finish(request, request.state.generation(), None);
         assert_eq!(world.wait(0), Ok(()));
         world.submit(0, None);
         helper.join().unwrap();
@@ -238,9 +238,9 @@ fn inference_without_room_leaves_no_accepted_one_behind() {
         (1..3).for_each(|number| world.submit(number, None));
         let other = on(&world, |world| {
             let request = &world.requests[3];
-            if let Some(generation) = request.state().under_way()
+            if let Some(generation) = request.state.under_way()
                 && request.revoke(generation)
-                && let Ok(begun) = request.state().begin(false)
+                && let Ok(begun) = request.state.begin(false)
             {
                 let task = request.take_task().unwrap();
                 if world.scheduler.submit(request, task, begun.generation, None).is_err() {
@@ -249,7 +249,7 @@ fn inference_without_room_leaves_no_accepted_one_behind() {
             }
         });
         let request = &world.requests[3];
-        if let Ok(begun) = request.state().begin(false) {
+        if let Ok(begun) = request.state.begin(false) {
             let task = request.take_task().unwrap();
             if world.scheduler.submit(request, task, begun.generation, None).is_err() {
                 request.withdraw(begun.prior_phase);

@@ -1,7 +1,5 @@
 //! A value that one thread at a time uses.
 
-use std::fmt;
-
 use crate::slot::Slot;
 
 /// Holds a value that any thread may use while no other does. A thread that finds the value in use is refused and
@@ -46,11 +44,7 @@ impl<T> Drop for Taken<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for ExclusiveCell<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ExclusiveCell").finish_non_exhaustive()
-    }
-}
+crate::debug_fields!(ExclusiveCell<T>);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -3,8 +3,6 @@
 //! The nodes are the numbers themselves, in an array that is allocated once, so no node disappears while a thread
 //! reads it. A tag next to the top distinguishes two times at which the same number was on top.
 
-use std::fmt;
-
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of the numbers `0..capacity`. Each number is in the stack at most once.
@@ -124,15 +122,10 @@ impl FreeList {
     }
 }
 
-impl fmt::Debug for FreeList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let top = number_of(self.top.load(Ordering::Relaxed)).checked_sub(1);
-        f.debug_struct("FreeList")
-            .field("capacity", &self.capacity())
-            .field("top", &top)
-            .finish_non_exhaustive()
-    }
-}
+crate::debug_fields!(
+    FreeList,
+    |list| capacity: list.capacity(), top: number_of(list.top.load(Ordering::Relaxed)).checked_sub(1)
+);
 
 /// The number, plus one, of a top.
 #[allow(clippy::cast_possible_truncation)] // the lower half

@@ -18,6 +18,7 @@
 pub mod atomic;
 #[cfg(feature = "count")]
 pub mod count;
+mod debug_fields;
 mod event_count;
 mod exclusive_cell;
 mod free_list;

@@ -4,7 +4,6 @@
 //! previous node to it. Between these two steps, a consumer finds no successor of the previous node. After the link,
 //! the producer notifies a sleeping consumer.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::ExclusiveCell;
@@ -82,11 +81,7 @@ impl<T> Drop for MpscQueue<T> {
     }
 }
 
-impl<T> fmt::Debug for MpscQueue<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("MpscQueue").finish_non_exhaustive()
-    }
-}
+crate::debug_fields!(MpscQueue<T>);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

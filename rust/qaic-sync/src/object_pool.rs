@@ -1,7 +1,5 @@
 //! Objects that any number of threads reuse.
 
-use std::fmt;
-
 use crate::slot::Slot;
 
 /// Keeps unused objects, each in its own slot that one atomic exchange empties or fills. No thread waits for another,
@@ -40,11 +38,7 @@ impl<T> ObjectPool<T> {
     }
 }
 
-impl<T> fmt::Debug for ObjectPool<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ObjectPool").field("capacity", &self.unused.len()).finish_non_exhaustive()
-    }
-}
+crate::debug_fields!(ObjectPool<T>, |pool| capacity: pool.unused.len());
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -3,7 +3,6 @@
 //! Only one thread at a time writes an owner's count. Counting therefore needs no exchange, and owners do not share a
 //! cache line.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::atomic::{AtomicU64, Mutex, Ordering};
@@ -37,11 +36,7 @@ impl OwnerCounts {
     }
 }
 
-impl fmt::Debug for OwnerCounts {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("OwnerCounts").field(&self.total()).finish()
-    }
-}
+crate::debug_fields!(OwnerCounts, |counts| total: counts.total());
 
 /// The count of one owner.
 #[derive(Debug)]

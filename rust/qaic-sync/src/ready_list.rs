@@ -1,6 +1,5 @@
 //! The requests in one state, by number, and the threads that wait for one of them.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::{Event, EventCount, FreeList, Ring};
@@ -86,7 +85,9 @@ impl Numbers for FreeList {
 /// ```
 pub struct ReadyList<L> {
     list: L,
-    waiters: EventCount,
+    /// Event for threads that wait for a request in the state. Each thread calls [`ReadyList::take`] before and after
+    /// it sleeps.
+    pub waiters: EventCount,
 }
 
 impl ReadyList<Ring> {
@@ -150,12 +151,6 @@ impl<L: Numbers> ReadyList<L> {
         self.waiters.waiting() > 0
     }
 
-    /// Event for threads that wait for a request in the state. Each thread calls [`ReadyList::take`] before and after
-    /// it sleeps.
-    pub fn waiters(&self) -> &EventCount {
-        &self.waiters
-    }
-
     /// Takes a request as [`ReadyList::take`] does, and waits for one.
     ///
     /// Blocking: at most `limit`; may return early without a request.
@@ -170,11 +165,7 @@ impl<L: Numbers> ReadyList<L> {
     }
 }
 
-impl<L> fmt::Debug for ReadyList<L> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ReadyList").field("waiters", &self.waiters).finish_non_exhaustive()
-    }
-}
+crate::debug_fields!(ReadyList<L>, |list| waiters: list.waiters);
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -215,7 +206,7 @@ mod tests {
                     }
                 }
             });
-            while list.waiters().waiting() == 0 {
+            while list.waiters.waiting() == 0 {
                 std::thread::yield_now();
             }
             list.push(1);
@@ -231,7 +222,7 @@ mod tests {
         (0..2).for_each(|number| list.push(number));
         let began = std::time::Instant::now();
         let mut looks = 0;
-        let taken = list.waiters().wait(LONG, || {
+        let taken = list.waiters.wait(LONG, || {
             looks += 1;
             // Another thread takes the first entry while this one is about to sleep.
             let taken = list.take(|_| true);

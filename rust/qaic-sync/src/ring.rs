@@ -5,8 +5,6 @@
 //! share one word, and one exchange of that word is the whole step. A number is in the ring as soon as its position
 //! is claimed, and a slot is free as soon as its number is claimed. An empty or full result is therefore exact.
 
-use std::fmt;
-
 use crossbeam_utils::CachePadded;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -211,11 +209,7 @@ impl Ring {
     }
 }
 
-impl fmt::Debug for Ring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring").field("capacity", &self.capacity()).field("len", &self.len()).finish()
-    }
-}
+crate::debug_fields!(Ring, |ring| capacity: ring.capacity(), len: ring.len());
 
 /// Combines a stamp and a number into the word of a slot.
 fn word_of(stamp: u32, number: u32) -> u64 {

@@ -1,6 +1,5 @@
 //! A slot for one value that threads take and put back.
 
-use std::fmt;
 #[cfg(not(loom))]
 use std::sync::Arc;
 
@@ -107,11 +106,7 @@ impl<T> Slot<T> {
     }
 }
 
-impl<T> fmt::Debug for Slot<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Slot").finish_non_exhaustive()
-    }
-}
+crate::debug_fields!(Slot<T>);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -3,4 +3,6 @@
 
 mod driver;
 mod life;
+mod prelude;
+mod rig;
 mod transcripts;

@@ -198,7 +198,7 @@ mod tests {
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.function("0000:02:00.0", 0x17CB, 0xA100);
         tree.node("accel0", "0000:02:00.0");
-        let kmd: Arc<dyn Kmd> = Arc::new(SysKmd::at(tree.root()));
+        let kmd: Arc<dyn Kmd> = Arc::new(SysKmd::at(&tree.root));
         assert_eq!(kmd.name(), "sys");
         let cards = kmd.enumerate().unwrap();
         assert_eq!(cards.len(), 2);
@@ -242,7 +242,7 @@ mod tests {
         let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.node("accel0", "0000:01:00.0");
-        let kmd = SysKmd::at(tree.root());
+        let kmd = SysKmd::at(&tree.root);
         let card = kmd.enumerate().unwrap().remove(0);
         let advice = kmd.explain(&card, Errno::PROTONOSUPPORT).unwrap();
         assert!(advice.contains("interface") && advice.contains("Linux"), "{advice}");
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(SysKmd::default().open(&NodeInfo { path: None, ..node("") }).map(drop), Err(Errno::NOENT));
         let tree = SysfsFixture::new();
         tree.file("accel0", "");
-        let path = tree.root().join("accel0");
+        let path = tree.root.join("accel0");
         fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
         let answer = opened(path.to_str().unwrap());
         if rustix::process::geteuid().is_root() {

@@ -215,7 +215,7 @@ mod tests {
             "etc/passwd",
             "root:x:0:0::/:/bin/sh\nalice:x:1000:1000::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n",
         );
-        NodePermissions::at(tree.root())
+        NodePermissions::at(&tree.root)
     }
 
     fn explained(ownership: (u32, u32, u32), identity: (u32, &[u32])) -> String {
@@ -282,13 +282,13 @@ mod tests {
     fn explanation_of_a_file_reads_its_permissions() {
         let tree = SysfsFixture::new();
         tree.file("node", "");
-        let path = tree.root().join("node");
+        let path = tree.root.join("node");
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let explained = |path: &Path| permissions(&tree).explain_refusal(path);
         assert!(explained(&path).contains("0640"), "{}", explained(&path));
-        assert!(explained(&tree.root().join("none")).contains("cannot be examined"));
+        assert!(explained(&tree.root.join("none")).contains("cannot be examined"));
         // Without the lists, the message contains numbers.
-        let bare = NodePermissions::at(&tree.root().join("nowhere"));
+        let bare = NodePermissions::at(&tree.root.join("nowhere"));
         let ownership = Ownership { mode: 0o660, uid: 0, gid: 44 };
         let text = bare.explain_for(&path, ownership, &Identity { uid: 1, gids: vec![1] });
         assert!(text.contains("belongs to 0:44"), "{text}");

@@ -155,7 +155,7 @@ mod tests {
     use crate::kmd::PciInfo;
 
     fn cards(tree: &SysfsFixture) -> Vec<NodeInfo> {
-        Sysfs::at(tree.root()).cards()
+        Sysfs::at(&tree.root).cards()
     }
 
     fn places(tree: &SysfsFixture) -> Vec<(u32, String, Option<String>)> {
@@ -200,7 +200,7 @@ mod tests {
         tree.node("accel0", "0000:c1:00.0");
         let expected = NodeInfo {
             qid: 0,
-            path: Some(tree.root().join("dev/accel/accel0")),
+            path: Some(tree.root.join("dev/accel/accel0")),
             address: PciAddress { domain: 0, bus: 0xC1, device: 0, function: 0 },
             pci: Some(PciInfo {
                 vendor_id: 0x17CB,
@@ -295,7 +295,7 @@ mod tests {
         tree.function("0000:02:00.0", 0x17CB, 0xA100);
         tree.node("accel0", "0000:01:00.0");
         tree.node("accel1", "0000:02:00.0");
-        let found = Sysfs::at(tree.root());
+        let found = Sysfs::at(&tree.root);
         let (first, second) = (&found.cards()[0], &found.cards()[1]);
         assert_eq!(found.path(first), first.path);
         // Both are reset, and the second one returns first.
@@ -303,17 +303,14 @@ mod tests {
         tree.remove("sys/class/accel/accel1");
         assert_eq!(found.path(first), None);
         tree.node("accel0", "0000:02:00.0");
-        assert_eq!(
-            (found.path(first), found.path(second)),
-            (None, Some(tree.root().join("dev/accel/accel0")))
-        );
+        assert_eq!((found.path(first), found.path(second)), (None, Some(tree.root.join("dev/accel/accel0"))));
     }
 
     #[test]
     fn card_bound_to_a_driver_names_it() {
         let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
-        let found = Sysfs::at(tree.root());
+        let found = Sysfs::at(&tree.root);
         assert_eq!(found.driver(&found.cards()[0]), None);
         tree.link("sys/devices/pci0000:00/0000:01:00.0/driver", "../../../bus/pci/drivers/vfio-pci");
         assert_eq!(found.driver(&found.cards()[0]).as_deref(), Some("vfio-pci"));

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 /// A machine; its files go with it.
 #[derive(Debug)]
 pub(crate) struct SysfsFixture {
-    root: PathBuf,
+    pub(crate) root: PathBuf,
 }
 
 impl SysfsFixture {
@@ -20,10 +20,6 @@ impl SysfsFixture {
         let root = std::env::temp_dir().join(name);
         fs::create_dir(&root).unwrap();
         Self { root }
-    }
-
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
     }
 
     pub(crate) fn file(&self, path: &str, content: &str) {

@@ -64,7 +64,7 @@ mod tests {
     fn machine() -> (SysfsFixture, Sysfs, NodeInfo) {
         let tree = SysfsFixture::new();
         tree.function(CARD, 0x17CB, 0xA100);
-        let found = Sysfs::at(tree.root());
+        let found = Sysfs::at(&tree.root);
         let node = found.cards().remove(0);
         (tree, found, node)
     }
@@ -113,7 +113,7 @@ mod tests {
         tree.write_attribute(CARD, "mhi4/soc_reset", "");
         assert_eq!(found.reset(&node), Ok(()));
         let written =
-            |file: &str| fs::read_to_string(tree.root().join("sys/bus/pci/devices").join(CARD).join(file));
+            |file: &str| fs::read_to_string(tree.root.join("sys/bus/pci/devices").join(CARD).join(file));
         assert_eq!(written("mhi4/soc_reset").unwrap(), "1");
         assert_eq!(written("mhi3_QAIC_CONTROL/soc_reset").unwrap(), "");
     }

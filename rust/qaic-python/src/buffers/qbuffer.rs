@@ -41,7 +41,8 @@ fn shared(storage: Storage) -> Arc<SharedMemory> {
 /// write to it; while it uses the memory of an output, no thread may access it.
 #[pyclass(frozen, name = "QBuffer", module = "qaicrt")]
 pub(crate) struct PyQBuffer {
-    buffer: ClientBuffer,
+    /// The buffer to bind, with the type that the client declared.
+    pub(crate) buffer: ClientBuffer,
     // Fields are dropped in order.
     _last: ReleaseDropped,
 }
@@ -63,11 +64,6 @@ impl PyQBuffer {
 
     pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
         &self.buffer.memory
-    }
-
-    /// Returns the buffer to bind, with the type that the client declared.
-    pub(crate) fn buffer(&self) -> &ClientBuffer {
-        &self.buffer
     }
 }
 

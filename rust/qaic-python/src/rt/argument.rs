@@ -86,9 +86,8 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<SharedMemory>
 pub(crate) fn is_buffer(items: &Bound<'_, PyList>, index: usize, memory: &Arc<SharedMemory>) -> bool {
     let item = items.get_item(index);
     let buffer = item.as_ref().ok().and_then(|item| item.cast::<PyQBuffer>().ok()).map(Bound::get);
-    buffer.is_some_and(|buffer| {
-        buffer.buffer().is_declared_right() && Arc::ptr_eq(&buffer.buffer().memory, memory)
-    })
+    buffer
+        .is_some_and(|buffer| buffer.buffer.is_declared_right() && Arc::ptr_eq(&buffer.buffer.memory, memory))
 }
 
 /// Returns the `QBuffer` at an index of a list.
@@ -108,7 +107,7 @@ pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
 }
 
 fn memory_of(buffer: &PyQBuffer, index: usize) -> Answer<Arc<SharedMemory>> {
-    let buffer = buffer.buffer();
+    let buffer = &buffer.buffer;
     if buffer.is_declared_right() {
         return Ok(Arc::clone(&buffer.memory));
     }

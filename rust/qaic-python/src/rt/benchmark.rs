@@ -36,7 +36,7 @@ impl PyBenchmark {
     fn new(handles: &PyQaicInferenceSet, buffers: &Bound<'_, PyList>) -> PyResult<Self> {
         let core = Reaped::new(Arc::clone(handles.core()));
         let progress = BenchmarkProgress::new(core.set());
-        let context = Arc::clone(handles.context());
+        let context = Arc::clone(&handles.context);
         let refused = |refusal: Refusal| refusal.of_construction(buffers.py(), "InferenceBenchmarkSet");
         let buffers = self::buffers(buffers).map_err(refused)?;
         Ok(Self { core, context, buffers, progress })
@@ -59,7 +59,7 @@ impl PyBenchmark {
         let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let ended = ended.map(|ended| ended.clone().unbind());
         let set = self.core.set();
-        if let Err(error) = self.core.bound().bind_all(&self.buffers) {
+        if let Err(error) = self.core.set.bind_all(&self.buffers) {
             let refusal = Refusal::from(error).busy_in_flight();
             return Ok((refuse(py, &self.context, FailureSource::InferenceSet, refusal)?, 0, 0));
         }
@@ -104,7 +104,7 @@ impl PyBenchmark {
 
     /// Returns the unique id of the program of a handle.
     fn program_id(&self, py: Python<'_>, handle: u32) -> PyResult<u32> {
-        let bound = self.core.bound().bound(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
+        let bound = self.core.set.bound(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
         Ok(bound.exec.program.unique_id)
     }
 }
@@ -112,5 +112,5 @@ impl PyBenchmark {
 /// Logs an error in a context, for the Python parts of the interface.
 #[pyfunction]
 pub(crate) fn rt_log_error(context: &RtContext, text: &str) {
-    context.inner().logger.error(|| text.to_owned());
+    context.context.logger.error(|| text.to_owned());
 }

@@ -23,22 +23,14 @@ const NO_DEVICE: i32 = -1;
 /// Devices that a client selected in this process.
 #[pyclass(frozen, name = "Context", module = "qaicrt", weakref)]
 pub(crate) struct RtContext {
-    context: Arc<Context>,
-    devices: Vec<DeviceId>,
+    pub(crate) context: Arc<Context>,
+    /// The selected devices, in the caller's order; never empty.
+    pub(crate) devices: Vec<DeviceId>,
     // Runs callbacks; set by the first callback.
     dispatcher: PyOnceLock<(Py<RtChannel>, Py<PyAny>)>,
 }
 
 impl RtContext {
-    pub(crate) fn inner(&self) -> &Arc<Context> {
-        &self.context
-    }
-
-    /// The selected devices, in the caller's order; never empty.
-    pub(crate) fn devices(&self) -> &[DeviceId] {
-        &self.devices
-    }
-
     fn channel(&self, py: Python<'_>) -> PyResult<&(Py<RtChannel>, Py<PyAny>)> {
         self.dispatcher.get_or_try_init(py, || {
             let channel = Py::new(py, RtChannel::new(&self.context))?;
@@ -128,7 +120,7 @@ impl RtContext {
     #[pyo3(name = "findDevice")]
     #[allow(non_snake_case)]
     fn find_device<'py>(&self, py: Python<'py>, qpcObj: &RtQpc) -> PyResult<Bound<'py, PyTuple>> {
-        match outcome(py, |_| self.context.find_free(&self.devices, qpcObj.image())) {
+        match outcome(py, |_| self.context.find_free(&self.devices, &qpcObj.image)) {
             Ok(id) => (member(py, QStatus::Success)?, id.0).into_pyobject(py),
             Err(refusal) => {
                 (refuse(py, &self.context, FailureSource::Context, refusal)?, NO_DEVICE).into_pyobject(py)

@@ -87,12 +87,12 @@ impl PyExecObj {
         }
         let spec = spec.cast::<PySlicingSpec>().map_err(PyErr::from)?.get();
         let bound = &self.bound;
-        spec.slicing().check_program(&bound.specs)?;
+        spec.slicing.check_program(&bound.specs)?;
         let (mut listed, mut windows) = (Vec::new(), Vec::new());
         for (index, value) in argument::pairs(&argument::list_of(data)?)? {
             let value = value.bind(data.py());
             let index = bound.specs.position(index)?;
-            if spec.slicing().cuts(index) {
+            if spec.slicing.cuts(index) {
                 windows.push(spec.window(index, value, &parameters)?);
             } else {
                 listed.push(argument::listed(&bound.specs, index, value)?);
@@ -136,13 +136,13 @@ impl PyExecObj {
                 }
             },
         };
-        this.inner().check_context(context.get().inner()).map_err(|error| failed(error.into()))?;
+        this.inner().check_context(&context.get().context).map_err(|error| failed(error.into()))?;
         let exec = this.loading(py, || ExecObj::new(this.inner(), automatic)).map_err(failed)?;
-        let bound = Arc::new(BoundBuffers::new(exec, Arc::clone(this.specs())));
+        let bound = Arc::new(BoundBuffers::new(exec, Arc::clone(&this.specs)));
         Ok(Self {
             bound: Reaped::new(bound),
             context: runtime,
-            _parent: this.context().clone_ref(py),
+            _parent: this.context.clone_ref(py),
             _last: ReleaseDropped,
         })
     }

@@ -77,7 +77,7 @@ impl PyInferenceHandle {
         let Some(set) = self.set() else {
             return (self.gone(py)?, py.None()).into_pyobject(py);
         };
-        let bound = set.bound().bound(self.number).map_err(|error| from_runtime(py, error))?;
+        let bound = set.set.bound(self.number).map_err(|error| from_runtime(py, error))?;
         (member(py, QStatus::Success)?, bound_to(py, bound)?).into_pyobject(py)
     }
 
@@ -109,7 +109,7 @@ impl PyInferenceHandle {
     /// Runs `work` on the buffers of the handle and returns its status.
     fn with_bound(&self, py: Python<'_>, work: impl FnOnce(&BoundBuffers) -> Answer) -> PyResult<Py<PyAny>> {
         let Some(set) = self.set() else { return self.gone(py) };
-        let outcome = set.bound().bound(self.number).map_err(Refusal::from).and_then(|bound| work(bound));
+        let outcome = set.set.bound(self.number).map_err(Refusal::from).and_then(|bound| work(bound));
         reply(py, &self.context, FailureSource::InferenceSet, outcome)
     }
 

@@ -36,7 +36,7 @@ const SOURCE: FailureSource = FailureSource::InferenceSet;
 pub(crate) struct SetCore {
     // Indexed by handle. Dropped before the set that they belong to.
     exec_objs: Vec<PyOnceLock<Py<PyExecObj>>>,
-    set: BoundSet,
+    pub(crate) set: BoundSet,
     // Kept alive by each exec object.
     parent: Py<RtContext>,
 }
@@ -54,10 +54,6 @@ impl SetCore {
         }
         let exec_objs = (0..set.handle_count()).map(|_| PyOnceLock::new()).collect();
         Ok(Self { exec_objs, set, parent: context.clone().unbind() })
-    }
-
-    pub(crate) fn bound(&self) -> &BoundSet {
-        &self.set
     }
 
     pub(crate) fn set(&self) -> &Arc<InferenceSet> {
@@ -82,7 +78,7 @@ impl SetCore {
 pub(crate) struct PyQaicInferenceSet {
     core: Reaped<SetCore>,
     handles: Vec<Py<PyInferenceHandle>>,
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     name: String,
     id: i64,
     // Fields are dropped in order.
@@ -92,10 +88,6 @@ pub(crate) struct PyQaicInferenceSet {
 impl PyQaicInferenceSet {
     pub(crate) fn core(&self) -> &Arc<SetCore> {
         &self.core
-    }
-
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
     }
 }
 
@@ -139,9 +131,9 @@ impl PyQaicInferenceSet {
         let object = SOURCE.name();
         let context = context.ok_or_else(|| missing(py, object, "the context"))?;
         let qpc = qpc.ok_or_else(|| missing(py, object, "the container (qpc)"))?;
-        let inner = Arc::clone(context.get().inner());
+        let inner = Arc::clone(&context.get().context);
         let failed = |refusal| construction_reported(py, &inner, SOURCE, refusal);
-        let image = qpc.get().image();
+        let image = &qpc.get().image;
         let part = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
             let part = properties.map(|properties| properties.getattr_opt(name)).transpose()?;
             Ok(part.flatten().filter(|part| !part.is_none()))
@@ -192,7 +184,7 @@ impl PyQaicInferenceSet {
         };
         let handle =
             limit.map_err(Refusal::from).and_then(|limit| self.acquire(py, limit)).and_then(|handle| {
-                self.core.bound().renew(handle)?;
+                self.core.set.renew(handle)?;
                 Ok(handle)
             });
         self.answer(py, handle)
@@ -222,7 +214,7 @@ impl PyQaicInferenceSet {
             return self.reply(py, self.submit_vector(py, vector.get(), id));
         }
         if let Ok(handle) = what.cast::<PyInferenceHandle>() {
-            let submit = |number| outcome(py, |detached| self.core.bound().submit(number, id, detached));
+            let submit = |number| outcome(py, |detached| self.core.set.submit(number, id, detached));
             return self.reply(py, self.number_of(handle.get()).and_then(submit));
         }
         let found = what.get_type();
@@ -339,8 +331,8 @@ impl PyQaicInferenceSet {
         };
         let is_same = |index, bound: &_| argument::is_buffer(list, index, bound);
         let buffers = || given.map_or_else(|| buffers(list), Ok);
-        core.bound().bind_acquired(handle, list.len(), is_same, buffers)?;
-        outcome(py, |detached| core.bound().submit_acquired(handle, id, detached))
+        core.set.bind_acquired(handle, list.len(), is_same, buffers)?;
+        outcome(py, |detached| core.set.submit_acquired(handle, id, detached))
     }
 
     fn number_of(&self, handle: &PyInferenceHandle) -> Answer<HandleId> {

@@ -66,7 +66,7 @@ impl PyInferenceVector {
         }
         let slots = slots(bufferMappings)?;
         let (source, files) = choice(source, files)?;
-        let backings = slots.slots().iter().map(|slot| zeroed(py, slot.len_bytes));
+        let backings = slots.slots.iter().map(|slot| zeroed(py, slot.len_bytes));
         let backings = backings.collect::<PyResult<Vec<_>>>();
         let mut backings = backings.map_err(|error| construction_failed_by(py, OBJECT, error))?;
         match source {

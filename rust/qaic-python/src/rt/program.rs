@@ -25,23 +25,15 @@ use crate::gil::{Detach, Reaped};
 #[pyclass(frozen, name = "Program", module = "qaicrt", weakref)]
 pub(crate) struct PyProgram {
     program: Reaped<Program>,
-    specs: Arc<BindingSpecs>,
+    pub(crate) specs: Arc<BindingSpecs>,
     token: CancellationToken,
-    context: Py<RtContext>,
+    pub(crate) context: Py<RtContext>,
     qpc: Py<RtQpc>,
 }
 
 impl PyProgram {
     pub(crate) fn inner(&self) -> &Arc<Program> {
         &self.program
-    }
-
-    pub(crate) fn specs(&self) -> &Arc<BindingSpecs> {
-        &self.specs
-    }
-
-    pub(crate) fn context(&self) -> &Py<RtContext> {
-        &self.context
     }
 
     fn runtime(&self) -> &Arc<Context> {
@@ -76,9 +68,9 @@ impl PyProgram {
     ) -> PyResult<Self> {
         let context = context.ok_or_else(|| missing(py, "Program", "the context"))?;
         let qpc = qpcObj.ok_or_else(|| missing(py, "Program", "the container (qpcObj)"))?;
-        let runtime = context.get().inner();
+        let runtime = &context.get().context;
         let failed = |refusal| construction_reported(py, runtime, FailureSource::Program, refusal);
-        let image = qpc.get().image();
+        let image = &qpc.get().image;
         if !image.is_program() {
             let what = "this container contains one container per device and is not a program";
             return Err(failed(refused(what).into()));
@@ -177,14 +169,14 @@ impl PyProgram {
         facts.set_item("numNsp", program.getattr("numCores")?)?;
         facts.set_item("numMcid", program.getattr("numMcId")?)?;
         facts.set_item("batchSize", program.getattr("batchSize")?)?;
-        facts.set_item("isAicStatsAvailable", self.program.image.network().stats.is_some())?;
+        facts.set_item("isAicStatsAvailable", self.program.image.network.stats.is_some())?;
         py.import("qaic.rt.programs")?.getattr("ProgramInfo")?.call((), Some(&facts))
     }
 
     /// Number of successful inferences.
     #[pyo3(name = "getInferenceCompleteCount")]
     fn inference_complete_count(&self) -> u64 {
-        self.program.completed()
+        self.program.completed.total()
     }
 
     /// Sets a number of the caller's choice.
@@ -211,7 +203,7 @@ impl PyProgram {
     }
 
     fn __repr__(&self) -> String {
-        let name = &self.program.image.network().network_name;
+        let name = &self.program.image.network.network_name;
         format!("Program('{name}' on device {})", self.program.placement)
     }
 }
@@ -259,9 +251,9 @@ pub(crate) fn place_program(
     mapping: &str,
     image: &Image,
 ) -> Answer<Placed> {
-    let candidates = context.devices();
+    let candidates = &context.devices;
     let device = dev.map(|dev| device(candidates, dev)).transpose()?;
-    outcome(py, |_| context.inner().place(candidates, device, mapping, image))
+    outcome(py, |_| context.context.place(candidates, device, mapping, image))
 }
 
 /// Returns the ids of the devices on which a program would be placed by default: one, or as many as it was
@@ -270,7 +262,7 @@ pub(crate) fn place_program(
 /// Blocking, without the interpreter lock: queries devices for free cores.
 #[pyfunction]
 pub(crate) fn choose_devices(py: Python<'_>, context: &RtContext, qpc: &RtQpc) -> PyResult<Vec<u32>> {
-    let placement = py.asking(|| context.inner().choose(context.devices(), qpc.image()))?;
+    let placement = py.asking(|| context.context.choose(&context.devices, &qpc.image))?;
     Ok(placement.devices.iter().map(|id| id.0).collect())
 }
 

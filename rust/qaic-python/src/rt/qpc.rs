@@ -18,14 +18,10 @@ use crate::qpc::inspect;
 /// An opened container.
 #[pyclass(frozen, name = "Qpc", module = "qaicrt", weakref)]
 pub(crate) struct RtQpc {
-    image: Arc<Image>,
+    pub(crate) image: Arc<Image>,
 }
 
 impl RtQpc {
-    pub(crate) fn image(&self) -> &Arc<Image> {
-        &self.image
-    }
-
     /// Returns the program info as JSON, for the structures in `qaic.rt.containers`.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
         let info = self.image.program_info();

@@ -36,9 +36,9 @@ impl PyQueue {
         properties: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let context = context.ok_or_else(|| missing(py, "Queue", "the context"))?;
-        let runtime = context.get().inner();
+        let runtime = &context.get().context;
         let failed = |refusal| construction_reported(py, runtime, FailureSource::Queue, refusal);
-        let candidates = context.get().devices();
+        let candidates = &context.get().devices;
         let make = || -> Answer<Queue> {
             let device = dev.map(|dev| device(candidates, dev)).transpose()?;
             let queue = Queue::new(runtime, candidates, device)?;

@@ -13,7 +13,7 @@ use crate::buffers::BufferExport;
 /// Slices of the bindings of a program; made by `Program.createSlicingSpecHandle`.
 #[pyclass(frozen, name = "SlicingSpecHandle", module = "qaicrt")]
 pub(crate) struct PySlicingSpec {
-    slicing: SlicingSpec,
+    pub(crate) slicing: SlicingSpec,
 }
 
 /// The slices that `ExecObj.setDataWithSlices` added to the next execution.
@@ -41,10 +41,6 @@ impl PySlicingSpec {
             Err(SlicingError::Spec(what)) => Err(refused(format!("slicing specification: {what}")).into()),
             Err(SlicingError::Match(error)) => Err(Refusal::Raised(error)),
         }
-    }
-
-    pub(crate) fn slicing(&self) -> &SlicingSpec {
-        &self.slicing
     }
 
     /// Returns the slice of binding `index` for the array `value`.

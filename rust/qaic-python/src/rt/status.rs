@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use qaic_runtime::process::FailureSource;
-use qaic_runtime::{Context, Detached, ErrorDetail, InputError, QStatus, RuntimeError, StateError};
+use qaic_runtime::{Context, Detached, ErrorDetail, QStatus, RuntimeError, StateError};
 
 use crate::gil::{self, Detach};
 
@@ -64,7 +64,7 @@ impl Refusal {
 
 /// Returns the error for a caller's mistake.
 pub(crate) fn refused(what: impl Into<String>) -> RuntimeError {
-    InputError::Argument { what: what.into() }.into()
+    RuntimeError::argument(what)
 }
 
 /// Runs `work` without the interpreter lock. Raises only for a signal or a panic, which have no status.

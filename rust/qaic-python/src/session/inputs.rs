@@ -34,7 +34,7 @@ pub(super) fn bind_inputs(
         check_keys(py, given, specs, "input")?;
     }
     let mut variant = 0;
-    if tensors.specs().variants() > 1 {
+    if tensors.specs().variants > 1 {
         // The shapes select the combination before types are converted, so every value must be an array. The caller's
         // dictionary stays unchanged.
         copied = given.copy()?;

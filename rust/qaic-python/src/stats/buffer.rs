@@ -18,16 +18,12 @@ use crate::gil::Detach;
 /// The stats buffer of one inference.
 #[pyclass(frozen, name = "StatsBuffer", module = "qaic._core")]
 pub(crate) struct PyStatsBuffer {
-    buffer: StatsBuffer<ReadOnlyBytes>,
+    pub(crate) buffer: StatsBuffer<ReadOnlyBytes>,
     descriptor: Option<Py<PyStatsDescriptor>>,
     path: Option<String>,
 }
 
-impl PyStatsBuffer {
-    pub(crate) fn inner(&self) -> &StatsBuffer<ReadOnlyBytes> {
-        &self.buffer
-    }
-}
+impl PyStatsBuffer {}
 
 #[pymethods]
 impl PyStatsBuffer {
@@ -68,7 +64,7 @@ impl PyStatsBuffer {
 
     #[getter]
     fn run<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        run::to_dict(py, self.buffer.run())
+        run::to_dict(py, &self.buffer.run)
     }
 
     /// (bytes, stride in bytes, number of records) of a section; `None` if the device wrote none.
@@ -136,7 +132,7 @@ impl PyStatsBuffer {
 }
 
 fn operations(descriptor: Option<&Py<PyStatsDescriptor>>) -> Option<ProgramOperations> {
-    descriptor.map(|descriptor| descriptor.get().inner().clone())
+    descriptor.map(|descriptor| descriptor.get().program.clone())
 }
 
 /// Returns memory that does not change, and the path of its file.

@@ -10,7 +10,7 @@ use qaic_mem::DmaBuf;
 
 use crate::binding::{Bindings, InputBinding, OutputBinding, RetainedPair, TransferPlan};
 use crate::device::{DeviceKind, Exec};
-use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
+use crate::error::{DeviceError, InputError, RuntimeError};
 use crate::program::Program;
 
 impl Program {
@@ -25,7 +25,7 @@ impl Program {
                 ),
             }.into());
         }
-        let network = self.image.network();
+        let network = &self.image.network;
         let inputs = network.inputs.len();
         let name = || {
             let bindings = network.inputs.iter().chain(&network.outputs);
@@ -33,7 +33,7 @@ impl Program {
         };
         let refused = |why: &str| {
             let what = format!("binding `{}` cannot use the memory of a descriptor: {why}", name());
-            Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument { what })))
+            Err(RuntimeError::argument(what))
         };
         if self.io_options.io_crc.is_some() {
             return refused("the program was compiled with io_crc, which computes checksums on the host");
@@ -86,10 +86,10 @@ impl DmaBufBindings {
         }
         let mut wanted: Vec<(usize, &Arc<DmaBuf>)> = Vec::new();
         for (binding, memory) in descriptors(bindings) {
-            let buffer = transfers.whole_buffer(binding).ok_or_else(|| InputError::Argument {
-                what: format!(
+            let buffer = transfers.whole_buffer(binding).ok_or_else(|| {
+                RuntimeError::argument(format!(
                     "binding {binding} is only part of a DMA buffer, so a descriptor cannot replace it"
-                ),
+                ))
             })?;
             wanted.push((buffer, memory));
         }

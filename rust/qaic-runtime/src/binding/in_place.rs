@@ -31,7 +31,7 @@ pub(super) struct InPlace {
 
 impl InPlace {
     pub(super) fn new(transfers: &TransferPlan, stats_output: Option<usize>) -> Self {
-        let (inputs, outputs) = (transfers.inputs().len(), transfers.outputs().len());
+        let (inputs, outputs) = (transfers.inputs.len(), transfers.outputs.len());
         Self {
             inputs: (0..inputs).map(|_| None).collect(),
             outputs: (0..outputs).map(|_| None).collect(),
@@ -55,7 +55,7 @@ impl InPlace {
         let is_updated = |index| values.is_some_and(|values| values.is_updated(index));
         let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values };
         let mut inputs = emptied(mem::take(&mut self.input_list));
-        for ((index, transfer), staged) in transfers.inputs().iter().enumerate().zip(&mut self.inputs) {
+        for ((index, transfer), staged) in transfers.inputs.iter().enumerate().zip(&mut self.inputs) {
             inputs.push(match sources.get(index, transfer)? {
                 Some(source) if transfer.place.is_some() => Some(read_from(transfer, source, staged)?),
                 _ => None,
@@ -64,7 +64,7 @@ impl InPlace {
         let mut outputs = emptied_mut(mem::take(&mut self.output_list));
         let bound = bindings.outputs.iter_mut().zip(&mut self.outputs).zip(&mut self.is_delivered);
         for ((index, transfer), ((binding, staged), is_delivered)) in
-            transfers.outputs().iter().enumerate().zip(bound)
+            transfers.outputs.iter().enumerate().zip(bound)
         {
             // Called for every output, in their order.
             let kept = next.as_mut().and_then(|next: &mut RetainedNext<'_>| next.take(index));
@@ -101,7 +101,7 @@ impl InPlace {
         for (input, output, mut state) in retained.updated() {
             // The result is copied to the caller's value, if there is one.
             let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values: None };
-            if let Some(transfer) = transfers.inputs().get(input)
+            if let Some(transfer) = transfers.inputs.get(input)
                 && matches!(bindings.inputs.get(input), Some(InputBinding::Memory(_)))
                 && let Ok(Some(given)) = sources.get(input, transfer)
             {
@@ -124,7 +124,7 @@ impl InPlace {
         let mut has_moved = !windows.is_empty();
         let bound = outputs.iter_mut().zip(&self.outputs).zip(&self.is_delivered);
         for ((index, transfer), ((binding, staged), is_delivered)) in
-            transfers.outputs().iter().enumerate().zip(bound)
+            transfers.outputs.iter().enumerate().zip(bound)
         {
             let Some(place) = transfer.place.filter(|_| self.stats_output != Some(index)) else { continue };
             // Empty where the execution wrote elsewhere.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use qaic_mem::{HostSliceMut, open_regular};
 
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::request::Part;
 
 /// First state of the generator. The state is fixed, so that random inputs are the same in every process.
@@ -58,7 +58,8 @@ pub struct BufferSlot {
 /// A buffer for every binding of a program: inputs, then outputs.
 #[derive(Clone, Debug)]
 pub struct BufferSlots {
-    slots: Vec<BufferSlot>,
+    /// All buffers, inputs then outputs.
+    pub slots: Vec<BufferSlot>,
     input_count: usize,
 }
 
@@ -72,11 +73,6 @@ impl BufferSlots {
             }
             None => Ok(Self { slots, input_count }),
         }
-    }
-
-    /// All buffers, inputs then outputs.
-    pub fn slots(&self) -> &[BufferSlot] {
-        &self.slots
     }
 
     /// Positions of the inputs.
@@ -134,7 +130,7 @@ impl BufferSlots {
                 files.len(),
                 inputs.len(),
             );
-            return Err(InputError::Argument { what }.into());
+            return Err(RuntimeError::argument(what));
         }
         inputs.iter().zip(files).map(|(input, file)| input.read(file)).collect()
     }
@@ -174,7 +170,7 @@ impl BufferSlot {
                     path.display(),
                     self.name
                 );
-                RuntimeError::from(InputError::Argument { what })
+                RuntimeError::argument(what)
             }
             _ => ErrorDetail::Io { path: path.to_owned(), source: Arc::new(source) }.into(),
         };
@@ -190,7 +186,7 @@ impl BufferSlot {
         let found = if bytes.len() > self.len_bytes { "more".to_owned() } else { bytes.len().to_string() };
         let (path, name, expected) = (path.display(), &self.name, self.len_bytes);
         let what = format!("{path} has {found} bytes; input `{name}` has {expected}");
-        Err(InputError::Argument { what }.into())
+        Err(RuntimeError::argument(what))
     }
 }
 

@@ -15,7 +15,7 @@ use super::staged::Staged;
 use super::window;
 use crate::binding::{Bindings, OutputBinding, Shapes, TransferPlan};
 use crate::device::{Activation, Canceller, Exec, HostTensors};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{InputError, RuntimeError};
 use crate::process::clock;
 use crate::process::log;
 use crate::profiling::{Stages, Watch};
@@ -41,8 +41,8 @@ pub(crate) struct IoBinding {
     stats: Option<StatsPlace>,
     // True while the device has an inference whose end was not awaited.
     is_started: bool,
-    // True if the device may still use the buffers, for a started or a failed inference.
-    needs_reclaim: bool,
+    /// True if [`Self::submit`] must wait for the device first, because the last inference failed.
+    pub(crate) needs_reclaim: bool,
     // True if the present inference is measured.
     is_measured: bool,
 }
@@ -112,7 +112,7 @@ impl IoBinding {
 
     /// Bytes of the caller's tensors of the last inference, per output.
     pub(crate) fn output_bytes(&self) -> impl Iterator<Item = usize> {
-        let outputs = self.variants.get(self.variant).map(|transfers| transfers.outputs());
+        let outputs = self.variants.get(self.variant).map(|transfers| &*transfers.outputs);
         outputs.unwrap_or_default().iter().map(|transfer| transfer.user_bytes)
     }
 
@@ -130,11 +130,6 @@ impl IoBinding {
     ) -> Result<(), RuntimeError> {
         self.submit(bindings, retained.as_deref_mut(), watch.as_deref_mut(), meanwhile(&mut check))?;
         self.complete(bindings, retained, watch, check)
-    }
-
-    /// Returns true if [`Self::submit`] must wait for the device first, because the last inference failed.
-    pub(crate) fn needs_reclaim(&self) -> bool {
-        self.needs_reclaim
     }
 
     /// Does the first half of [`Self::run`]: copies the inputs, and submits the inference if the device is
@@ -327,19 +322,16 @@ fn stamp(watch: Option<&mut Watch>, which: impl FnOnce(&mut Stages) -> &mut u64)
 
 fn check_counts(bindings: &Bindings, transfers: &TransferPlan) -> Result<(), RuntimeError> {
     let found = (bindings.inputs.len(), bindings.outputs.len());
-    let expected = (transfers.inputs().len(), transfers.outputs().len());
+    let expected = (transfers.inputs.len(), transfers.outputs.len());
     if found == expected {
         return Ok(());
     }
-    Err(ErrorDetail::Input(InputError::Argument {
-        what: format!(
-            "{} inputs and {} outputs are bound; the program has {} and {}",
-            found.0, found.1, expected.0, expected.1
-        ),
-    })
-    .into())
+    Err(RuntimeError::argument(format!(
+        "{} inputs and {} outputs are bound; the program has {} and {}",
+        found.0, found.1, expected.0, expected.1
+    )))
 }
 
 fn no_variant(variant: usize) -> RuntimeError {
-    ErrorDetail::Internal { what: format!("the program has no combination of shapes {variant}") }.into()
+    RuntimeError::internal(format!("the program has no combination of shapes {variant}"))
 }

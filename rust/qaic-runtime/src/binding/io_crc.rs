@@ -9,7 +9,7 @@ use qaic_mem::{ForeignMemoryMut, HostSlice};
 use qaic_qpc::Crc32;
 
 use crate::binding::{Bindings, InputBinding, OutputBinding};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{InputError, RuntimeError};
 
 /// Number of bytes that are copied at a time, because a caller may write to its memory during the checksum.
 const STEP_BYTES: usize = 4096;
@@ -27,7 +27,8 @@ pub struct IoCrcs {
 #[derive(Debug)]
 pub(crate) struct IoCheck {
     section_bytes: usize,
-    taken: IoCrcs,
+    /// The checksums that were computed last.
+    pub(crate) taken: IoCrcs,
     // Size of each output; its memory may be larger.
     output_bytes: Vec<usize>,
     // True if the checksums of the outputs are computed and no thread has collected the inference.
@@ -39,11 +40,6 @@ impl IoCheck {
     pub(crate) fn new(section_bytes: usize) -> Self {
         let section_bytes = if section_bytes == 0 { usize::MAX } else { section_bytes };
         Self { section_bytes, taken: IoCrcs::default(), output_bytes: Vec::new(), is_uncollected: false }
-    }
-
-    /// The checksums that were computed last.
-    pub(crate) fn taken(&self) -> &IoCrcs {
-        &self.taken
     }
 
     /// Computes the checksums of the inputs, at submission.
@@ -114,7 +110,7 @@ impl IoCheck {
         let found = sections(memory, self.section_bytes);
         match found.iter().zip(taken).position(|(found, taken)| found != taken) {
             None => Ok(()),
-            Some(section) => Err(ErrorDetail::Input(InputError::IoCrc {
+            Some(section) => Err(InputError::IoCrc {
                 binding: name(),
                 section: section as u64,
                 begin: section.saturating_mul(self.section_bytes) as u64,
@@ -123,7 +119,7 @@ impl IoCheck {
                 second,
                 taken: taken[section],
                 found: found[section],
-            })
+            }
             .into()),
         }
     }
@@ -185,7 +181,7 @@ mod tests {
         let mut check = IoCheck::new(32);
         check.take_inputs(&bindings);
         check.check_inputs(&bindings, |_| "x".to_owned()).unwrap();
-        assert_eq!(check.taken().inputs[0].len(), 4);
+        assert_eq!(check.taken.inputs[0].len(), 4);
         let mut changed = [0_u8; 100];
         changed[97] = 1;
         bindings.inputs[0] = InputBinding::Memory(Storage::of(&changed).unwrap().into());
@@ -204,7 +200,7 @@ mod tests {
         // After the first comparison, the memory belongs to the caller again.
         check.check_outputs(&bindings, |_| "y".to_owned()).unwrap();
         check.take_inputs(&bindings);
-        assert!(check.taken().outputs.is_empty());
+        assert!(check.taken.outputs.is_empty());
     }
 
     fn write(bindings: &mut Bindings, at: usize) {

@@ -14,7 +14,7 @@ use std::mem;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 
 use crate::binding::{BindingTransfer, RetainedPair, Route, TransferPlan};
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 
 /// The retained tensors of one activation; initially zero.
 #[derive(Debug)]
@@ -71,12 +71,12 @@ impl Retained {
             is_updated: Vec::with_capacity(pairs.len()),
             pairs: Vec::new(),
             dims: Vec::with_capacity(pairs.len()),
-            by_input: vec![None; transfers.inputs().len()],
-            by_output: vec![None; transfers.outputs().len()],
+            by_input: vec![None; transfers.inputs.len()],
+            by_output: vec![None; transfers.outputs.len()],
         };
         for (position, pair) in pairs.iter().enumerate() {
-            let unknown = || ErrorDetail::Internal { what: format!("{pair:?} is not of this program") };
-            let transfer = transfers.inputs().get(pair.input).ok_or_else(unknown)?;
+            let unknown = || RuntimeError::internal(format!("{pair:?} is not of this program"));
+            let transfer = transfers.inputs.get(pair.input).ok_or_else(unknown)?;
             *retained.by_input.get_mut(pair.input).ok_or_else(unknown)? = Some(position);
             *retained.by_output.get_mut(pair.output).ok_or_else(unknown)? = Some(position);
             retained.values.push(Storage::new(transfer.user_bytes)?);
@@ -85,7 +85,7 @@ impl Retained {
             };
             let is_updated = is_updated(pair)
                 && is_direct(transfer)
-                && transfers.outputs().get(pair.output).is_some_and(|transfer| is_direct(transfer));
+                && transfers.outputs.get(pair.output).is_some_and(|transfer| is_direct(transfer));
             let next = if is_updated { None } else { Some(Storage::new(transfer.user_bytes)?) };
             retained.next.push(next);
             retained.is_updated.push(is_updated);

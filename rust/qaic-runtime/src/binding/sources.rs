@@ -4,7 +4,7 @@ use qaic_mem::HostSlice;
 
 use super::retained::RetainedValues;
 use crate::binding::{BindingTransfer, InputBinding, Window};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{InputError, RuntimeError};
 
 /// The inputs of one inference: arrays of the caller, or retained values.
 #[derive(Clone, Copy, Debug)]
@@ -39,5 +39,5 @@ impl<'a> Sources<'a> {
 
 /// Returns the error for an input without memory or retained value.
 pub(super) fn state_required(name: &str) -> RuntimeError {
-    ErrorDetail::Input(InputError::StateRequired { binding: name.to_owned() }).into()
+    InputError::StateRequired { binding: name.to_owned() }.into()
 }

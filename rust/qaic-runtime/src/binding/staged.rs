@@ -10,7 +10,7 @@ use super::sources::Sources;
 use super::window;
 use crate::binding::{Bindings, DmaBuffers, OutputBinding, Place, TransferPlan, Window};
 use crate::device::{Exec, emptied};
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 
 /// Memory and transforms that move tensors through DMA buffers.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Staged {
 
 impl Staged {
     pub(super) fn new(transfers: &TransferPlan, stats_output: Option<usize>) -> Self {
-        Self { inputs: Vec::with_capacity(transfers.inputs().len()), resize: Vec::new(), stats_output }
+        Self { inputs: Vec::with_capacity(transfers.inputs.len()), resize: Vec::new(), stats_output }
     }
 
     /// Moves all inputs into the DMA buffers, except those that the device moves itself.
@@ -38,7 +38,7 @@ impl Staged {
     ) -> Result<(), RuntimeError> {
         let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values };
         let mut inputs = emptied(mem::take(&mut self.inputs));
-        for (index, transfer) in transfers.inputs().iter().enumerate() {
+        for (index, transfer) in transfers.inputs.iter().enumerate() {
             inputs.push(sources.get(index, transfer)?);
         }
         transfers.stage(&inputs, exec, &mut self.resize)?;
@@ -58,9 +58,9 @@ impl Staged {
         mut retained: Option<&mut Retained>,
     ) -> Result<(), RuntimeError> {
         let Bindings { outputs, windows, .. } = bindings;
-        for (index, (transfer, binding)) in transfers.outputs().iter().zip(outputs).enumerate() {
+        for (index, (transfer, binding)) in transfers.outputs.iter().zip(outputs).enumerate() {
             let Some(place) = transfer.place.filter(|_| self.stats_output != Some(index)) else { continue };
-            let is_wanted = |window: &Window| window.binding == transfers.inputs().len() + index;
+            let is_wanted = |window: &Window| window.binding == transfers.inputs.len() + index;
             let memory = match binding {
                 OutputBinding::Memory(memory) => Some(memory.as_mut()),
                 OutputBinding::Dropped | OutputBinding::DmaBuf { .. } => None,
@@ -93,8 +93,6 @@ impl DmaBuffers for dyn Exec + '_ {
 /// Returns the device's tensor in its DMA buffer.
 fn in_buffer(place: Place, buffer: HostSlice<'_>) -> Result<HostSlice<'_>, RuntimeError> {
     buffer.subslice(place.offset, place.bytes).ok_or_else(|| {
-        RuntimeError::from(ErrorDetail::Internal {
-            what: format!("{place:?} is not inside a DMA buffer of {} bytes", buffer.len()),
-        })
+        RuntimeError::internal(format!("{place:?} is not inside a DMA buffer of {} bytes", buffer.len()))
     })
 }

@@ -7,7 +7,7 @@ use qaic_qpc::ElementType;
 use qaic_qpc::network_desc::{IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
 use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
 
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::RuntimeError;
 use crate::image::Image;
 
 /// Suffix of outputs that are the next value of an input.
@@ -125,7 +125,7 @@ pub(crate) struct RetainedPair {
 /// booleans.
 pub fn tensor_specs(image: &Image) -> Result<TensorSpecs, RuntimeError> {
     let plan = read_plan(image)?;
-    let network = image.network();
+    let network = &image.network;
     let plan_tensors =
         |plan_tensors: fn(&Plan) -> &Vec<PlanTensor>| plan.map(plan_tensors).map_or(&[][..], Vec::as_slice);
     let (inputs_of_plan, outputs_of_plan) =
@@ -177,9 +177,10 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError
         let dims = |(name, shape): (&&String, &TensorShape)| {
             let unsigned = shape.dims.iter().map(|&dim| u64::try_from(dim)).collect::<Result<Vec<_>, _>>();
             unsigned.map_err(|_| {
-                ErrorDetail::Input(InputError::Argument {
-                    what: format!("binding `{name}`: permitted dims {:?} are negative", shape.dims),
-                })
+                RuntimeError::argument(format!(
+                    "binding `{name}`: permitted dims {:?} are negative",
+                    shape.dims
+                ))
             })
         };
         let mut inputs = names.iter().zip(&entry.shapes).map(dims).collect::<Result<Vec<_>, _>>()?;
@@ -195,7 +196,7 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError
 /// A program compiled by this project has retained inputs only if that was requested. For other programs, the names
 /// decide. Both tensors must have one type and, in every permitted combination, one shape.
 pub(crate) fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> {
-    let network = image.network();
+    let network = &image.network;
     let bases = network.outputs.iter().enumerate().filter_map(|(output, binding)| {
         binding.name.strip_suffix(RETAINED_SUFFIX).map(|base| (output, base))
     });
@@ -254,9 +255,7 @@ fn tensor(
     descriptor: &IoDescriptor,
     plan_tensor: Option<&PlanTensor>,
 ) -> Result<TensorSpec, RuntimeError> {
-    let invalid = |what: String| {
-        ErrorDetail::Input(InputError::Argument { what: format!("binding `{}`: {what}", binding.name) })
-    };
+    let invalid = |what: String| RuntimeError::argument(format!("binding `{}`: {what}", binding.name));
     let dtype = ArrayType::of(descriptor.dtype)
         .ok_or_else(|| invalid(format!("element type {} is unknown", descriptor.dtype.code())))?;
     let mut dims = descriptor

@@ -8,7 +8,7 @@ use qaic_qpc::ElementType;
 use qaic_qpc::network_desc::{Direction, TransformKind};
 use qaic_qpc::transform::{BindingPlan, Operation};
 
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{InputError, RuntimeError};
 
 /// Transfer method of a binding.
 #[derive(Clone, Debug)]
@@ -101,22 +101,22 @@ impl BindingTransfer {
     }
 
     pub(super) fn wrong_size(&self, found: usize) -> RuntimeError {
-        ErrorDetail::Input(InputError::BufferSize {
+        InputError::BufferSize {
             buffer: self.name.to_string(),
             expected: self.user_bytes as u64,
             found: found as u64,
-        })
+        }
         .into()
     }
 }
 
 impl Place {
     pub(super) fn too_short(&self, found: usize) -> RuntimeError {
-        ErrorDetail::Input(InputError::BufferSize {
+        InputError::BufferSize {
             buffer: format!("DMA buffer {}", self.buffer),
             expected: self.offset as u64 + self.bytes as u64,
             found: found as u64,
-        })
+        }
         .into()
     }
 }
@@ -175,27 +175,23 @@ fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
 
 /// Returns the internal error for a size mismatch. Both sides get their sizes from the same plan, so a mismatch is a bug.
 fn sizes(error: &PipelineError) -> RuntimeError {
-    ErrorDetail::Internal { what: format!("transfer: {error}") }.into()
+    RuntimeError::internal(format!("transfer: {error}"))
 }
 
 fn unsupported(plan: &BindingPlan, step: usize, kind: TransformKind) -> RuntimeError {
-    ErrorDetail::Input(InputError::UnsupportedTransform {
-        binding: plan.name.to_string(),
-        step,
-        kind: format!("{kind:?}"),
-    })
-    .into()
+    InputError::UnsupportedTransform { binding: plan.name.to_string(), step, kind: format!("{kind:?}") }
+        .into()
 }
 
 /// Converts a size of the descriptor to a size in this process. Fails only if addresses are shorter than the
 /// descriptor's sizes.
 fn in_memory(plan: &BindingPlan, size: u64) -> Result<usize, RuntimeError> {
     usize::try_from(size).map_err(|_| {
-        RuntimeError::from(ErrorDetail::Input(InputError::BufferSize {
+        RuntimeError::from(InputError::BufferSize {
             buffer: plan.name.to_string(),
             expected: size,
             found: usize::MAX as u64,
-        }))
+        })
     })
 }
 

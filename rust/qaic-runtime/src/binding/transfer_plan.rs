@@ -21,7 +21,7 @@ use qaic_qpc::transform::partial::{PartialLayout, Slice};
 use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};
 
 use super::transfer::{BindingTransfer, Place, Route};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{InputError, RuntimeError};
 
 /// The DMA buffers that contain tensors, as views for the host.
 pub(crate) trait DmaBuffers {
@@ -33,8 +33,10 @@ pub(crate) trait DmaBuffers {
 #[derive(Clone, Debug)]
 pub struct TransferPlan {
     checked: Checked,
-    inputs: Vec<Arc<BindingTransfer>>,
-    outputs: Vec<Arc<BindingTransfer>>,
+    /// Inputs in binding order.
+    pub(crate) inputs: Vec<Arc<BindingTransfer>>,
+    /// Outputs in binding order.
+    pub(crate) outputs: Vec<Arc<BindingTransfer>>,
 }
 
 impl TransferPlan {
@@ -77,16 +79,6 @@ impl TransferPlan {
         Ok(Self { checked, inputs, outputs })
     }
 
-    /// Inputs in binding order.
-    pub(crate) fn inputs(&self) -> &[Arc<BindingTransfer>] {
-        &self.inputs
-    }
-
-    /// Outputs in binding order.
-    pub(crate) fn outputs(&self) -> &[Arc<BindingTransfer>] {
-        &self.outputs
-    }
-
     /// Bytes of each DMA buffer.
     pub(crate) fn dma_bytes(&self) -> &[u32] {
         &self.checked.dma_sizes
@@ -121,7 +113,7 @@ impl TransferPlan {
     ) -> Result<(), RuntimeError> {
         if inputs.len() != self.inputs.len() {
             let what = format!("input count is {}; the program has {}", inputs.len(), self.inputs.len());
-            return Err(InputError::Argument { what }.into());
+            return Err(RuntimeError::argument(what));
         }
         for (index, (transfer, source)) in self.inputs.iter().zip(inputs).enumerate() {
             if let (Some(place), Some(source), false) = (transfer.place, source, transfer.is_partial) {
@@ -159,7 +151,7 @@ impl TransferPlan {
         let Some(place) = input.place else { return Ok(()) };
         if input.is_partial {
             let what = format!("input `{}` is partial and cannot be moved alone", input.name);
-            return Err(InputError::Argument { what }.into());
+            return Err(RuntimeError::argument(what));
         }
         let found = dma.len();
         let dst = dma.subslice(place.offset, place.bytes).ok_or_else(|| place.too_short(found))?;
@@ -198,16 +190,14 @@ fn write_slice(slice: &Slice, src: HostSlice<'_>, mut dma: HostSliceMut<'_>) -> 
 /// Converts errors that callers may need to distinguish to the runtime's own errors.
 fn refused(error: QpcError) -> RuntimeError {
     match error {
-        QpcError::UnsupportedTransform { binding, step, kind } => {
-            ErrorDetail::Input(InputError::UnsupportedTransform {
-                binding,
-                step: usize::try_from(step).unwrap_or(usize::MAX),
-                kind: format!("{:?}", TransformKind::from(kind)),
-            })
-            .into()
+        QpcError::UnsupportedTransform { binding, step, kind } => InputError::UnsupportedTransform {
+            binding,
+            step: usize::try_from(step).unwrap_or(usize::MAX),
+            kind: format!("{:?}", TransformKind::from(kind)),
         }
+        .into(),
         QpcError::BufferSize { binding, found, max } => {
-            ErrorDetail::Input(InputError::BufferSize { buffer: binding, expected: max, found }).into()
+            InputError::BufferSize { buffer: binding, expected: max, found }.into()
         }
         other => other.into(),
     }
@@ -215,8 +205,6 @@ fn refused(error: QpcError) -> RuntimeError {
 
 fn lookup(bindings: &[Arc<BindingTransfer>], index: usize) -> Result<&BindingTransfer, RuntimeError> {
     bindings.get(index).map(AsRef::as_ref).ok_or_else(|| {
-        RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-            what: format!("binding {index} does not exist; the program has {}", bindings.len()),
-        }))
+        RuntimeError::argument(format!("binding {index} does not exist; the program has {}", bindings.len()))
     })
 }

@@ -8,7 +8,7 @@ use qaic_mem::{HostSlice, HostSliceMut};
 use super::retained::Retained;
 use super::sources::state_required;
 use crate::binding::{BindingTransfer, Route, TransferPlan, Window, WindowArray};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::RuntimeError;
 
 /// Writes the boxes of inputs into the retained tensors.
 pub(super) fn upload_all(
@@ -17,7 +17,7 @@ pub(super) fn upload_all(
     mut retained: Option<&mut Retained>,
 ) -> Result<(), RuntimeError> {
     for window in windows {
-        let Some(input) = transfers.inputs().get(window.binding) else { continue };
+        let Some(input) = transfers.inputs.get(window.binding) else { continue };
         let value = retained.as_deref_mut().and_then(|retained| retained.value_mut(window.binding));
         let (value, dims) = value.ok_or_else(|| state_required(&input.name))?;
         upload(window, dims, value)?;
@@ -32,9 +32,9 @@ pub(super) fn download_of(
     index: usize,
     result: HostSlice<'_>,
 ) -> Result<(), RuntimeError> {
-    let binding = transfers.inputs().len() + index;
+    let binding = transfers.inputs.len() + index;
     for window in windows.iter_mut().filter(|window| window.binding == binding) {
-        let transfer = &transfers.outputs()[index];
+        let transfer = &transfers.outputs[index];
         check_unconverted(transfer)?;
         download(window, &transfer.dims, result)?;
     }
@@ -44,8 +44,8 @@ pub(super) fn download_of(
 /// Fails where [`download_of`] would fail, before any change is made.
 pub(super) fn check_downloads(windows: &mut [Window], transfers: &TransferPlan) -> Result<(), RuntimeError> {
     for window in windows {
-        let output = window.binding.checked_sub(transfers.inputs().len());
-        let Some(transfer) = output.and_then(|output| transfers.outputs().get(output)) else { continue };
+        let output = window.binding.checked_sub(transfers.inputs.len());
+        let Some(transfer) = output.and_then(|output| transfers.outputs.get(output)) else { continue };
         check_unconverted(transfer)?;
         let binding = window.binding;
         let (rows, array) = Rows::new(window, &transfer.dims)?;
@@ -60,10 +60,10 @@ fn check_unconverted(transfer: &BindingTransfer) -> Result<(), RuntimeError> {
     if matches!(transfer.route, Route::Direct) {
         return Ok(());
     }
-    Err(InputError::Argument {
-        what: format!("output `{}` needs a conversion; a part of it cannot be read", transfer.name),
-    }
-    .into())
+    Err(RuntimeError::argument(format!(
+        "output `{}` needs a conversion; a part of it cannot be read",
+        transfer.name
+    )))
 }
 
 /// Writes the host array into its box of the device tensor.
@@ -91,7 +91,7 @@ fn download(window: &mut Window, dims: &[usize], tensor: HostSlice<'_>) -> Resul
 }
 
 fn wrong_side(binding: usize, what: &str) -> RuntimeError {
-    ErrorDetail::Internal { what: format!("the array of a box of binding {binding} cannot be {what}") }.into()
+    RuntimeError::internal(format!("the array of a box of binding {binding} cannot be {what}"))
 }
 
 /// Iteration over a box: outer dims one element at a time, inner dims as runs of bytes.
@@ -117,12 +117,9 @@ impl<'a> Rows<'a> {
             && strides.len() == rank
             && (0..rank).all(|dim| origin[dim].checked_add(extent[dim]).is_some_and(|end| end <= dims[dim]));
         if !fits {
-            return Err(InputError::Argument {
-                what: format!(
-                    "a box of {extent:?} elements at {origin:?} is not inside a tensor of {dims:?}"
-                ),
-            }
-            .into());
+            return Err(RuntimeError::argument(format!(
+                "a box of {extent:?} elements at {origin:?} is not inside a tensor of {dims:?}"
+            )));
         }
         let mut device_strides = vec![0; rank];
         let mut step = *item_bytes;
@@ -155,9 +152,9 @@ impl<'a> Rows<'a> {
             return Ok(());
         }
         let outside = || {
-            ErrorDetail::Input(InputError::Argument {
-                what: format!("a box of {extent:?} elements needs more memory than its array has"),
-            })
+            RuntimeError::argument(format!(
+                "a box of {extent:?} elements needs more memory than its array has"
+            ))
         };
         let base: usize = origin.iter().zip(device_strides).map(|(at, step)| at * step).sum();
         let mut position = vec![0_usize; *outer];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use qaic_kmd::{Kmd, Recording};
 
 use super::RegistryOptions;
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::RuntimeError;
 use crate::process::log;
 
 /// Valid values of `QAIC_KMD`.
@@ -60,7 +60,7 @@ impl Kernel {
             "emu" => Self::emulated(options).map(Some),
             source => {
                 let what = format!("QAIC_KMD is {source:?}; {KERNELS} is expected");
-                Err(InputError::Argument { what }.into())
+                Err(RuntimeError::argument(what))
             }
         }
     }
@@ -112,19 +112,18 @@ impl Kernel {
             },
             ..EmuOptions::default()
         });
-        let emulator = emulator.map_err(|what| InputError::Argument { what })?;
+        let emulator = emulator.map_err(RuntimeError::argument)?;
         Ok(Self { kmd: Arc::clone(&emulator) as Arc<dyn Kmd>, emulator: Some(emulator) })
     }
 }
 
 fn argument(variable: &str, error: &dyn std::fmt::Display) -> RuntimeError {
-    ErrorDetail::Input(InputError::Argument { what: format!("{variable}: {error}") }).into()
+    RuntimeError::argument(format!("{variable}: {error}"))
 }
 
 #[cfg(feature = "emu")]
 fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
-    ErrorDetail::Input(InputError::Argument { what: format!("{variable} is {found:?}; {known} is expected") })
-        .into()
+    RuntimeError::argument(format!("{variable} is {found:?}; {known} is expected"))
 }
 
 /// Creates the workload of the cores of emulated cards.

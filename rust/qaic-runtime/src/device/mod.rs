@@ -69,7 +69,7 @@ use std::sync::Arc;
 
 use qaic_mem::{DmaBuf, HostSlice, HostSliceMut};
 
-use crate::error::{DeviceError, ErrorDetail, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 use crate::image::Image;
 use crate::process::{CancellationCheck, CancellationToken};
 use crate::profiling::{Identity, Stages};
@@ -220,13 +220,13 @@ pub trait Device: Executor {
     ///
     /// Blocking: until the reset has begun.
     fn reset(&self) -> Result<(), RuntimeError> {
-        Err(ErrorDetail::Device(DeviceError::Unsupported {
+        Err(DeviceError::Unsupported {
             what: format!(
                 "a reset of device {}, of kind `{}`, which keeps no state between processes",
                 self.id().0,
                 self.kind().name()
             ),
-        })
+        }
         .into())
     }
 
@@ -309,15 +309,14 @@ pub trait Exec: Debug + Send {
     /// Blocking: as [`Exec::execute`].
     fn execute_in_place(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
         let _ = tensors;
-        Err(ErrorDetail::Internal { what: "an execution in place on a device with DMA buffers".to_owned() }
-            .into())
+        Err(RuntimeError::internal("an execution in place on a device with DMA buffers"))
     }
 
     /// Updates the retained state of an output after an in-place execution: writes the computed rows over the value
     /// of its input. Called for outputs of [`Activation::updates_state`] that had no memory.
     fn write_state(&mut self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
         let _ = state;
-        Err(ErrorDetail::Internal { what: format!("output {output} is not written row by row") }.into())
+        Err(RuntimeError::internal(format!("output {output} is not written row by row")))
     }
 
     /// Selects the shapes of the following executions: an index of `allowed_shapes`, or 0 in a program without them.
@@ -335,11 +334,11 @@ pub trait Exec: Debug + Send {
     fn bind_dma_buf(&mut self, index: usize, memory: Option<&Arc<DmaBuf>>) -> Result<(), RuntimeError> {
         match memory {
             None => Ok(()),
-            Some(_) => Err(ErrorDetail::Device(DeviceError::Unsupported {
+            Some(_) => Err(DeviceError::Unsupported {
                 what: format!(
                     "DMA buffer {index} is in the host memory of this device and cannot use a descriptor"
                 ),
-            })
+            }
             .into()),
         }
     }

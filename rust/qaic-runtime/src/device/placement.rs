@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Device, DeviceId};
-use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 
 pub(crate) fn find(devices: &[Arc<dyn Device>], id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
     devices.iter().find(|device| device.id() == id).ok_or_else(|| {
@@ -16,12 +16,10 @@ pub(crate) fn find(devices: &[Arc<dyn Device>], id: DeviceId) -> Result<&Arc<dyn
 /// Parses ids with `separator` between them; each id may occur once. `subject` names the text in errors.
 fn parse_ids(subject: &str, text: &str, separator: char) -> Result<Vec<DeviceId>, RuntimeError> {
     let refused = |why: String| {
-        RuntimeError::from(InputError::Argument {
-            what: format!(
-                "{subject} {text:?}: {why}; device ids joined with '{separator}' are expected, as in \
+        RuntimeError::argument(format!(
+            "{subject} {text:?}: {why}; device ids joined with '{separator}' are expected, as in \
                  \"0{separator}1\""
-            ),
-        })
+        ))
     };
     let mut ids = Vec::new();
     for part in text.split(separator).map(str::trim) {
@@ -47,13 +45,11 @@ pub(crate) fn visible(
     let exists = |id: &DeviceId| devices.iter().any(|device| device.id() == *id);
     if let Some(unknown) = ids.iter().find(|id| !exists(id)) {
         let existing: Vec<_> = devices.iter().map(|device| device.id().0).collect();
-        return Err(InputError::Argument {
-            what: format!(
-                "QAIC_VISIBLE_DEVICES names device {}, which does not exist; existing ids: {existing:?}; use existing \
+        return Err(RuntimeError::argument(format!(
+            "QAIC_VISIBLE_DEVICES names device {}, which does not exist; existing ids: {existing:?}; use existing \
                  ids, or raise QAIC_CPU_DEVICES, the number of virtual and emulated cards",
-                unknown.0
-            ),
-        }.into());
+            unknown.0
+        )));
     }
     Ok(devices.iter().filter(|device| ids.contains(&device.id())).map(Arc::clone).collect())
 }
@@ -109,21 +105,17 @@ impl Placement {
     /// Fails if the placement has no devices, or has a device twice.
     pub(crate) fn check(&self) -> Result<(), RuntimeError> {
         if self.devices.is_empty() {
-            return Err(InputError::Argument {
-                what: "the device mapping is empty; at least one device id is expected".to_owned(),
-            }
-            .into());
+            return Err(RuntimeError::argument(
+                "the device mapping is empty; at least one device id is expected",
+            ));
         }
         let twice = self.devices.iter().enumerate().find(|(index, id)| self.devices[..*index].contains(id));
         match twice {
             None => Ok(()),
-            Some((_, id)) => Err(ErrorDetail::Input(InputError::Argument {
-                what: format!(
-                    "device mapping \"{self}\" names device {} twice; each partition needs its own device",
-                    id.0
-                ),
-            })
-            .into()),
+            Some((_, id)) => Err(RuntimeError::argument(format!(
+                "device mapping \"{self}\" names device {} twice; each partition needs its own device",
+                id.0
+            ))),
         }
     }
 
@@ -168,7 +160,7 @@ mod tests {
     }
 
     fn shown(count: u32, listed: Option<&str>) -> Result<Vec<u32>, String> {
-        let shown = visible(devices(count).devices(), listed).map_err(|error| error.to_string())?;
+        let shown = visible(&devices(count).devices, listed).map_err(|error| error.to_string())?;
         Ok(shown.iter().map(|device| device.id().0).collect())
     }
 

@@ -12,7 +12,7 @@ use super::kernel::{Kernel, KernelOptions};
 use super::noop::{self, NoopDevice};
 use super::virtual_card::shared_cores::SharedCores;
 use super::{CORES, Device, DeviceId, DeviceKind, ResourceTracker, UserDirectory, find};
-use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 use crate::process::log;
 
 /// Maximum number of virtual cards of a process, which equals the maximum number of real cards of a host.
@@ -50,10 +50,9 @@ impl RegistryOptions {
         if (1..=MAX_VIRTUAL_CARDS).contains(&count) {
             return Ok(count);
         }
-        Err(ErrorDetail::Input(InputError::Argument {
-            what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} is expected"),
-        })
-        .into())
+        Err(RuntimeError::argument(format!(
+            "QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} is expected"
+        )))
     }
 
     /// Hardware family of the virtual and emulated cards.
@@ -63,9 +62,7 @@ impl RegistryOptions {
         };
         Family::named(name).ok_or_else(|| {
             let names = FAMILIES.map(|family| family.name).join(" or ");
-            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                what: format!("QAIC_CPU_FAMILY is {name:?}; {names} is expected"),
-            }))
+            RuntimeError::argument(format!("QAIC_CPU_FAMILY is {name:?}; {names} is expected"))
         })
     }
 }
@@ -73,7 +70,8 @@ impl RegistryOptions {
 /// The devices, in order of id: cards first.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    devices: Vec<Arc<dyn Device>>,
+    /// All devices in order of id.
+    pub(crate) devices: Vec<Arc<dyn Device>>,
     // Controls of the noop devices, by id.
     controls: Vec<Arc<noop::Control>>,
     #[cfg(feature = "emu")]
@@ -96,11 +94,7 @@ impl RequestedKinds {
             "kmd" => (Some(true), None),
             "noop" => (None, Some(DeviceKind::Noop)),
             other => {
-                return Err(ErrorDetail::Device(DeviceError::Kind {
-                    kind: other.to_owned(),
-                    known: Registry::KINDS,
-                })
-                .into());
+                return Err(DeviceError::Kind { kind: other.to_owned(), known: Registry::KINDS }.into());
             }
         };
         Ok(Self { cards, virtual_kind })
@@ -146,9 +140,9 @@ impl Registry {
     fn add_cards(&mut self, options: &RegistryOptions, are_needed: bool) -> Result<(), RuntimeError> {
         let Some(kernel) = Kernel::open(options)? else {
             return if are_needed {
-                Err(ErrorDetail::Device(DeviceError::Unsupported {
+                Err(DeviceError::Unsupported {
                     what: "this library was built without support for cards".to_owned(),
-                })
+                }
                 .into())
             } else {
                 Ok(())
@@ -170,9 +164,8 @@ impl Registry {
     /// Adds virtual cards or test devices, with the ids that follow those of the cards.
     fn add_virtual(&mut self, options: &RegistryOptions, kind: DeviceKind) -> Result<(), RuntimeError> {
         let faults = options.noop_faults.as_deref().unwrap_or_default();
-        let faults = FaultPlan::parse(faults, Target::Noop).map_err(|error| {
-            ErrorDetail::Input(InputError::Argument { what: format!("QAIC_NOOP_FAULTS: {error}") })
-        })?;
+        let faults = FaultPlan::parse(faults, Target::Noop)
+            .map_err(|error| RuntimeError::argument(format!("QAIC_NOOP_FAULTS: {error}")))?;
         let taken: Vec<_> = self.devices.iter().map(|device| device.id()).collect();
         let free = (0..).map(DeviceId).filter(|id| !taken.contains(id));
         for id in free.take(options.cards()? as usize) {
@@ -195,17 +188,12 @@ impl Registry {
                 }
                 _ => {
                     let device = NoopDevice::new(resource_tracker, faults.clone());
-                    self.controls.push(Arc::clone(device.control()));
+                    self.controls.push(Arc::clone(&device.control));
                     self.devices.push(Arc::new(device));
                 }
             }
         }
         Ok(())
-    }
-
-    /// All devices in order of id.
-    pub(crate) fn devices(&self) -> &[Arc<dyn Device>] {
-        &self.devices
     }
 
     pub(crate) fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
@@ -216,13 +204,11 @@ impl Registry {
         let device = self.device(id)?;
         // A registry with test devices has no other devices.
         self.controls.get(id.0 as usize).ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                what: format!(
-                    "device {} is of kind `{}`; only `noop` devices can be controlled",
-                    id.0,
-                    device.kind().name()
-                ),
-            }))
+            RuntimeError::argument(format!(
+                "device {} is of kind `{}`; only `noop` devices can be controlled",
+                id.0,
+                device.kind().name()
+            ))
         })
     }
 
@@ -237,13 +223,11 @@ impl Registry {
         let device = self.device(id)?;
         let control = self.emulator.as_ref().and_then(|emulator| emulator.control(id.0));
         control.ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                what: format!(
-                    "device {} is of kind `{}` and not emulated; set QAIC_KMD=emu for emulated cards",
-                    id.0,
-                    device.kind().name()
-                ),
-            }))
+            RuntimeError::argument(format!(
+                "device {} is of kind `{}` and not emulated; set QAIC_KMD=emu for emulated cards",
+                id.0,
+                device.kind().name()
+            ))
         })
     }
 }
@@ -259,7 +243,7 @@ mod tests {
     #[test]
     fn makes_as_many_cards_as_asked() {
         let registry = Registry::new(&options("noop", 3)).unwrap();
-        let ids: Vec<_> = registry.devices().iter().map(|device| device.id().0).collect();
+        let ids: Vec<_> = registry.devices.iter().map(|device| device.id().0).collect();
         assert_eq!(ids, [0, 1, 2]);
         assert_eq!(registry.device(DeviceId(3)).unwrap_err().code(), "device.not_found");
     }

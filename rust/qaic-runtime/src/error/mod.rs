@@ -136,6 +136,16 @@ impl From<PlanError> for ErrorDetail {
 }
 
 impl RuntimeError {
+    /// The error of an argument that is not valid.
+    pub fn argument(what: impl Into<String>) -> Self {
+        InputError::Argument { what: what.into() }.into()
+    }
+
+    /// The error of a bug of this library.
+    pub(crate) fn internal(what: impl Into<String>) -> Self {
+        ErrorDetail::Internal { what: what.into() }.into()
+    }
+
     /// The kind of the error, and its data.
     pub fn detail(&self) -> &ErrorDetail {
         &self.0

@@ -68,7 +68,7 @@ impl InferenceSet {
         let mut free = vec![self.lease(scope)?];
         free.extend(std::iter::from_fn(|| self.try_lease()));
         for lease in &free {
-            lease.bind(|bindings| bind(lease.handle(), bindings))?;
+            lease.bind(|bindings| bind(lease.handle, bindings))?;
         }
         let started = Instant::now();
         // The clock cannot represent the limit, so the run is unlimited.
@@ -99,8 +99,8 @@ impl InferenceSet {
             match result {
                 Ok(()) if outcome.is_ok() => {
                     completed += 1;
-                    progress.add(self.activation_of(oldest.handle()));
-                    if !ended(oldest.handle()) {
+                    progress.add(self.activation_of(oldest.handle));
+                    if !ended(oldest.handle) {
                         outcome = Err(ErrorDetail::Interrupted.into());
                     }
                 }

@@ -2,7 +2,6 @@
 
 use std::cmp::{Ordering as By, Reverse};
 use std::collections::BinaryHeap;
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use qaic_sched::UNTIL_WOKEN;
 use qaic_sync::{Event, EventCount, ExclusiveCell, MpscQueue};
 
 use super::PendingInference;
-use crate::error::{ErrorDetail, RuntimeError, StateError};
+use crate::error::{RuntimeError, StateError};
 use crate::process::{Deadline, ForkGuard, clock};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -97,7 +96,7 @@ impl CompletionQueue {
         let until = Deadline::after(limit);
         self.collector.try_with(|checks| self.wait_with(checks, until)).ok_or_else(|| {
             let what = "another thread already waits for these inferences".to_owned();
-            ErrorDetail::State(StateError::Invalid { what }).into()
+            StateError::Invalid { what }.into()
         })
     }
 
@@ -160,15 +159,7 @@ impl Default for CompletionQueue {
     }
 }
 
-impl fmt::Debug for CompletionQueue {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("CompletionQueue")
-            .field("awaited", &self.awaited)
-            .field("fork_guard", &self.fork_guard)
-            .finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(CompletionQueue, |queue| awaited: queue.awaited, fork_guard: queue.fork_guard);
 
 /// Inferences by the time of their next check, the earliest first.
 #[derive(Default)]

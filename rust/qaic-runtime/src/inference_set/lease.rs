@@ -7,7 +7,7 @@ use qaic_mem::{HostSlice, HostSliceMut, Lender};
 
 use super::{HandleId, InferenceSet};
 use crate::binding::Bindings;
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::RuntimeError;
 use crate::process::{WaitScope, log};
 use crate::request::ExecObj;
 
@@ -15,16 +15,12 @@ use crate::request::ExecObj;
 #[derive(Debug)]
 pub struct Lease<'a> {
     pub(super) set: &'a InferenceSet,
-    pub(super) handle: HandleId,
+    /// Handle of the leased exec object.
+    pub(crate) handle: HandleId,
     pub(super) exec: &'a Arc<ExecObj>,
 }
 
 impl Lease<'_> {
-    /// Handle of the leased exec object.
-    pub(crate) fn handle(&self) -> HandleId {
-        self.handle
-    }
-
     /// Lends tensors in binding order and runs one inference on them. An output that is `None` is not delivered. All
     /// inputs have the program's first combination of shapes.
     ///
@@ -41,15 +37,13 @@ impl Lease<'_> {
             self.bind(|bindings| {
                 let expected = (bindings.inputs.len(), bindings.outputs.len());
                 if (inputs.len(), outputs.len()) != expected {
-                    return Err(ErrorDetail::Input(InputError::Argument {
-                        what: format!(
-                            "{} inputs and {} outputs given; the program has {} and {}",
-                            inputs.len(),
-                            outputs.len(),
-                            expected.0,
-                            expected.1
-                        ),
-                    }));
+                    return Err(RuntimeError::argument(format!(
+                        "{} inputs and {} outputs given; the program has {} and {}",
+                        inputs.len(),
+                        outputs.len(),
+                        expected.0,
+                        expected.1
+                    )));
                 }
                 bindings.lend(loan, 0, inputs.iter().copied().map(Some), outputs);
                 Ok(())

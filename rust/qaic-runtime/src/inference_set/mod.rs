@@ -15,7 +15,7 @@ use qaic_sync::Event;
 
 use crate::context::Context;
 use crate::device::Placement;
-use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
+use crate::error::{RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::reaper::{Ended, Teardown};
 use crate::process::{CancellationCheck, Detached, ForkGuard, WaitScope};
@@ -45,7 +45,7 @@ pub struct HandleId(pub u32);
 pub struct InferenceSet {
     execs: Box<[Arc<ExecObj>]>,
     lists: Arc<RequestLists>,
-    scheduler: Arc<Scheduler>,
+    pub(crate) scheduler: Arc<Scheduler>,
     /// The container.
     pub image: Arc<Image>,
     fork_guard: ForkGuard,
@@ -76,30 +76,26 @@ impl InferenceSet {
         mut options: ProgramOptions,
     ) -> Result<Arc<Self>, RuntimeError> {
         if set_size == 0 || num_activations == 0 {
-            return Err(InputError::Argument {
-                what: format!("set_size {set_size} and num_activations {num_activations} must be at least 1"),
-            }
-            .into());
+            return Err(RuntimeError::argument(format!(
+                "set_size {set_size} and num_activations {num_activations} must be at least 1"
+            )));
         }
         let count = num_activations.saturating_mul(set_size);
         options.load.activations = num_activations;
         options.exec_objs = count;
         let share_group = options.load.share_group.clone();
-        let cores = image.network().num_cores.max(1);
+        let cores = image.network.num_cores.max(1);
         context.check_free_cores(placement, cores, num_activations, share_group.as_deref())?;
         if count > MAX_EXEC_OBJECTS {
-            return Err(InputError::Argument {
-                what: format!(
-                    "set_size {set_size} times num_activations {num_activations} is {count}; \
+            return Err(RuntimeError::argument(format!(
+                "set_size {set_size} times num_activations {num_activations} is {count}; \
                      at most {MAX_EXEC_OBJECTS} inferences can be in flight"
-                ),
-            }
-            .into());
+            )));
         }
         let programs =
             Program::with_queues(context, image, placement, &options, num_activations, Some(set_size))?;
         let Some(first) = programs.first() else {
-            return Err(ErrorDetail::Internal { what: "a set without programs".to_owned() }.into());
+            return Err(RuntimeError::internal("a set without programs"));
         };
         first.load()?;
         let mut activated = Vec::with_capacity(programs.len());
@@ -141,7 +137,7 @@ impl InferenceSet {
 
     /// Progress of the teardown, which ends with the last use of the set, for example by an inference in flight.
     pub fn teardown(&self) -> &Arc<Teardown> {
-        self.ended.teardown()
+        &self.ended.teardown
     }
 
     /// Number of exec objects.
@@ -166,7 +162,7 @@ impl InferenceSet {
     }
 
     fn state_of<'a>(&'a self) -> impl Fn(u32) -> &'a RequestState {
-        |number| self.request(number).state()
+        |number| &self.request(number).state
     }
 
     /// Acquires a free exec object if there is one; always returns `None` in a forked process. Never blocks.
@@ -209,18 +205,6 @@ impl InferenceSet {
         self.exec_obj(handle)?.submit(Some(id), None, detached)
     }
 
-    /// Starts the bound inference of an acquired handle, and returns at once. `completion` is called when the
-    /// inference has ended, possibly before this function returns. The handle stays acquired until it is put back.
-    #[cfg(test)]
-    pub(crate) fn submit_with(
-        &self,
-        handle: HandleId,
-        completion: Arc<dyn Completion>,
-        detached: Detached,
-    ) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.submit(None, Some(completion), detached)
-    }
-
     /// Returns the next completed handle.
     ///
     /// Blocking: until an inference ends, or until `scope` ends the wait. Fails with [`StateError::NothingSubmitted`]
@@ -246,7 +230,7 @@ impl InferenceSet {
     pub fn try_get_completed_id(&self, id: u64) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
         let number = self.lists.oldest(id, self.state_of())?;
-        let state = self.request(number).state();
+        let state = &self.request(number).state;
         let generation = state.generation();
         // The id does not change between the start of the inference and its collection.
         let has_ended = state.phase() == Phase::Completed && self.lists.id_of(number) == Some(id);
@@ -264,7 +248,7 @@ impl InferenceSet {
             let oldest = self.lists.oldest(id, self.state_of());
             let number = oldest.ok_or(StateError::UnknownInference { id })?;
             let request = self.request(number);
-            let state = request.state();
+            let state = &request.state;
             let generation = state.generation();
             let carries = || state.generation() == generation && self.lists.id_of(number) == Some(id);
             let help = Help::With(HandleId(number));
@@ -291,9 +275,9 @@ impl InferenceSet {
         self.fork_guard.check()?;
         self.exec_obj(handle)?;
         self.lists.put_back(handle.0, self.state_of()).map_err(|refused| match refused {
-            PutBackError::Available => ErrorDetail::State(StateError::Invalid {
+            PutBackError::Available => StateError::Invalid {
                 what: format!("handle {} was already returned; get it or submit it first", handle.0),
-            })
+            }
             .into(),
             PutBackError::InFlight | PutBackError::Completed(_) => StateError::InFlight.into(),
         })
@@ -312,10 +296,10 @@ impl InferenceSet {
         self.fork_guard.check()?;
         for (number, exec) in (0..).zip(&self.execs) {
             let request = &exec.request;
-            let Some(generation) = request.state().under_way() else { continue };
+            let Some(generation) = request.state.under_way() else { continue };
             let help = Help::With(HandleId(number));
-            self.wait_for(request.state(), "all inferences", help, scope, || {
-                (request.state().under_way() != Some(generation)).then_some(Ok(()))
+            self.wait_for(&request.state, "all inferences", help, scope, || {
+                (request.state.under_way() != Some(generation)).then_some(Ok(()))
             })?;
         }
         Ok(())
@@ -323,7 +307,7 @@ impl InferenceSet {
 
     /// Checks the inferences that have ended but were not collected; returns the failure of the first failed handle.
     pub fn check_completed(&self) -> Result<(), RuntimeError> {
-        let mut completed = self.execs.iter().filter(|exec| exec.request.state().phase() == Phase::Completed);
+        let mut completed = self.execs.iter().filter(|exec| exec.request.state.phase() == Phase::Completed);
         completed.try_for_each(|exec| exec.outcome())
     }
 
@@ -336,19 +320,6 @@ impl InferenceSet {
     #[cfg(test)]
     pub(crate) fn id_of(&self, handle: HandleId) -> u64 {
         self.lists.id_of(handle.0).unwrap_or(0)
-    }
-
-    /// Asks the inference of a handle to end; see [`ExecObj::cancel`]. Never blocks.
-    #[cfg(test)]
-    pub(crate) fn cancel(&self, handle: HandleId) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.cancel();
-        Ok(())
-    }
-
-    /// Starts monitoring of an asynchronous device, so that its inferences end without a waiting caller.
-    #[cfg(test)]
-    pub(crate) fn watch_device(&self) {
-        self.scheduler.watch_device();
     }
 
     /// Waits until `take` returns a value; meanwhile, the thread does the work that `help` selects. A thread that
@@ -423,8 +394,5 @@ impl Drop for InferenceSet {
 }
 
 fn unknown_handle(handle: HandleId) -> RuntimeError {
-    ErrorDetail::Input(InputError::Argument {
-        what: format!("handle {} does not belong to this inference set", handle.0),
-    })
-    .into()
+    RuntimeError::argument(format!("handle {} does not belong to this inference set", handle.0))
 }

@@ -4,7 +4,6 @@
 //! its own arrays. The thread that ends the inference returns the exec object to the set at once. A result that was
 //! not fetched yet therefore occupies no exec object.
 
-use std::fmt;
 use std::mem;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -199,7 +198,7 @@ impl PendingInference {
             }
             TakeBack::Started(key) => self
                 .with_exec_obj(key, |exec| {
-                    exec.request.state().claim(key.generation) && {
+                    exec.request.state.claim(key.generation) && {
                         let is_mine = self.state.set_taken_back();
                         exec.request.fail(ErrorDetail::Cancelled.into());
                         is_mine
@@ -449,8 +448,4 @@ fn take_outputs(outputs: &mut [PendingOutput], bindings: &mut Bindings) {
     }
 }
 
-impl fmt::Debug for PendingInference {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PendingInference").field("state", &self.state).finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(PendingInference, |inference| state: inference.state);

@@ -21,7 +21,6 @@
 //! A request is referenced together with its generation, so that a thread that asks this inference to end never affects
 //! the next inference of that request.
 
-use std::fmt;
 use std::time::Duration;
 
 use qaic_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -324,15 +323,7 @@ fn is_news(before: u32, after: u32) -> bool {
     is_settled_now || before & PHASE != ENDED && after & PHASE == ENDED
 }
 
-impl fmt::Debug for PendingState {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("PendingState")
-            .field("settled", &self.settled())
-            .field("has_ended", &self.has_ended())
-            .finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(PendingState, |state| settled: state.settled(), has_ended: state.has_ended());
 
 #[cfg(all(test, not(loom)))]
 #[path = "pending_state/tests.rs"]

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -135,14 +134,7 @@ pub fn watch<T: Send>(
     })
 }
 
-impl fmt::Debug for CancellationToken {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("CancellationToken")
-            .field("is_cancelled", &self.is_cancelled())
-            .finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(CancellationToken, |token| is_cancelled: token.is_cancelled());
 
 /// Guard of a hook, which runs when the token is cancelled while the guard exists.
 #[derive(Debug)]

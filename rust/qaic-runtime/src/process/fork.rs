@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use qaic_sched::ForkGuard;
 
 use crate::device::virtual_card::shared_cores;
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 
 /// Announces, in the child, that the process was just forked. Must be called while the child has one thread.
 pub(crate) fn forked() {
@@ -42,10 +42,10 @@ pub fn watch() -> Result<(), RuntimeError> {
     let status = unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
     match status {
         0 => Ok(()),
-        errno => Err(ErrorDetail::Internal {
-            what: format!("cannot register the fork handler: {}", io::Error::from_raw_os_error(errno)),
-        }
-        .into()),
+        errno => Err(RuntimeError::internal(format!(
+            "cannot register the fork handler: {}",
+            io::Error::from_raw_os_error(errno)
+        ))),
     }
 }
 

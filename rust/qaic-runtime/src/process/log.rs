@@ -3,7 +3,6 @@
 //! A text is formatted only if its level is enabled. No lock is held while a line is delivered, and a child process
 //! does not wait for a lock of its parent.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 // Held only during a clone, so there is no protocol to model-check.
@@ -68,14 +67,7 @@ pub struct Logger {
     fork_guard: ForkGuard,
 }
 
-impl fmt::Debug for Logger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logger")
-            .field("name", &self.name)
-            .field("level", &self.level())
-            .finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(Logger, |logger| name: logger.name, level: logger.level());
 
 /// Returns the logger of code without a context.
 pub fn global() -> &'static Logger {

@@ -9,7 +9,6 @@
 //! A forked child has its own threads. The parent destroys the objects that it has dropped.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -116,7 +115,8 @@ impl Teardown {
 /// field.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    teardown: Arc<Teardown>,
+    /// The progress of the teardown.
+    pub(crate) teardown: Arc<Teardown>,
     // Another thread of the parent may hold the lock in a forked process.
     fork_guard: ForkGuard,
 }
@@ -125,11 +125,6 @@ impl Ended {
     /// Creates the mark of the object that `teardown` is about.
     pub(crate) fn new(teardown: Arc<Teardown>) -> Self {
         Self { teardown, fork_guard: ForkGuard::new() }
-    }
-
-    /// The progress of the teardown.
-    pub(crate) fn teardown(&self) -> &Arc<Teardown> {
-        &self.teardown
     }
 }
 
@@ -167,7 +162,7 @@ pub fn run<T: Send + 'static>(
     begin(&teardown, Box::new(move || *slot.lock() = Some(work())));
     teardown.wait(scope)?;
     let ended = outcome.lock().take();
-    ended.unwrap_or_else(|| Err(ErrorDetail::Internal { what: "a teardown panicked".to_owned() }.into()))
+    ended.unwrap_or_else(|| Err(RuntimeError::internal("a teardown panicked")))
 }
 
 /// Announces the teardown of an object whose owner has finished with it while others, such as inferences in flight, still
@@ -259,11 +254,7 @@ struct ReaperState {
     announced: Vec<Arc<Teardown>>,
 }
 
-impl fmt::Debug for Reaper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reaper").field("unfinished", &self.state.lock().unfinished).finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(Reaper, |reaper| unfinished: reaper.state.lock().unfinished);
 
 impl Reaper {
     fn submit(self: &Arc<Self>, work: Work) {

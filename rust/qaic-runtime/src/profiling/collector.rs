@@ -1,6 +1,5 @@
 //! A profiler together with the facts about its programs for reports, which outlive the programs.
 
-use std::fmt;
 use std::sync::{Arc, Weak};
 
 use qaic_stats::report::ProgramFacts;
@@ -33,17 +32,17 @@ pub struct ProfiledProgram {
 
 impl ProfiledProgram {
     fn new(number: u32, registry: &Arc<SubscriptionRegistry>) -> Self {
-        let network = registry.image().network();
+        let network = &registry.image.network;
         let facts = ProgramFacts {
             number,
             network: network.network_name.clone(),
             activations: registry.activations(),
-            set_size: registry.set_size(),
+            set_size: registry.set_size,
             cores: network.num_cores,
             batch: u32::try_from(network.batch_size).unwrap_or(0).max(1),
             dropped: 0,
         };
-        let image = Some(Arc::clone(registry.image()));
+        let image = Some(Arc::clone(&registry.image));
         Self { facts, has_stats: registry.has_stats(), image, registry: Arc::downgrade(registry) }
     }
 
@@ -69,7 +68,8 @@ impl ProfiledProgram {
 
 /// Samples programs. A collector does not keep the programs alive.
 pub struct Collector {
-    profiler: Arc<Profiler>,
+    /// Takes the samples.
+    pub profiler: Arc<Profiler>,
     // Indexed by program number. The list only grows, one entry at a time.
     programs: Mutex<Vec<ProfiledProgram>>,
     filter: Option<NameFilter>,
@@ -107,21 +107,6 @@ impl Collector {
         Ok(was_there)
     }
 
-    /// Starts the profiler: see [`Profiler::start`].
-    pub fn start(&self) -> Result<bool, RuntimeError> {
-        self.profiler.start()
-    }
-
-    /// Stops the profiler: see [`Profiler::stop`].
-    pub fn stop(&self) -> Result<bool, RuntimeError> {
-        self.profiler.stop()
-    }
-
-    /// Returns true if the profiler runs.
-    pub fn is_running(&self) -> bool {
-        self.profiler.is_running()
-    }
-
     /// Waits for the samples: see [`Profiler::wait`].
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         self.profiler.wait(scope)
@@ -156,8 +141,4 @@ impl ProgramObserver for Collector {
     }
 }
 
-impl fmt::Debug for Collector {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Collector").field("profiler", &self.profiler).finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(Collector, |collector| profiler: collector.profiler);

@@ -99,7 +99,8 @@ impl Profiler {
         true
     }
 
-    pub(crate) fn is_running(&self) -> bool {
+    /// Returns true if the profiler runs.
+    pub fn is_running(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().is_running
     }
 

@@ -16,8 +16,10 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 /// registry.
 #[derive(Debug)]
 pub struct SubscriptionRegistry {
-    image: Arc<Image>,
-    set_size: Option<u32>,
+    /// The container.
+    pub(crate) image: Arc<Image>,
+    /// Number of exec objects of each activation; `None` outside of an inference set.
+    pub(crate) set_size: Option<u32>,
     // True if there is a subscription. Relaxed: an inference that begins during a `subscribe` may be missed.
     is_on: AtomicBool,
     // Number of the next inference that requests a sample.
@@ -75,23 +77,13 @@ impl SubscriptionRegistry {
         })
     }
 
-    /// The container.
-    pub(crate) fn image(&self) -> &Arc<Image> {
-        &self.image
-    }
-
     /// Name of the network.
     pub(crate) fn name(&self) -> &str {
-        &self.image.network().network_name
+        &self.image.network.network_name
     }
 
     pub(crate) fn has_stats(&self) -> bool {
-        self.image.network().stats.is_some()
-    }
-
-    /// Number of exec objects of each activation; `None` outside of an inference set.
-    pub(crate) fn set_size(&self) -> Option<u32> {
-        self.set_size
+        self.image.network.stats.is_some()
     }
 
     pub(crate) fn activations(&self) -> u32 {
@@ -109,7 +101,7 @@ impl SubscriptionRegistry {
         if subscriptions.is_empty() {
             self.catch_up();
         }
-        let stats = (self.has_stats(), self.image.network().stats_output().is_some());
+        let stats = (self.has_stats(), self.image.network.stats_output().is_some());
         let begin = self.next.load(Ordering::Relaxed);
         subscriptions.push(recorder.subscribe(program, begin, self.activations(), stats));
         self.is_on.store(true, Ordering::Relaxed);

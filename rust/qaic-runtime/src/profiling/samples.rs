@@ -49,7 +49,7 @@ impl ProgramSamples {
         let mut operations = None;
         if let Some(image) = self.image_of(program).filter(|_| samples().any(|sample| sample.stats.is_some()))
         {
-            operations = ProgramOperations::of_container(image.container(), image.bytes())?;
+            operations = ProgramOperations::of_container(&image.container, image.bytes())?;
         }
         samples()
             .map(|sample| {
@@ -84,7 +84,7 @@ impl ProgramSamples {
         let (Some(stats), Some(image)) = (&sample.stats, self.image_of(sample.host.program)) else {
             return Ok(None);
         };
-        let Some(program) = ProgramOperations::of_container(image.container(), image.bytes())? else {
+        let Some(program) = ProgramOperations::of_container(&image.container, image.bytes())? else {
             return Ok(None);
         };
         let options = DecodeOptions { any_program: false, records: true };
@@ -92,7 +92,7 @@ impl ProgramSamples {
         let mut text = Vec::new();
         // Writing to memory cannot fail.
         let _ = if as_trace {
-            let network = &image.network().network_name;
+            let network = &image.network.network_name;
             let part = Part { model: &model, descriptor: &program.ops, network, slice: None };
             write_trace(&mut text, &[part], &HostSide::default(), &TraceOptions::default())
         } else {

@@ -1,12 +1,12 @@
 //! Summary and trace of stats buffers: in memory, or as files that are written atomically.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use qaic_mem::reserve_large;
+use qaic_stats::decode::Op;
 use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::report::{SummaryOptions, write_summary};
 use qaic_stats::{
@@ -84,7 +84,7 @@ pub fn stats_trace<B: FrozenBytes>(
     let host = HostSide { samples, epoch_utc_ns: clock::epoch_utc_ns(), trace: host_trace };
     target.write(
         |bytes| {
-            let ops: usize = models.iter().map(|model| model.ops().len()).sum();
+            let ops: usize = models.iter().map(|model| model.records::<Op>().len()).sum();
             reserve_large(bytes, ops.saturating_mul(TRACE_BYTES_PER_OP));
             push_trace(bytes, &parts, &host, &options)
         },
@@ -104,11 +104,7 @@ impl<'a, 's, B> Reading<'a, 's, B> {
     }
 }
 
-impl<B> fmt::Debug for Reading<'_, '_, B> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Reading").field("buffers", &self.buffers.len()).finish_non_exhaustive()
-    }
-}
+qaic_sync::debug_fields!(Reading<'a, 's, B>, |reading| buffers: reading.buffers.len());
 
 impl<B: FrozenBytes> ProgressObserver for Reading<'_, '_, B> {
     fn passed(&self, bytes: &[u8]) -> io::Result<()> {

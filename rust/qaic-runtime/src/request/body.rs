@@ -36,8 +36,8 @@ pub(crate) struct Body {
 
 impl Body {
     pub(crate) fn new(program: &Program, activated: &Arc<Activated>) -> Result<Self, RuntimeError> {
-        let network = program.image.network();
-        let io = IoBinding::new(activated.activation(), &program.variants, StatsPlace::of(network))?;
+        let network = &program.image.network;
+        let io = IoBinding::new(&activated.activation, &program.variants, StatsPlace::of(network))?;
         Ok(Self {
             io,
             bindings: Bindings::new(network.inputs.len(), network.outputs.len()),
@@ -58,7 +58,7 @@ impl Body {
         arrival: Option<Arrival>,
         completion: Option<Arc<dyn Completion>>,
     ) -> Result<(), RuntimeError> {
-        let transfers = program.variants.first().map(|transfers| transfers.inputs()).unwrap_or_default();
+        let transfers = program.variants.first().map(|transfers| &*transfers.inputs).unwrap_or_default();
         let unfed =
             self.bindings.inputs.iter().zip(transfers).enumerate().find(|(index, (input, transfer))| {
                 !matches!(input, InputBinding::Memory(_) | InputBinding::DmaBuf { .. })
@@ -124,7 +124,7 @@ impl Body {
             };
             if matches!(&outcome, Err(error) if error.is_interrupted()) {
                 if is_given_up {
-                    request.ask_to_end(request.state().generation(), qaic_sched::Reason::Cancelled);
+                    request.ask_to_end(request.state.generation(), qaic_sched::Reason::Cancelled);
                     self.io.discard();
                 } else if !request.is_asked_to_end() && !request.is_called_away() {
                     // The request was meant for the previous inference, which had just ended.
@@ -143,7 +143,7 @@ impl Body {
     fn inputs_checked(&self) -> Result<(), RuntimeError> {
         match &self.check {
             Some(check) => {
-                let network = self.activated.image().network();
+                let network = &self.activated.image.network;
                 check.check_inputs(&self.bindings, |index| name_of(&network.inputs, index))
             }
             None => Ok(()),
@@ -184,13 +184,13 @@ impl Body {
 
     /// CRCs of the last inference of a program that checks its buffers.
     pub(crate) fn io_crcs(&self) -> Option<IoCrcs> {
-        self.check.as_ref().map(|check| check.taken().clone())
+        self.check.as_ref().map(|check| check.taken.clone())
     }
 
     /// Checks the CRCs of the outputs at the first query after a successful inference.
     pub(crate) fn check_outputs(&mut self) -> Result<(), RuntimeError> {
         let Some(check) = &mut self.check else { return Ok(()) };
-        let network = self.activated.image().network();
+        let network = &self.activated.image.network;
         check.check_outputs(&self.bindings, |index| name_of(&network.outputs, index))
     }
 }
@@ -250,7 +250,7 @@ impl Job for Body {
     fn submit(&mut self, request: &Request) -> Result<(), RuntimeError> {
         self.guarded(request, |body| {
             body.sample = body.begin_sample();
-            body.is_deferred = body.io.needs_reclaim();
+            body.is_deferred = body.io.needs_reclaim;
             let mut outcome = body.inputs_checked();
             // Inferences that must first wait for the device run on a thread that may wait.
             if outcome.is_ok() && !body.is_deferred {
@@ -303,7 +303,7 @@ pub(crate) fn is_stats_bound(bindings: &Bindings, output: Option<usize>) -> bool
 /// Calls `work` and turns a panic into an error of the inference.
 fn caught(work: impl FnOnce() -> Result<(), RuntimeError>) -> Result<(), RuntimeError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
-    caught.unwrap_or_else(|_| Err(ErrorDetail::Internal { what: "an inference panicked".to_owned() }.into()))
+    caught.unwrap_or_else(|_| Err(RuntimeError::internal("an inference panicked")))
 }
 
 fn name_of(bindings: &[BindingDesc], index: usize) -> String {

@@ -18,7 +18,7 @@ use crate::binding::{
     BindingSpecs, Bindings, GivenShape, InputBinding, OutputBinding, ShapeError, Shapes, Window,
     first_overlap,
 };
-use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
+use crate::error::{RuntimeError, StateError};
 use crate::inference_set::{HandleId, InferenceSet};
 use crate::sync::{AtomicBool, Ordering};
 
@@ -133,7 +133,7 @@ impl BoundBuffers {
                 let exec = Arc::clone(set.exec_obj(handle)?);
                 exec.set_id(handle.0);
                 let specs = specs.get(set.activation_of(handle) as usize).ok_or_else(|| {
-                    ErrorDetail::Internal { what: format!("handle {} has no activation", handle.0) }
+                    RuntimeError::internal(format!("handle {} has no activation", handle.0))
                 })?;
                 Ok(Self::new(exec, Arc::clone(specs)))
             })
@@ -228,7 +228,10 @@ impl BoundBuffers {
         };
         if buffers.len() != end - first {
             let (given, what) = (buffers.len(), part.name());
-            return Err(refused(format!("{given} {what} given; the program has {}", end - first)));
+            return Err(RuntimeError::argument(format!(
+                "{given} {what} given; the program has {}",
+                end - first
+            )));
         }
         self.edit(|state| self.bind_announced_part(state, part, first..end, buffers))
     }
@@ -293,7 +296,7 @@ impl BoundBuffers {
     pub(crate) fn check_announced(&self) -> Result<(), RuntimeError> {
         if self.is_waiting.load(Ordering::Acquire) {
             let what = "the dims of setBufferDimensions do not fit the buffers; set those buffers first";
-            return Err(refused(what.to_owned()));
+            return Err(RuntimeError::argument(what.to_owned()));
         }
         Ok(())
     }
@@ -315,7 +318,7 @@ impl BoundBuffers {
             return Ok(());
         }
         let given = dims.len();
-        Err(refused(format!(
+        Err(RuntimeError::argument(format!(
             "{given} element sizes and dims given for {count} bindings; one each is expected"
         )))
     }
@@ -334,7 +337,7 @@ impl BoundBuffers {
         let count = self.specs.len();
         let inputs = self.specs.inputs().len();
         if buffers.len() != count {
-            return Err(refused(format!(
+            return Err(RuntimeError::argument(format!(
                 "{} buffers given; the program has {count} bindings: {inputs} inputs, then {} outputs",
                 buffers.len(),
                 count - inputs
@@ -467,7 +470,7 @@ impl BoundBuffers {
         });
         let Some((one, other)) = first_overlap(&mut ranges.enumerate().collect()) else { return Ok(()) };
         let name = |output: usize| self.specs.outputs().get(output).map_or("", |spec| spec.name.as_str());
-        Err(refused(format!(
+        Err(RuntimeError::argument(format!(
             "outputs `{}` and `{}` share memory; give each output separate memory",
             name(one),
             name(other)
@@ -530,14 +533,9 @@ fn check_windows(
     });
     match unseen {
         None => Ok(()),
-        Some(window) => Err(refused(format!(
+        Some(window) => Err(RuntimeError::argument(format!(
             "binding {} belongs to a descriptor; a part of it cannot be copied",
             window.binding
         ))),
     }
-}
-
-/// Returns the error for a mistake of the caller.
-fn refused(what: String) -> RuntimeError {
-    InputError::Argument { what }.into()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use qaic_mem::SharedMemory;
 
 use super::BoundBuffers;
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 use crate::inference_set::{HandleId, InferenceSet};
 use crate::process::Detached;
 
@@ -32,9 +32,9 @@ impl BoundSet {
 
     /// Returns the bindings of a handle.
     pub fn bound(&self, handle: HandleId) -> Result<&Arc<BoundBuffers>, RuntimeError> {
-        self.handles.get(handle.0 as usize).ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Internal { what: format!("handle {} has no place", handle.0) })
-        })
+        self.handles
+            .get(handle.0 as usize)
+            .ok_or_else(|| RuntimeError::internal(format!("handle {} has no place", handle.0)))
     }
 
     /// Prepares a newly acquired handle for its next user: dims that were announced for the last inference are

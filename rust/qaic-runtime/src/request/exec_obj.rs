@@ -74,7 +74,7 @@ impl ExecObj {
     /// Returns true if the object's inference is queued or running. On an asynchronous device, an inference ends soon
     /// after this call, even if no thread waits for it.
     pub(crate) fn is_in_flight(&self) -> bool {
-        match self.request.state().phase() {
+        match self.request.state.phase() {
             Phase::OnDevice => {
                 self.activated.scheduler().0.watch_device();
                 true
@@ -86,14 +86,14 @@ impl ExecObj {
 
     /// Returns true if a device is executing the object's inference.
     pub(crate) fn is_running(&self) -> bool {
-        self.is_in_flight() && matches!(self.request.state().phase(), Phase::Running | Phase::OnDevice)
+        self.is_in_flight() && matches!(self.request.state.phase(), Phase::Running | Phase::OnDevice)
     }
 
     /// Withdraws the inference if no thread has started it; the inference then ends with [`ErrorDetail::Cancelled`].
     /// Never blocks.
     #[cfg(test)]
     pub(crate) fn revoke(&self) -> bool {
-        self.request.state().under_way().is_some_and(|generation| self.request.revoke(generation))
+        self.request.state.under_way().is_some_and(|generation| self.request.revoke(generation))
     }
 
     /// Reads or changes the bindings of the next inference. Fails while an inference is in flight.
@@ -134,7 +134,7 @@ impl ExecObj {
         let (scheduler, _) = self.activated.scheduler();
         scheduler.submit(&self.request, task, begun.generation, deadline).inspect_err(|_| {
             // Checked first: after a withdrawal, the request may carry another thread's inference.
-            if self.request.state().is_outstanding() {
+            if self.request.state.is_outstanding() {
                 self.request.unlist();
             }
             self.request.withdraw(begun.prior_phase);
@@ -152,7 +152,7 @@ impl ExecObj {
         self.fork_guard.check()?;
         let arrival = self.activated.arrival();
         let request = &*self.request;
-        let begun = request.state().begin(id.is_some()).map_err(|_| StateError::InFlight)?;
+        let begun = request.state.begin(id.is_some()).map_err(|_| StateError::InFlight)?;
         let mut withdrawn =
             Withdrawn { request, prior_phase: begun.prior_phase, task: None, is_begun: false };
         let task = withdrawn.task.insert(request.take_task()?);
@@ -161,8 +161,7 @@ impl ExecObj {
             request.list(id);
         }
         withdrawn.is_begun = true;
-        let task =
-            withdrawn.task.take().ok_or_else(|| ErrorDetail::Internal { what: "no task".to_owned() })?;
+        let task = withdrawn.task.take().ok_or_else(|| RuntimeError::internal("no task"))?;
         Ok((task, begun))
     }
 
@@ -176,7 +175,7 @@ impl ExecObj {
         let (scheduler, _) = self.activated.scheduler();
         let (task, begun) = self.begin(None, None)?;
         let task = if scheduler.may_run_here(&task) {
-            let deadline = scope.deadline();
+            let deadline = scope.deadline;
             let mut given_up = None;
             let mut check = || {
                 given_up = given_up.take().or_else(|| scope.poll(INFERENCE).err());
@@ -190,10 +189,10 @@ impl ExecObj {
             task
         };
         scheduler
-            .submit(&self.request, task, begun.generation, scope.deadline())
+            .submit(&self.request, task, begun.generation, scope.deadline)
             .inspect_err(|_| self.request.withdraw(begun.prior_phase))?;
         let awaited = self.wait(scope);
-        if self.request.state().is_in_flight() {
+        if self.request.state.is_in_flight() {
             self.end();
         }
         if self.activated.is_ordered() && matches!(&awaited, Err(error) if error.is_timeout()) {
@@ -232,7 +231,7 @@ impl ExecObj {
     /// continues, and the caller can wait for it again.
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
-        let state = self.request.state();
+        let state = &self.request.state;
         loop {
             let Some(generation) = state.under_way() else { return self.collected(self.request.outcome()) };
             let mut given_up = None;
@@ -257,7 +256,7 @@ impl ExecObj {
     /// device that executes it. Returns false if there was nothing to do, or if `check` ended the wait.
     pub(crate) fn help(&self, check: CancellationCheck<'_>) -> bool {
         let (scheduler, _) = self.activated.scheduler();
-        let state = self.request.state();
+        let state = &self.request.state;
         let generation = state.generation();
         match state.phase() {
             Phase::Queued => scheduler.run_queued(&self.request, generation, check),
@@ -269,7 +268,7 @@ impl ExecObj {
     /// Cancels the inference in flight, which then ends with [`ErrorDetail::Cancelled`] unless it is already ending.
     /// An inference that has not started, or that only the device works on, ends at once. Never blocks.
     pub(crate) fn cancel(&self) {
-        if let Some(generation) = self.request.state().under_way() {
+        if let Some(generation) = self.request.state.under_way() {
             self.cancel_inference(generation);
         }
     }
@@ -309,7 +308,7 @@ impl ExecObj {
 
     /// Cancels the inference in flight and waits until it has ended.
     pub(crate) fn end(&self) {
-        let state = self.request.state();
+        let state = &self.request.state;
         while state.is_in_flight() {
             self.cancel();
             let ended = || (!state.is_in_flight()).then_some(());

@@ -12,17 +12,17 @@ use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::{Context, Image, ProgramOptions, RuntimeError};
 
 /// A recorded program with an input of 768 bytes.
-pub(super) fn recorded() -> Arc<Image> {
+pub(crate) fn recorded() -> Arc<Image> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
     Image::open(&path, true).unwrap()
 }
 
-pub(super) fn control(context: &Context) -> Arc<Control> {
+pub(crate) fn control(context: &Context) -> Arc<Control> {
     Arc::clone(context.noop_control(DeviceId(0)).unwrap())
 }
 
 /// Creates a set with the options that nearly all tests use.
-pub(super) fn set(
+pub(crate) fn set(
     context: &Arc<Context>,
     image: &Arc<Image>,
     size: u32,
@@ -31,7 +31,7 @@ pub(super) fn set(
     try_set(context, image, size, activations, ProgramOptions::default()).unwrap()
 }
 
-pub(super) fn try_set(
+pub(crate) fn try_set(
     context: &Arc<Context>,
     image: &Arc<Image>,
     size: u32,
@@ -42,13 +42,13 @@ pub(super) fn try_set(
 }
 
 /// Waits until the device executes `count` inferences.
-pub(super) fn await_executing(control: &Control, count: u32) {
+pub(crate) fn await_executing(control: &Control, count: u32) {
     let deadline = Deadline::after(Duration::from_mins(1));
     assert!(control.wait_executing(count, &mut WaitScope::until(deadline)).unwrap());
 }
 
 /// Memory that the caller may access between inferences.
-pub(super) fn shared(storage: Storage) -> Arc<SharedMemory> {
+pub(crate) fn shared(storage: Storage) -> Arc<SharedMemory> {
     // SAFETY: one thread at a time uses the memory.
     unsafe { SharedMemory::of_storage(storage) }
 }

@@ -10,4 +10,5 @@ mod first_device;
 #[allow(unsafe_code)] // the callers access memory while it is bound
 mod inference_set;
 mod noop;
+mod prelude;
 mod profiling;

@@ -36,7 +36,7 @@ fn request(scheduler: &Scheduler<Counted>, device: &Arc<Device>) -> Arc<Request<
 }
 
 fn begin(request: &Request<Counted>) -> (Box<Task<Counted>>, Submitted) {
-    let begun = request.state().begin(false).unwrap();
+    let begun = request.state.begin(false).unwrap();
     (request.take_task().unwrap(), begun)
 }
 
@@ -54,8 +54,8 @@ fn queue_up(scheduler: &Scheduler<Counted>, request: &Request<Counted>) {
     let (task, begun) = begin(request);
     request.put_task(task);
     let queues = &scheduler.shared.queues;
-    assert_eq!(request.state().enqueue(!queues.is_ordered()), Ok(true));
-    queues.push(0, request.number() | (begun.generation.low_bits() << NUMBER_BITS)).unwrap();
+    assert_eq!(request.state.enqueue(!queues.is_ordered), Ok(true));
+    queues.push(0, request.number | (begun.generation.low_bits() << NUMBER_BITS)).unwrap();
 }
 
 fn queue_all(scheduler: &Scheduler<Counted>, requests: &[Arc<Request<Counted>>]) {
@@ -66,7 +66,7 @@ fn queue_all(scheduler: &Scheduler<Counted>, requests: &[Arc<Request<Counted>>])
 
 /// Returns true if an inference ends without further calls.
 fn ends(request: &Request<Counted>) -> bool {
-    let state = request.state();
+    let state = &request.state;
     let began = Instant::now();
     while state.is_in_flight() && began.elapsed() < LONG {
         let _ = state.wait(LONG, || (!state.is_in_flight()).then_some(()));
@@ -212,11 +212,11 @@ fn inference_accepted_on_the_entry_of_a_refused_one_ends() {
         begun.generation
     };
     let refused = begin();
-    assert_eq!(request.state().enqueue(true), Ok(true));
+    assert_eq!(request.state.enqueue(true), Ok(true));
     assert!(request.revoke(refused));
     assert_eq!(request.outcome(), Err(Error::Cancelled));
     let accepted = begin();
-    assert_eq!(request.state().enqueue(true), Ok(false));
+    assert_eq!(request.state.enqueue(true), Ok(false));
     assert_eq!(scheduler.shared.refuse(&request, refused), Ok(()));
     assert!(!request.revoke(accepted), "it has ended");
     assert_eq!(request.outcome(), Err(Error::QueueFull { capacity: 1000 }));
@@ -233,10 +233,10 @@ fn inference_without_room_is_refused_and_not_accepted() {
     let request = request(&scheduler, &device);
     let (task, begun) = begin(&request);
     request.put_task(task);
-    assert_eq!(request.state().enqueue(true), Ok(true));
+    assert_eq!(request.state.enqueue(true), Ok(true));
     let refused = scheduler.shared.refuse(&request, begun.generation);
     assert_eq!(refused, Err(Error::QueueFull { capacity: 1000 }));
-    assert!(request.state().is_in_flight());
+    assert!(request.state.is_in_flight());
     request.withdraw(begun.prior_phase);
     submit(&scheduler, &request, None).unwrap();
     assert!(ends(&request));
@@ -308,7 +308,7 @@ fn caller_that_waits_works_on_the_queue_where_there_is_no_worker() {
     let shared = &scheduler.shared;
     assert!(shared.workers.are_missing());
     assert!(scheduler.help(&mut || false));
-    assert!(!requests[0].state().is_in_flight());
+    assert!(!requests[0].state.is_in_flight());
     // The first inference left another one in the queue, and called a worker for it.
     assert!(ends(&requests[1]));
     // If there is a worker, it runs the inference.
@@ -330,7 +330,7 @@ fn inference_that_keeps_its_caller_is_called_away_and_runs_on_a_worker() {
     let Err(CalledAway(task)) = shared.run_for_caller(&request, task, None, None) else {
         panic!("nothing called the inference away");
     };
-    assert!(request.guard_ns().is_none() && !request.is_asked_to_end() && request.state().is_in_flight());
+    assert!(request.guard_ns().is_none() && !request.is_asked_to_end() && request.state.is_in_flight());
     assert_eq!(shared.durations.of(0), u64::MAX - 1);
     request.put_task(task);
     shared.enqueue(&request, begun.generation).unwrap();
@@ -388,9 +388,9 @@ fn inference_that_left_the_device_leaves_its_place_to_the_next() {
             scheduler.submit(request, task, begun.generation, None).unwrap();
         }
         if is_cancelled {
-            until(|| requests.iter().all(|request| request.state().phase() != Phase::OnDevice));
+            until(|| requests.iter().all(|request| request.state.phase() != Phase::OnDevice));
             for request in &requests {
-                let generation = request.state().generation();
+                let generation = request.state.generation();
                 if !request.revoke(generation) {
                     request.ask_to_end(generation, Reason::Cancelled);
                 }
@@ -410,7 +410,7 @@ fn inference_handed_over_by_another_thread_ends_without_that_thread() {
     let requests = [(); 2].map(|()| request(&scheduler, &device));
     submit(&scheduler, &requests[0], None).unwrap();
     queue_up(&scheduler, &requests[1]);
-    assert!(scheduler.finish(&requests[0], requests[0].state().generation(), None));
+    assert!(scheduler.finish(&requests[0], requests[0].state.generation(), None));
     assert!(ends(&requests[1]));
     assert_eq!(requests[1].outcome(), Ok(()));
 }
@@ -459,7 +459,7 @@ fn inferences_are_run_whatever_the_numbers_of_workers_were() {
         queue_all(&scheduler, &requests);
         shared.call_worker();
         executing(&device, fewer);
-        let running = requests.iter().filter(|request| request.state().phase() == Phase::Running).count();
+        let running = requests.iter().filter(|request| request.state.phase() == Phase::Running).count();
         hold(&device, false);
         assert_eq!(running, fewer as usize);
         assert!(requests.iter().all(|request| ends(request)));

@@ -4,7 +4,7 @@
 //! range of the records. [`records`] reads every record once.
 
 use crate::decode::descriptor::OpsDescriptor;
-use crate::decode::record::{Core, Kind, Op, OpFlags, Thread};
+use crate::decode::record::{Core, Kind, Op, OpFlags, OpPmu, Pmu, Port, Ring, Thread};
 use crate::error::StatsError;
 use crate::model::StatsModel;
 
@@ -18,7 +18,7 @@ const TOLERANCE_U: u64 = 1;
 /// The first defect.
 pub(crate) fn structure(model: &StatsModel<'_>) -> Result<(), StatsError> {
     let run = &model.run;
-    let (cores, threads) = (model.cores(), model.threads());
+    let (cores, threads) = (model.records::<Core>(), model.records::<Thread>());
     if cores.len() != usize::from(run.cores) {
         return Err(StatsError::CoreCount { found: cores.len(), expected: usize::from(run.cores) });
     }
@@ -51,8 +51,9 @@ pub(crate) fn structure(model: &StatsModel<'_>) -> Result<(), StatsError> {
 
 /// Checks that the threads' ranges of operations are disjoint and cover all operations.
 fn ranges(model: &StatsModel<'_>) -> Result<(), StatsError> {
-    let ops = model.ops().len();
-    let mut threads: Vec<Thread> = model.threads().iter().filter(|thread| thread.op_count != 0).collect();
+    let ops = model.records::<Op>().len();
+    let mut threads: Vec<Thread> =
+        model.records::<Thread>().iter().filter(|thread| thread.op_count != 0).collect();
     threads.sort_by_key(|thread| thread.first_op);
     let mut expected = 0_u64;
     for thread in threads {
@@ -131,17 +132,17 @@ impl Anomalies {
 fn numbers(model: &StatsModel<'_>) -> Result<(), StatsError> {
     let run = &model.run;
     let known = |core: u16, thread: u8| core < run.cores && u16::from(thread) < run.threads_per_core;
-    for (index, port) in model.ports().iter().enumerate() {
+    for (index, port) in model.records::<Port>().iter().enumerate() {
         if !known(port.core, port.thread) {
             return Err(number(Kind::Port, index, port.core, port.thread));
         }
     }
-    for (index, ring) in model.rings().iter().enumerate() {
+    for (index, ring) in model.records::<Ring>().iter().enumerate() {
         if ring.core >= run.cores {
             return Err(number(Kind::Ring, index, ring.core, 0));
         }
     }
-    for (index, pmu) in model.pmu().iter().enumerate() {
+    for (index, pmu) in model.records::<Pmu>().iter().enumerate() {
         if !known(pmu.core, pmu.thread) {
             return Err(number(Kind::Pmu, index, pmu.core, pmu.thread));
         }
@@ -149,8 +150,8 @@ fn numbers(model: &StatsModel<'_>) -> Result<(), StatsError> {
             return Err(StatsError::PmuCount { index, found: pmu.valid_count });
         }
     }
-    let ops = model.ops().len();
-    for (index, values) in model.op_pmu().iter().enumerate() {
+    let ops = model.records::<Op>().len();
+    for (index, values) in model.records::<OpPmu>().iter().enumerate() {
         if usize::try_from(values.op).is_ok_and(|op| op >= ops) {
             return Err(StatsError::OpIndex { index, op: values.op, ops });
         }
@@ -163,7 +164,7 @@ fn known_ops(model: &StatsModel<'_>, descriptor: &OpsDescriptor) -> Result<(), S
     // The groups are copied into one list, because the descriptors of the operations are far apart in memory.
     let groups: Vec<Vec<u32>> =
         descriptor.cores.iter().map(|core| core.ops.iter().map(|op| op.group).collect()).collect();
-    for thread in model.threads().iter() {
+    for thread in model.records::<Thread>().iter() {
         let of_core = groups.get(usize::from(thread.core)).map_or(&[][..], Vec::as_slice);
         let of_thread = descriptor.thread_groups.get(usize::from(thread.thread));
         for (index, op) in of(model, &thread) {
@@ -185,7 +186,7 @@ fn known_ops(model: &StatsModel<'_>, descriptor: &OpsDescriptor) -> Result<(), S
 fn of<'a>(model: &'a StatsModel<'_>, thread: &Thread) -> impl Iterator<Item = (usize, Op)> + use<'a> {
     let first = usize::try_from(thread.first_op).unwrap_or(usize::MAX);
     let count = usize::try_from(thread.op_count).unwrap_or(usize::MAX);
-    (first..).zip(model.ops().slice(first..first.saturating_add(count)).iter())
+    (first..).zip(model.records::<Op>().slice(first..first.saturating_add(count)).iter())
 }
 
 /// Checks that intervals of cores and threads end after they begin.
@@ -196,15 +197,15 @@ fn intervals(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), St
         }
         Ok(())
     };
-    for (index, core) in model.cores().iter().enumerate() {
+    for (index, core) in model.records::<Core>().iter().enumerate() {
         let Core { start_u, end_u, .. } = core;
         backwards(Kind::Core, index, start_u, end_u)?;
     }
-    for (index, thread) in model.threads().iter().enumerate() {
+    for (index, thread) in model.records::<Thread>().iter().enumerate() {
         backwards(Kind::Thread, index, thread.start_u, thread.end_u)?;
         backwards(Kind::Thread, index, thread.act_start_u, thread.act_end_u)?;
     }
-    for (index, port) in model.ports().iter().enumerate() {
+    for (index, port) in model.records::<Port>().iter().enumerate() {
         backwards(Kind::Port, index, port.first_ring_u, port.last_ring_u)?;
         anomalies.reserved = anomalies.reserved.saturating_add(usize::from(port.flags != 0));
     }
@@ -213,7 +214,7 @@ fn intervals(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), St
 
 /// Checks that operations end after they begin, and are within the interval of their thread.
 fn ops(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsError> {
-    for thread in model.threads().iter() {
+    for thread in model.records::<Thread>().iter() {
         let earliest = thread.start_u.saturating_sub(TOLERANCE_U);
         let latest = thread.end_u.saturating_add(TOLERANCE_U);
         let mut before = 0;
@@ -253,8 +254,8 @@ fn saturated(op: &Op) -> OpFlags {
 
 /// Checks that reserved bytes are zero.
 fn reserved(model: &StatsModel<'_>, anomalies: &mut Anomalies) {
-    let pmu = model.pmu().iter().filter(|pmu| pmu.reserved != 0).count();
-    let op_pmu = model.op_pmu().iter().filter(|values| values.reserved != 0).count();
+    let pmu = model.records::<Pmu>().iter().filter(|pmu| pmu.reserved != 0).count();
+    let op_pmu = model.records::<OpPmu>().iter().filter(|values| values.reserved != 0).count();
     anomalies.reserved = anomalies.reserved.saturating_add(pmu).saturating_add(op_pmu);
 }
 

@@ -1,6 +1,6 @@
 //! The main metrics of a stats buffer, which are shown next to a rate.
 
-use crate::decode::record::{CoreFlags, port_directions};
+use crate::decode::record::{Core, CoreFlags, Port, Thread, port_directions};
 use crate::model::StatsModel;
 
 /// Times of one device for one inference. `None` for times that the device did not measure.
@@ -45,8 +45,8 @@ impl DeviceKpi {
 
     /// Returns the times of one inference; `None` if it has no cores and no threads.
     pub fn of_model(model: &StatsModel<'_>) -> Option<Self> {
-        let threads = model.threads();
-        let cores = model.cores();
+        let threads = model.records::<Thread>();
+        let cores = model.records::<Core>();
         let mut spans = threads.iter().map(|thread| (thread.start_u, thread.end_u)).collect::<Vec<_>>();
         if spans.is_empty() {
             spans.extend(cores.iter().map(|core| (core.start_u, core.end_u)));
@@ -56,7 +56,7 @@ impl DeviceKpi {
         let us = |ticks| model.run.microseconds(ticks);
         let exec_us = us(end.saturating_sub(start));
         let wait_us = |direction| {
-            let waits = model.ports();
+            let waits = model.records::<Port>();
             let waits = waits.iter().filter(|port| port.direction == direction);
             waits.map(|port| port.wait_u).max().map(us)
         };
@@ -92,7 +92,6 @@ fn real(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::record::{Core, Port, Thread};
     use crate::model::Run;
 
     fn close(found: Option<f64>, expected: f64) {

@@ -301,14 +301,15 @@ fn records_are_read_only_when_asked() {
     model.set_records([Op { oc: 99, thread: 1, ..Op::default() }; 4]);
     let bytes = encode_to_vec(&model, HASH).unwrap();
     let options = DecodeOptions { records: false, ..DecodeOptions::default() };
-    assert_eq!(decode(&bytes, None, None, options).unwrap().ops().len(), 4);
+    assert_eq!(decode(&bytes, None, None, options).unwrap().records::<Op>().len(), 4);
     assert_eq!(judge(&bytes), Err("stats.unknown_op"));
 }
 
 #[test]
 fn unknown_layout_name_is_refused_with_the_known_one() {
-    let named =
-        |name| decode(&bytes(), None, Some(name), DecodeOptions::default()).map(|model| model.ops().len());
+    let named = |name| {
+        decode(&bytes(), None, Some(name), DecodeOptions::default()).map(|model| model.records::<Op>().len())
+    };
     assert_eq!(named("oqstats"), Ok(4));
     let error = named("card").unwrap_err();
     assert_eq!(error.to_string(), "unknown layout \"card\"; known: oqstats");

@@ -78,7 +78,7 @@ fn reading_borrows_the_records() {
     let (ops, stride) = read.section(Kind::Op).unwrap();
     assert_eq!(stride, 48);
     assert!(buffer.as_ptr_range().contains(&ops.as_ptr()));
-    assert_eq!(read.ops().get(9).unwrap().oc, 9);
+    assert_eq!(read.records::<Op>().get(9).unwrap().oc, 9);
     assert!(read.warnings.is_empty(), "{:?}", read.warnings);
 }
 
@@ -102,12 +102,17 @@ fn operations_that_do_not_fit_are_cut_with_their_threads() {
         };
         assert!(used <= u64::try_from(size).unwrap());
         let read = decode(&buffer, None, None, DecodeOptions::default()).unwrap();
-        let ops = read.ops().len();
+        let ops = read.records::<Op>().len();
         let complete = ops == 20;
         assert_eq!(read.run.flags.contains(RunFlags::COMPLETE), complete);
         assert_eq!(!read.run.flags.contains(RunFlags::OPS_TRUNCATED), complete);
-        assert_eq!(read.op_pmu().len(), ops);
-        assert!(read.ops().iter().zip(model.ops().iter()).all(|(read, written)| read == written));
+        assert_eq!(read.records::<OpPmu>().len(), ops);
+        assert!(
+            read.records::<Op>()
+                .iter()
+                .zip(model.records::<Op>().iter())
+                .all(|(read, written)| read == written)
+        );
         // One more record does not fit.
         if !complete {
             let counts = [(Kind::Core, 1), (Kind::Thread, 2), (Kind::Op, ops + 1), (Kind::OpPmu, ops + 1)];

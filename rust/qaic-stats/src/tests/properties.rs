@@ -89,13 +89,13 @@ fn walk(bytes: &[u8]) {
                 assert!(stride >= kind.record_bytes());
             }
         }
-        let claimed: usize = model.threads().iter().map(|thread| thread.op_count as usize).sum();
-        assert_eq!(claimed, model.ops().len());
+        let claimed: usize = model.records::<Thread>().iter().map(|thread| thread.op_count as usize).sum();
+        assert_eq!(claimed, model.records::<Op>().len());
         let _ = (model.meta(), model.pmu_events(), check::records(&model, None));
         // The decoded model can be written, and reads the same.
         if let Ok(again) = encode_to_vec(&model, [0; 16]) {
             let read = decode(&again, None, None, DecodeOptions { records: false, ..options });
-            assert_eq!(read.unwrap().ops().len(), model.ops().len());
+            assert_eq!(read.unwrap().records::<Op>().len(), model.records::<Op>().len());
         }
     }
 }

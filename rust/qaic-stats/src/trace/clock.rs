@@ -1,5 +1,6 @@
 //! Conversion of device ticks to nanoseconds of the trace.
 
+use crate::decode::record::{Core, Thread};
 use crate::model::StatsModel;
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -96,8 +97,9 @@ struct Start {
 impl Start {
     fn of(model: &StatsModel<'_>) -> Self {
         let hz = model.run.ucycle_hz.max(1);
-        let cores = model.cores().iter().map(|core| core.start_u);
-        let tick = cores.chain(model.threads().iter().map(|thread| thread.start_u)).min().unwrap_or(0);
+        let cores = model.records::<Core>().iter().map(|core| core.start_u);
+        let tick =
+            cores.chain(model.records::<Thread>().iter().map(|thread| thread.start_u)).min().unwrap_or(0);
         let epoch = Some(model.run.epoch_utc_ns).filter(|&epoch| epoch != 0);
         let utc_ns = epoch.map(|epoch| {
             let since = u128::from(tick).wrapping_mul(u128::from(NS_PER_S)).checked_div(u128::from(hz));
@@ -120,7 +122,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::decode::record::Core;
     use crate::model::Run;
 
     fn model(hz: u64, epoch_utc_ns: u64, start_u: u64) -> StatsModel<'static> {

@@ -42,7 +42,7 @@ pub(super) fn write_device(
     let first = next_track();
     sink.process(first, &network);
     sink.track(first, &format!("{network}_Device"));
-    let cores = part.model.cores();
+    let cores = part.model.records::<Core>();
     let ends = (cores.iter().map(|core| core.start_u).min(), cores.iter().map(|core| core.end_u).max());
     if let (Some(start), Some(end)) = ends {
         let name = format!("Device_{}-Execution", part.slice.unwrap_or(0));

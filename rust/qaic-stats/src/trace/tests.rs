@@ -314,8 +314,8 @@ fn tracks_of_threads_are_named_after_them() {
 fn without_operations_there_are_cores_and_threads() {
     let (mut model, descriptor) = capture();
     let mut bare = StatsModel::new(model.run);
-    bare.set_records(model.cores().iter());
-    bare.set_records(model.threads().iter());
+    bare.set_records(model.records::<Core>().iter());
+    bare.set_records(model.records::<Thread>().iter());
     model = bare;
     let found = events(&text(&[part(&(model, descriptor), None)], None, &TraceOptions::default()));
     let spans: Vec<&str> = found
@@ -330,7 +330,7 @@ fn without_operations_there_are_cores_and_threads() {
 fn figures_that_were_not_measured_have_no_key() {
     let (mut model, mut descriptor) = capture();
     let records: Vec<Op> =
-        model.ops().iter().map(|op| Op { flags: OpFlags::empty(), iteration: 3, ..op }).collect();
+        model.records::<Op>().iter().map(|op| Op { flags: OpFlags::empty(), iteration: 3, ..op }).collect();
     model.set_records(records);
     descriptor.cores[0].ops[1].output_bytes = 0;
     let found = text(&[part(&(model, descriptor), None)], None, &everything());

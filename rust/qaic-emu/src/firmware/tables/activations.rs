@@ -33,7 +33,7 @@ impl ResourceTables {
         let Requirements { cores, multicast_ids, semaphores, ddr_bytes, .. } = requirements;
         let main = Amounts { cores, multicast_ids, ddr_bytes, ..Amounts::default() };
         let resources = self.card.take(main)?;
-        let cores = resources.cores();
+        let cores = resources.cores;
         let lease = match self.lease_channel(request, semaphores) {
             Ok(lease) => lease,
             Err(status) => {

@@ -1,14 +1,9 @@
 //! One test for each rule of what calls answer.
 
-use qaic_emu::{EmuOptions, Profile};
-use qaic_kmd::abi::{
-    AttachSliceEntry, CreateBo, DIR_FROM_DEVICE, DIR_TO_DEVICE, DetachSlice, DrmVersion, PerfStatsEntry, Sem,
-    Wait,
-};
-use qaic_kmd::protocol::message;
-use qaic_kmd::{DriverInterface, Errno, Ioctl, ManageBuffer, VersionQuery, calls};
-
-use super::rig::{Rig, activate, load};
+use crate::tests::prelude::*;
+use crate::tests::rig::{activate, load};
+use qaic_kmd::abi::{CreateBo, DetachSlice, DrmVersion};
+use qaic_kmd::{DriverInterface, VersionQuery};
 
 #[test]
 fn version_call_names_the_driver() {
@@ -19,7 +14,6 @@ fn version_call_names_the_driver() {
     let DrmVersion { major, minor, patchlevel, name_len, date_len, desc_len, .. } = query.version;
     assert_eq!((major, minor, patchlevel), (0, 0, 0));
     assert_eq!((name_len, date_len, desc_len), (7, 1, 30));
-    rig.close();
 }
 
 #[test]
@@ -35,7 +29,6 @@ fn create_bo_of_bad_arguments_is_refused() {
         let mut arg = CreateBo { size, handle: 0, pad };
         assert_eq!(rig.file.ioctl(&mut Ioctl::CreateBo(&mut arg)), Err(error), "{size:#x} {pad}");
     }
-    rig.close();
 }
 
 #[test]
@@ -60,8 +53,6 @@ fn mmap_of_a_bad_offset_is_refused() {
     assert_eq!(other.map(offset, 4096).unwrap_err(), Errno::ACCESS);
     calls::close_handle(rig.file(), handle).unwrap();
     assert_eq!(rig.file.map(offset, 4096).unwrap_err(), Errno::INVAL);
-    drop(other);
-    rig.close();
 }
 
 #[test]
@@ -126,7 +117,6 @@ fn attach_of_bad_slices_is_refused() {
         assert_eq!(entries(&[good; 9]), Err(Errno::NOSPC));
         assert_eq!(entries(&[AttachSliceEntry { db_len: 8, db_addr: 1, ..good }; 8]), Ok(()));
         assert_eq!(entries(&[good]), Err(Errno::INVAL), "attached already");
-        rig.close();
     }
 }
 
@@ -139,7 +129,7 @@ fn execute_of_bad_buffers_is_refused() {
     assert_eq!(rig.execute(active, &[]), Err(Errno::INVAL));
     assert_eq!(rig.partial_execute(active, &[]), Err(Errno::INVAL));
     assert_eq!(rig.execute(active, &vec![input; 1 << 20]), Err(Errno::NOMEM));
-    let on = |dbc_id| super::rig::Active { dbc_id, ..active };
+    let on = |dbc_id| crate::tests::rig::Active { dbc_id, ..active };
     assert_eq!(rig.execute(on(16), &[input]), Err(Errno::INVAL));
     assert_eq!(rig.execute(on((active.dbc_id + 1) % 16), &[input]), Err(Errno::PERM));
     assert_eq!(rig.execute(active, &[99]), Err(Errno::NOENT));
@@ -150,7 +140,6 @@ fn execute_of_bad_buffers_is_refused() {
     assert_eq!(rig.execute(active, &[input, output, bare]), Err(Errno::INVAL));
     assert_eq!(calls::detach_slices(rig.file(), input), Ok(()));
     assert_eq!(calls::detach_slices(rig.file(), output), Ok(()));
-    rig.close();
 }
 
 #[test]
@@ -165,7 +154,6 @@ fn wait_for_a_bad_buffer_is_refused() {
     assert_eq!(wait(Wait { dbc_id: 16, ..good }), Err(Errno::INVAL));
     assert_eq!(wait(Wait { dbc_id: (active.dbc_id + 1) % 16, ..good }), Err(Errno::PERM));
     assert_eq!(wait(Wait { handle: 99, ..good }), Err(Errno::NOENT));
-    rig.close();
 }
 
 #[test]
@@ -189,7 +177,6 @@ fn perf_stats_of_a_bad_buffer_are_refused() {
         assert_eq!(entries, [entry(output), entry(99)]);
         assert_eq!(calls::perf_stats(rig.file(), active.dbc_id, &mut entries[..1]), Ok(()));
         assert_eq!(entries[0].num_queue_element, 1);
-        rig.close();
     }
 }
 
@@ -208,7 +195,6 @@ fn detach_and_close_of_a_bad_handle_are_refused() {
     assert_eq!(calls::detach_slices(rig.file(), output), Err(Errno::INVAL));
     assert_eq!(calls::close_handle(rig.file(), output), Ok(()));
     assert_eq!(calls::close_handle(rig.file(), output), Err(Errno::INVAL));
-    rig.close();
 }
 
 #[test]
@@ -252,7 +238,6 @@ fn manage_of_a_bad_message_is_refused() {
         many.push(query.bytes()).unwrap();
     }
     assert_eq!(calls::manage(rig.file(), &mut many), Err(Errno::TIMEDOUT));
-    rig.close();
 }
 
 #[test]
@@ -280,7 +265,6 @@ fn imported_memory_is_executed_and_not_mapped() {
     let mut back = [0; 4096];
     mapping.read_into(0, &mut back).unwrap();
     assert_eq!(back, [5; 4096]);
-    rig.close();
 }
 
 #[test]
@@ -304,5 +288,4 @@ fn channels_are_invisible_to_other_files() {
     assert!(load(&*other).is_ok());
     drop(other);
     assert_eq!(rig.control.resource_usage().activations, 1);
-    rig.close();
 }

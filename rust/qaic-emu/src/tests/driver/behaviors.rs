@@ -1,16 +1,8 @@
 //! Behaviors of real drivers that programs depend on.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use qaic_emu::{EmuKmd, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, PerfStatsEntry, Request, Sem};
-use qaic_kmd::protocol::message;
+use crate::tests::prelude::*;
+use crate::tests::rig::activate;
 use qaic_kmd::protocol::parse::{Transaction, transactions};
-use qaic_kmd::protocol::reply::{DeactivateReply, Reply};
-use qaic_kmd::{Errno, Kmd, calls};
-
-use super::rig::{Rig, activate};
 
 const PROFILES: [Profile; 3] = [Profile::Old, Profile::New, Profile::Ssr];
 const EXECUTION_MODES: [ExecutionMode; 2] = [ExecutionMode::Inline, ExecutionMode::Threads];
@@ -38,7 +30,6 @@ fn execution_returns_the_input_and_poisons_outputs_before() {
             rig.wait(active, output).unwrap();
             assert_eq!(bytes(&to), [round; 4096]);
         }
-        rig.close();
     }
 }
 
@@ -47,7 +38,6 @@ fn buffer_object_of_any_size_has_whole_pages() {
     let rig = Rig::of(Profile::Ssr);
     let handle = calls::create_bo(rig.file(), 1).unwrap();
     assert_eq!(bytes(&rig.map(handle, 4096)), [0; 4096]);
-    rig.close();
 }
 
 #[test]
@@ -57,7 +47,6 @@ fn handles_begin_at_one_and_are_used_again() {
     assert_eq!([create(), create(), create()], [1, 2, 3]);
     calls::close_handle(rig.file(), 2).unwrap();
     assert_eq!([create(), create()], [2, 4]);
-    rig.close();
 }
 
 #[test]
@@ -85,7 +74,6 @@ fn ring_of_a_size_holds_one_element_less() {
         assert_eq!(rig.wait(active, one), Err(Errno::TIMEDOUT));
         assert_eq!(calls::detach_slices(rig.file(), one), Err(Errno::BUSY));
         assert_eq!(rig.execute(active, &[one]), Err(Errno::INVAL), "queued already");
-        rig.close();
     }
 }
 
@@ -100,7 +88,6 @@ fn full_ring_after_a_pause_has_room_again() {
     assert_eq!(rig.execute(active, &[outputs[3]]), Err(Errno::AGAIN));
     assert_eq!(rig.execute(active, &[outputs[3]]), Ok(()));
     rig.wait(active, outputs[3]).unwrap();
-    rig.close();
 }
 
 #[test]
@@ -115,7 +102,6 @@ fn wait_without_a_completion_takes_its_limit() {
     assert_eq!(clock.now(), Duration::from_millis(123));
     assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
     assert_eq!(clock.now(), Duration::from_millis(5123), "0 is the default");
-    rig.close();
 }
 
 #[test]
@@ -164,7 +150,6 @@ fn partial_executions_follow_the_kernel() {
         let (waited, _) = device(4096, 4);
         let expected = if profile == Profile::Old { Err(Errno::TIMEDOUT) } else { Ok(()) };
         assert_eq!(waited, expected, "{profile:?}");
-        card.close();
     }
 }
 
@@ -193,7 +178,6 @@ fn fragments_repeat_what_comes_before_and_keep_what_comes_after_for_the_last() {
         rig.execute(active, &[set, input, output, check]).unwrap();
         assert_eq!(rig.wait(active, check), Ok(()), "{fragment_bytes}");
         assert_eq!(bytes(&to), image, "{fragment_bytes}");
-        rig.close();
     }
 }
 
@@ -222,7 +206,6 @@ fn perf_stats_have_levels_elements_and_latencies() {
         (0, 1),
         "those before it in the same call count"
     );
-    rig.close();
 }
 
 #[test]
@@ -251,7 +234,6 @@ fn deactivation_detaches_and_keeps_memory() {
         calls::attach_slices(rig.file(), active.dbc_id, input, DIR_TO_DEVICE, 4096, &[entry]).unwrap();
         rig.execute(active, &[input]).unwrap();
         rig.wait(active, input).unwrap();
-        rig.close();
     }
 }
 
@@ -268,7 +250,6 @@ fn closing_a_handle_keeps_what_the_channel_refers_to() {
     assert_eq!(rig.wait(active, input), Err(Errno::NOENT));
     let kept = rig.control.invariants();
     assert!(kept.iter().any(|line| line.contains("2 buffer objects")), "{kept:?}");
-    rig.close();
 }
 
 #[test]
@@ -277,7 +258,7 @@ fn mapping_after_the_close_of_its_file_stays_valid() {
     let (_, output) = rig.active_with_output();
     let mapping = rig.map(output, 4096);
     mapping.write_from(0, &[1; 4096]).unwrap();
-    rig.close();
+    drop(rig);
     assert_eq!(bytes(&mapping), [1; 4096]);
 }
 
@@ -294,7 +275,6 @@ fn closing_a_file_frees_all_it_had_and_nothing_else() {
         rig.execute(mine, &[output]).unwrap();
         rig.wait(mine, output).unwrap();
         assert_eq!(rig.control.resource_usage().channels, [mine.dbc_id]);
-        rig.close();
     }
 }
 
@@ -309,7 +289,6 @@ fn calls_of_each_kind_are_counted() {
     let counts = [Request::Manage, Request::CreateBo, Request::ExecuteBo, Request::WaitBo]
         .map(|request| rig.control.calls(request));
     assert_eq!(counts, [2, 1, 3, 3]);
-    rig.close();
 }
 
 #[test]
@@ -343,6 +322,5 @@ fn wait_on_another_thread_sees_the_completion() {
                 }
             });
         }
-        rig.close();
     }
 }

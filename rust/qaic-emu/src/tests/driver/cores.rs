@@ -1,15 +1,9 @@
 //! The driver's behavior during long computations of cores, and after failures of cores.
 
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::sync::{Condvar, Mutex};
 
-use qaic_emu::workload::{CoreView, Images, Progress, Running, Workload};
-use qaic_emu::{EmuClock, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::abi::DIR_FROM_DEVICE;
-use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::{DbcState, Errno, EventKind, Kmd, SystemClock, calls};
-
-use super::rig::{Active, Rig, activate, events};
+use crate::tests::prelude::*;
+use crate::tests::rig::{Active, activate, events};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -131,7 +125,6 @@ fn calls_beside_cores_that_compute_are_answered() {
     barrier.open();
     assert_eq!(rig.wait(active, output), Ok(()));
     assert_eq!(rig.wait(second, second_output), Ok(()));
-    rig.close();
 }
 
 #[test]
@@ -142,13 +135,12 @@ fn loss_of_a_channel_does_not_wait_for_its_cores() {
     assert!(rig.control.await_waiters(1, LIMIT));
     rig.control.reset();
     assert_eq!(wait.join().unwrap(), Err(Errno::PERM));
-    rig.close();
 }
 
 #[test]
 fn close_while_cores_compute_ends_them() {
     let (rig, barrier, _, _) = computing();
-    rig.close();
+    drop(rig);
     assert_eq!(barrier.status.lock().unwrap().computing, 0);
 }
 
@@ -168,7 +160,6 @@ fn cores_that_fail_are_restarted() {
         let last = events(&mut *listener).pop().unwrap();
         assert_eq!(last.kind, EventKind::Channel { dbc_id: active.dbc_id, state: DbcState::Idle });
         rig.activate(16);
-        rig.close();
     }
 }
 
@@ -180,7 +171,6 @@ fn failed_cores_under_kernels_without_restarts_hang() {
     let output = rig.slice(active, DIR_FROM_DEVICE, 64, 0);
     rig.execute(active, &[output]).unwrap();
     assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
-    rig.close();
 }
 
 /// Cores that break the emulator's promise, at one place or the other.
@@ -223,6 +213,5 @@ fn cores_that_panic_free_all_they_had() {
             ExecutionMode::Threads => assert_eq!(run.unwrap(), Err(Errno::TIMEDOUT)),
         }
         assert_eq!(rig.control.waiters(), 0);
-        rig.close();
     }
 }

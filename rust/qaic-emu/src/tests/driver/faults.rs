@@ -1,16 +1,9 @@
 //! Each row of the table of faults as the system calls show it.
 
-use qaic_emu::firmware::FirmwareConfig;
-use qaic_emu::{EmuOptions, Profile};
 use std::os::fd::AsFd;
 
-use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE};
-use qaic_kmd::protocol::message;
-use qaic_kmd::protocol::parse::features;
-use qaic_kmd::protocol::reply::{ActivateReply, DeactivateReply, LoadElfReply, Reply};
-use qaic_kmd::{Errno, Kmd, calls};
-
-use super::rig::{ELF, Rig, activate_message, load};
+use crate::tests::prelude::*;
+use crate::tests::rig::{ELF, activate_message, load};
 
 #[test]
 fn fault_of_a_full_ring_applies_as_often_as_planned() {
@@ -22,7 +15,6 @@ fn fault_of_a_full_ring_applies_as_often_as_planned() {
         assert_eq!(rig.execute(active, &[output]), Err(Errno::AGAIN));
     }
     assert_eq!(rig.execute(active, &[output]), Ok(()));
-    rig.close();
 }
 
 #[test]
@@ -36,7 +28,6 @@ fn fault_of_a_timeout_applies_as_often_as_planned() {
     assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
     assert_eq!(rig.kmd.clock().now().as_secs(), 10, "their time went by");
     assert_eq!(rig.wait(active, output), Ok(()));
-    rig.close();
 }
 
 #[test]
@@ -52,7 +43,6 @@ fn wait_after_a_signal_sees_the_completion() {
     rig.execute(active, &[output]).unwrap();
     assert_eq!(rig.wait(active, output), Err(Errno::INTR));
     assert_eq!(rig.wait(active, output), Ok(()));
-    rig.close();
 }
 
 #[test]
@@ -65,7 +55,6 @@ fn signal_during_a_blocking_call_ends_it() {
     rig.execute(active, &[output]).unwrap();
     assert_eq!(rig.wait(active, output), Err(Errno::INTR));
     assert_eq!(calls::manage(rig.file(), &mut message::status_features()), Err(Errno::INTR));
-    rig.close();
 }
 
 #[test]
@@ -82,7 +71,6 @@ fn lost_completion_leaves_the_buffer_queued() {
         assert_eq!(calls::detach_slices(rig.file(), handle), Err(Errno::BUSY), "{plan}");
         assert_eq!(rig.execute(active, &[handle]), Err(Errno::INVAL), "{plan}");
         assert_eq!(rig.deactivate(active), Ok(()), "{plan}");
-        rig.close();
     }
 }
 
@@ -98,7 +86,6 @@ fn hang_of_cores_fills_the_ring() {
     for _ in 0..3 {
         assert_eq!(rig.execute(active, &[outputs[3]]), Err(Errno::AGAIN));
     }
-    rig.close();
 }
 
 #[test]
@@ -112,7 +99,6 @@ fn dma_errors_are_reported_by_no_call() {
         assert_eq!(rig.wait(active, output), Ok(()));
     }
     assert_eq!(rig.control.dma_errors(), 1);
-    rig.close();
 }
 
 #[test]
@@ -125,7 +111,6 @@ fn fault_of_a_checksum_is_epipe_and_leaves_the_message() {
     assert_eq!(message.bytes(), sent);
     assert_eq!(calls::manage(rig.file(), &mut message::status_features()), Ok(()));
     assert_eq!(calls::manage(rig.file(), &mut message::status_features()), Err(Errno::PIPE));
-    rig.close();
 }
 
 #[test]
@@ -148,7 +133,6 @@ fn refusals_of_commands_change_nothing() {
         assert_eq!(LoadElfReply::of(&message).unwrap().status.0, status);
         assert_eq!(rig.control.resource_usage(), before);
         assert!(rig.try_activate(8).is_ok());
-        rig.close();
     }
 }
 
@@ -159,7 +143,6 @@ fn refused_status_is_ecanceled_with_its_reply() {
     let mut message = message::status_features();
     assert_eq!(calls::manage(rig.file(), &mut message), Err(Errno::CANCELED));
     assert!(features(&message).is_ok());
-    rig.close();
 }
 
 #[test]
@@ -177,7 +160,6 @@ fn refused_deactivation_keeps_the_channel() {
     rig.execute(active, &[output]).unwrap();
     assert_eq!(rig.wait(active, output), Ok(()));
     assert_eq!(rig.deactivate(active), Ok(()));
-    rig.close();
 }
 
 #[test]
@@ -208,7 +190,6 @@ fn fault_of_no_memory_refuses_allocations() {
     let attach = || calls::attach_slices(rig.file(), active.dbc_id, handle, DIR_FROM_DEVICE, 4096, &entry);
     assert_eq!([attach(), attach(), attach()], [Err(Errno::NOMEM), Err(Errno::NOSPC), Ok(())]);
     assert_eq!(calls::import_dma_buf(rig.file(), std::io::stdin().as_fd()), Err(Errno::NOMEM));
-    rig.close();
 }
 
 #[test]
@@ -231,7 +212,6 @@ fn faults_of_replies_reach_the_caller() {
     }
     // The firmware's resources for the lost reply are released with the file.
     assert_eq!(rig.control.resource_usage().activations, 5);
-    rig.close();
 }
 
 #[test]
@@ -255,5 +235,4 @@ fn fault_of_an_open_is_its_errno() {
     assert!(rig.open().is_ok());
     let missing = qaic_kmd::NodeInfo { path: None, ..rig.node.clone() };
     assert_eq!(rig.kmd.open(&missing).unwrap_err(), Errno::NOENT);
-    rig.close();
 }

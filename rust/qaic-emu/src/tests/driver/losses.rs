@@ -1,16 +1,9 @@
 //! Cards and channels that are lost: resets, restarts of cores, dead files.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use qaic_emu::Profile;
-use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE};
-use qaic_kmd::protocol::message;
-use qaic_kmd::protocol::reply::{ActivateReply, Reply, UnloadElfReply};
-use qaic_kmd::{DbcState, Errno, EventKind, Kmd, calls};
-
-use super::rig::{Active, Rig, activate_message, events, load};
+use crate::tests::prelude::*;
+use crate::tests::rig::{Active, activate_message, events, load};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -57,7 +50,6 @@ fn reset_fails_all_waits_and_files_of_new_kernels_work_again() {
     calls::attach_slices(rig.file(), active.dbc_id, 1, DIR_FROM_DEVICE, 4096, &entry).unwrap();
     rig.execute(active, &[1]).unwrap();
     rig.wait(active, 1).unwrap();
-    rig.close();
 }
 
 #[test]
@@ -79,8 +71,6 @@ fn reset_under_an_old_kernel_ends_its_files() {
     assert_eq!(calls::manage(rig.file(), &mut message::status_query()), Err(Errno::NODEV));
     let again = rig.open().unwrap();
     assert!(load(&*again).is_ok());
-    drop(again);
-    rig.close();
 }
 
 #[test]
@@ -92,7 +82,6 @@ fn reset_ends_the_waits_for_the_firmware() {
     assert!(rig.control.await_waiters(1, LIMIT));
     rig.control.reset();
     assert_eq!(call.join().unwrap(), Err(Errno::IO));
-    rig.close();
 }
 
 #[test]
@@ -107,7 +96,6 @@ fn reset_planned_at_a_call_fails_it() {
         rig.plan(plan);
         assert_eq!(rig.execute(active, &[output]), execute, "{plan}");
         assert_eq!(rig.wait(active, output), wait, "{plan}");
-        rig.close();
     }
     let rig = Rig::of(Profile::New);
     rig.plan("command(load_elf)@1=reset");
@@ -115,7 +103,6 @@ fn reset_planned_at_a_call_fails_it() {
     assert_eq!(load(rig.file()), Err(Errno::NODEV));
     rig.control.hurry();
     assert!(load(rig.file()).is_ok());
-    rig.close();
 }
 
 #[test]
@@ -130,8 +117,6 @@ fn file_of_an_old_kernel_after_its_card_died_stays_dead() {
     assert_eq!(calls::create_bo(rig.file(), 4096), Err(Errno::NODEV));
     let again = rig.open().unwrap();
     assert!(load(&*again).is_ok());
-    drop(again);
-    rig.close();
 }
 
 #[test]
@@ -164,7 +149,6 @@ fn restart_of_cores_loses_one_channel_only() {
         _ => None,
     });
     assert_eq!(walked.collect::<Vec<_>>(), [2, 3, 4, 5, 0, 1], "of channel {dbc_id}");
-    rig.close();
 }
 
 #[test]
@@ -184,7 +168,6 @@ fn cores_without_power_stay_down_until_a_reset() {
     rig.control.reset();
     rig.control.hurry();
     rig.activate(16);
-    rig.close();
 }
 
 #[test]
@@ -198,7 +181,6 @@ fn restart_of_cores_under_older_kernels_is_a_hang() {
         assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
         assert!(events(&mut *listener).is_empty());
         assert_eq!(rig.deactivate(active), Ok(()));
-        rig.close();
     }
 }
 
@@ -214,7 +196,6 @@ fn timed_events_come_at_their_time() {
     assert_eq!(kinds(events(&mut *listener)), []);
     clock.sleep(Duration::from_millis(1));
     assert_eq!(kinds(events(&mut *listener)), [EventKind::Online]);
-    rig.close();
 }
 
 #[test]
@@ -262,5 +243,4 @@ fn losses_under_many_threads_end_every_call() {
         let completed: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         assert!(completed > 0);
     });
-    rig.close();
 }

@@ -8,4 +8,3 @@ mod faults;
 mod losses;
 mod ownership;
 mod random;
-mod rig;

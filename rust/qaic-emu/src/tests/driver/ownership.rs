@@ -1,14 +1,7 @@
 //! The owner of a channel while control messages are under way, as the kernel's driver has it (drivers/accel/qaic of Linux 6.12).
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use qaic_emu::Profile;
-use qaic_kmd::abi::PerfStatsEntry;
-use qaic_kmd::protocol::message;
-use qaic_kmd::{DbcState, Errno, EventKind, Kmd, calls};
-
-use super::rig::{Active, Rig, events, load};
+use crate::tests::prelude::*;
+use crate::tests::rig::{Active, events, load};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -36,7 +29,6 @@ fn deactivation_blocks_until_waits_end_and_wakes_none() {
     rig.execute(active, &[output]).unwrap();
     assert_eq!(deactivated_during_a_wait(&rig, active, output), (Ok(()), Err(Errno::TIMEDOUT)));
     assert_eq!(rig.wait(active, output), Err(Errno::PERM));
-    rig.close();
 }
 
 /// `msg_xfer` in `qaic_control.c` gives up a wait that a signal ends; `resp_worker` drops the reply that comes then, but for
@@ -54,7 +46,6 @@ fn message_interrupted_by_a_signal_was_carried_out() {
     // The channel is free.
     let again = rig.activate(8);
     assert_eq!(again.dbc_id, active.dbc_id);
-    rig.close();
 }
 
 /// A stop ends the wait in `msg_xfer` as a signal does, and the kernel makes the call again when the process goes on.
@@ -77,7 +68,6 @@ fn message_interrupted_by_a_stop_is_carried_out_twice() {
     assert_eq!(stopped(&|| rig.deactivate(active)), Err(Errno::PERM));
     assert_eq!(rig.control.resource_usage().activations, 0);
     assert_eq!(rig.activate(8).dbc_id, active.dbc_id);
-    rig.close();
 }
 
 #[test]
@@ -87,7 +77,6 @@ fn reply_after_the_time_limit_is_dropped() {
     assert_eq!(load(rig.file()), Err(Errno::TIMEDOUT));
     assert!(load(rig.file()).is_ok());
     assert_eq!((rig.control.resource_usage().elves, rig.kmd.clock().now().as_secs()), (2, 60 + 59));
-    rig.close();
 }
 
 /// `encode_deactivate` has taken the channel from its owner before `msg_xfer` finds no room.
@@ -105,7 +94,6 @@ fn deactivation_without_room_was_not_sent_and_gave_the_channel_up() {
     // `qaic_postclose` would not free the channel, so an activation that gets it would wait forever; the firmware's
     // reply frees it.
     assert_eq!(calls::manage(rig.file(), &mut message::deactivate_given_up(active.activation_id)), Ok(()));
-    rig.close();
 }
 
 #[test]
@@ -115,7 +103,7 @@ fn close_of_a_file_frees_its_channel_without_an_event() {
     let state = |state, dbc_id| EventKind::Channel { dbc_id, state };
     let kinds = |found: Vec<qaic_kmd::Event>| found.into_iter().map(|event| event.kind).collect::<Vec<_>>();
     let other = rig.open().unwrap();
-    let first = super::rig::activate(&*other, 8).unwrap();
+    let first = crate::tests::rig::activate(&*other, 8).unwrap();
     drop(other);
     assert_eq!(kinds(events(&mut *listener)), [state(DbcState::Assigned, first.dbc_id)]);
     // The channel still has that state when it is reused.
@@ -124,7 +112,6 @@ fn close_of_a_file_frees_its_channel_without_an_event() {
     assert_eq!(kinds(events(&mut *listener)), []);
     rig.deactivate(second).unwrap();
     assert_eq!(kinds(events(&mut *listener)), [state(DbcState::Idle, first.dbc_id)]);
-    rig.close();
 }
 
 /// `qaic_perf_stats_bo_ioctl` answers `total_slice_nents`, which attaching sets.
@@ -141,5 +128,4 @@ fn count_of_elements_is_known_before_the_first_execution() {
     assert_eq!(elements(), 1);
     calls::detach_slices(rig.file(), output).unwrap();
     assert_eq!(elements(), 0);
-    rig.close();
 }

@@ -3,16 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use qaic_emu::fault::Target;
-use qaic_emu::{EmuOptions, ExecutionMode, FaultPlan, Profile};
-use qaic_kmd::abi::{
-    AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem,
-    Wait,
-};
-use qaic_kmd::protocol::message;
-use qaic_kmd::{Ioctl, ManageBuffer, calls};
 
-use super::rig::{Active, Rig, activate_message, load};
+use crate::tests::prelude::*;
+use crate::tests::rig::{Active, activate_message, load};
 
 #[derive(Clone, Debug)]
 enum Call {
@@ -234,16 +227,14 @@ proptest! {
             };
             let (input, output) = (attach(DIR_TO_DEVICE), attach(DIR_FROM_DEVICE));
             let (from, to) = (rig.map(input, 8192), rig.map(output, 8192));
-            let all: Vec<_> = rounds.iter().map(|round| {
+            rounds.iter().map(|round| {
                 from.write_from(0, &round.repeat(512)).unwrap();
                 rig.execute(active, &[input, output]).unwrap();
                 rig.wait(active, output).unwrap();
                 let mut bytes = vec![0; 8192];
                 to.read_into(0, &mut bytes).unwrap();
                 bytes
-            }).collect();
-            rig.close();
-            all
+            }).collect::<Vec<_>>()
         });
         // If several slices write to one address of the device, the last one wins; unwritten bytes are 0.
         let mut device = vec![0_u8; 16_384];

@@ -4,20 +4,12 @@
 mod program;
 mod slices;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
 use self::program::{
-    Adders, Exec, LEN, Rig, activate, deactivate, expected, load, open, sample, unload_constants, unload_elf,
+    Adders, Exec, LEN, activate, deactivate, expected, load, open, sample, unload_constants, unload_elf,
 };
-use qaic_emu::firmware::{FirmwareConfig, Performance, Totals};
-use qaic_emu::{EmuClock, EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::abi::Request;
-use qaic_kmd::protocol::command::WHOLE_DEVICE;
-use qaic_kmd::protocol::reply::{PerformanceInfoReply, Reply, ResourceInfoReply};
-use qaic_kmd::protocol::{CardStatus, NncStatus, message, parse};
-use qaic_kmd::{Errno, Kmd, SystemClock, calls};
+use crate::tests::prelude::*;
+use qaic_emu::firmware::{Performance, Totals};
+use qaic_kmd::protocol::{CardStatus, parse};
 
 fn adders() -> EmuOptions {
     EmuOptions { workload: Arc::new(Adders::default()), ..EmuOptions::default() }
@@ -92,7 +84,6 @@ fn program_loaded_run_and_unloaded_leaves_nothing() {
         assert_eq!(unload_constants(&*rig.file, loaded), NncStatus::SUCCESS);
         assert!(rig.control.resource_usage().is_untouched());
         assert_eq!(rig.control.dma_errors(), 0);
-        rig.close();
     }
 }
 
@@ -111,8 +102,6 @@ fn inferences_in_flight_do_not_mix() {
                 assert_eq!(exec.wait(0).unwrap(), expected(&sample(seed + round)));
             }
         }
-        drop(execs);
-        rig.close();
     }
 }
 
@@ -128,8 +117,6 @@ fn activations_of_one_program_have_memory_of_their_own() {
     assert_eq!(execs[0].submit(&sample(1)), Ok(()));
     assert_eq!(execs[1].run(&sample(2)).unwrap(), expected(&sample(2)));
     assert_eq!(execs[0].wait(0).unwrap(), expected(&sample(1)));
-    drop(execs);
-    rig.close();
 }
 
 #[test]
@@ -148,8 +135,6 @@ fn closed_file_leaves_nothing_and_others_go_on() {
         drop((left_behind, other));
         assert_eq!(rig.control.resource_usage().activations, 0);
         assert_eq!(exec.run(&sample(1)), Err(Errno::PERM));
-        drop(exec);
-        rig.close();
     }
 }
 
@@ -173,7 +158,6 @@ fn exhaustion_is_reported_in_one_transaction_or_in_both() {
             assert_eq!(rig.control.resource_usage(), before);
             assert_eq!(deactivate(&*rig.file, &active), (Ok(()), NncStatus::SUCCESS));
             assert!(activate(&*rig.file, loaded, 512).is_ok());
-            rig.close();
         }
     }
 }
@@ -190,8 +174,6 @@ fn inference_that_finds_a_full_ring_runs_later() {
         assert_eq!(execs[usize::from(seed)].wait(0).unwrap(), expected(&sample(seed)));
     }
     assert_eq!(execs[2].run(&sample(2)).unwrap(), expected(&sample(2)));
-    drop(execs);
-    rig.close();
 }
 
 #[test]
@@ -204,8 +186,6 @@ fn doorbells_reach_the_cores() {
     exec.run(&sample(1)).unwrap();
     exec.run(&sample(1)).unwrap();
     assert_eq!(*rang.lock().unwrap(), [99, 99]);
-    drop(exec);
-    rig.close();
 }
 
 #[test]
@@ -228,8 +208,6 @@ fn cores_that_crash_lose_their_channel_and_can_be_activated_again() {
     let again = activate(&*rig.file, loaded, 512).unwrap();
     let exec_again = Exec::new(&rig.file, &again);
     assert_eq!(exec_again.run(&sample(1)).unwrap(), expected(&sample(1)));
-    drop((exec, untouched, exec_again));
-    rig.close();
 }
 
 #[test]
@@ -315,7 +293,6 @@ fn status_of_a_card_has_every_fact() {
     assert_eq!((features.major, features.minor, features.status, features.status_flags), (5, 0, 0, 0x12));
     assert_eq!(deactivate(&*rig.file, &active), (Ok(()), NncStatus::SUCCESS));
     assert_eq!(LEN, 5000);
-    rig.close();
 }
 
 #[test]
@@ -336,5 +313,4 @@ fn cards_of_one_kind_differ_by_their_serial_numbers() {
     let expected =
         ["0000", "0001", "0002"].map(|number| (format!("EMU-{number}"), format!("EMU-BOARD-{number}")));
     assert_eq!(serials, expected);
-    rig.close();
 }

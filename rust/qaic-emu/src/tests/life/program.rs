@@ -2,21 +2,11 @@
 //! with nothing but the calls and the control protocol.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
-use qaic_emu::workload::{CoreView, Images, Progress, Requirements, Running, Workload};
-use qaic_emu::{Control, EmuKmd, EmuOptions};
-use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, Sem};
-use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::protocol::command::ActivationState;
-use qaic_kmd::protocol::message::{self, ActivateRequest};
-use qaic_kmd::protocol::reply::{
-    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, Reply, UnloadConstantsReply,
-    UnloadElfReply,
-};
-use qaic_kmd::{AccelFile, Errno, Kmd, calls};
-use qaic_mem::Mapping;
+use crate::tests::prelude::*;
+use qaic_emu::workload::Requirements;
 
 /// Bytes that an inference takes and makes.
 pub(crate) const LEN: usize = 5000;
@@ -89,28 +79,6 @@ impl Running for Adder {
         card.memory.write(self.base + OUT_OFFSET, &bytes).unwrap();
         card.semaphores.increment(1);
         Progress::Worked
-    }
-}
-
-pub(crate) struct Rig {
-    pub(crate) kmd: Arc<EmuKmd>,
-    pub(crate) control: Control,
-    pub(crate) file: Arc<dyn AccelFile>,
-}
-
-impl Rig {
-    pub(crate) fn new(options: EmuOptions) -> Self {
-        let kmd = EmuKmd::new(options).unwrap();
-        let control = kmd.control(0).unwrap();
-        let file = open(&kmd);
-        Self { kmd, control, file }
-    }
-
-    /// Closes the file; then all is as at the start.
-    pub(crate) fn close(self) {
-        drop(self.file);
-        assert_eq!(self.control.invariants(), Vec::<String>::new());
-        assert!(self.control.resource_usage().is_untouched());
     }
 }
 

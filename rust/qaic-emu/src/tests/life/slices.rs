@@ -1,14 +1,8 @@
 //! Random slices over the whole way: what goes to the device comes back where the slices say, and nowhere else.
 
+use crate::tests::prelude::*;
 use proptest::prelude::*;
 use qaic_emu::workload::Loopback;
-use qaic_emu::{EmuClock, EmuOptions, ExecutionMode};
-use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, Sem};
-use qaic_kmd::protocol::message::{self, ActivateRequest};
-use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply, Reply};
-use qaic_kmd::{SystemClock, calls};
-
-use super::program::Rig;
 
 const DEVICE_BYTES: usize = 40_000;
 
@@ -112,7 +106,5 @@ proptest! {
             }
         }
         prop_assert_eq!(rig.control.dma_errors(), 0);
-        drop(mapped);
-        rig.close();
     }
 }

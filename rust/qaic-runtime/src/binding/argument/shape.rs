@@ -93,7 +93,7 @@ impl BindingSpecs {
     /// outputs fill the start of such a buffer.
     pub fn variant_of(&self, given: &[Option<GivenShape>]) -> Result<usize, ShapeError> {
         let find = |fits: &dyn Fn(&BindingSpec, &TensorShape, &GivenShape) -> bool| {
-            (0..self.variants()).find(|&variant| {
+            (0..self.variants).find(|&variant| {
                 let mut pairs = self.list.iter().zip(given);
                 pairs.all(|(spec, given)| {
                     given.as_ref().is_none_or(|given| fits(spec, spec.shape(variant), given))
@@ -113,7 +113,7 @@ impl BindingSpecs {
     /// an omitted buffer.
     pub(crate) fn variant_of_sizes(&self, sizes: &[usize]) -> Option<usize> {
         let find = |fits: fn(&BindingSpec, usize, usize) -> bool| {
-            (0..self.variants()).find(|&variant| {
+            (0..self.variants).find(|&variant| {
                 let mut pairs = self.list.iter().zip(sizes);
                 pairs.all(|(spec, &size)| size == 0 || fits(spec, spec.shape(variant).bytes, size))
             })
@@ -172,7 +172,7 @@ impl BindingSpecs {
         };
         ShapeError {
             item_bytes: passed.iter().map(|(spec, _)| spec.largest.item_bytes).collect(),
-            allowed: (0..self.variants()).map(of_variant).collect(),
+            allowed: (0..self.variants).map(of_variant).collect(),
             passed: passed
                 .into_iter()
                 .map(|(spec, given)| (spec.name.clone(), given.item_bytes, given.dims.clone()))

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::spec::refused;
 use super::{Argument, BindingSpec, BindingSpecs};
 use crate::error::RuntimeError;
 
@@ -67,7 +66,7 @@ impl SlicingSpec {
         if Arc::ptr_eq(&self.specs, specs) {
             return Ok(());
         }
-        Err(refused("the slicing specification was made for another program".to_owned()))
+        Err(RuntimeError::argument("the slicing specification was made for another program"))
     }
 
     /// Returns the requirements of a binding.
@@ -95,12 +94,14 @@ impl SlicingSpec {
     ) -> Result<Vec<usize>, RuntimeError> {
         let spec = self.spec(index)?;
         let Some(Some(cut)) = self.cuts.get(index) else {
-            return Err(refused(format!("binding {index} is not in this slicing specification")));
+            return Err(RuntimeError::argument(format!(
+                "binding {index} is not in this slicing specification"
+            )));
         };
-        let origin = cut.origin(spec, argument, parameters).map_err(refused)?;
+        let origin = cut.origin(spec, argument, parameters).map_err(RuntimeError::argument)?;
         if spec.is_input && spec.retained.is_none() {
             let name = &spec.name;
-            return Err(refused(format!(
+            return Err(RuntimeError::argument(format!(
                 "input `{name}` keeps no state on the device, so a slice of it cannot be set"
             )));
         }

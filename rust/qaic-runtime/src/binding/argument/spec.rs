@@ -15,8 +15,8 @@ use crate::program::Program;
 pub struct BindingSpecs {
     pub(super) list: Vec<BindingSpec>,
     inputs: usize,
-    /// Permitted combinations of shapes; at least one.
-    variants: usize,
+    /// Number of permitted combinations of shapes; at least one.
+    pub variants: usize,
     /// True if the program was compiled for several combinations.
     pub(super) is_dynamic: bool,
 }
@@ -95,7 +95,7 @@ impl BindingSpecs {
 
     /// Returns the requirements for buffers, which must have the right sizes.
     pub fn of_buffers(program: &Program) -> Result<Self, RuntimeError> {
-        let network = program.image.network();
+        let network = &program.image.network;
         let inputs = network.inputs.len();
         let tensors = network.inputs.iter().map(|binding| &binding.io_initial);
         let tensors = tensors.chain(network.outputs.iter().map(|binding| &binding.io_transformed));
@@ -109,7 +109,7 @@ impl BindingSpecs {
                     bytes,
                 };
                 let variants = program.variants.iter().enumerate().map(|(variant, plan)| {
-                    let transfers = if is_input { plan.inputs() } else { plan.outputs() };
+                    let transfers = if is_input { &plan.inputs } else { &plan.outputs };
                     let position = if is_input { index } else { index - inputs };
                     let bytes = transfers.get(position).map_or(0, |transfer| transfer.user_bytes);
                     match allowed.get(variant).and_then(|entry| entry.shapes.get(index)) {
@@ -156,11 +156,6 @@ impl BindingSpecs {
         self.list.len()
     }
 
-    /// Number of permitted combinations of shapes; at least one.
-    pub fn variants(&self) -> usize {
-        self.variants
-    }
-
     /// All bindings, inputs then outputs.
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, BindingSpec> {
         self.list.iter()
@@ -189,7 +184,9 @@ impl BindingSpecs {
 
     fn unknown(&self, index: impl std::fmt::Display) -> RuntimeError {
         let count = self.list.len();
-        refused(format!("binding {index} does not exist; the program has {count}, numbered from 0"))
+        RuntimeError::argument(format!(
+            "binding {index} does not exist; the program has {count}, numbered from 0"
+        ))
     }
 
     /// Returns true if the device retains values between inferences.
@@ -314,7 +311,7 @@ impl BindingSpec {
         if argument.is_contiguous() {
             return Ok(());
         }
-        Err(refused(format!(
+        Err(RuntimeError::argument(format!(
             "`{}` was given an array of shape {:?} with strides {:?}; a C-contiguous array is expected",
             self.name, argument.shape, argument.strides
         )))
@@ -325,7 +322,7 @@ impl BindingSpec {
         if self.is_input || !is_readonly {
             return Ok(());
         }
-        Err(refused(format!(
+        Err(RuntimeError::argument(format!(
             "output `{}` was given read-only memory; a writable array is expected",
             self.name
         )))
@@ -346,7 +343,7 @@ impl BindingSpec {
         if let Some(given) = given
             && given.bytes() != Some(len)
         {
-            return Err(refused(format!(
+            return Err(RuntimeError::argument(format!(
                 "`{}`: {len} bytes given with element size {} and dims {:?}; both must give the same size",
                 self.name, given.item_bytes, given.dims
             )));
@@ -394,9 +391,4 @@ impl TensorShape {
         let rows = outer.iter().try_fold(1_usize, |rows, &dim| rows.checked_mul(dim))?;
         MxFormat::Int8.stored_bytes(rows, columns)
     }
-}
-
-/// Returns the error for a mistake of the caller.
-pub(super) fn refused(what: String) -> RuntimeError {
-    InputError::Argument { what }.into()
 }

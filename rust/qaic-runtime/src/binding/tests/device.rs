@@ -160,7 +160,7 @@ impl Exec for EchoExec {
     fn write_stats(&mut self, _: &Stages, _: Identity) -> Result<HostSlice<'_>, RuntimeError> {
         let bytes = self.device().stats.clone();
         if self.device().loses_stats {
-            return Err(ErrorDetail::Internal { what: "as expected".to_owned() }.into());
+            return Err(RuntimeError::internal("as expected"));
         }
         self.stats = Storage::of(&bytes).unwrap();
         Ok(self.stats.memory())

@@ -293,13 +293,13 @@ fn failed_inference_keeps_the_state_and_is_reclaimed_first() {
         let output = Array::of(&[9; 8]);
         bound(&mut rig, &Array::of(&[7; 8]), &output);
         rig.run().unwrap();
-        assert!(!rig.io.needs_reclaim());
+        assert!(!rig.io.needs_reclaim);
         rig.asked();
 
         bound(&mut rig, &Array::of(&[1; 8]), &output);
         rig.device().fails = Some(ErrorDetail::Cancelled.into());
         assert_eq!(rig.run().unwrap_err().code(), "inference.cancelled");
-        assert_eq!(rig.io.needs_reclaim(), !in_place);
+        assert_eq!(rig.io.needs_reclaim, !in_place);
         rig.asked();
 
         rig.bindings.inputs[0] = InputBinding::Retained;
@@ -307,7 +307,7 @@ fn failed_inference_keeps_the_state_and_is_reclaimed_first() {
         assert_eq!(output.bytes(), [7; 8], "the value is that of the inference before");
         let first = rig.asked().remove(0);
         assert_eq!(first == Asked::Reclaim, !in_place);
-        assert!(!rig.io.needs_reclaim());
+        assert!(!rig.io.needs_reclaim);
     }
 }
 
@@ -321,7 +321,7 @@ fn reclaim_that_is_interrupted_begins_nothing() {
     let outcome = rig.io.run(&mut rig.bindings, None, None, Some(&mut || true));
     assert_eq!(outcome.unwrap_err().code(), "call.interrupted");
     assert_eq!(rig.asked(), [Asked::Reclaim]);
-    assert!(rig.io.needs_reclaim());
+    assert!(rig.io.needs_reclaim);
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn wait_that_is_given_up_leaves_the_inference_to_the_device() {
         rig.device().fails = (!ends_well).then_some(ErrorDetail::Cancelled.into());
         rig.io.discard();
         assert_eq!(rig.asked(), [Asked::Execute]);
-        assert_eq!(rig.io.needs_reclaim(), !ends_well);
+        assert_eq!(rig.io.needs_reclaim, !ends_well);
         // No inference is left to discard.
         rig.io.discard();
         assert_eq!(rig.asked(), []);

@@ -12,7 +12,7 @@ use super::program::ProgramShared;
 use super::slices::Bases;
 use super::submit_queue::SubmitQueue;
 use crate::device::{Activation, Exec};
-use crate::error::{DeviceError, ErrorDetail, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 use crate::sync::Mutex;
 
 #[derive(Debug)]
@@ -60,14 +60,14 @@ fn no_cores(program: &ProgramShared, error: RuntimeError) -> RuntimeError {
     if error.firmware_status() != Some(NncStatus::NSP_ALLOC.0) {
         return error;
     }
-    let needed = program.image.network().num_cores.max(1);
+    let needed = program.image.network.num_cores.max(1);
     match program.session.resources() {
-        Ok(resources) if u32::from(resources.nsp_free) < needed => ErrorDetail::Device(DeviceError::Busy {
+        Ok(resources) if u32::from(resources.nsp_free) < needed => DeviceError::Busy {
             id: program.card.id,
             needed,
             free: resources.nsp_free.into(),
             total: resources.nsp_total.into(),
-        })
+        }
         .into(),
         _ => error,
     }

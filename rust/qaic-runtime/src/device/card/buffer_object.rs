@@ -50,10 +50,10 @@ impl BufferObject {
                 .map_err(|errno| failed("MMAP_BO", errno))?;
             let mapping = uninterrupted(|| file.map(offset, bytes)).map_err(|errno| failed("mmap", errno))?;
             if mapping.len() < bytes {
-                return Err(ErrorDetail::Internal {
-                    what: format!("{} bytes of a buffer object of {bytes} were mapped", mapping.len()),
-                }
-                .into());
+                return Err(RuntimeError::internal(format!(
+                    "{} bytes of a buffer object of {bytes} were mapped",
+                    mapping.len()
+                )));
             }
             object.memory = Some(mapping);
         }

@@ -38,9 +38,7 @@ impl Channel {
     /// Marks the channel as lost, and returns the error. The first reason counts.
     pub(super) fn mark_lost(&self, reason: &str) -> RuntimeError {
         let (device, channel) = (self.device, self.dbc_id);
-        self.mark_lost_with(
-            ErrorDetail::Card(CardError::ChannelLost { device, channel, reason: reason.to_owned() }).into(),
-        )
+        self.mark_lost_with(CardError::ChannelLost { device, channel, reason: reason.to_owned() }.into())
     }
 
     /// Marks the channel as lost as [`Self::mark_lost`] does, together with its card.

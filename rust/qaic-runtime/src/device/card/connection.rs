@@ -107,12 +107,12 @@ impl Connection {
     pub(super) fn compatible_session(&self) -> Result<(Arc<CardSession>, CardStatus), RuntimeError> {
         let (session, status, _) = self.ready()?;
         let other = |what, (major, minor): (u16, u16), expected| {
-            Err(RuntimeError::from(ErrorDetail::Card(CardError::FirmwareVersion {
+            Err(RuntimeError::from(CardError::FirmwareVersion {
                 id: self.id,
                 what,
                 found: format!("{major}.{minor}"),
                 expected,
-            })))
+            }))
         };
         if status.metadata_version() != METADATA_VERSION {
             return other("metadata", status.metadata_version(), "1.0");
@@ -183,7 +183,7 @@ impl Connection {
     fn not_opened(&self, node: &NodeInfo, path: &Path, errno: Errno) -> RuntimeError {
         let reason = |general: String| self.kmd.explain(node, errno).unwrap_or(general);
         match Opening::of(errno) {
-            Opening::NoPermission => ErrorDetail::Card(CardError::Permission {
+            Opening::NoPermission => CardError::Permission {
                 id: self.id,
                 path: path.to_owned(),
                 fix: reason(
@@ -191,7 +191,7 @@ impl Connection {
                      then run `sudo usermod -aG GROUP USER` and log in again"
                         .to_owned(),
                 ),
-            }).into(),
+            }.into(),
             Opening::NoNode => self.unavailable(reason(format!("{} does not exist", path.display()))),
             Opening::Offline => self.unavailable(reason(format!(
                 "{} is offline: the card is booting or in reset",
@@ -212,7 +212,7 @@ impl Connection {
     }
 
     fn unavailable(&self, reason: String) -> RuntimeError {
-        ErrorDetail::Device(DeviceError::Unavailable { id: self.id, reason }).into()
+        DeviceError::Unavailable { id: self.id, reason }.into()
     }
 
     /// Returns the facts that the card reports. Accepts all firmware versions, because tools show cards that programs

@@ -99,7 +99,7 @@ impl<'a> Parts<'a> {
         let descriptor = image.segment(names::CONSTANTS_DESC).unwrap_or_default();
         let desc = ConstantsDesc::decode(descriptor)?;
         let whole = usize::try_from(DESCRIPTOR_BYTES).unwrap_or(usize::MAX).min(descriptor.len());
-        let ranges = image.container().constants();
+        let ranges = image.container.constants();
         let part = |range: Option<std::ops::Range<usize>>| {
             range.and_then(|range| image.bytes().get(range)).unwrap_or_default()
         };

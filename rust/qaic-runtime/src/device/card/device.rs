@@ -11,7 +11,7 @@ use super::program::{CardProgram, plan_of};
 use crate::device::{
     Device, DeviceId, DeviceKind, DeviceStatus, LoadOptions, LoadedProgram, ResourceTracker, Resources,
 };
-use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
+use crate::error::{DeviceError, ErrorDetail, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::log;
 
@@ -25,8 +25,8 @@ pub(crate) struct CardDevice {
 impl CardDevice {
     /// Returns the cards of a kernel, by number. Opens no card.
     pub(crate) fn enumerate(kmd: &Arc<dyn Kmd>) -> Result<Vec<Arc<dyn Device>>, RuntimeError> {
-        let nodes = kmd.enumerate().map_err(|errno| InputError::Argument {
-            what: format!("cannot list the cards of `{}`: {errno}", kmd.name()),
+        let nodes = kmd.enumerate().map_err(|errno| {
+            RuntimeError::argument(format!("cannot list the cards of `{}`: {errno}", kmd.name()))
         })?;
         let device = |node: NodeInfo| {
             let model = node.pci.as_ref().map(|pci| pci.device_name.as_str()).filter(|name| !name.is_empty());
@@ -102,13 +102,13 @@ impl Device for CardDevice {
         let needed = plan_of(image)?.and_then(|plan| plan.devices).filter(|&devices| devices > 1);
         match needed {
             None => Ok(Some(1)),
-            Some(devices) => Err(ErrorDetail::Device(DeviceError::WrongTarget {
+            Some(devices) => Err(DeviceError::WrongTarget {
                 built_for: format!("{devices} devices"),
                 device: self.card.id,
                 kind: DeviceKind::Card.name(),
                 reason: "cards only run programs for one device, because the protocol between devices is not public"
                     .to_owned(),
-            })
+            }
             .into()),
         }
     }

@@ -10,7 +10,7 @@ use qaic_kmd::abi::DBC_COUNT;
 use qaic_kmd::{DbcState, EventKind};
 
 use super::channel::Channel;
-use crate::error::{DeviceError, ErrorDetail, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 use crate::sync::Mutex;
 
 /// Time limit for failed cores to return; after it, the card counts as lost.
@@ -188,7 +188,7 @@ impl DeviceState {
     }
 
     fn lost(&self, reason: &str) -> RuntimeError {
-        ErrorDetail::Device(DeviceError::Lost { id: self.device, reason: reason.to_owned() }).into()
+        DeviceError::Lost { id: self.device, reason: reason.to_owned() }.into()
     }
 }
 

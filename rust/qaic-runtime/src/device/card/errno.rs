@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use qaic_kmd::{AccelFile, Errno};
 
-use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
+use crate::error::{CardError, DeviceError, RuntimeError};
 
 /// Meaning of an error of the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +106,9 @@ impl Opening {
 /// Returns the error for a failed reset of a card.
 pub(super) fn not_reset(device: u32, errno: Errno) -> RuntimeError {
     match errno {
-        Errno::OPNOTSUPP => ErrorDetail::Device(DeviceError::Unsupported {
+        Errno::OPNOTSUPP => DeviceError::Unsupported {
             what: format!("a reset of device {device}: it is part of a card, or its driver offers none"),
-        })
+        }
         .into(),
         Errno::ACCESS | Errno::PERM => failed(device, "a reset, which only root can request,", errno, 0),
         _ => failed(device, "a reset", errno, 0),
@@ -141,15 +141,8 @@ pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Re
 /// Returns the error of a call; `bytes` is the amount of memory that it requested.
 pub(super) fn failed(device: u32, call: &'static str, errno: Errno, bytes: u64) -> RuntimeError {
     match errno {
-        Errno::NOMEM => {
-            ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "a buffer object" }).into()
-        }
-        _ => ErrorDetail::Card(CardError::Driver {
-            id: device,
-            call,
-            source: Arc::new(io::Error::from(errno)),
-        })
-        .into(),
+        Errno::NOMEM => DeviceError::OutOfMemory { bytes, what: "a buffer object" }.into(),
+        _ => CardError::Driver { id: device, call, source: Arc::new(io::Error::from(errno)) }.into(),
     }
 }
 
@@ -162,12 +155,9 @@ pub(super) fn failed_on(
     bytes: u64,
 ) -> RuntimeError {
     match file.explain(errno) {
-        Some(reason) => ErrorDetail::Card(CardError::Driver {
-            id: device,
-            call,
-            source: Arc::new(io::Error::other(reason)),
-        })
-        .into(),
+        Some(reason) => {
+            CardError::Driver { id: device, call, source: Arc::new(io::Error::other(reason)) }.into()
+        }
         None => failed(device, call, errno, bytes),
     }
 }

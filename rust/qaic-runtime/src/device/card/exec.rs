@@ -83,7 +83,7 @@ impl CardExec {
         let program = &activation.program;
         let layouts = &program.layout.buffers;
         let mut objects = Vec::with_capacity(layouts.len());
-        let mut positions = vec![None; program.image.network().dma_buffers.len()];
+        let mut positions = vec![None; program.image.network.dma_buffers.len()];
         for (position, layout) in layouts.iter().enumerate() {
             objects.push(BufferObject::new(activation, layout)?);
             if let Some(slot) = layout.dma.and_then(|dma| positions.get_mut(dma)) {
@@ -142,9 +142,7 @@ impl CardExec {
         let before = self.bound[position].take().map(|bound| bound.memory);
         let import = |memory: &DmaBuf| {
             let object = BufferObject::import(&self.activation, layout, memory, None)?;
-            object.ok_or_else(|| {
-                RuntimeError::from(ErrorDetail::Internal { what: "memory has a handle twice".to_owned() })
-            })
+            object.ok_or_else(|| RuntimeError::internal("memory has a handle twice"))
         };
         let outcome = import(memory);
         if let (Err(_), Some(before)) = (&outcome, before) {
@@ -198,7 +196,7 @@ impl CardExec {
     fn begin(&mut self) -> Result<(), RuntimeError> {
         self.activation.check()?;
         let program = &self.activation.program;
-        let entries = &program.image.network().allowed_shapes;
+        let entries = &program.image.network.allowed_shapes;
         if entries.len() > 1 && program.control.is_none() && program.only_shapes != Some(self.variant) {
             return Err(InputError::NoMatchingShape {
                 what: format!(
@@ -308,7 +306,7 @@ impl CardExec {
 
     fn ring_full(&self, attempts: u32, elements: u32) -> RuntimeError {
         let (device, channel) = (self.activation.channel.device, self.activation.channel.dbc_id);
-        ErrorDetail::Card(CardError::RingFull { device, channel, attempts, elements }).into()
+        CardError::RingFull { device, channel, attempts, elements }.into()
     }
 
     /// Waits for the end of the submitted inference.
@@ -408,10 +406,7 @@ impl Exec for CardExec {
             // A buffer object without bytes, which no request moves.
             Some(None) => Ok(HostSliceMut::empty()),
             Some(Some(_)) => Ok(self.own_memory(index).unwrap_or(HostSliceMut::empty())),
-            None => {
-                Err(ErrorDetail::Internal { what: format!("DMA buffer {index} of {}", self.positions.len()) }
-                    .into())
-            }
+            None => Err(RuntimeError::internal(format!("DMA buffer {index} of {}", self.positions.len()))),
         }
     }
 
@@ -426,10 +421,9 @@ impl Exec for CardExec {
         let Some(position) = self.positions.get(index).copied().flatten() else {
             return match memory {
                 None => Ok(()),
-                Some(_) => Err(ErrorDetail::Input(InputError::Argument {
-                    what: format!("DMA buffer {index} has no bytes that other memory could replace"),
-                })
-                .into()),
+                Some(_) => Err(RuntimeError::argument(format!(
+                    "DMA buffer {index} has no bytes that other memory could replace"
+                ))),
             };
         };
         let slot = self.bound.get(position).and_then(Option::as_ref);
@@ -481,9 +475,8 @@ impl Exec for CardExec {
     }
 
     fn write_stats(&mut self, stages: &Stages, _: Identity) -> Result<HostSlice<'_>, RuntimeError> {
-        let stats =
-            self.activation.program.image.network().stats.as_ref().map(|stats| stats.buff_num as usize);
-        let missing = || ErrorDetail::Internal { what: "the program has no buffer of statistics".to_owned() };
+        let stats = self.activation.program.image.network.stats.as_ref().map(|stats| stats.buff_num as usize);
+        let missing = || RuntimeError::internal("the program has no buffer of statistics");
         let mut memory = self.dma_buffer(stats.ok_or_else(missing)?)?;
         if let Err(error) = stats::add_host_waits(memory.reborrow(), stages) {
             log::global().warn(|| format!("the waits of a measured inference are unknown: {error}"));

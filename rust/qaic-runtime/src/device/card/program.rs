@@ -12,7 +12,7 @@ use super::constants::Constants;
 use super::session::CardSession;
 use super::slices::Layout;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram};
-use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
+use crate::error::{CardError, DeviceError, RuntimeError};
 use crate::image::Image;
 use crate::program::WaitLimits;
 
@@ -24,7 +24,7 @@ pub(super) fn plan_of(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
 fn transfers(error: PlanError) -> RuntimeError {
     match error {
         PlanError::Qpc(error) => error.into(),
-        error => ErrorDetail::Card(CardError::Transfers { what: error.to_string() }).into(),
+        error => CardError::Transfers { what: error.to_string() }.into(),
     }
 }
 
@@ -60,15 +60,15 @@ impl CardProgram {
     ) -> Result<Self, RuntimeError> {
         let token = &options.token;
         let plan = plan_of(image)?;
-        if image.container().is_multi_device() {
+        if image.container.is_multi_device() {
             return Err(wrong_target(card, "several cards", "the protocol between its parts is not public"));
         }
         let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
         let located = LocatedMetadata::from_elf(file, &Limits::default())?;
-        let layout = Layout::new(&located.metadata, image.network())?;
+        let layout = Layout::new(&located.metadata, &image.network)?;
         let control = plan.and_then(|plan| plan.control_buffer);
         if let Some(plan) = plan {
-            plan.check_control_buffer(image.network()).map_err(transfers)?;
+            plan.check_control_buffer(&image.network).map_err(transfers)?;
             // A card has its own memory, where constants are aligned at their start.
             let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len);
             plan.check_initializers(constants, 0).map_err(transfers)?;
@@ -131,20 +131,20 @@ impl Drop for ProgramShared {
 }
 
 fn wrong_target(card: &Connection, built_for: &str, reason: &str) -> RuntimeError {
-    ErrorDetail::Device(DeviceError::WrongTarget {
+    DeviceError::WrongTarget {
         built_for: built_for.to_owned(),
         device: card.id,
         kind: DeviceKind::Card.name(),
         reason: reason.to_owned(),
-    })
+    }
     .into()
 }
 
 /// Verifies the checksums in the CRC segments.
 fn check_crcs(image: &Image) -> Result<(), RuntimeError> {
     for segment in CrcSegment::ALL {
-        let Some(stored) = segment.stored(image.container(), image.bytes())? else { continue };
-        let computed = segment.compute(image.container(), image.bytes())?;
+        let Some(stored) = segment.stored(&image.container, image.bytes())? else { continue };
+        let computed = segment.compute(&image.container, image.bytes())?;
         if let Some(computed) = computed.filter(|&computed| computed != stored) {
             return Err(CardError::Transfers {
                 what: format!(
@@ -162,13 +162,13 @@ fn check_crcs(image: &Image) -> Result<(), RuntimeError> {
 fn metadata_crc(image: &Image, section: &str) -> Result<u32, RuntimeError> {
     let segment =
         if section == elf::METADATA_FB_SECTION { CrcSegment::MetadataFb } else { CrcSegment::Metadata };
-    Ok(segment.stored(image.container(), image.bytes())?.unwrap_or_default())
+    Ok(segment.stored(&image.container, image.bytes())?.unwrap_or_default())
 }
 
 /// Returns the entry that has the shapes of the bindings, for a program with several permitted shapes. A card cannot
 /// run the other entries, because no public interface can select them.
 fn own_shapes(image: &Image) -> Option<usize> {
-    let network = image.network();
+    let network = &image.network;
     let inputs = network.inputs.iter().map(|binding| &binding.io_initial.dims);
     let outputs = network.outputs.iter().map(|binding| &binding.io_transformed.dims);
     let own: Vec<_> = inputs.chain(outputs).collect();

@@ -183,7 +183,7 @@ impl CardSession {
                 other => return other,
             }
         }
-        Err(ErrorDetail::Internal { what: "all attempts to activate failed".to_owned() }.into())
+        Err(RuntimeError::internal("all attempts to activate failed"))
     }
 
     fn try_activate(&self, request: ActivateRequest) -> Result<Activated, RuntimeError> {
@@ -325,13 +325,8 @@ impl CardSession {
         match reply {
             Ok(reply) if !reply.status().is_success() => {
                 let status = reply.status();
-                Err(ErrorDetail::Card(CardError::Firmware {
-                    id: self.device,
-                    what,
-                    status: status.0,
-                    name: status.name(),
-                })
-                .into())
+                Err(CardError::Firmware { id: self.device, what, status: status.0, name: status.name() }
+                    .into())
             }
             Ok(_) if was_refused => Err(self.protocol_error(what, "success, but the kernel saw a refusal")),
             Ok(reply) => Ok(reply),
@@ -397,15 +392,12 @@ impl CardSession {
             SendError::Cancelled => ErrorDetail::Interrupted.into(),
             SendError::Lost(generation) => self.state.mark_lost(generation, GONE),
             SendError::Failed(error) | SendError::NotSent(error) | SendError::NotAnswered(error) => error,
-            SendError::Deactivated => {
-                ErrorDetail::Internal { what: "a channel that another message released".to_owned() }.into()
-            }
+            SendError::Deactivated => RuntimeError::internal("a channel that another message released"),
         }
     }
 
     fn protocol_error(&self, what: &'static str, reason: &str) -> RuntimeError {
-        ErrorDetail::Card(CardError::FirmwareProtocol { id: self.device, what, reason: reason.to_owned() })
-            .into()
+        CardError::FirmwareProtocol { id: self.device, what, reason: reason.to_owned() }.into()
     }
 
     /// Logs a failed cleanup whose error no caller can receive.

@@ -7,7 +7,7 @@ use qaic_kmd::abi::{
 use qaic_qpc::metadata::{DmaRequest, DoorbellOp, Metadata, SemaphoreOp};
 use qaic_qpc::network_desc::NetworkDesc;
 
-use crate::error::{CardError, ErrorDetail, RuntimeError};
+use crate::error::{CardError, RuntimeError};
 
 /// Number of elements of an activation's ring, which can hold one fewer.
 pub(super) const RING_ELEMENTS: u32 = 512;
@@ -285,7 +285,7 @@ fn semaphores(number: usize, ops: &[SemaphoreOp]) -> Result<[Sem; SLICE_SEMAPHOR
 }
 
 fn refused<T>(what: String) -> Result<T, RuntimeError> {
-    Err(ErrorDetail::Card(CardError::Transfers { what }).into())
+    Err(CardError::Transfers { what }.into())
 }
 
 #[cfg(test)]

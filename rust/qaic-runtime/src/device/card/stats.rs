@@ -33,7 +33,7 @@ pub(super) fn add_host_waits(mut memory: HostSliceMut<'_>, stages: &Stages) -> R
 #[cfg(test)]
 mod tests {
     use qaic_mem::Storage;
-    use qaic_stats::decode::{Core, Op};
+    use qaic_stats::decode::{Core, Op, Port};
     use qaic_stats::{Run, StatsModel};
 
     use super::*;
@@ -65,10 +65,13 @@ mod tests {
         let model =
             oqstats::decode(&bytes, None, DecodeOptions { any_program: true, ..Default::default() }).unwrap();
         let waits: Vec<_> =
-            model.ports().iter().map(|port| (port.port, port.direction, port.wait_u)).collect();
+            model.records::<Port>().iter().map(|port| (port.port, port.direction, port.wait_u)).collect();
         assert_eq!(waits, [(100, 0, 19_200), (101, 1, 4 * 19_200)]);
-        assert_eq!(model.ops().iter().map(|op| op.oc).collect::<Vec<_>>(), [3; 4]);
-        assert_eq!(model.cores().iter().map(|core| (core.start_u, core.end_u)).collect::<Vec<_>>(), [(7, 9)]);
+        assert_eq!(model.records::<Op>().iter().map(|op| op.oc).collect::<Vec<_>>(), [3; 4]);
+        assert_eq!(
+            model.records::<Core>().iter().map(|core| (core.start_u, core.end_u)).collect::<Vec<_>>(),
+            [(7, 9)]
+        );
         assert_eq!(oqstats::fingerprint_of(&bytes).unwrap(), [5; 16]);
     }
 

@@ -166,7 +166,7 @@ impl BlockTensor {
         if found >= expected {
             return Ok(());
         }
-        Err(ErrorDetail::Internal { what: format!("{found} bytes bound for blocks of {expected}") }.into())
+        Err(RuntimeError::internal(format!("{found} bytes bound for blocks of {expected}")))
     }
 
     /// Bytes of the values that a specialization uses.

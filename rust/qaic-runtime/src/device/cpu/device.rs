@@ -47,7 +47,7 @@ impl Executor for CpuDevice {
 
 impl Device for CpuDevice {
     fn id(&self) -> DeviceId {
-        self.resource_tracker.card()
+        self.resource_tracker.card
     }
 
     fn kind(&self) -> DeviceKind {
@@ -87,7 +87,7 @@ impl Device for CpuDevice {
             self.memory.check(plan, options.activations, Path::new("/"))?;
         }
         let options = ExecutableOptions {
-            cores: image.network().num_cores.max(1),
+            cores: image.network.num_cores.max(1),
             activations: options.activations,
             family: (!options.any_hardware).then_some(self.family),
             token: &options.token,
@@ -108,7 +108,7 @@ fn parts(image: &Arc<Image>, device: DeviceId) -> Result<Parts<'_>, RuntimeError
         elf: image.segment(names::NETWORK_ELF).unwrap_or_default(),
         plan: image.plan()?,
         constants: Constants::Container(Arc::clone(image)),
-        network: Some(image.network()),
+        network: Some(&image.network),
         device,
     })
 }
@@ -143,7 +143,7 @@ pub fn save_optimized(
         intra_op_threads: 1,
         purpose: Purpose::Run,
         family: None,
-        save: Some(place.paths()),
+        save: Some(&place.paths),
         token,
     };
     let built = build_graph(&parts(image, DeviceId(0))?, engine_candidates, options);

@@ -8,7 +8,7 @@ use super::engine::Terminator;
 use super::executable::Executable;
 use super::execution::Execution;
 use crate::device::{Canceller, Exec, HostTensors};
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 use crate::image::Image;
 use crate::profiling::{Identity, Stages};
 
@@ -28,8 +28,7 @@ impl CpuExec {
 
 impl Exec for CpuExec {
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
-        Err(ErrorDetail::Internal { what: format!("DMA buffer {index} of a device that works in place") }
-            .into())
+        Err(RuntimeError::internal(format!("DMA buffer {index} of a device that works in place")))
     }
 
     fn works_in_place(&self) -> bool {
@@ -54,8 +53,8 @@ impl Exec for CpuExec {
 
     fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<HostSlice<'_>, RuntimeError> {
         let Self { image, execution, stats } = self;
-        let missing = || ErrorDetail::Internal { what: "the program has no buffer of statistics".to_owned() };
-        let network = image.network();
+        let missing = || RuntimeError::internal("the program has no buffer of statistics");
+        let network = &image.network;
         let place = network.stats.as_ref().ok_or_else(missing)?.buff_num as usize;
         let size = network.dma_buffers.get(place).ok_or_else(missing)?.size;
         let storage = match stats {
@@ -67,10 +66,7 @@ impl Exec for CpuExec {
     }
 
     fn execute(&mut self) -> Result<(), RuntimeError> {
-        Err(ErrorDetail::Internal {
-            what: "an execution of DMA buffers on a device that has none".to_owned(),
-        }
-        .into())
+        Err(RuntimeError::internal("an execution of DMA buffers on a device that has none"))
     }
 
     fn canceller(&self) -> Arc<dyn Canceller> {

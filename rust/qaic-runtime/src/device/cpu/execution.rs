@@ -13,7 +13,7 @@ use super::executable::Executable;
 use super::state_rows::RowBindings;
 use super::stats::ExecStats;
 use crate::device::HostTensors;
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 use crate::profiling::{Identity, Stages};
 
 /// Carries one inference at a time.
@@ -102,10 +102,7 @@ impl Execution {
     pub(super) fn write_state(&mut self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
         match &self.state_rows {
             Some(state_rows) => state_rows.write(output, state),
-            None => {
-                Err(ErrorDetail::Internal { what: format!("output {output} is not written row by row") }
-                    .into())
-            }
+            None => Err(RuntimeError::internal(format!("output {output} is not written row by row"))),
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use qaic_qpc::plan::Plan;
 
 use super::free_memory::free_bytes;
-use crate::error::{DeviceError, InputError, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 
 /// Minimum need that is compared; smaller needs are within normal fluctuations of free memory.
 const LEAST_BYTES: u64 = 64 << 20;
@@ -28,7 +28,7 @@ pub(crate) enum MemoryLimit {
 
 impl MemoryLimit {
     /// Parses `any`, or a size such as `500M` or `20G` in powers of 1,024.
-    pub(crate) fn parse(text: &str) -> Result<Self, InputError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, RuntimeError> {
         let size = || {
             let upper = text.to_ascii_uppercase();
             let size = upper.strip_suffix("IB").or_else(|| upper.strip_suffix('B')).unwrap_or(&upper);
@@ -44,8 +44,10 @@ impl MemoryLimit {
         match text {
             "" => Ok(Self::Free),
             "any" => Ok(Self::Any),
-            _ => size().ok_or_else(|| InputError::Argument {
-                what: format!("QAIC_CPU_MEMORY is {text:?}; expected a size such as 20G, or any"),
+            _ => size().ok_or_else(|| {
+                RuntimeError::argument(format!(
+                    "QAIC_CPU_MEMORY is {text:?}; expected a size such as 20G, or any"
+                ))
             }),
         }
     }

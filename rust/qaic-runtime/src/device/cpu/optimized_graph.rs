@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::engine::SavePaths;
 use super::engine::protobuf::{Fields, Value};
 use super::profile::ProfileFolder;
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{ErrorDetail, RuntimeError};
 
 /// Maximum depth of nested messages, as in other protobuf readers.
 const DEEPEST: usize = 100;
@@ -20,7 +20,8 @@ const DEEPEST: usize = 100;
 pub(super) struct SavePlace {
     graph: PathBuf,
     sink: PathBuf,
-    paths: SavePaths,
+    /// The paths to pass to the engine.
+    pub(super) paths: SavePaths,
 }
 
 impl SavePlace {
@@ -28,9 +29,7 @@ impl SavePlace {
     pub(super) fn inside(folder: &Path) -> Result<Self, RuntimeError> {
         let c_path = |path: &Path| {
             CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| {
-                ErrorDetail::Input(InputError::Argument {
-                    what: format!("the folder {} has a zero byte in its name", folder.display()),
-                })
+                RuntimeError::argument(format!("the folder {} has a zero byte in its name", folder.display()))
             })
         };
         let graph = folder.join("optimized.onnx");
@@ -40,11 +39,6 @@ impl SavePlace {
         symlink("/dev/null", &sink)
             .map_err(|source| ErrorDetail::Io { path: sink.clone(), source: Arc::new(source) })?;
         Ok(Self { graph, sink, paths })
-    }
-
-    /// Returns the paths to pass to the engine.
-    pub(super) fn paths(&self) -> &SavePaths {
-        &self.paths
     }
 
     /// Removes the sink for constants after the engine has written the graph, and returns the path of the graph.
@@ -78,13 +72,13 @@ impl SavedGraph {
     /// Creates the temporary folder.
     pub(super) fn new() -> Result<Self, String> {
         let folder = ProfileFolder::new().map_err(|error| error.to_string())?;
-        let place = SavePlace::inside(folder.path()).map_err(|error| error.to_string())?;
+        let place = SavePlace::inside(&folder.path).map_err(|error| error.to_string())?;
         Ok(Self { place, _folder: folder })
     }
 
     /// Returns the paths to pass to the engine.
     pub(super) fn paths(&self) -> &SavePaths {
-        self.place.paths()
+        &self.place.paths
     }
 
     /// Returns the nodes that the engine has written; each node precedes those of its nested graphs.

@@ -28,7 +28,8 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 /// A folder of this process only, removed with its contents on drop.
 #[derive(Debug)]
 pub(super) struct ProfileFolder {
-    path: PathBuf,
+    /// Path of the file.
+    pub(super) path: PathBuf,
     // A forked process does not own the folder.
     fork_guard: ForkGuard,
 }
@@ -69,11 +70,6 @@ impl ProfileFolder {
     pub(super) fn file(&self) -> io::Result<File> {
         let entry = fs::read_dir(&self.path)?.next();
         File::open(entry.ok_or(io::ErrorKind::NotFound)??.path())
-    }
-
-    /// Path of the file.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -366,7 +362,7 @@ mod tests {
     #[test]
     fn profile_folder_is_private_and_removed() {
         let folder = ProfileFolder::new().unwrap();
-        let path = folder.path().to_owned();
+        let path = folder.path.clone();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         assert!(folder.file().is_err());
         fs::write(path.join("run_1.json"), "[\n]\n").unwrap();

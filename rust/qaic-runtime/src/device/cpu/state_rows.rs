@@ -13,7 +13,7 @@ use qaic_qpc::plan::{Plan, PlanTensor, RowTensor, RowUpdate};
 
 use crate::binding::mxint8::{blocks_bytes, to_blocks};
 use crate::device::{HostTensors, emptied_mut};
-use crate::error::{EngineError, ErrorDetail, RuntimeError};
+use crate::error::{EngineError, RuntimeError};
 
 /// Maximum number of dims that indices address.
 const MAX_DEPTH: usize = 8;
@@ -63,8 +63,10 @@ impl StateRows {
             {
                 input.mxint8 = None;
             }
-            let found = found.ok_or_else(|| ErrorDetail::Internal {
-                what: format!("state whose sizes are not those that were checked: {update:?}"),
+            let found = found.ok_or_else(|| {
+                RuntimeError::internal(format!(
+                    "state whose sizes are not those that were checked: {update:?}"
+                ))
             })?;
             if let Some(is_computed) = is_computed.get_mut(update.output) {
                 *is_computed = false;
@@ -113,7 +115,7 @@ fn bytes_of(tensor: &RowTensor) -> Result<Vec<usize>, RuntimeError> {
     let sizes: Option<_> = tensor.dims.iter().map(bytes).collect();
     sizes.ok_or_else(|| {
         let message = format!("tensor `{}`: dims {:?} are not dense shapes", tensor.name, tensor.dims);
-        ErrorDetail::Engine(EngineError::Graph { message }).into()
+        EngineError::Graph { message }.into()
     })
 }
 
@@ -179,7 +181,7 @@ impl StateUpdate {
                 "retained output `{}`: a row was written at {tuple:?}, which is outside {:?}",
                 self.name, self.sizes
             );
-            RuntimeError::from(ErrorDetail::Engine(EngineError::Inference { status: "QS_ERROR", message }))
+            RuntimeError::from(EngineError::Inference { status: "QS_ERROR", message })
         };
         let mut buffer = [0_i64; MAX_DEPTH];
         let Some(tuple) = buffer.get_mut(..self.sizes.len()) else { return Err(outside(&[])) };
@@ -255,7 +257,7 @@ impl RowBindings {
     /// Writes the rows that the last execution computed for output `output`.
     pub(super) fn write(&self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
         let update = self.shared.updates.iter().find(|update| update.output == output);
-        let unknown = || ErrorDetail::Internal { what: format!("output {output} is not written row by row") };
+        let unknown = || RuntimeError::internal(format!("output {output} is not written row by row"));
         self.write_rows(update.ok_or_else(unknown)?, state)
     }
 
@@ -289,6 +291,7 @@ mod tests {
     use qaic_qpc::plan::{Dtype, StateRows as PlanRows};
 
     use super::*;
+    use crate::error::ErrorDetail;
 
     const COLUMNS: usize = 3;
 

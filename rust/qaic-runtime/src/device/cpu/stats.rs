@@ -66,7 +66,7 @@ enum Source {
 impl Description {
     /// Returns the description; `None` for a program without statistics.
     pub(super) fn of_container(image: &Arc<Image>) -> Option<Self> {
-        let stats = image.network().stats.as_ref()?;
+        let stats = image.network.stats.as_ref()?;
         Some(Self { levels: Levels::of(stats), source: Source::Container(Arc::clone(image)) })
     }
 
@@ -160,11 +160,11 @@ impl Facts {
         };
         let (descriptor, fingerprint, counts_ddr, counts_events) = match &description.source {
             Source::Container(image) => {
-                let descriptor = match OpsDescriptor::of_container(image.container(), image.bytes()) {
+                let descriptor = match OpsDescriptor::of_container(&image.container, image.bytes()) {
                     Ok(found) => found.map(|(descriptor, _)| descriptor).unwrap_or_default(),
                     Err(error) => unknown(&error),
                 };
-                let counts_ddr = image.network().stats.as_ref().is_some_and(|stats| stats.count_ddr_bw);
+                let counts_ddr = image.network.stats.as_ref().is_some_and(|stats| stats.count_ddr_bw);
                 let counts_events = !descriptor.pmu_events.is_empty();
                 (descriptor, stats_records::fingerprint(image), counts_ddr, counts_events)
             }

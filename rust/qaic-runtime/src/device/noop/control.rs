@@ -10,7 +10,7 @@ use qaic_emu::fault::{Action, FaultPlan, Target, Trigger};
 use qaic_sync::{OwnerCount, OwnerCounts};
 
 use crate::device::{DeviceId, DeviceStatus};
-use crate::error::{DeviceError, EngineError, ErrorDetail, InputError, RuntimeError};
+use crate::error::{DeviceError, EngineError, ErrorDetail, RuntimeError};
 use crate::process::{ForkGuard, WaitScope};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
@@ -90,9 +90,7 @@ impl Delay {
 
 /// Parses a fault plan of `noop` devices.
 pub(in crate::device) fn parse_plan(text: &str) -> Result<FaultPlan, RuntimeError> {
-    FaultPlan::parse(text, Target::Noop).map_err(|error| {
-        RuntimeError::from(ErrorDetail::Input(InputError::Argument { what: error.to_string() }))
-    })
+    FaultPlan::parse(text, Target::Noop).map_err(|error| RuntimeError::argument(error.to_string()))
 }
 
 impl Control {
@@ -211,9 +209,7 @@ impl Control {
         }
         let losses = self.losses.load(Ordering::Relaxed);
         match state.plan.action(Trigger::Load, nth) {
-            Some(Action::NoMemory) => {
-                Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "the program" }).into())
-            }
+            Some(Action::NoMemory) => Err(DeviceError::OutOfMemory { bytes, what: "the program" }.into()),
             Some(Action::Lost) => Err(self.reset(&state)),
             fault => {
                 let duration = Delay::of(fault);
@@ -231,16 +227,10 @@ impl Control {
         bytes: u64,
     ) -> Result<(), RuntimeError> {
         match self.fault(Trigger::Activate, losses)? {
-            Some(Action::NoCores) => Err(ErrorDetail::Device(DeviceError::Busy {
-                id: self.device.0,
-                needed: cores,
-                free: 0,
-                total,
-            })
-            .into()),
-            Some(Action::NoMemory) => {
-                Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "the activation" }).into())
+            Some(Action::NoCores) => {
+                Err(DeviceError::Busy { id: self.device.0, needed: cores, free: 0, total }.into())
             }
+            Some(Action::NoMemory) => Err(DeviceError::OutOfMemory { bytes, what: "the activation" }.into()),
             _ => Ok(()),
         }
     }
@@ -248,9 +238,7 @@ impl Control {
     /// Begins the creation of an exec.
     pub(super) fn exec(&self, losses: u32, bytes: u64) -> Result<(), RuntimeError> {
         match self.fault(Trigger::Exec, losses)? {
-            Some(Action::NoMemory) => {
-                Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "DMA buffers" }).into())
-            }
+            Some(Action::NoMemory) => Err(DeviceError::OutOfMemory { bytes, what: "DMA buffers" }.into()),
             _ => Ok(()),
         }
     }
@@ -395,15 +383,15 @@ impl Control {
     }
 
     pub(super) fn failure(&self, nth: u64) -> RuntimeError {
-        ErrorDetail::Engine(EngineError::Inference {
+        EngineError::Inference {
             status: "NOOP_FAULT",
             message: format!("the fault plan of device {} requests it for execution {nth}", self.device.0),
-        })
+        }
         .into()
     }
 
     fn lost(&self, reason: &str) -> RuntimeError {
-        ErrorDetail::Device(DeviceError::Lost { id: self.device.0, reason: reason.to_owned() }).into()
+        DeviceError::Lost { id: self.device.0, reason: reason.to_owned() }.into()
     }
 }
 

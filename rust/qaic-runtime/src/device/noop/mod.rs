@@ -30,7 +30,7 @@ use super::{
     LoadedProgram, ResourceTracker, Resources,
     stats_records::{self, Levels},
 };
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 use crate::image::Image;
 use crate::process::CancellationCheck;
 use crate::process::clock::ucycles;
@@ -42,18 +42,14 @@ use submissions::Submission;
 #[derive(Debug)]
 pub(crate) struct NoopDevice {
     resource_tracker: Arc<ResourceTracker>,
-    control: Arc<Control>,
+    pub(crate) control: Arc<Control>,
 }
 
 impl NoopDevice {
     /// Creates a device. The tracker counts its resources, and `faults` happen on it.
     pub(crate) fn new(resource_tracker: Arc<ResourceTracker>, faults: FaultPlan) -> Self {
-        let control = Arc::new(Control::new(resource_tracker.card(), faults));
+        let control = Arc::new(Control::new(resource_tracker.card, faults));
         Self { resource_tracker, control }
-    }
-
-    pub(crate) fn control(&self) -> &Arc<Control> {
-        &self.control
     }
 }
 
@@ -73,7 +69,7 @@ impl Executor for NoopDevice {
 
 impl Device for NoopDevice {
     fn id(&self) -> DeviceId {
-        self.resource_tracker.card()
+        self.resource_tracker.card
     }
 
     fn kind(&self) -> DeviceKind {
@@ -124,13 +120,13 @@ struct NoopProgram {
 
 impl NoopProgram {
     fn dma_bytes(&self) -> u64 {
-        self.image.network().dma_buffers.iter().map(|buffer| u64::from(buffer.size)).sum()
+        self.image.network.dma_buffers.iter().map(|buffer| u64::from(buffer.size)).sum()
     }
 }
 
 impl LoadedProgram for NoopProgram {
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
-        let cores = self.image.network().num_cores.max(1);
+        let cores = self.image.network.num_cores.max(1);
         self.control.activate(self.losses, cores, CORES, self.dma_bytes())?;
         Ok(Arc::new(self.clone()))
     }
@@ -139,7 +135,7 @@ impl LoadedProgram for NoopProgram {
 impl Activation for NoopProgram {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
         self.control.exec(self.losses, self.dma_bytes())?;
-        let network = self.image.network();
+        let network = &self.image.network;
         // A buffer without a tensor controls a card and is not for the outputs.
         let copies = network.inputs.iter().flat_map(|input| &input.transformseq);
         let with_tensors: HashSet<u32> =
@@ -155,7 +151,7 @@ impl Activation for NoopProgram {
             list.push((number as usize, storage));
         }
         let stop = Arc::new(NoopStop { control: Arc::clone(&self.control), stop: Stop::default() });
-        let stats = self.image.network().stats.as_ref();
+        let stats = self.image.network.stats.as_ref();
         let stats = stats.map(|stats| (stats.buff_num as usize, Levels::of(stats)));
         let image = Arc::clone(&self.image);
         let unarmed = self.control.unarmed_count();
@@ -247,10 +243,7 @@ impl NoopExec {
         if matches!(&ended, Err(error) if error.is_interrupted()) {
             self.submission = Some(submission);
         } else if submission.sum != self.sum() {
-            return Err(ErrorDetail::Internal {
-                what: "the buffers were written while the device used them".to_owned(),
-            }
-            .into());
+            return Err(RuntimeError::internal("the buffers were written while the device used them"));
         }
         ended
     }
@@ -259,9 +252,9 @@ impl NoopExec {
 impl Exec for NoopExec {
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
         let storage = self.buffers.get_mut(index);
-        storage.map(Storage::memory_mut).ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Internal { what: format!("DMA buffer {index} does not exist") })
-        })
+        storage
+            .map(Storage::memory_mut)
+            .ok_or_else(|| RuntimeError::internal(format!("DMA buffer {index} does not exist")))
     }
 
     fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
@@ -289,7 +282,7 @@ impl Exec for NoopExec {
     }
 
     fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<HostSlice<'_>, RuntimeError> {
-        let missing = || ErrorDetail::Internal { what: "the program has no buffer of statistics".to_owned() };
+        let missing = || RuntimeError::internal("the program has no buffer of statistics");
         let (buffer, levels) = self.stats.ok_or_else(missing)?;
         let fingerprint = stats_records::fingerprint(&self.image);
         let mut memory = self.dma_buffer(buffer)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::resource_tracker::{CoreLease, ProgramReservation, Requirements};
 use crate::device::{Activation, Device, Exec, LoadOptions, LoadedProgram, Placement};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::RuntimeError;
 use crate::image::Image;
 
 /// Loads a container on the first of `devices`, which must exist and be distinct, and reserves resources on all of
@@ -19,7 +19,7 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
     let Some(first) = devices.first() else {
-        return Err(ErrorDetail::Internal { what: "a program without a device".to_owned() }.into());
+        return Err(RuntimeError::internal("a program without a device"));
     };
     if let Some(needed) = first.partitions(image)?
         && needed as usize != devices.len()
@@ -33,7 +33,7 @@ pub(crate) fn load(
                  {needed}, or omit the mapping to select them automatically"
             )
         };
-        return Err(InputError::Argument { what }.into());
+        return Err(RuntimeError::argument(what));
     }
     let program = first.load(image, options)?;
     let trackers = devices.iter().filter_map(|device| device.resource_tracker().cloned());

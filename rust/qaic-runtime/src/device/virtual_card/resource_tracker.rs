@@ -14,7 +14,7 @@ use qaic_qpc::{Limits, names};
 
 use super::shared_cores::{ClaimOutcome, SharedCores};
 use crate::device::{DeviceId, Resources};
-use crate::error::{DeviceError, ErrorDetail, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::sync::{Mutex, MutexGuard};
@@ -45,7 +45,7 @@ impl Requirements {
         let metadata = Metadata::from_elf(file, &Limits::default()).unwrap_or_default();
         let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len) as u64;
         Self {
-            cores: image.network().num_cores.max(1),
+            cores: image.network.num_cores.max(1),
             multicast_ids: u32::try_from(metadata.num_mc_id()).unwrap_or(u32::MAX),
             semaphores: metadata.num_semaphores.into(),
             constant_bytes: constants.div_ceil((cards as u64).max(1)),
@@ -56,7 +56,7 @@ impl Requirements {
 /// Resource usage of one card.
 #[derive(Debug)]
 pub struct ResourceTracker {
-    card: DeviceId,
+    pub(crate) card: DeviceId,
     cores: u32,
     fork_guard: ForkGuard,
     shared: Option<SharedCores>,
@@ -125,10 +125,6 @@ impl ResourceTracker {
     /// Creates a card with this many cores. No core is in use by this process.
     pub(crate) fn new(card: DeviceId, cores: u32, shared: Option<SharedCores>) -> Arc<Self> {
         Arc::new(Self { card, cores, fork_guard: ForkGuard::new(), shared, reservations: Mutex::default() })
-    }
-
-    pub(crate) fn card(&self) -> DeviceId {
-        self.card
     }
 
     /// Resources of the card. A forked process, whose resources the parent counts, gets those of an unused card.
@@ -226,7 +222,7 @@ impl ResourceTracker {
     }
 
     fn busy(&self, needed: u32, free: u32) -> RuntimeError {
-        ErrorDetail::Device(DeviceError::Busy { id: self.card.0, needed, free, total: self.cores }).into()
+        DeviceError::Busy { id: self.card.0, needed, free, total: self.cores }.into()
     }
 }
 
@@ -315,6 +311,7 @@ impl Drop for CoreLease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorDetail;
 
     fn cores(cores: u32) -> Requirements {
         Requirements { cores, ..Requirements::default() }

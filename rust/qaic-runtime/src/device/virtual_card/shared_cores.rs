@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::device::{DeviceId, DeviceKind};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::CancellationToken;
 
 /// Time limit of an operation's wait for the lock. An operation takes much less than a millisecond, so a longer wait
@@ -54,17 +54,15 @@ impl UserDirectory {
         if found.is_dir() && found.uid() == self.user && found.mode() & OTHERS == 0 {
             return Ok(path);
         }
-        Err(ErrorDetail::Input(InputError::Argument {
-            what: format!(
-                "{}: it is {} of user {} with mode {:o}; a directory of user {} with mode 700 is expected, because \
+        Err(RuntimeError::argument(format!(
+            "{}: it is {} of user {} with mode {:o}; a directory of user {} with mode 700 is expected, because \
                  the processes of one user share it. Remove it, or set QAIC_CPU_SHARED to another folder",
-                path.display(),
-                if found.is_dir() { "a directory" } else { "a file, not a directory" },
-                found.uid(),
-                found.mode() & 0o7777,
-                self.user
-            ),
-        }).into())
+            path.display(),
+            if found.is_dir() { "a directory" } else { "a file, not a directory" },
+            found.uid(),
+            found.mode() & 0o7777,
+            self.user
+        )))
     }
 }
 

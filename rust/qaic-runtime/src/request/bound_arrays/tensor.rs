@@ -6,7 +6,7 @@ use std::sync::Arc;
 use qaic_mem::{HostSlice, HostSliceMut, Storage, StoragePool};
 
 use crate::binding::{ArrayLayout, BindingSpec, BindingSpecs, TensorShape, mxint8};
-use crate::error::{ErrorDetail, RuntimeError};
+use crate::error::RuntimeError;
 use crate::image::Image;
 
 /// All tensors of a program, in binding order.
@@ -42,7 +42,7 @@ impl ArrayTensors {
     pub fn new(image: &Image, unused: usize) -> Result<Self, RuntimeError> {
         let specs = BindingSpecs::of_arrays(image)?;
         let tensors = |list: &[BindingSpec]| {
-            list.iter().map(|spec| ArrayTensor::new(spec, specs.variants(), unused)).collect()
+            list.iter().map(|spec| ArrayTensor::new(spec, specs.variants, unused)).collect()
         };
         let (inputs, outputs) = (tensors(specs.inputs()), tensors(specs.outputs()));
         Ok(Self { specs, inputs, outputs })
@@ -52,7 +52,7 @@ impl ArrayTensors {
     pub fn output_layout(&self, output: usize, variant: usize) -> Result<&Arc<ArrayLayout>, RuntimeError> {
         let tensor = self
             .output(output)
-            .ok_or_else(|| ErrorDetail::Internal { what: format!("there is no output {output}") })?;
+            .ok_or_else(|| RuntimeError::internal(format!("there is no output {output}")))?;
         Ok(&tensor.form(variant).layout)
     }
 

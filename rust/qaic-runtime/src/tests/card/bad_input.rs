@@ -1,13 +1,6 @@
 //! Programs and cards that do not fit each other are refused before anything is loaded.
 
-use qaic_emu::fault::Target;
-use qaic_emu::firmware::FirmwareConfig;
-use qaic_emu::{EmuOptions, FaultPlan};
-use qaic_kmd::abi::Request;
-use qaic_runtime::device::{DeviceStatus, LoadOptions};
-use qaic_runtime::{CardError, DeviceError, ErrorDetail, RuntimeError};
-
-use super::rig::{CardProgramSpec, Rig};
+use crate::tests::prelude::*;
 
 /// The error of loading a program, of which the card has seen nothing.
 #[track_caller]
@@ -16,7 +9,6 @@ fn refused(options: EmuOptions, spec: &CardProgramSpec) -> RuntimeError {
     let error = rig.load().unwrap_err();
     // No more than a question for its status.
     assert!(rig.card.calls(Request::Manage) <= 2);
-    rig.finish();
     error
 }
 
@@ -37,7 +29,6 @@ fn firmware_of_another_version_is_refused() {
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().status.command_protocol(), (16, 0));
     let newer = Rig::with(firmware(|config| config.nnc_version = (17, 9)), &CardProgramSpec::default());
     newer.load().unwrap();
-    newer.finish();
 }
 
 #[test]
@@ -50,7 +41,6 @@ fn program_for_other_hardware_is_refused() {
     );
     let rig = Rig::with(EmuOptions::default(), &spec);
     rig.device.load(&rig.image, &LoadOptions { any_hardware: true, ..LoadOptions::default() }).unwrap();
-    rig.finish();
     Rig::with(firmware(|config| config.hw_version = 0x0003_0000), &spec).load().unwrap();
 }
 
@@ -68,11 +58,9 @@ fn node_without_permission_or_of_another_driver_is_refused() {
     assert!(error.to_string().contains("usermod") && error.to_string().contains("accel0"), "{error}");
     let DeviceStatus::Error { reason } = denied.device.status() else { panic!("ready") };
     assert!(reason.contains("no permission"));
-    denied.finish();
     let missing = rig("open@1=ENOENT*all");
     assert_eq!(missing.load().unwrap_err().code(), "device.unavailable");
     assert!(matches!(missing.device.status(), DeviceStatus::Error { .. }));
-    missing.finish();
     let options = EmuOptions { driver_name: "habanalabs".to_owned(), ..EmuOptions::default() };
     let error = refused(options, &CardProgramSpec::default());
     assert!(error.to_string().contains("habanalabs"), "{error}");
@@ -84,7 +72,6 @@ fn node_without_permission_or_of_another_driver_is_refused() {
     );
     let foreign = rig("version@1=ENOTTY*all");
     assert_eq!(foreign.load().unwrap_err().code(), "device.unavailable");
-    foreign.finish();
 }
 
 #[test]
@@ -100,7 +87,6 @@ fn program_with_a_wrong_checksum_is_refused() {
     spec.extra = vec![("metadata.crc".to_owned(), crc.to_le_bytes().to_vec())];
     let rig = Rig::with(EmuOptions::default(), &spec);
     rig.load().unwrap();
-    rig.finish();
 }
 
 #[test]

@@ -1,19 +1,11 @@
 //! Which calls are made.
 
-use qaic_emu::{EmuOptions, Profile};
-use qaic_kmd::abi::Request;
-use qaic_qpc::ConstantsDesc;
-use qaic_qpc::metadata::DmaRequest;
-use qaic_qpc::network_desc::IoBinding;
-use qaic_runtime::device::DeviceStatus;
-
-use super::rig::{CardProgramSpec, Rig, run};
+use crate::tests::prelude::*;
 
 #[test]
 fn inference_on_a_card_is_one_execute_and_one_wait() {
     let rig = Rig::new();
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     let before: Vec<_> = rig.card.calls_by_name().collect();
     for value in 1..=10 {
         run(&mut *exec, value).unwrap();
@@ -22,8 +14,6 @@ fn inference_on_a_card_is_one_execute_and_one_wait() {
         let is_of_run = matches!(name, "execute" | "wait");
         assert_eq!(after - before, if is_of_run { 10 } else { 0 }, "{name}");
     }
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -31,15 +21,12 @@ fn requests_after_the_last_output_end_before_the_next_inference() {
     let mut spec = CardProgramSpec::default();
     spec.metadata.dma_requests.push(DmaRequest::default());
     let rig = Rig::with(EmuOptions::default(), &spec);
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     for value in 1..=3 {
         run(&mut *exec, value).unwrap();
     }
     // Waits for outputs, and for the requests after them if the card is not ready for the next inference.
     assert_eq!([Request::ExecuteBo, Request::WaitBo].map(|request| rig.card.calls(request)), [5, 5]);
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -66,17 +53,14 @@ fn program_loaded_run_and_dropped_makes_the_documented_calls() {
     drop(second);
     // The other ELF, and the constants, which are out of use now.
     assert_eq!(rig.card.calls(Request::Manage), 14);
-    rig.finish();
 }
 
 #[test]
 fn program_without_constants_loads_none() {
     let spec = CardProgramSpec { desc: ConstantsDesc::default(), ..CardProgramSpec::default() };
     let rig = Rig::with(EmuOptions::default(), &spec);
-    let program = rig.load().unwrap();
+    let _program = rig.load().unwrap();
     assert_eq!(rig.card.calls(Request::Manage), 3);
-    drop(program);
-    rig.finish();
 }
 
 #[test]
@@ -94,8 +78,6 @@ fn exec_objects_submitted_together_are_on_the_card_at_once() {
     }
     assert_eq!(rig.card.calls(Request::ExecuteBo), 64);
     assert_eq!(rig.card.calls(Request::WaitBo), 64);
-    drop((execs, activation));
-    rig.finish();
 }
 
 #[test]
@@ -104,8 +86,7 @@ fn partial_program_sends_all_sizes_every_time() {
         let mut spec = CardProgramSpec::default();
         spec.network.inputs = vec![IoBinding { is_partial_allowed: true, ..IoBinding::default() }];
         let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &spec);
-        let activation = rig.activation();
-        let mut exec = activation.create_exec().unwrap();
+        let mut exec = rig.exec();
         run(&mut *exec, 1).unwrap();
         exec.dma_buffer(0).unwrap().fill(2);
         exec.set_transfer_bytes(&[16, 0]);
@@ -115,8 +96,6 @@ fn partial_program_sends_all_sizes_every_time() {
         // Nothing of it is left for the next.
         run(&mut *exec, 3).unwrap();
         assert_eq!(rig.card.calls(Request::PartialExecuteBo), 3);
-        drop((exec, activation));
-        rig.finish();
     }
 }
 
@@ -130,7 +109,6 @@ fn features_of_a_card_are_those_of_the_firmware() {
     // A card that does not report them works all the same.
     rig.plan("features@1=EIO");
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0);
-    rig.finish();
 }
 
 #[test]
@@ -149,12 +127,10 @@ fn card_is_opened_by_its_first_query() {
     assert_eq!(rig.device.resources().nsp_total, u32::from(firmware.status.resources.nsp_total));
     assert!(facts.telemetry.board_power_microwatts.is_some());
     let program = rig.load().unwrap();
-    let activation = program.activate().unwrap();
+    let _activation = program.activate().unwrap();
     let resources = rig.device.resources();
     assert_eq!((resources.programs_loaded, resources.programs_active), (1, 1));
     assert_eq!((resources.constants_loaded, resources.constants_in_use), (1, 1));
     assert_eq!(resources.nsp_free + 1, resources.nsp_total);
     assert_eq!(rig.card.calls(Request::Version), 1);
-    drop((activation, program));
-    rig.finish();
 }

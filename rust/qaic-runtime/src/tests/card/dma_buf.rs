@@ -2,14 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
-use qaic_kmd::abi::Request;
+use crate::tests::prelude::*;
 use qaic_mem::DmaBuf;
 
-use super::rig::{BYTES, Rig, run};
+use super::rig::BYTES;
 
 /// A page of memory behind a descriptor.
 fn memory() -> File {
@@ -35,8 +33,7 @@ fn read(file: &File, offset: u64) -> [u8; BYTES as usize] {
 #[test]
 fn card_with_bound_descriptors_reads_and_writes_their_memory() {
     let rig = Rig::new();
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     let (input, output) = (memory(), memory());
     input.write_all_at(&[5; 64], 128).unwrap();
     exec.bind_dma_buf(0, Some(&part(&input, 128))).unwrap();
@@ -58,8 +55,6 @@ fn card_with_bound_descriptors_reads_and_writes_their_memory() {
     run(&mut *exec, 9).unwrap();
     assert_eq!(read(&output, 0), [5; 64]);
     exec.bind_dma_buf(0, Some(&part(&input, 128))).unwrap();
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -85,6 +80,4 @@ fn refused_descriptor_leaves_the_buffer_unchanged() {
     exec.execute().unwrap();
     assert_eq!(exec.dma_buffer(1).unwrap().as_const().to_vec(), [3; 64]);
     assert_eq!(exec.bind_dma_buf(7, Some(&part(&file, 0))).unwrap_err().code(), "call.argument");
-    drop((exec, other, activation));
-    rig.finish();
 }

@@ -2,13 +2,12 @@
 //! their order, semaphores as in the metadata, memory at the addresses of the card.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
+use crate::tests::prelude::*;
 use proptest::prelude::*;
 use qaic_emu::workload::{CoreView, DeviceMemory, Images, Progress, Running, Semaphores, Workload};
 use qaic_kmd::protocol::NncStatus;
-use qaic_qpc::elf;
-use qaic_qpc::metadata::{DmaRequest, DoorbellOp, Metadata, SemaphoreOp};
+use qaic_qpc::metadata::DoorbellOp;
 use qaic_runtime::device::emulated_cores::{EchoWorkload, GraphWorkload};
 
 const MEMORY_BYTES: u64 = 64 << 20;

@@ -3,21 +3,15 @@
 //!
 //! The cores echo; what graphs compute is compared with virtual cards by the tests in Python, which have the engine.
 
-use std::sync::Arc;
-
+use crate::tests::prelude::*;
 use proptest::prelude::*;
-use qaic_emu::fault::Target;
-use qaic_emu::firmware::{FirmwareConfig, Totals};
-use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan};
-use qaic_kmd::Kmd;
-use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
-use qaic_qpc::network_desc::{Direction, DmaBuffer, NetworkDesc, Stats};
-use qaic_qpc::{ConstantsDesc, elf, names, writer};
-use qaic_runtime::device::card::CardDevice;
+use qaic_emu::firmware::Totals;
+use qaic_emu::{EmuClock, ExecutionMode};
+use qaic_qpc::network_desc::Stats;
+use qaic_qpc::{names, writer};
 use qaic_runtime::device::emulated_cores::GraphWorkload;
-use qaic_runtime::device::{Device, Exec, HostTensors, LoadOptions};
+use qaic_runtime::device::{Device, HostTensors};
 use qaic_runtime::profiling::{Identity, Stages};
-use qaic_runtime::{CardError, ErrorDetail, Image, RuntimeError};
 
 /// Buffers of a program: the sizes of each side, and whether it has statistics and a control buffer.
 #[derive(Clone, Debug)]

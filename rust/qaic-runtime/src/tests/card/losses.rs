@@ -1,14 +1,7 @@
 //! Cards that are reset and cores that restart while programs use them .
 
-use std::thread;
-use std::time::Duration;
-
-use qaic_emu::{EmuOptions, ExecutionMode, Profile};
-use qaic_kmd::Kmd;
-use qaic_kmd::abi::Request;
-use qaic_runtime::device::{DeviceStatus, Exec};
-
-use super::rig::{CardProgramSpec, Rig, run};
+use crate::tests::prelude::*;
+use qaic_emu::ExecutionMode;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
@@ -52,8 +45,6 @@ fn reset_during_waits_ends_every_inference() {
         assert_eq!(rig.device.status(), DeviceStatus::Ready);
         let again = rig.activation();
         drop(again.create_exec().unwrap());
-        drop(again);
-        rig.finish();
     }
 }
 
@@ -61,17 +52,15 @@ fn reset_during_waits_ends_every_inference() {
 fn card_in_reset_is_not_ready() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
-        let activation = rig.activation();
-        let mut exec = activation.create_exec().unwrap();
+        let mut exec = rig.exec();
         rig.card.reset();
         let DeviceStatus::Error { reason } = rig.device.status() else { panic!("ready") };
         assert!(!reason.is_empty());
         assert_eq!(rig.load().unwrap_err().code(), "device.unavailable", "{profile:?}");
         assert_eq!(run(&mut *exec, 1).unwrap_err().code(), "device.lost");
-        drop((exec, activation));
+        drop(exec);
         rig.card.hurry();
-        run(&mut *rig.activation().create_exec().unwrap(), 2).unwrap();
-        rig.finish();
+        run(&mut *rig.exec(), 2).unwrap();
     }
 }
 
@@ -95,21 +84,17 @@ fn program_of_before_a_reset_frees_nothing_of_a_new_one() {
         drop((old_exec, old, old_program));
         assert_eq!(rig.card.calls(Request::Manage), calls);
         run(&mut *new_exec, 4).unwrap();
-        drop((new_exec, new));
-        rig.finish();
     }
 }
 
 #[test]
 fn dead_descriptor_is_replaced() {
     let rig = Rig::faulty("execute@2=dead");
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     run(&mut *exec, 1).unwrap();
     assert_eq!(run(&mut *exec, 2).unwrap_err().code(), "device.lost");
-    drop((exec, activation));
-    run(&mut *rig.activation().create_exec().unwrap(), 3).unwrap();
-    rig.finish();
+    drop(exec);
+    run(&mut *rig.exec(), 3).unwrap();
 }
 
 #[test]
@@ -131,8 +116,6 @@ fn restart_of_cores_loses_one_channel() {
     // The images are still there.
     let again = program.activate().unwrap();
     drop(again.create_exec().unwrap());
-    drop((again, other_exec, other, program));
-    rig.finish();
 }
 
 #[test]
@@ -150,8 +133,6 @@ fn restart_between_inferences_is_reported_by_the_next() {
     let again = program.activate().unwrap();
     assert!(rig.now() > began);
     run(&mut *again.create_exec().unwrap(), 3).unwrap();
-    drop((again, program));
-    rig.finish();
 }
 
 #[test]
@@ -171,8 +152,6 @@ fn cores_that_never_come_back_lose_the_card() {
     let _ = rig.device.status();
     assert_eq!(run(&mut *other_exec, 3).unwrap_err().code(), "device.lost");
     assert_eq!(program.activate().unwrap_err().code(), "device.lost");
-    drop((exec, activation, other_exec, other, program));
-    rig.finish();
 }
 
 #[test]
@@ -209,8 +188,7 @@ fn reset_at_any_call_loses_the_card_only() {
             }
             rig.plan("");
             rig.card.hurry();
-            run(&mut *rig.activation().create_exec().unwrap(), 2).unwrap();
-            rig.finish();
+            run(&mut *rig.exec(), 2).unwrap();
         }
     }
 }
@@ -226,7 +204,6 @@ fn drop_of_everything_during_a_loss_does_not_hang() {
     rig.card.reset();
     drop((execs, activation));
     rig.card.hurry();
-    rig.finish();
 }
 
 /// No event confirms these losses, so the card may have kept what the activation had.
@@ -236,17 +213,15 @@ fn loss_seen_by_an_error_alone_leaves_nothing() {
         ["wait@1=EPERM", "wait@1=EPIPE", "wait@1=ENODEV", "wait@1=EIO", "execute@1=EPERM", "execute@1=EPIPE"]
     {
         let rig = Rig::new();
-        let activation = rig.activation();
-        let mut exec = activation.create_exec().unwrap();
+        let mut exec = rig.exec();
         rig.plan(plan);
         let code = run(&mut *exec, 1).unwrap_err().code();
         assert!(["device.lost", "device.channel_lost"].contains(&code), "{plan}: {code}");
-        drop((exec, activation));
-        run(&mut *rig.activation().create_exec().unwrap(), 2).unwrap();
+        drop(exec);
+        run(&mut *rig.exec(), 2).unwrap();
         // The file that the device keeps open, and nothing on it.
         let left = rig.card.invariants();
         assert!(left.len() == 1 && left[0].contains("1 open file"), "{plan}: {left:?}");
-        rig.finish();
     }
 }
 
@@ -259,5 +234,4 @@ fn control_message_interrupted_by_a_signal_closes_the_file() {
     drop(rig.activation());
     drop(rig.activation());
     assert_eq!(rig.card.calls(Request::Version), opened + 2);
-    rig.finish();
 }

@@ -13,7 +13,7 @@ mod losses;
 #[cfg(feature = "kmd")]
 mod opening;
 mod refusals;
-mod rig;
+pub(super) mod rig;
 mod rollback;
 mod silicon;
 mod waits;

@@ -1,14 +1,8 @@
 //! Errors of cards that cannot be opened or reset. They quote the system where it has an error text.
 
-use std::sync::Arc;
-
-use qaic_kmd::{
-    AccelFile, Clock, Errno, EventSource, Kmd, MemoryErrors, NodeInfo, PciAddress, PciInfo, SysKmd,
-    SystemClock, Telemetry,
-};
-use qaic_runtime::RuntimeError;
-use qaic_runtime::device::card::CardDevice;
-use qaic_runtime::device::{Device, DeviceStatus};
+use crate::tests::prelude::*;
+use qaic_kmd::{MemoryErrors, PciAddress, PciInfo, SysKmd, SystemClock};
+use qaic_runtime::device::Device;
 
 /// A kernel whose one card answers everything with an error.
 #[derive(Debug)]

@@ -1,12 +1,7 @@
 //! Refusals of the firmware, and malformed answers.
 
+use crate::tests::prelude::*;
 use std::collections::BTreeSet;
-
-use qaic_emu::EmuOptions;
-use qaic_kmd::abi::Request;
-use qaic_runtime::{CardError, DeviceError, ErrorDetail, RuntimeError};
-
-use super::rig::{CardProgramSpec, Rig, run};
 
 /// The error of bringing a program up under a plan. Nothing is left of it, and afterwards it can be brought up.
 #[track_caller]
@@ -17,8 +12,6 @@ fn refused(plan: &str) -> RuntimeError {
     rig.plan("");
     let activation = rig.activation();
     run(&mut *activation.create_exec().unwrap(), 1).unwrap();
-    drop(activation);
-    rig.finish();
     error
 }
 
@@ -56,8 +49,6 @@ fn card_without_free_cores_reports_their_count() {
     );
     drop(held);
     program.activate().unwrap();
-    drop(program);
-    rig.finish();
 }
 
 #[test]
@@ -78,11 +69,9 @@ fn activation_while_cores_restart_is_tried_five_times() {
     let rig = Rig::faulty("command(activate)@1=nack(-36)*4");
     let program = rig.load().unwrap();
     let (began, asked) = (rig.now(), rig.card.calls(Request::Manage));
-    let activation = program.activate().unwrap();
+    let _activation = program.activate().unwrap();
     assert_eq!(rig.now().checked_sub(began).unwrap().as_secs(), 4);
     assert_eq!(rig.card.calls(Request::Manage) - asked, 5);
-    drop((activation, program));
-    rig.finish();
     let error = refused("command(activate)@1=nack(-36)*5");
     assert!(matches!(error.detail(), ErrorDetail::Card(CardError::Firmware { status: -36, .. })));
 }
@@ -91,9 +80,7 @@ fn activation_while_cores_restart_is_tried_five_times() {
 fn deactivation_refused_once_is_repeated() {
     for form in ["nack(-1)", "nack_both(-1)", "nack_both(-36)"] {
         let rig = Rig::faulty(&format!("command(deactivate)@1={form}"));
-        let activation = rig.activation();
-        drop(activation);
-        rig.finish();
+        drop(rig.activation());
     }
 }
 
@@ -107,8 +94,6 @@ fn deactivation_always_refused_hangs_no_thread() {
     // The next program opens the card again, so that closing the old file frees everything.
     let again = rig.activation();
     run(&mut *again.create_exec().unwrap(), 1).unwrap();
-    drop(again);
-    rig.finish();
 }
 
 #[test]
@@ -139,11 +124,9 @@ fn remains_of_a_load_without_a_reply_go_with_the_next() {
             rig.load().unwrap_err();
             let left = rig.card.resource_usage();
             assert_eq!(left.elves + left.constants, 1, "{command} {fault}");
-            let program = rig.load().unwrap();
+            let _program = rig.load().unwrap();
             let found = rig.card.resource_usage();
             assert_eq!((found.elves, found.constants), (1, 1), "{command} {fault}");
-            drop(program);
-            rig.finish();
         }
     }
 }
@@ -178,8 +161,7 @@ fn bad_pointer_and_missing_reply_have_errors_of_their_own() {
 fn control_message_without_room_is_sent_again() {
     for command in ["status", "load_constants_ex", "load_constants_payload", "load_elf", "activate"] {
         let rig = Rig::faulty(&format!("command({command})@1=EAGAIN*4"));
-        run(&mut *rig.activation().create_exec().unwrap(), 1).unwrap();
-        rig.finish();
+        run(&mut *rig.exec(), 1).unwrap();
     }
     let rig = Rig::new();
     let activation = rig.activation();
@@ -189,7 +171,6 @@ fn control_message_without_room_is_sent_again() {
     // The deactivation, its command alone, and the unloads of image and constants.
     assert_eq!(rig.card.calls(Request::Manage) - asked, 4);
     assert_eq!(rig.card.resource_usage().activations, 0);
-    rig.finish();
 }
 
 /// The firmware has done it when the signal ends the wait for its reply.
@@ -203,7 +184,6 @@ fn deactivation_that_a_signal_interrupts_is_over() {
     // The deactivation, its repetition that the driver refuses, and the unloads.
     assert_eq!(rig.card.calls(Request::Manage) - asked, 4);
     assert_eq!(rig.card.resource_usage().activations, 0);
-    rig.finish();
 }
 
 #[test]

@@ -1,18 +1,11 @@
 //! An emulated card, a program that hands its input back, and what was asked of both.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Deref;
 
-use qaic_emu::fault::Target;
-use qaic_emu::{Control, EmuKmd, EmuOptions, FaultPlan};
-use qaic_kmd::Kmd;
-use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
-use qaic_qpc::network_desc::{Direction, DmaBuffer, NetworkDesc};
+use crate::tests::prelude::*;
+use qaic_emu::Control;
 use qaic_qpc::writer::{SegmentData, build_file};
-use qaic_qpc::{ConstantsDesc, elf};
-use qaic_runtime::device::card::CardDevice;
-use qaic_runtime::device::{Activation, Device, Exec, LoadOptions, LoadedProgram};
-use qaic_runtime::{Image, RuntimeError};
+use qaic_runtime::device::{Activation, Device, LoadedProgram};
 
 pub(crate) const BYTES: u32 = 64;
 
@@ -100,8 +93,28 @@ impl CardProgramSpec {
 pub(crate) struct Rig {
     pub(crate) kmd: Arc<EmuKmd>,
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) card: Control,
+    // Dropped after the device, which keeps a file open.
+    pub(crate) card: Card,
     pub(crate) image: Arc<Image>,
+}
+
+/// The card, on which nothing may be left at the end of a test.
+pub(crate) struct Card(Control);
+
+impl Deref for Card {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        &self.0
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            assert_eq!(self.invariants(), Vec::<String>::new());
+        }
+    }
 }
 
 impl Rig {
@@ -113,7 +126,7 @@ impl Rig {
         let kmd = EmuKmd::new(options).unwrap();
         let mut devices = CardDevice::enumerate(&(Arc::clone(&kmd) as Arc<dyn Kmd>)).unwrap();
         let device = devices.remove(0);
-        Self { card: kmd.control(0).unwrap(), kmd, device, image: spec.image() }
+        Self { card: Card(kmd.control(0).unwrap()), kmd, device, image: spec.image() }
     }
 
     pub(crate) fn faulty(plan: &str) -> Self {
@@ -133,15 +146,13 @@ impl Rig {
         self.load().unwrap().activate().unwrap()
     }
 
-    pub(crate) fn now(&self) -> Duration {
-        self.kmd.clock().now()
+    /// An exec, which keeps its activation.
+    pub(crate) fn exec(&self) -> Box<dyn Exec> {
+        self.activation().create_exec().unwrap()
     }
 
-    /// Ends with nothing left on the card.
-    #[track_caller]
-    pub(crate) fn finish(self) {
-        drop(self.device);
-        assert_eq!(self.card.invariants(), Vec::<String>::new());
+    pub(crate) fn now(&self) -> Duration {
+        self.kmd.clock().now()
     }
 }
 

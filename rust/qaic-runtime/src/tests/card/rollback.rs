@@ -1,10 +1,6 @@
 //! Exec objects that cannot be made leave nothing behind.
 
-use qaic_emu::EmuOptions;
-use qaic_kmd::abi::Request;
-use qaic_runtime::{CardError, ErrorDetail};
-
-use super::rig::{CardProgramSpec, Rig, run};
+use crate::tests::prelude::*;
 
 /// The error of making an exec under a plan; afterwards one can be made.
 #[track_caller]
@@ -18,8 +14,6 @@ fn refused(plan: &str) -> String {
     assert_eq!(rig.card.resource_usage(), before);
     let mut exec = activation.create_exec().unwrap();
     run(&mut *exec, 1).unwrap();
-    drop((exec, activation));
-    rig.finish();
     error.code().to_owned()
 }
 
@@ -49,8 +43,6 @@ fn slice_in_more_pieces_than_the_ring_is_refused() {
     let activation = rig.activation();
     let error = activation.create_exec().unwrap_err();
     assert_eq!(error.code(), "device.driver");
-    drop(activation);
-    rig.finish();
 }
 
 #[test]
@@ -60,8 +52,7 @@ fn inference_larger_than_the_ring_fails() {
         (buffer.size, request.size) = (300 * 4096, 300 * 4096);
     }
     let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &spec);
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     // Two buffers of 300 pieces each attach, and together they are more than a ring: no pause finds room for them.
     let began = rig.now();
     let error = exec.execute().unwrap_err();
@@ -70,6 +61,4 @@ fn inference_larger_than_the_ring_fails() {
         "{error}"
     );
     assert_eq!((rig.now(), rig.card.calls(Request::ExecuteBo)), (began, 1));
-    drop((exec, activation));
-    rig.finish();
 }

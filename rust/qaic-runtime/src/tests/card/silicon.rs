@@ -1,18 +1,8 @@
 //! Differences of cards of silicon from emulated ones.
 
-use std::sync::Arc;
-
-use qaic_emu::firmware::FirmwareConfig;
-use qaic_emu::{EmuKmd, EmuOptions};
-use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, Telemetry};
-use qaic_qpc::ElementType;
-use qaic_qpc::metadata::DmaRequest;
-use qaic_qpc::network_desc::{Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, TensorShape};
-use qaic_runtime::device::card::CardDevice;
-use qaic_runtime::device::{DeviceId, Exec, LoadOptions};
+use crate::tests::prelude::*;
+use qaic_qpc::network_desc::{IoDescriptor, IoShapes, TensorShape};
 use qaic_runtime::profiling::Identity;
-
-use super::rig::{CardProgramSpec, Rig, run};
 
 /// First word of a control buffer.
 const MAGIC: u32 = 0x5143_4F43;
@@ -76,12 +66,10 @@ fn program_for_a_host_is_refused() {
     let rig = silicon(&spec);
     let error = rig.load().unwrap_err();
     assert_eq!((error.code(), rig.device.id()), ("device.wrong_target", DeviceId(0)));
-    rig.finish();
     // One whose driver, or whose firmware, says that it is emulated takes it.
     for make in [Rig::with, behind_the_mainline_driver] {
         let emulated = make(EmuOptions::default(), &spec);
         emulated.load().map(drop).unwrap();
-        emulated.finish();
     }
 }
 
@@ -97,8 +85,7 @@ fn loss_without_an_event_is_noticed() {
     rig.card.hurry();
     assert_eq!(program.activate().unwrap_err().code(), "device.lost");
     drop((exec, activation, program));
-    run(&mut *rig.activation().create_exec().unwrap(), 3).unwrap();
-    rig.finish();
+    run(&mut *rig.exec(), 3).unwrap();
 }
 
 /// A program with two permitted combinations of shapes, the second of which is that of its bindings.
@@ -119,15 +106,12 @@ fn shaped() -> CardProgramSpec {
 #[test]
 fn card_with_other_shapes_than_the_bindings_refuses() {
     let rig = silicon(&shaped());
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     assert_eq!(run(&mut *exec, 1).unwrap_err().code(), "input.no_matching_shape");
     exec.select_shapes(1).unwrap();
     run(&mut *exec, 2).unwrap();
     exec.select_shapes(0).unwrap();
     assert_eq!(run(&mut *exec, 3).unwrap_err().code(), "input.no_matching_shape");
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -154,8 +138,6 @@ fn control_buffer_has_shapes_and_measuring() {
     assert_eq!(received(&mut *exec), [MAGIC, 1, 1, 3, 4, 0, 6, 5]);
     // One inference is measured, and no others.
     assert_eq!(received(&mut *exec)[..3], [MAGIC, 1, 0]);
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -166,7 +148,6 @@ fn bad_control_buffer_is_refused() {
         let rig = Rig::with(EmuOptions::default(), &spec);
         let error = rig.device.load(&rig.image, &LoadOptions::default()).unwrap_err();
         assert_eq!(error.code(), "program.transfers", "{plan}");
-        rig.finish();
     }
 }
 
@@ -175,8 +156,6 @@ fn program_of_several_devices_is_refused() {
     let spec = CardProgramSpec { plan: Some(planned(r#", "devices": 2"#)), ..CardProgramSpec::default() };
     let rig = Rig::with(EmuOptions::default(), &spec);
     assert_eq!(rig.device.partitions(&rig.image).unwrap_err().code(), "device.wrong_target");
-    rig.finish();
     let rig = Rig::new();
     assert_eq!(rig.device.partitions(&rig.image).unwrap(), Some(1));
-    rig.finish();
 }

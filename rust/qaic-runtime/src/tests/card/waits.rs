@@ -1,21 +1,13 @@
 //! Full rings, slow inferences and signals .
 
-use std::time::Duration;
-
-use qaic_emu::{EmuClock, EmuOptions};
+use crate::tests::prelude::*;
+use qaic_emu::EmuClock;
 use qaic_kmd::SystemClock;
-use qaic_kmd::abi::Request;
-use qaic_qpc::metadata::DmaRequest;
-use qaic_runtime::device::LoadOptions;
-use qaic_runtime::{CardError, ErrorDetail, WaitLimits};
-
-use super::rig::{CardProgramSpec, Rig, run};
 
 #[test]
 fn submission_to_a_full_ring_fails_after_fifty_attempts() {
     let rig = Rig::faulty("execute@1=EAGAIN*all");
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     let began = rig.now();
     let error = run(&mut *exec, 1).unwrap_err();
     assert!(
@@ -30,21 +22,16 @@ fn submission_to_a_full_ring_fails_after_fifty_attempts() {
     );
     rig.plan("");
     run(&mut *exec, 2).unwrap();
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
 fn submission_to_a_full_ring_pauses_longer_each_time() {
     let rig = Rig::faulty("execute@1=EAGAIN*4");
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     let began = rig.now();
     run(&mut *exec, 1).unwrap();
     assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_millis(5 + 10 + 20));
     assert_eq!(rig.card.calls(Request::ExecuteBo), 5);
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -59,23 +46,18 @@ fn submission_to_a_full_ring_continues_after_any_completion() {
     let began = rig.now();
     second.execute().unwrap();
     assert_eq!(rig.now(), began);
-    drop((first, second, activation));
-    rig.finish();
 }
 
 #[test]
 fn wait_that_times_out_is_retried_as_often_as_configured() {
     let rig = Rig::faulty("wait@1=ETIMEDOUT*5; wait@7=ETIMEDOUT*6");
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     run(&mut *exec, 1).unwrap();
     assert_eq!(rig.card.calls(Request::WaitBo), 6);
     let error = run(&mut *exec, 2).unwrap_err();
     assert!(matches!(error.detail(), ErrorDetail::Timeout { timeout_ms: 30_000, .. }), "{error}");
     assert_eq!(rig.card.calls(Request::WaitBo), 12);
     run(&mut *exec, 3).unwrap();
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -93,7 +75,6 @@ fn wait_in_slices_takes_the_same_time() {
         assert_eq!(rig.card.calls(Request::WaitBo) - waited, calls);
         assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_millis(total_ms));
     }
-    rig.finish();
 }
 
 #[test]
@@ -102,14 +83,11 @@ fn signal_during_any_call_loses_nothing() {
         "manage@1=EINTR; manage@4=EINTR*3; create_bo@1=EINTR; attach@2=EINTR; mmap_bo@1=EINTR; mmap@1=EINTR; \
          execute@1=EINTR*2; wait@1=EINTR*3; detach@1=EINTR; version@1=EINTR; open@1=EINTR",
     );
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     for value in 1..4 {
         run(&mut *exec, value).unwrap();
     }
     assert_eq!([Request::ExecuteBo, Request::WaitBo].map(|call| rig.card.calls(call)), [5, 6]);
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
@@ -124,8 +102,6 @@ fn wait_with_endless_signals_ends() {
         let error = exec.execute().unwrap_err();
         assert!(matches!(error.detail(), ErrorDetail::Timeout { timeout_ms: 10, .. }), "{error}");
         rig.plan("");
-        drop((exec, activation));
-        rig.finish();
     }
 }
 
@@ -152,16 +128,13 @@ fn cancelled_inference_ends_soon_and_its_buffers_are_reclaimed() {
     };
     assert_eq!(exec.execute_interruptibly(&mut check).unwrap_err().code(), "call.interrupted");
     assert_eq!(looks, 4);
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
 fn lost_completion_times_out_and_leaves_nothing() {
     for fault in ["lost_completion", "short_completion"] {
         let rig = Rig::faulty(&format!("inference@2={fault}"));
-        let activation = rig.activation();
-        let mut exec = activation.create_exec().unwrap();
+        let mut exec = rig.exec();
         run(&mut *exec, 1).unwrap();
         let outcome = run(&mut *exec, 2);
         // The output's completion counts; where only the input's is missing, the next inference meets a queued buffer.
@@ -169,8 +142,6 @@ fn lost_completion_times_out_and_leaves_nothing() {
             "lost_completion" => assert_eq!(outcome.unwrap_err().code(), "device.timeout"),
             _ => outcome.unwrap(),
         }
-        drop((exec, activation));
-        rig.finish();
     }
 }
 
@@ -182,34 +153,25 @@ fn stuck_request_after_the_output_times_out_the_next_inference() {
     let last = DmaRequest { semaphore_ops: waiting, ..DmaRequest::default() };
     spec.metadata.dma_requests.push(last);
     let rig = Rig::with(EmuOptions::default(), &spec);
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     run(&mut *exec, 1).unwrap();
     let began = rig.now();
     let error = run(&mut *exec, 2).unwrap_err();
     assert!(matches!(error.detail(), ErrorDetail::Timeout { timeout_ms: 5000, .. }), "{error}");
     assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_secs(5));
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
 fn transfer_error_is_not_reported() {
     let rig = Rig::faulty("inference@1=dma_status(7)");
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     exec.execute().unwrap();
     run(&mut *exec, 2).unwrap();
-    drop((exec, activation));
-    rig.finish();
 }
 
 #[test]
 fn cores_that_hang_time_out_and_the_program_unloads() {
     let rig = Rig::faulty("inference@1=hang");
-    let activation = rig.activation();
-    let mut exec = activation.create_exec().unwrap();
+    let mut exec = rig.exec();
     assert_eq!(exec.execute().unwrap_err().code(), "device.timeout");
-    drop((exec, activation));
-    rig.finish();
 }

@@ -1,19 +1,12 @@
 //! An inference into the caller's arrays allocates nothing, whether it is run or submitted and collected; and what exec
 //! objects take on a card.
 
-use std::sync::Arc;
-
 use super::counting::{allocations, bytes_of};
 use super::counting_kernel as kernel;
-use crate::echo::{ELEMENTS, card_image, image};
-use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
-use qaic_qpc::ElementType;
-use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
-use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::inference_set::{HandleId, InferenceSet};
-use qaic_runtime::process::WaitScope;
+use crate::echo::card_image;
+use crate::tests::prelude::*;
+use qaic_runtime::binding::Shapes;
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
-use qaic_runtime::{Context, Detached, ProgramOptions};
 
 /// Inferences before the count: threads are made and the usual duration becomes known.
 const WARM_UP: usize = 200;

@@ -1,9 +1,7 @@
 //! A kernel whose own allocations do not count: in the place of an emulated one there is none in the process.
 
-use std::sync::Arc;
-
-use qaic_emu::{EmuKmd, EmuOptions};
-use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry};
+use crate::tests::prelude::*;
+use qaic_kmd::Ioctl;
 use qaic_mem::Mapping;
 
 use super::counting::uncounted;

@@ -6,20 +6,11 @@
 #![allow(clippy::print_stdout)] // says that nothing was counted
 
 use std::ops::Deref;
-use std::sync::Arc;
 
 use super::containers::program;
 use super::counting::{allocations, bytes_of};
-use qaic_mem::{Lender, Storage};
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
-};
-use qaic_qpc::{ElementType, elf};
-use qaic_runtime::binding::Bindings;
-use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::WaitScope;
-use qaic_runtime::{Context, Image, ProgramOptions};
+use crate::tests::prelude::*;
+use qaic_qpc::network_desc::{CopyDmaBuffer, IoDescriptor, Transform, TransformKind};
 
 /// Slots that are attended, and numbers of a row.
 const ATTENDED: usize = 64;

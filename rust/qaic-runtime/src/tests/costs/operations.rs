@@ -7,20 +7,13 @@
 
 #![allow(clippy::print_stdout)] // the performance page shows the counts
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use super::counting_kernel as kernel;
-use crate::echo::{ELEMENTS, card_image, image};
-use qaic_mem::{Lender, SharedMemory, Storage};
-use qaic_qpc::ElementType;
-use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
-use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::inference_set::{Completion, CompletionQueue, HandleId, InferenceSet, PendingInference};
-use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::request::{BoundBuffers, Part};
-use qaic_runtime::{Context, Detached, ProgramOptions, RuntimeError};
+use crate::echo::card_image;
+use crate::tests::prelude::*;
+use qaic_runtime::inference_set::{Completion, CompletionQueue};
 use qaic_sync::count::Operations;
 
 /// Inferences before the count: how long one takes becomes known.
@@ -131,7 +124,7 @@ fn submit_and_collect(set: &InferenceSet, collect: impl Fn(u64) -> HandleId) -> 
 }
 
 fn run(set: &InferenceSet) -> (u64, u64) {
-    let inputs: Vec<_> = set.image.network().inputs.iter().map(|_| storage()).collect();
+    let inputs: Vec<_> = set.image.network.inputs.iter().map(|_| storage()).collect();
     let given: Vec<_> = inputs.iter().map(Storage::memory).collect();
     let (mut output, mut lender) = (storage(), Lender::default());
     counted(|_| {
@@ -151,7 +144,7 @@ fn buffers(set: &InferenceSet) -> Vec<Arc<SharedMemory>> {
 
 /// The dims of all bindings.
 fn dims(set: &InferenceSet) -> Vec<GivenShape> {
-    let network = set.image.network();
+    let network = &set.image.network;
     let inputs = network.inputs.iter().map(|input| &input.io_initial.dims);
     let tensors = inputs.chain(network.outputs.iter().map(|output| &output.io_transformed.dims));
     let dims = |dims: &Vec<i32>| dims.iter().map(|&dim| dim.try_into().unwrap()).collect();
@@ -218,9 +211,11 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
     let completion = Arc::new(Occupation(occupied, Mutex::new(held)));
     let counts = std::thread::scope(|scope| {
         // Where it is short, it runs on the thread that submits it.
-        let submitter = scope.spawn(|| set.submit_with(handle, completion, Detached::assume()).unwrap());
+        let submitter = scope.spawn(|| {
+            set.exec_obj(handle).unwrap().submit(None, Some(completion), Detached::assume()).unwrap()
+        });
         worker_has_it.recv().unwrap();
-        let network = set.image.network();
+        let network = &set.image.network;
         let outputs = || network.outputs.iter().map(|_| Some(storage())).collect();
         let inputs = || network.inputs.iter().map(|_| Some((storage(), ELEMENTS as usize * 4))).collect();
         let queue = CompletionQueue::new();

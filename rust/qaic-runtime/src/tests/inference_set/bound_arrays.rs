@@ -1,20 +1,9 @@
 //! Arrays that are lent to inferences: which memory the device uses for each tensor, and what callers see of it.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::echo::{BLOCK_VALUES, ELEMENTS, blocks, image, noop, resizable, retaining, with_split_state};
-use crate::oracle::f32_bytes;
-use crate::tests::first_device::{control, set};
-use qaic_mem::{HostSlice, HostSliceMut, Storage};
-use qaic_qpc::ElementType;
+use crate::echo::{BLOCK_VALUES, blocks, retaining, with_split_state};
+use crate::tests::prelude::*;
 use qaic_runtime::binding::mxint8::Half;
-use qaic_runtime::device::RegistryOptions;
-use qaic_runtime::device::noop::Control;
-use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
-use qaic_runtime::{Image, RuntimeError};
 
 const ALL: usize = ELEMENTS as usize;
 const HALF: usize = ALL / 2;

@@ -1,19 +1,12 @@
 //! Memory that callers share with exec objects: which is bound, in which shapes, and how long it is kept.
 
-use std::sync::{Arc, Barrier};
-use std::thread;
+use std::sync::Barrier;
 
-use crate::echo::{ELEMENTS, noop, resizable};
-use crate::oracle::f32_bytes;
-use crate::tests::first_device::{control, set, shared};
-use qaic_mem::{ForeignMemoryMut, SharedMemory, Storage};
-use qaic_runtime::binding::{GivenShape, Window, WindowArray};
-use qaic_runtime::device::RegistryOptions;
-use qaic_runtime::device::noop::Control;
-use qaic_runtime::inference_set::{HandleId, InferenceSet};
-use qaic_runtime::process::WaitScope;
-use qaic_runtime::request::{BoundBuffers, ListedBuffer, Part};
-use qaic_runtime::{Detached, RuntimeError, StateError};
+use crate::tests::prelude::*;
+use qaic_mem::ForeignMemoryMut;
+use qaic_runtime::StateError;
+use qaic_runtime::binding::{Window, WindowArray};
+use qaic_runtime::request::ListedBuffer;
 
 const ALL: usize = ELEMENTS as usize;
 const HALF: usize = ALL / 2;

@@ -1,16 +1,8 @@
 //! Handles of a set with the memory that callers share: what is given back when an inference cannot begin.
 
-use std::sync::Arc;
-
-use crate::echo::{ELEMENTS, noop, resizable};
 use crate::tests::first_device;
-use qaic_mem::{SharedMemory, Storage};
-use qaic_runtime::binding::GivenShape;
-use qaic_runtime::device::RegistryOptions;
-use qaic_runtime::inference_set::HandleId;
-use qaic_runtime::process::WaitScope;
-use qaic_runtime::request::{BoundSet, Part};
-use qaic_runtime::{Detached, RuntimeError};
+use crate::tests::prelude::*;
+use qaic_runtime::request::BoundSet;
 
 const HANDLES: u32 = 2;
 

@@ -1,25 +1,15 @@
 //! Inferences that are on the device while the host prepares others: on the `noop` device, which queues them as a card does
 //! and fails an inference whose buffers were written to meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::echo::{ELEMENTS, image, noop, planned, retaining};
-use crate::oracle::{Array, f32_bytes};
-use crate::tests::first_device::{await_executing, control, try_set};
+use crate::echo::{planned, retaining};
+use crate::oracle::Array;
+use crate::tests::prelude::*;
 use proptest::prelude::*;
-use qaic_qpc::ElementType;
-use qaic_runtime::binding::{InputBinding, OutputBinding};
-use qaic_runtime::device::RegistryOptions;
-use qaic_runtime::device::noop::Control;
-use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
-use qaic_runtime::process::{Deadline, WaitScope, clock};
-use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
-use qaic_runtime::request::ExecObj;
-use qaic_runtime::{Context, Detached, Image, ProgramOptions, WaitLimits};
+use qaic_runtime::inference_set::{Completion, Help};
+use qaic_runtime::process::clock;
 use qaic_sync::EventCount;
 
 /// Longer than any test takes.
@@ -86,7 +76,7 @@ impl Bench {
         let handles = self.take_all();
         for &handle in &handles {
             self.set().submit(handle, handle.0.into(), Detached::assume()).unwrap();
-            self.set().watch_device();
+            self.set().scheduler.watch_device();
         }
         handles
     }
@@ -195,7 +185,7 @@ fn activations_share_the_threads_and_the_device() {
     bench.control.release().unwrap();
     bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
-    assert_eq!(bench.set().programs.iter().map(|program| program.completed()).sum::<u64>(), 64);
+    assert_eq!(bench.set().programs.iter().map(|program| program.completed.total()).sum::<u64>(), 64);
 }
 
 #[test]
@@ -223,7 +213,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             let handles = bench.submit_all();
             bench.on_device(16);
             let cancelled = handles[victim];
-            bench.set().cancel(cancelled).unwrap();
+            bench.exec(cancelled).cancel();
             // The others are held, and a thread may wait for the oldest of them: none of that is in the way.
             let id = cancelled.0.into();
             assert_eq!(
@@ -235,7 +225,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             // The device still has its buffers, and would notice if they were written to.
             bench.bind(cancelled, 100);
             bench.set().submit(cancelled, 100, Detached::assume()).unwrap();
-            bench.set().watch_device();
+            bench.set().scheduler.watch_device();
             bench.control.release().unwrap();
             bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
             assert!(bench.holds(cancelled, 100));
@@ -298,7 +288,7 @@ fn a_caller_runs_beside_what_is_on_the_device() {
     let handles = bench.submit_all();
     let (&own, others) = handles.split_last().unwrap();
     bench.on_device(9);
-    bench.set().cancel(own).unwrap();
+    bench.exec(own).cancel();
     assert_eq!(bench.exec(own).wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
     assert_eq!(bench.set().get_completed_id(own.0.into(), &mut WaitScope::default()).unwrap(), own);
     bench.bind(own, 77);
@@ -464,7 +454,7 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
     // Written to between the end and the collection.
     bench.set().get_completed_id(0, &mut WaitScope::default()).unwrap();
     bench.set().submit(HandleId(0), 0, Detached::assume()).unwrap();
-    bench.set().watch_device();
+    bench.set().scheduler.watch_device();
     bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     let mut bytes = bench.outputs[0].bytes();
     bytes[3] ^= 1;
@@ -552,14 +542,14 @@ proptest! {
                     bench.bind(handle, begun);
                     bench.set().submit(handle, begun.into(), Detached::assume()).unwrap();
                     if watched {
-                        bench.set().watch_device();
+                        bench.set().scheduler.watch_device();
                     }
                     flying.push((handle, begun, false));
                 }
                 Step::Cancel(which) => {
                     let count = flying.len().max(1);
                     if let Some(one) = flying.get_mut(which % count) {
-                        bench.set().cancel(one.0).unwrap();
+                        bench.exec(one.0).cancel();
                         one.2 = true;
                     }
                 }
@@ -619,10 +609,8 @@ fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
             let handle = bench.set().try_acquire().unwrap();
             bench.bind(handle, 9);
             let began = Instant::now();
-            bench
-                .set()
-                .submit_with(handle, Arc::new(CompletionSender(sender.clone())), Detached::assume())
-                .unwrap();
+            let completion = Arc::new(CompletionSender(sender.clone()));
+            bench.exec(handle).submit(None, Some(completion), Detached::assume()).unwrap();
             assert_eq!(receiver.recv_timeout(LONG).unwrap(), handle);
             soonest = soonest.min(began.elapsed());
             assert!(bench.holds(handle, 9));

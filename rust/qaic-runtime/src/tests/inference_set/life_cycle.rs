@@ -1,18 +1,6 @@
 //! The ways a handle goes: by id and in order, twice and never, cancelled, late and lost, on the `noop` device.
 
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
-
-use crate::echo::noop;
-use crate::tests::first_device::{await_executing, control, recorded, try_set};
-use qaic_mem::Storage;
-use qaic_runtime::binding::{Bindings, InputBinding};
-use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::request::ExecObj;
-use qaic_runtime::{Context, Detached, Program, ProgramOptions, WaitLimits};
+use crate::tests::prelude::*;
 
 static INPUT: [u8; 768] = [7; 768];
 
@@ -259,7 +247,7 @@ fn cancelled_inference_ends_with_its_error() {
     assert!(!exec.is_in_flight());
     control.release().unwrap();
     exec.run(&mut WaitScope::default()).unwrap();
-    assert_eq!(program.completed(), 1);
+    assert_eq!(program.completed.total(), 1);
     assert_eq!(program.unload().unwrap_err().code(), "program.live_exec_objs");
     program.deactivate().unwrap();
     assert!(program.is_activated());
@@ -295,6 +283,6 @@ fn inferences_collected_by_many_threads_reach_their_callers() {
         control.release().unwrap();
     });
     assert_eq!(std::iter::from_fn(|| set.try_acquire()).count(), 32);
-    let total: u64 = set.programs.iter().map(|program| program.completed()).sum();
+    let total: u64 = set.programs.iter().map(|program| program.completed.total()).sum();
     assert_eq!(total, THREADS);
 }

@@ -1,21 +1,10 @@
 //! Inferences that a caller has started and asks about later, and the queue that reports their ends.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::echo::{ELEMENTS, image, noop};
-use crate::oracle::f32_bytes;
-use crate::tests::first_device::{await_executing, control, try_set};
-use qaic_mem::Storage;
-use qaic_qpc::ElementType;
-use qaic_runtime::device::RegistryOptions;
-use qaic_runtime::device::noop::Control;
-use qaic_runtime::inference_set::{CompletionQueue, InferenceSet, PendingInference};
-use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::{Detached, ProgramOptions};
+use crate::tests::prelude::*;
+use qaic_runtime::inference_set::CompletionQueue;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);

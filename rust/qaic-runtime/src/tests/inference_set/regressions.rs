@@ -1,21 +1,9 @@
 //! Defects of the runtime that were found and fixed, each with a test of its own, on the `noop` device.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
-
-use crate::echo::noop;
-use crate::tests::first_device::{control, recorded, set, try_set};
-use qaic_mem::Storage;
-use qaic_runtime::binding::InputBinding;
-use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::request::ExecObj;
-use qaic_runtime::{Context, Detached, Program, ProgramOptions};
 
 use super::in_flight::CompletionSender;
+use crate::tests::prelude::*;
 
 fn context() -> Arc<Context> {
     noop(RegistryOptions::default())
@@ -136,8 +124,11 @@ fn worker_whose_callback_panics_goes_on() {
         let exec = set.exec_obj(handle).unwrap();
         exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
     }
+    let submit = |handle, completion: Arc<dyn Completion>| {
+        set.exec_obj(handle).unwrap().submit(None, Some(completion), Detached::assume()).unwrap();
+    };
     let panics = Arc::new(Panics(AtomicBool::new(false)));
-    set.submit_with(handles[0], Arc::clone(&panics) as Arc<dyn Completion>, Detached::assume()).unwrap();
+    submit(handles[0], Arc::clone(&panics) as _);
     while !panics.0.load(Ordering::Acquire) {
         thread::yield_now();
     }
@@ -145,7 +136,7 @@ fn worker_whose_callback_panics_goes_on() {
     let (sender, ends) = mpsc::channel();
     for _ in 0..10 {
         let completion = Arc::new(CompletionSender(sender.clone()));
-        set.submit_with(handles[1], completion, Detached::assume()).unwrap();
+        submit(handles[1], completion);
         assert_eq!(ends.recv_timeout(Duration::from_mins(1)), Ok(handles[1]));
         while set.put_completed(handles[1]).is_err() {
             thread::yield_now();

@@ -1,18 +1,9 @@
 //! Far more threads than exec objects and processors, on one set: each gets the result of its own inference.
 
-use std::sync::{Arc, Barrier};
-use std::thread;
+use std::sync::Barrier;
 
-use crate::echo::{ELEMENTS, image, noop};
-use crate::oracle::f32_bytes;
-use crate::tests::first_device::{self, control, shared};
-use qaic_mem::{Lender, Storage};
-use qaic_qpc::ElementType;
-use qaic_runtime::device::RegistryOptions;
-use qaic_runtime::inference_set::{HandleId, InferenceSet, PendingInference};
-use qaic_runtime::process::WaitScope;
-use qaic_runtime::request::BoundBuffers;
-use qaic_runtime::{Detached, RuntimeError};
+use crate::tests::first_device;
+use crate::tests::prelude::*;
 
 const THREADS: u16 = 1_000;
 

@@ -1,21 +1,11 @@
 //! Everything around a device, on the `noop` device: loading, cores, exec objects, the inference set.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
-use crate::echo::noop;
 use crate::oracle::{view, view_mut};
-use crate::tests::first_device::{recorded, set, try_set};
-use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
-use qaic_runtime::binding::{Bindings, InputBinding};
-use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, InferenceSet, Lease};
-use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::request::ExecObj;
-use qaic_runtime::{Context, DeviceError, ErrorDetail, Image, Program, ProgramOptions, RuntimeError};
+use crate::tests::prelude::*;
+use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, Lease};
 
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context() -> Arc<Context> {
@@ -79,7 +69,7 @@ fn wrong_buffer_is_refused_before_the_device_runs() {
 fn activation_takes_cores_and_its_drop_frees_them() {
     let context = context();
     let image = recorded();
-    let needed = image.network().num_cores.max(1);
+    let needed = image.network.num_cores.max(1);
     let program =
         Program::new(&context, &image, &Placement::one(DeviceId(1)), &ProgramOptions::default()).unwrap();
     assert_eq!(ExecObj::new(&program, false).unwrap_err().code(), "call.state");
@@ -99,7 +89,7 @@ fn activation_takes_cores_and_its_drop_frees_them() {
 fn set_too_large_for_the_device_is_refused_with_the_counts() {
     let context = context();
     let image = recorded();
-    let cores = image.network().num_cores.max(1);
+    let cores = image.network.num_cores.max(1);
     let too_many = 16 / cores + 1;
     match try_set(&context, &image, 1, too_many, ProgramOptions::default()).unwrap_err().into_detail() {
         ErrorDetail::Device(DeviceError::Busy { id: 0, needed, free: 16, total: 16 }) => {

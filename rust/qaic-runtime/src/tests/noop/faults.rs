@@ -1,18 +1,9 @@
 //! Faults of the `noop` device: every fault occurs at the call it was planned for, and nothing hangs.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::echo::noop;
-use crate::tests::first_device::{await_executing, control, recorded};
-use qaic_runtime::device::noop::Control;
-use qaic_runtime::device::{
-    Activation, DeviceId, DeviceStatus, Exec, LoadOptions, LoadedProgram, Placement, RegistryOptions,
-};
-use qaic_runtime::process::{Deadline, WaitScope};
-use qaic_runtime::{Context, DeviceError, ErrorDetail, Image, RuntimeError};
+use crate::tests::prelude::*;
+use qaic_runtime::device::{Activation, LoadedProgram};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);

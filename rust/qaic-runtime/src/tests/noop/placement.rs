@@ -1,12 +1,6 @@
 //! Programs on several cards, cores shared by name, and a forked child's view, through the runtime's own objects.
 
-use std::sync::Arc;
-
-use crate::echo::noop;
-use crate::tests::first_device::{recorded, set, try_set};
-use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
-use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::{Context, DeviceError, ErrorDetail, Image, Program, ProgramOptions, RuntimeError};
+use crate::tests::prelude::*;
 
 /// Cards that no other test uses.
 fn context(cards: u32) -> Arc<Context> {
@@ -16,7 +10,7 @@ fn context(cards: u32) -> Arc<Context> {
 /// A program of four cores.
 fn image() -> Arc<Image> {
     let image = recorded();
-    assert_eq!(image.network().num_cores, 4);
+    assert_eq!(image.network.num_cores, 4);
     image
 }
 

@@ -1,15 +1,8 @@
 //! Queues: which programs go through one, and what a queue changes of them.
 
-use std::sync::Arc;
-
-use crate::echo::{ELEMENTS, noop, resizable};
-use crate::tests::first_device::shared;
-use qaic_mem::Storage;
+use crate::tests::prelude::*;
+use qaic_runtime::Queue;
 use qaic_runtime::binding::BindingSpecs;
-use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::process::WaitScope;
-use qaic_runtime::request::{BoundBuffers, ExecObj};
-use qaic_runtime::{Context, Detached, Program, ProgramOptions, Queue};
 
 /// A context that shows some of three cards that no other test uses.
 fn context(visible: Option<&str>) -> Arc<Context> {
@@ -72,12 +65,12 @@ fn queue_takes_programs_of_its_device_and_those_whose_user_named_none() {
     for taken in [&own, &free] {
         queue.enqueue(&taken.exec, Detached::assume()).unwrap();
         wait(taken);
-        assert_eq!(taken.exec.program.completed(), 1);
+        assert_eq!(taken.exec.program.completed.total(), 1);
     }
     assert_eq!(
         queue.enqueue(&other.exec, Detached::assume()).unwrap_err().to_string(),
         "the program of the exec object is on device 1, but this queue belongs to device 0"
     );
     wait(&other);
-    assert_eq!(other.exec.program.completed(), 0);
+    assert_eq!(other.exec.program.completed.total(), 0);
 }

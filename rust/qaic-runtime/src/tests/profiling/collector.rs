@@ -1,10 +1,7 @@
 //! Collectors: which programs they take, and what stays of a program that is gone.
 
-use std::sync::Arc;
-
-use qaic_runtime::profiling::{
-    Collector, DeviceStats, Limits, NameFilter, ProfiledProgram, Profiler, SamplingRule,
-};
+use crate::tests::prelude::*;
+use qaic_runtime::profiling::{Collector, NameFilter, ProfiledProgram};
 
 use super::profiler::{run, set};
 
@@ -18,7 +15,7 @@ fn collector_with_a_filter_takes_the_programs_made_later_that_it_accepts() {
     let name = earlier.programs[0].subscriptions.name().to_owned();
     let all = collector(Some(Box::new(move |found| found == name)));
     let none = collector(Some(Box::new(|_| false)));
-    assert!(all.start().unwrap() && !all.start().unwrap() && all.is_running());
+    assert!(all.profiler.start().unwrap() && !all.profiler.start().unwrap() && all.profiler.is_running());
     let (_context, set) = set(2, 1);
     // Other tests of this process make programs too, of this name and others.
     let number = all.add(&set.programs[0].subscriptions).unwrap();
@@ -30,7 +27,7 @@ fn collector_with_a_filter_takes_the_programs_made_later_that_it_accepts() {
     let drained = all.drain().unwrap();
     assert_eq!(drained.of_program(number).host().len(), 3);
     assert!(none.programs().is_empty());
-    assert!(all.stop().unwrap() && !all.stop().unwrap());
+    assert!(all.profiler.stop().unwrap() && !all.profiler.stop().unwrap());
 }
 
 #[test]
@@ -46,7 +43,7 @@ fn collector_without_a_filter_takes_what_it_is_given_until_that_is_removed() {
     assert!(collector.remove(&registries[0]).unwrap() && !collector.remove(&registries[0]).unwrap());
     let profiled: Vec<_> = collector.programs().iter().map(ProfiledProgram::is_profiled).collect();
     assert_eq!(profiled, [false, true]);
-    collector.start().unwrap();
+    collector.profiler.start().unwrap();
     run(&first, 2);
     run(&second, 1);
     let drained = collector.drain().unwrap();
@@ -64,7 +61,7 @@ fn collector_keeps_a_container_until_the_last_samples_of_its_program_were_fetche
     let collector = collector(None);
     let (_context, set) = set(1, 1);
     collector.add(&set.programs[0].subscriptions).unwrap();
-    collector.start().unwrap();
+    collector.profiler.start().unwrap();
     run(&set, 1);
     let has_image = || collector.programs()[0].image.is_some();
     assert_eq!(collector.drain().unwrap().host().len(), 1);

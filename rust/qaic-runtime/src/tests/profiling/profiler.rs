@@ -1,20 +1,10 @@
 //! Profilers on the `noop` device: which inferences they sample, the samples' contents, and what a profiler keeps alive.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use crate::echo::noop;
 use crate::oracle::{view, view_mut};
-use crate::tests::first_device::{self, control, recorded};
-use qaic_mem::{Lender, Storage};
-use qaic_runtime::binding::InputBinding;
-use qaic_runtime::device::{DeviceId, RegistryOptions};
-use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::{Deadline, WaitScope, clock};
-use qaic_runtime::profiling::{Collected, DeviceStats, Limits, Profiler, SamplingRule};
-use qaic_runtime::{Context, Detached};
+use crate::tests::first_device;
+use crate::tests::prelude::*;
+use qaic_runtime::process::clock;
+use qaic_runtime::profiling::Collected;
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -162,7 +152,7 @@ fn profiler_started_after_a_submission_skips_that_inference() {
         let memory = InputBinding::Memory(Storage::new(768).unwrap().into());
         exec.bind(|bindings| bindings.inputs[0] = memory).unwrap();
         set.submit(handles[index], 0, Detached::assume()).unwrap();
-        set.watch_device();
+        set.scheduler.watch_device();
     };
     submit(0);
     let profiler = profiler(&set, SamplingRule::default());

@@ -181,7 +181,7 @@ fn truncated<'a>(model: &StatsModel<'_>, sections: Vec<Packed<'a>>, kept: usize)
         }
         Kind::Thread => {
             let mut bytes = vec![0; section.bytes.len()];
-            let threads = model.threads();
+            let threads = model.records::<Thread>();
             for (place, thread) in bytes.chunks_exact_mut(Thread::SIZE).zip(threads.iter()) {
                 cut_thread(thread).write(place);
             }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::rows::{Table, float, share};
 use crate::decode::descriptor::OpsDescriptor;
-use crate::decode::record::{Core, CoreFlags, Pmu, Thread, ThreadFlags, port_directions};
+use crate::decode::record::{Core, CoreFlags, Pmu, Port, Thread, ThreadFlags, port_directions};
 use crate::model::{DeviceKind, StatsModel};
 use crate::number::general;
 use crate::walk::{CoreRecords, engine_of};
@@ -160,8 +160,8 @@ pub(super) fn write_network(
     model: &StatsModel<'_>,
     descriptor: &OpsDescriptor,
 ) -> io::Result<()> {
-    let start = model.cores().iter().map(|core| core.start_u).min().unwrap_or(0);
-    let end = model.cores().iter().map(|core| core.end_u).max().unwrap_or(0);
+    let start = model.records::<Core>().iter().map(|core| core.start_u).min().unwrap_or(0);
+    let end = model.records::<Core>().iter().map(|core| core.end_u).max().unwrap_or(0);
     let span_u = end.saturating_sub(start);
     writeln!(out, "total batch ucycles: {span_u:>16} [{start}, {end}]")?;
     let name = one_line(&descriptor.network);
@@ -178,7 +178,8 @@ pub(super) fn write_network(
         writeln!(out, "[{name}] Device instance inf/s: N/A")?;
     }
     for (what, direction) in [("input", port_directions::IN), ("output", port_directions::OUT)] {
-        let waits = model.ports().iter().filter(|port| port.direction == direction).map(|port| port.wait_u);
+        let waits =
+            model.records::<Port>().iter().filter(|port| port.direction == direction).map(|port| port.wait_u);
         let label = format!("max {what} wait ucycles:");
         let width = 41_usize.saturating_sub(label.len());
         writeln!(out, "{label}{:>width$}", known(waits.max()))?;

@@ -11,6 +11,7 @@ mod rows;
 use std::io::{self, Write};
 
 use crate::decode::descriptor::OpsDescriptor;
+use crate::decode::record::Core;
 use crate::model::StatsModel;
 use crate::walk::{CoreRecords, ProgressObserver, by_core};
 
@@ -34,7 +35,7 @@ pub fn write_summary(
     let chosen = |core: u16| options.cores.as_ref().is_none_or(|cores| cores.contains(&core));
     let (records, nothing) = (by_core(model), CoreRecords::default());
     let mut first = true;
-    for core in model.cores().iter().filter(|core| chosen(core.core)) {
+    for core in model.records::<Core>().iter().filter(|core| chosen(core.core)) {
         if !first {
             writeln!(out)?;
         }

@@ -353,7 +353,7 @@ fn transfers_are_no_work_of_their_thread() {
 fn cores_may_have_their_threads_in_any_order() {
     let (mut model, descriptor) = sample();
     let expected = text(&model, &descriptor);
-    let mut threads: Vec<Thread> = model.threads().iter().collect();
+    let mut threads: Vec<Thread> = model.records::<Thread>().iter().collect();
     // The last six threads belong to the second core.
     threads.rotate_left(6);
     model.set_records(threads);

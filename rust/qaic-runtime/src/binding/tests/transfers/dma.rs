@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use qaic_mem::{HostSlice, HostSliceMut};
+use qaic_runtime::RuntimeError;
 use qaic_runtime::binding::{DmaBuffers, TransferPlan};
-use qaic_runtime::{ErrorDetail, RuntimeError};
 
 /// DMA buffers, each a range of a byte vector.
 pub(crate) struct Dma(pub(crate) Vec<(Vec<u8>, Range<usize>)>);
@@ -32,7 +32,7 @@ impl Dma {
         plan: &TransferPlan,
         outputs: &mut [&mut [u8]],
     ) -> Result<(), RuntimeError> {
-        for (index, (transfer, output)) in plan.outputs().iter().zip(outputs).enumerate() {
+        for (index, (transfer, output)) in plan.outputs.iter().zip(outputs).enumerate() {
             if let Some(place) = transfer.place {
                 let buffer = self.dma_buffer(place.buffer)?.into_const();
                 plan.fetch_output(index, buffer, HostSliceMut::of(output))?;
@@ -44,8 +44,7 @@ impl Dma {
 
 impl DmaBuffers for Dma {
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
-        let (bytes, range) =
-            self.0.get_mut(index).ok_or(ErrorDetail::Internal { what: "no buffer".to_owned() })?;
+        let (bytes, range) = self.0.get_mut(index).ok_or_else(|| RuntimeError::internal("no buffer"))?;
         Ok(HostSliceMut::of(&mut bytes[range.clone()]))
     }
 }

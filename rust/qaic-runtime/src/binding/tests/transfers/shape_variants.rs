@@ -78,16 +78,16 @@ fn two_entries() -> Vec<IoShapes> {
 fn network_without_permitted_shapes_has_one_variant() {
     let variants = TransferPlan::variants(&network(&[])).unwrap();
     assert_eq!(variants.len(), 1);
-    assert_eq!(variants[0].inputs()[0].user_bytes, 16);
+    assert_eq!(variants[0].inputs[0].user_bytes, 16);
 }
 
 #[test]
 fn variant_moves_its_own_sizes_to_the_common_places() {
     let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
     assert_eq!(variants.len(), 2);
-    let sizes: Vec<_> = variants[1].inputs().iter().map(|input| input.user_bytes).collect();
-    assert_eq!((sizes, variants[1].outputs()[0].user_bytes), (vec![4, 2], 12));
-    for (full, small) in variants[0].inputs().iter().zip(variants[1].inputs()) {
+    let sizes: Vec<_> = variants[1].inputs.iter().map(|input| input.user_bytes).collect();
+    assert_eq!((sizes, variants[1].outputs[0].user_bytes), (vec![4, 2], 12));
+    for (full, small) in variants[0].inputs.iter().zip(&variants[1].inputs) {
         let start = |transfer: &BindingTransfer| transfer.place.map(|place| (place.buffer, place.offset));
         assert_eq!(start(full), start(small), "{}", full.name);
     }
@@ -127,7 +127,7 @@ fn transpose_is_refused_only_where_the_dims_change() {
     let entry = |dims: &[i32]| shapes(&[(Float32, dims), (Int8, &[2]), (Float32, &[3])]);
     network.allowed_shapes = vec![entry(&[1, 2])];
     let variants = TransferPlan::variants(&network).unwrap();
-    assert_eq!(variants[0].outputs()[0].user_bytes, 12);
+    assert_eq!(variants[0].outputs[0].user_bytes, 12);
 
     network.allowed_shapes.push(entry(&[1, 1]));
     match TransferPlan::variants(&network).unwrap_err().into_detail() {
@@ -170,8 +170,8 @@ fn entries_that_do_not_fit_their_bindings_are_refused() {
 fn entries_with_equal_bindings_share_them() {
     let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
     // `b` has one shape; `a` and `c` have two, of which the first is that of the binding.
-    assert!(Arc::ptr_eq(&variants[0].inputs()[1], &variants[1].inputs()[1]));
-    assert!(!Arc::ptr_eq(&variants[0].inputs()[0], &variants[1].inputs()[0]));
+    assert!(Arc::ptr_eq(&variants[0].inputs[1], &variants[1].inputs[1]));
+    assert!(!Arc::ptr_eq(&variants[0].inputs[0], &variants[1].inputs[0]));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn code(network: &NetworkDesc) -> &'static str {
 #[test]
 fn plain_copy_is_direct_and_keeps_the_gaps() {
     let network = with_input(plain_input(&[2], 4), 16);
-    assert!(matches!(TransferPlan::new(&network).unwrap().inputs()[0].route, Route::Direct));
+    assert!(matches!(TransferPlan::new(&network).unwrap().inputs[0].route, Route::Direct));
     let dma = staged(&network, &[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(dma, [0xee, 0xee, 0xee, 0xee, 1, 2, 3, 4, 5, 6, 7, 8, 0xee, 0xee, 0xee, 0xee]);
 }
@@ -469,9 +469,9 @@ proptest! {
         let guarded = |size: usize| { let mut bytes = vec![0xee_u8; size + 16]; bytes[..8].fill(0xa5); bytes[size + 8..].fill(0xa5); bytes };
         let buffers = network.dma_buffers.iter().map(|buffer| buffer.size as usize);
         let mut dma = Dma(buffers.map(|size| (guarded(size), 8..size + 8)).collect());
-        let mut outputs: Vec<_> = plan.outputs().iter().map(|_| guarded(length)).collect();
+        let mut outputs: Vec<_> = plan.outputs.iter().map(|_| guarded(length)).collect();
         let input = vec![0x3f_u8; length];
-        let _ = dma.stage(&plan, &vec![&input[..]; plan.inputs().len()]);
+        let _ = dma.stage(&plan, &vec![&input[..]; plan.inputs.len()]);
         let mut user: Vec<_> = outputs.iter_mut().map(|bytes| &mut bytes[8..length + 8]).collect();
         let _ = dma.fetch(&plan, &mut user);
         for bytes in dma.0.iter().map(|(bytes, _)| bytes).chain(&outputs) {

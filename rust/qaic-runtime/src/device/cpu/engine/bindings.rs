@@ -52,12 +52,11 @@ impl Bindings {
     /// Creates bindings without memory.
     pub(in crate::device::cpu) fn new(graph: &Arc<Graph>) -> Result<Self, RuntimeError> {
         let engine = graph.engine;
-        let internal = |what| ErrorDetail::Internal { what };
-        let terminator = Arc::new(Terminator::new(engine).map_err(internal)?);
+        let terminator = Arc::new(Terminator::new(engine).map_err(RuntimeError::internal)?);
         let mut raw = ptr::null_mut();
         // SAFETY: the session lives as long as the graph, which `self` keeps.
-        let status = unsafe { (engine.api().CreateIoBinding)(graph.session, &raw mut raw) };
-        check(engine.api(), status).map_err(internal)?;
+        let status = unsafe { (engine.api.CreateIoBinding)(graph.session, &raw mut raw) };
+        check(engine.api, status).map_err(RuntimeError::internal)?;
         let unbound = |count| (0..count).map(|_| None).collect();
         Ok(Self {
             raw,
@@ -82,10 +81,10 @@ impl Bindings {
             return Ok(());
         }
         if variant >= self.graph.variants {
-            return Err(ErrorDetail::Internal {
-                what: format!("specialization {variant} of {}", self.graph.variants),
-            }
-            .into());
+            return Err(RuntimeError::internal(format!(
+                "specialization {variant} of {}",
+                self.graph.variants
+            )));
         }
         self.variant = variant;
         let inputs = self.graph.inputs.iter().zip(&mut self.inputs);
@@ -99,7 +98,7 @@ impl Bindings {
 
     /// Binds every tensor of the graph. Does nothing for memory that is already bound with the current shape.
     fn bind_all(&mut self, tensors: &HostTensors<'_, '_>) -> Result<(), RuntimeError> {
-        let missing = || ErrorDetail::Internal { what: "a tensor of the graph has no memory".to_owned() };
+        let missing = || RuntimeError::internal("a tensor of the graph has no memory");
         for index in 0..self.graph.inputs.len() {
             let memory = tensors.inputs.get(index).and_then(Option::as_ref).ok_or_else(missing)?;
             // The engine has one type for tensors that it reads or writes; it only reads inputs.
@@ -120,13 +119,11 @@ impl Bindings {
             Side::Output => (&graph.outputs, &mut self.outputs),
         };
         let (Some(tensor), Some(slot)) = (tensors.get(index), bound.get_mut(index)) else {
-            return Err(
-                ErrorDetail::Internal { what: format!("binding {index} of {}", tensors.len()) }.into()
-            );
+            return Err(RuntimeError::internal(format!("binding {index} of {}", tensors.len())));
         };
         let number = tensor.shape_in(self.variant);
         let Some(shape) = tensor.shapes.get(number) else {
-            return Err(ErrorDetail::Internal { what: format!("shape {number} of binding {index}") }.into());
+            return Err(RuntimeError::internal(format!("shape {number} of binding {index}")));
         };
         if len < shape.size_bytes {
             return Err(InputError::BufferSize {
@@ -139,15 +136,15 @@ impl Bindings {
         if slot.as_ref().is_some_and(|bound| bound.address == address && bound.shape == number) {
             return Ok(());
         }
-        let api = graph.engine.api();
-        let internal = |what| ErrorDetail::Internal { what };
+        let api = graph.engine.api;
         if !address.addr().is_multiple_of(tensor.item_bytes) {
             let what = format!("tensor `{}` begins within an element", tensor.name.to_string_lossy());
-            return Err(ErrorDetail::Internal { what }.into());
+            return Err(RuntimeError::internal(what));
         }
         // SAFETY: there are as many bytes as the shape has, and they are aligned. They are valid whenever a session runs with
         // the value: `execute` binds every tensor to memory that is borrowed until it returns.
-        let value = unsafe { Value::new(graph.engine, tensor.dtype, shape, address) }.map_err(internal)?;
+        let value = unsafe { Value::new(graph.engine, tensor.dtype, shape, address) }
+            .map_err(RuntimeError::internal)?;
         let name = tensor.name.as_ptr();
         let status = match side {
             // SAFETY: binding and value are live, the name is NUL-terminated.
@@ -170,7 +167,7 @@ impl Bindings {
         })?;
         // SAFETY: the options are live, no run uses them now, and the text is NUL-terminated.
         let status = unsafe { (profiling.enable)(self.terminator.run_options, prefix.as_ptr()) };
-        check(engine.api(), status)
+        check(engine.api, status)
     }
 
     /// Stops the profiling that [`Self::begin_profiling`] started.
@@ -179,7 +176,7 @@ impl Bindings {
         // SAFETY: the options are live, and no run uses them now.
         let status = unsafe { (profiling.disable)(self.terminator.run_options) };
         // Clearing a flag cannot fail; the check releases the status.
-        let _ = check(self.graph.engine.api(), status);
+        let _ = check(self.graph.engine.api, status);
     }
 
     /// Returns true if the start and end of executions are recorded, which costs two clock reads.
@@ -228,15 +225,12 @@ impl Bindings {
         let engine = self.graph.engine;
         // SAFETY: session, options and binding are live; all that is bound was bound from the tensors, which are borrowed for
         // the duration of the call.
-        let status = unsafe {
-            (engine.api().RunWithBinding)(self.graph.session, self.terminator.run_options, self.raw)
-        };
-        match check(engine.api(), status) {
+        let status =
+            unsafe { (engine.api.RunWithBinding)(self.graph.session, self.terminator.run_options, self.raw) };
+        match check(engine.api, status) {
             Ok(()) => Ok(()),
             Err(_) if self.terminator.take() => Err(ErrorDetail::Interrupted.into()),
-            Err(message) => {
-                Err(ErrorDetail::Engine(EngineError::Inference { status: "QS_ERROR", message }).into())
-            }
+            Err(message) => Err(EngineError::Inference { status: "QS_ERROR", message }.into()),
         }
     }
 }
@@ -244,6 +238,6 @@ impl Bindings {
 impl Drop for Bindings {
     fn drop(&mut self) {
         // SAFETY: created by `new`, released once, before the graph's session.
-        unsafe { (self.graph.engine.api().ReleaseIoBinding)(self.raw) };
+        unsafe { (self.graph.engine.api.ReleaseIoBinding)(self.raw) };
     }
 }

@@ -92,7 +92,7 @@ impl Options {
         if plan.own_operators.is_empty() {
             return Ok(None);
         }
-        let api = self.engine.api();
+        let api = self.engine.api;
         let stored = Arc::new(StoredWeights::of_plan(plan, constants)?);
         let domain = own_operators::Domain::new(api, &stored)?;
         // SAFETY: the options are live; they record the domain, which the session uses.
@@ -105,7 +105,7 @@ impl Options {
 impl Drop for Options {
     fn drop(&mut self) {
         // SAFETY: created by `Graph::build`, released once.
-        unsafe { (self.engine.api().ReleaseSessionOptions)(self.raw) };
+        unsafe { (self.engine.api.ReleaseSessionOptions)(self.raw) };
     }
 }
 
@@ -121,9 +121,9 @@ unsafe impl Send for CancelFlag {}
 impl CancelFlag {
     fn set(&self) {
         // SAFETY: `CancellationToken::on_cancel` guarantees that this runs only while the options are live.
-        let status = unsafe { (self.engine.api().SessionOptionsSetLoadCancellationFlag)(self.options, true) };
+        let status = unsafe { (self.engine.api.SessionOptionsSetLoadCancellationFlag)(self.options, true) };
         // Setting a flag cannot fail; the check releases the status.
-        let _ = check(self.engine.api(), status);
+        let _ = check(self.engine.api, status);
     }
 }
 
@@ -154,7 +154,7 @@ impl Graph {
         constants: &Constants,
         settings: GraphOptions<'_>,
     ) -> Result<Self, String> {
-        let api = engine.api();
+        let api = engine.api;
         external_data::check(graph, plan)?;
         let inputs = Tensor::of_edges(&plan.inputs, &plan.variants, |variant| &variant.inputs)?;
         let outputs = Tensor::of_edges(&plan.outputs, &plan.variants, |variant| &variant.outputs)?;
@@ -247,7 +247,7 @@ impl Graph {
         // SAFETY: the graph bytes are only read during the call; options and values are live.
         let status = unsafe {
             (api.CreateSessionFromArray)(
-                engine.env(),
+                engine.env,
                 graph.as_ptr().cast::<c_void>(),
                 graph.len(),
                 options.raw,
@@ -286,7 +286,7 @@ impl Drop for Graph {
             return;
         }
         // SAFETY: created by `build`; every `Bindings` holds an `Arc` of the graph, so none is left.
-        unsafe { (self.engine.api().ReleaseSession)(self.session) };
+        unsafe { (self.engine.api.ReleaseSession)(self.session) };
         // SAFETY: dropped once, after the session that uses them.
         unsafe { ManuallyDrop::drop(&mut self.weights) };
         // SAFETY: as above.

@@ -22,9 +22,9 @@ pub(crate) const MINIMUM_VERSION: &str = "1.22";
 /// The loaded library. It is never unloaded: worker threads of the engine may outlive every session.
 #[derive(Debug)]
 pub struct Engine {
-    api: &'static OrtApi,
-    env: *mut OrtEnv,
-    host_memory: *mut OrtMemoryInfo,
+    pub(super) api: &'static OrtApi,
+    pub(super) env: *mut OrtEnv,
+    pub(super) host_memory: *mut OrtMemoryInfo,
     run_profiling: Option<RunProfiling>,
     /// Path of the library.
     pub path: PathBuf,
@@ -87,21 +87,9 @@ impl Engine {
         })
     }
 
-    pub(super) fn api(&self) -> &'static OrtApi {
-        self.api
-    }
-
     /// Returns the profiling functions; `None` for an engine before 1.25.
     pub(in crate::device::cpu) fn run_profiling(&self) -> Option<RunProfiling> {
         self.run_profiling
-    }
-
-    pub(super) fn env(&self) -> *mut OrtEnv {
-        self.env
-    }
-
-    pub(super) fn host_memory(&self) -> *mut OrtMemoryInfo {
-        self.host_memory
     }
 
     fn load(path: &Path) -> Result<Self, RuntimeError> {

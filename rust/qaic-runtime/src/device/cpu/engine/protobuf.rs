@@ -66,24 +66,10 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Appends a field that holds bytes.
-pub(in crate::device::cpu) fn append_bytes(message: &mut Vec<u8>, number: u32, bytes: &[u8]) {
-    append_varint(message, u64::from(number << 3 | 2));
-    append_varint(message, bytes.len() as u64);
-    message.extend_from_slice(bytes);
-}
-
-fn append_varint(message: &mut Vec<u8>, mut value: u64) {
-    while value > 0x7f {
-        message.push((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    message.push((value & 0x7f) as u8);
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use qaic_qpc::wire::put_bytes;
 
     use super::*;
 
@@ -91,7 +77,7 @@ mod tests {
         #[test]
         fn appended_field_is_read_back(number in 1..1u32 << 29, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut message = vec![7 << 3, 1];
-            append_bytes(&mut message, number, &bytes);
+            put_bytes(&mut message, number, &bytes);
             let fields: Vec<_> = Fields(&message).map(Result::unwrap).collect();
             prop_assert!(matches!(fields[0], (7, Value::Varint(1))));
             prop_assert!(matches!(fields[1], (found, Value::Bytes(read)) if found == number && read == bytes));

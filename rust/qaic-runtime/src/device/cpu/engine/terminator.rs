@@ -28,8 +28,8 @@ impl Terminator {
     pub(super) fn new(engine: &'static Engine) -> Result<Self, String> {
         let mut run_options = ptr::null_mut();
         // SAFETY: `run_options` is writable.
-        let status = unsafe { (engine.api().CreateRunOptions)(&raw mut run_options) };
-        check(engine.api(), status)?;
+        let status = unsafe { (engine.api.CreateRunOptions)(&raw mut run_options) };
+        check(engine.api, status)?;
         Ok(Self {
             engine,
             run_options,
@@ -44,9 +44,9 @@ impl Terminator {
     pub(in crate::device::cpu) fn terminate(&self) {
         let _change = self.change.lock();
         // SAFETY: the options live as long as `self`.
-        let status = unsafe { (self.engine.api().RunOptionsSetTerminate)(self.run_options) };
+        let status = unsafe { (self.engine.api.RunOptionsSetTerminate)(self.run_options) };
         // Setting a flag cannot fail; the check releases the status.
-        let _ = check(self.engine.api(), status);
+        let _ = check(self.engine.api, status);
         self.requested.store(true, Ordering::Release);
     }
 
@@ -76,8 +76,8 @@ impl Terminator {
             return false;
         }
         // SAFETY: the options live as long as `self`; no run uses them now.
-        let status = unsafe { (self.engine.api().RunOptionsUnsetTerminate)(self.run_options) };
-        let _ = check(self.engine.api(), status);
+        let status = unsafe { (self.engine.api.RunOptionsUnsetTerminate)(self.run_options) };
+        let _ = check(self.engine.api, status);
         true
     }
 }
@@ -85,6 +85,6 @@ impl Terminator {
 impl Drop for Terminator {
     fn drop(&mut self) {
         // SAFETY: created by `new`, released once.
-        unsafe { (self.engine.api().ReleaseRunOptions)(self.run_options) };
+        unsafe { (self.engine.api.ReleaseRunOptions)(self.run_options) };
     }
 }

@@ -51,8 +51,8 @@ impl Value {
         let mut raw = ptr::null_mut();
         // SAFETY: dims describe exactly `size_bytes` bytes, and the value only records pointers.
         let status = unsafe {
-            (engine.api().CreateTensorWithDataAsOrtValue)(
-                engine.host_memory(),
+            (engine.api.CreateTensorWithDataAsOrtValue)(
+                engine.host_memory,
                 address.cast::<c_void>(),
                 shape.size_bytes,
                 shape.dims.as_ptr(),
@@ -61,7 +61,7 @@ impl Value {
                 &raw mut raw,
             )
         };
-        check(engine.api(), status)?;
+        check(engine.api, status)?;
         Ok(Self { engine, raw })
     }
 }
@@ -69,7 +69,7 @@ impl Value {
 impl Drop for Value {
     fn drop(&mut self) {
         // SAFETY: created by `Value::new`, released once; a binding that still names it holds its own reference.
-        unsafe { (self.engine.api().ReleaseValue)(self.raw) };
+        unsafe { (self.engine.api.ReleaseValue)(self.raw) };
     }
 }
 

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
 use qaic_qpc::plan::Plan;
+use qaic_qpc::wire::put_bytes;
 
 use super::encoded::{self, Elements};
 use super::graph::Purpose;
 use super::library::Engine;
-use super::protobuf;
 use super::value::{Shape, Value, c_name, element_type};
 use crate::device::cpu::executable::Constants;
 
@@ -82,12 +82,12 @@ impl Weights {
         let mut outputs = Vec::new();
         for name in self.names.iter().filter(|name| !is_output(name)) {
             let mut value_info = Vec::new();
-            protobuf::append_bytes(&mut value_info, VALUE_INFO_NAME, name.to_bytes());
-            protobuf::append_bytes(&mut outputs, GRAPH_OUTPUT, &value_info);
+            put_bytes(&mut value_info, VALUE_INFO_NAME, name.to_bytes());
+            put_bytes(&mut outputs, GRAPH_OUTPUT, &value_info);
         }
         // Parsers join a message that is written in two parts.
         let mut pinned = graph.to_vec();
-        protobuf::append_bytes(&mut pinned, MODEL_GRAPH, &outputs);
+        put_bytes(&mut pinned, MODEL_GRAPH, &outputs);
         Cow::Owned(pinned)
     }
 }

@@ -1,26 +1,40 @@
 //! A card, an open file of it, and calls on that.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Deref;
+use std::thread;
 
-use qaic_emu::fault::Target;
-use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile};
-use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry};
-use qaic_kmd::protocol::command::ActivationState;
-use qaic_kmd::protocol::message::{self, ActivateRequest};
-use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply, Reply};
-use qaic_kmd::{AccelFile, Errno, Event, EventSource, Kmd, ManageBuffer, NodeInfo, calls};
-use qaic_mem::Mapping;
+use crate::tests::prelude::*;
+use qaic_emu::Control;
+use qaic_kmd::{Event, EventSource, NodeInfo};
 
 /// The image that a rig loads; its cores need none.
 pub(crate) const ELF: &[u8] = b"any image will do for cores that are not there";
 
 pub(crate) struct Rig {
-    // Declared before the kernel, so that it is closed before the invariants are checked.
+    // Closed before the control checks that nothing is left.
     pub(crate) file: Arc<dyn AccelFile>,
     pub(crate) node: NodeInfo,
-    pub(crate) control: Control,
+    pub(crate) control: Card,
     pub(crate) kmd: Arc<EmuKmd>,
+}
+
+/// The control of a card, on which nothing may be left at the end of a test.
+pub(crate) struct Card(Control);
+
+impl Deref for Card {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        &self.0
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            assert_eq!(self.invariants(), Vec::<String>::new());
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +49,7 @@ impl Rig {
     pub(crate) fn new(options: EmuOptions) -> Self {
         let kmd = EmuKmd::new(options).unwrap();
         let node = kmd.enumerate().unwrap().remove(0);
-        let control = kmd.control(0).unwrap();
+        let control = Card(kmd.control(0).unwrap());
         let file = kmd.open(&node).unwrap();
         Self { file, node, control, kmd }
     }
@@ -121,24 +135,14 @@ impl Rig {
         calls::wait(self.file(), active.dbc_id, handle, 0)
     }
 
-    /// Closes the file and looks whether all is as it was.
-    pub(crate) fn close(self) {
-        let Self { file, control, kmd, .. } = self;
-        drop(file);
-        assert_eq!(control.invariants(), Vec::<String>::new());
-        drop(kmd);
-    }
-
-    /// The same; only a reset frees channels that were given up.
+    /// Closes the file, and resets the card if channels were given up, which only a reset frees.
     pub(crate) fn close_with_given_up_channels(self) {
-        let Self { file, control, kmd, .. } = self;
+        let Self { file, control, .. } = self;
         drop(file);
         if control.invariants().iter().any(|left| left.ends_with("is in use and has no owner")) {
             control.reset();
             control.hurry();
         }
-        assert_eq!(control.invariants(), Vec::<String>::new());
-        drop(kmd);
     }
 }
 

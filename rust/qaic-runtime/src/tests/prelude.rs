@@ -1,0 +1,45 @@
+//! Names that many tests use.
+
+pub(crate) use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+pub(crate) use super::first_device::{await_executing, control, recorded, set, shared, try_set};
+pub(crate) use crate::{
+    echo::{ELEMENTS, image, noop, resizable},
+    oracle::f32_bytes,
+};
+pub(crate) use qaic_mem::{HostSlice, HostSliceMut, Lender, SharedMemory, Storage};
+pub(crate) use qaic_qpc::ElementType;
+pub(crate) use qaic_runtime::{
+    Context, Detached, DeviceError, ErrorDetail, Image, Program, ProgramOptions, RuntimeError, WaitLimits,
+    binding::{Bindings, GivenShape, InputBinding, OutputBinding},
+    device::{DeviceId, DeviceStatus, Exec, LoadOptions, Placement, RegistryOptions, noop::Control},
+    inference_set::{HandleId, InferenceSet, PendingInference},
+    process::{Deadline, WaitScope},
+    profiling::{DeviceStats, Limits, Profiler, SamplingRule},
+    request::{BoundBuffers, ExecObj, Part},
+};
+
+#[cfg(feature = "emu")]
+pub(crate) use cards::*;
+
+#[cfg(feature = "emu")]
+mod cards {
+    pub(crate) use crate::tests::card::rig::{CardProgramSpec, Rig, run};
+    pub(crate) use qaic_emu::{
+        EmuKmd, EmuOptions, FaultPlan, Profile, fault::Target, firmware::FirmwareConfig,
+    };
+    pub(crate) use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, Telemetry, abi::Request};
+    pub(crate) use qaic_qpc::{
+        ConstantsDesc, elf,
+        metadata::{DmaRequest, Metadata, SemaphoreOp},
+        network_desc::{Direction, DmaBuffer, IoBinding, NetworkDesc},
+    };
+    pub(crate) use qaic_runtime::{CardError, device::card::CardDevice};
+}
