@@ -143,7 +143,11 @@ fn number() -> impl Strategy<Value = f32> {
 
 fn sizes() -> impl Strategy<Value = (usize, usize, usize)> {
     let len = prop_oneof![1_usize..140, Just(1024), Just(1056), Just(1100)];
-    (prop_oneof![Just(1_usize), Just(2), 3_usize..14], prop_oneof![6 => 1_usize..20, 1 => 20_usize..70], len)
+    (
+        prop_oneof![2 => Just(1_usize), 2 => Just(2), 2 => 3_usize..14, 1 => 14_usize..40],
+        prop_oneof![6 => 1_usize..20, 1 => 20_usize..70],
+        len,
+    )
 }
 
 proptest! {

@@ -343,11 +343,6 @@ struct Mxint8Tile<'a, const TOGETHER: usize>(Units<'a, MXINT8_BYTES, TOGETHER>);
 struct Int8Tile<'a, const TOGETHER: usize>(Units<'a, UNIT, TOGETHER>, Groups<'a, TOGETHER>);
 #[derive(Clone, Copy)]
 struct Uint4Tile<'a, const TOGETHER: usize>(Units<'a, { UNIT / 2 }, TOGETHER>, Groups<'a, TOGETHER>);
-/// Rows of float32 numbers, which need no decoding. `SUMS_UNITS` is that of the form they were decoded from.
-#[derive(Clone, Copy)]
-pub(super) struct PlainTile<'a, const ROWS: usize, const SUMS_UNITS: bool>(
-    pub(super) [&'a [[f32; UNIT]]; ROWS],
-);
 
 /// Tiles that are read together, each one a stream of memory. They have `COLUMNS` rows together.
 #[derive(Clone, Copy)]
@@ -480,25 +475,6 @@ mx_tile!(Mxint8Tile, |simd, block| {
     simd.int8(elements, simd.splat(ZEROS[0]), simd.splat(1.0 / 64.0))
 });
 
-impl<const ROWS: usize, const SUMS_UNITS: bool> Tile for PlainTile<'_, ROWS, SUMS_UNITS> {
-    type Factors<S: Simd> = ();
-    const SCALES_SUMS: bool = SUMS_UNITS;
-
-    #[inline(always)]
-    fn part(self, units: Range<usize>) -> Self {
-        Self(self.0.map(|row| &row[units.clone()]))
-    }
-
-    #[inline(always)]
-    fn factors<S: Simd>(self, _: S, _: usize, _: usize) {}
-
-    #[inline(always)]
-    fn unit<S: Simd>(self, simd: S, index: usize, row: usize, (): ()) -> [S::V; 2] {
-        let (halves, _) = self.0[row][index].as_chunks::<LANES>();
-        [simd.load(&halves[0]), simd.load(&halves[1])]
-    }
-}
-
 impl<T: Tile, const TILES: usize, const COLUMNS: usize> Several<T, TILES, COLUMNS> {
     const TOGETHER: usize = COLUMNS / TILES;
 }
@@ -608,24 +584,24 @@ impl Task for Gather<'_> {
 impl TilesTask for Gather<'_> {
     #[inline(always)]
     fn run<S: Simd, T: Tile, const TOGETHER: usize>(self, simd: S, tile: impl Fn(usize) -> T) {
-        let mut number = [0.0; UNIT];
+        let mut halves = [[0.0; LANES]; 2];
         let rows = self.numbers.chunks_mut(self.rows.len.max(1));
         for (numbers, at) in rows.zip(self.first..self.rows.rows) {
             let (tile, row) = (tile(at / TOGETHER), at % TOGETHER);
             for (index, numbers) in numbers.chunks_mut(UNIT).enumerate().take(self.rows.units()) {
-                widen(simd, tile, index, row, &mut number);
-                numbers.copy_from_slice(&number[..numbers.len()]);
+                let [first, second] = decoded(simd, tile, index, row);
+                simd.store(first, &mut halves[0]);
+                simd.store(second, &mut halves[1]);
+                numbers.copy_from_slice(&halves.as_flattened()[..numbers.len()]);
             }
         }
     }
 }
 
-/// Writes the numbers of a unit.
+/// Decodes a unit.
 #[inline(always)]
-pub(super) fn widen<S: Simd, T: Tile>(simd: S, tile: T, index: usize, row: usize, numbers: &mut [f32; UNIT]) {
+pub(super) fn decoded<S: Simd, T: Tile>(simd: S, tile: T, index: usize, row: usize) -> [S::V; 2] {
     let factors = tile.factors(simd, index, row);
     let [first, second] = tile.unit(simd, index, row, factors);
-    let (halves, _) = numbers.as_chunks_mut::<LANES>();
-    simd.store(T::scaled(simd, first, factors), &mut halves[0]);
-    simd.store(T::scaled(simd, second, factors), &mut halves[1]);
+    [T::scaled(simd, first, factors), T::scaled(simd, second, factors)]
 }

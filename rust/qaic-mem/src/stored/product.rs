@@ -1,7 +1,8 @@
 //! The product of activations with stored rows.
 //!
 //! For few rows of activations, weights are decoded in registers during the multiplication. For more rows, a part of
-//! the weights that fits the cache of a core is decoded once.
+//! the weights that fits the cache of a core is decoded into panels: sixteen columns become the lanes of a vector, and
+//! the elements of a partial sum follow each other. Activations are packed in the same order, four rows at a time.
 
 // Inlined functions are compiled for the same instructions as their caller.
 #![allow(clippy::inline_always)]
@@ -13,26 +14,44 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::forms::{PlainTile, Several, StoredRows, Tile, TilesTask, widen};
+use super::forms::{Several, StoredRows, Tile, TilesTask, decoded};
 use super::simd::{LANES, Simd, Task, prefers_streams, run};
 use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
 
 /// Number of units that are summed at a time.
 const CHUNK: usize = 32;
+/// Number of elements of a partial sum in a chunk.
+const STEPS: usize = CHUNK * UNIT / LANES;
 /// Maximum number of units for which a row of activations stays in the first-level cache while weights are read. With
 /// longer rows, cache misses stop the machine's prefetching of weights, so packed weights are prefetched on all x86
 /// processors.
 const LONG_ROW: usize = 96;
-/// Maximum number of activation rows for which weights are decoded in registers. Wide vectors allow twice as many, except
-/// for MX formats: their factors apply to sums and change results that overflow.
-const FEW_ROWS: usize = 2;
+/// Maximum number of activation rows for which weights are decoded in registers.
+const FEW_ROWS: usize = 4;
 /// Approximate number of weight bytes in a block for few rows; a block has whole groups of tiles that are read together.
 const BLOCK_BYTES: usize = 1 << 16;
 /// Number of columns of a block for more rows.
 const BLOCK_COLUMNS: usize = 32;
 /// Maximum number of tiles that are read together.
 const STREAMS: usize = 4;
+/// Number of lines of a panel that are prefetched into the nearest cache.
+const LINES_AHEAD: usize = 16;
+/// Number of rows of a panel of activations.
+const PANEL_ROWS: usize = 4;
+/// Lanes in the order of their partial sums in a panel. The sums of neighbors are added, then the sums of pairs, so that
+/// partial sums are added as [`Simd::sums`] adds them.
+const ORDER: [usize; LANES] = [0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15];
+/// Place of each lane in [`ORDER`].
+const PLACES: [usize; LANES] = {
+    let mut places = [0; LANES];
+    let mut place = 0;
+    while place < LANES {
+        places[ORDER[place]] = place;
+        place += 1;
+    }
+    places
+};
 
 /// Format to which results are rounded; results are always stored as float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,12 +65,20 @@ pub enum Rounding {
     Bfloat16,
 }
 
+/// The left operand of a product.
+#[derive(Debug)]
+enum Activations<'a> {
+    /// A few rows, padded to whole units.
+    Rows(Cow<'a, [f32]>),
+    /// The panels of each chunk.
+    Panels(Vec<[f32; PANEL_ROWS]>),
+}
+
 /// A matrix product whose result is computed in blocks of columns. One thread computes each block.
 #[derive(Debug)]
 pub struct Product<'a> {
     weights: StoredRows<'a>,
-    // Rows padded to whole units.
-    activations: Cow<'a, [f32]>,
+    activations: Activations<'a>,
     rows: usize,
     bias: &'a [f32],
     rounding: Rounding,
@@ -78,14 +105,16 @@ impl<'a> Product<'a> {
         }
         let rows = activations.len() / len;
         let padded_len = weights.units() * UNIT;
-        let activations = if len == padded_len {
-            Cow::Borrowed(activations)
+        let activations = if rows > FEW_ROWS {
+            Activations::Panels(panels(activations, len, weights.units()))
+        } else if len == padded_len {
+            Activations::Rows(Cow::Borrowed(activations))
         } else {
             let mut padded = vec![0.0; rows * padded_len];
             for (to, from) in padded.chunks_exact_mut(padded_len).zip(activations.chunks_exact(len)) {
                 to[..len].copy_from_slice(from);
             }
-            Cow::Owned(padded)
+            Activations::Rows(Cow::Owned(padded))
         };
         let prefers_streams = prefers_streams();
         Ok(Self { weights, activations, rows, bias, rounding, prefers_streams })
@@ -134,10 +163,10 @@ impl<'a> Product<'a> {
         if columns.is_empty() {
             return;
         }
-        SCRATCH.with_borrow_mut(|Scratch { sums, widened }| {
+        SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
             sums.clear();
             sums.resize(self.rows * columns.len(), 0.0);
-            run(isa, Block { product: self, columns: columns.clone(), sums, widened });
+            run(isa, Block { product: self, columns: columns.clone(), sums, lines });
             for (row, sums) in sums.chunks_exact_mut(columns.len()).enumerate() {
                 self.finish(&columns, sums);
                 write(row, first, sums);
@@ -161,11 +190,52 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// A row of activations in units.
-    fn activations(&self, row: usize) -> &[[f32; UNIT]] {
+    /// A row of a few activations, in units.
+    fn row(&self, row: usize) -> &[[f32; UNIT]] {
         let len = self.weights.units() * UNIT;
-        self.activations[row * len..(row + 1) * len].as_chunks::<UNIT>().0
+        match &self.activations {
+            Activations::Rows(rows) => rows[row * len..(row + 1) * len].as_chunks().0,
+            Activations::Panels(_) => &[],
+        }
     }
+
+    /// A panel of activations in a chunk of units.
+    fn panel(&self, chunk: &Range<usize>, panel: usize) -> &[[f32; PANEL_ROWS]] {
+        let count = self.rows.div_ceil(PANEL_ROWS);
+        let start = (chunk.start * count + panel * chunk.len()) * UNIT;
+        match &self.activations {
+            Activations::Panels(panels) => &panels[start..start + chunk.len() * UNIT],
+            Activations::Rows(_) => &[],
+        }
+    }
+}
+
+/// Ranges of units whose sums are added in this order.
+fn chunks(units: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..units).step_by(CHUNK).map(move |start| start..units.min(start + CHUNK))
+}
+
+/// Packs rows of `len` activations. A panel has the elements of each partial sum in [`ORDER`].
+fn panels(activations: &[f32], len: usize, units: usize) -> Vec<[f32; PANEL_ROWS]> {
+    let count = (activations.len() / len).div_ceil(PANEL_ROWS);
+    let mut panels = vec![[0.0; PANEL_ROWS]; count * units * UNIT];
+    let mut rest = &mut panels[..];
+    for chunk in chunks(units) {
+        let elements = chunk.start * UNIT..len.min(chunk.end * UNIT);
+        let steps = chunk.len() * UNIT / LANES;
+        for rows in activations.chunks(PANEL_ROWS * len) {
+            let (panel, others) = rest.split_at_mut(steps * LANES);
+            rest = others;
+            for (at, row) in rows.chunks_exact(len).enumerate() {
+                for (step, numbers) in row[elements.clone()].chunks(LANES).enumerate() {
+                    for (place, number) in PLACES.iter().zip(numbers) {
+                        panel[place * steps + step][at] = *number;
+                    }
+                }
+            }
+        }
+    }
+    panels
 }
 
 /// Rounds numbers to the values of float16; the numbers stay float32.
@@ -178,14 +248,23 @@ pub fn round_to_float16(numbers: &mut [f32]) {
     }
 }
 
+/// Elements of sixteen columns, in one line of the cache.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([f32; LANES]);
+
+/// Sixteen decoded columns of a chunk: the elements of each partial sum in [`ORDER`]. One more line for each partial sum
+/// keeps the lines that are written together from one set of the nearest cache.
+type Panel = [[Line; STEPS + 1]; LANES];
+
 /// Memory of a thread for the computation of blocks.
 struct Scratch {
     sums: Vec<f32>,
-    widened: Vec<[f32; UNIT]>,
+    lines: Vec<Line>,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { sums: Vec::new(), widened: Vec::new() }) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { sums: Vec::new(), lines: Vec::new() }) };
 }
 
 /// The sums of a block, row by row.
@@ -193,7 +272,7 @@ struct Block<'a> {
     product: &'a Product<'a>,
     columns: Range<usize>,
     sums: &'a mut [f32],
-    widened: &'a mut Vec<[f32; UNIT]>,
+    lines: &'a mut Vec<Line>,
 }
 
 impl Task for Block<'_> {
@@ -207,33 +286,27 @@ impl Task for Block<'_> {
 impl TilesTask for Block<'_> {
     #[inline(always)]
     fn run<S: Simd, T: Tile, const TOGETHER: usize>(mut self, simd: S, tile: impl Fn(usize) -> T) {
+        let rows = self.product.rows;
+        if rows > FEW_ROWS {
+            return match TOGETHER {
+                COLUMNS => self.in_panels::<S, T, 1>(simd, tile),
+                _ => self.in_panels::<S, T, COLUMNS>(simd, tile),
+            };
+        }
         let in_streams = T::IN_STREAMS && S::IS_WIDE && self.product.prefers_streams;
-        match (self.product.rows, in_streams, TOGETHER) {
+        match (rows, in_streams, TOGETHER) {
             (1, true, COLUMNS) => self.streamed::<S, T, 1, STREAMS, { STREAMS * COLUMNS }>(simd, tile),
-            (0..=FEW_ROWS, true, COLUMNS) => self.streamed::<S, T, 2, 2, { 2 * COLUMNS }>(simd, tile),
+            (2, true, COLUMNS) => self.streamed::<S, T, 2, 2, { 2 * COLUMNS }>(simd, tile),
             (1, true, _) => self.streamed::<S, T, 1, STREAMS, STREAMS>(simd, tile),
-            (0..=FEW_ROWS, true, _) => self.streamed::<S, T, 2, STREAMS, STREAMS>(simd, tile),
+            (_, true, 1) => self.streamed::<S, T, 2, STREAMS, STREAMS>(simd, tile),
             (1, false, _) => self.streamed::<S, T, 1, 1, TOGETHER>(simd, tile),
-            (0..=FEW_ROWS, false, _) => self.streamed::<S, T, 2, 1, TOGETHER>(simd, tile),
-            (rows, _, COLUMNS) if S::IS_WIDE && !T::SCALES_SUMS && rows <= 2 * FEW_ROWS => {
-                self.streamed::<S, T, { 2 * FEW_ROWS }, 1, COLUMNS>(simd, tile);
-            }
-            _ => {
-                for chunk in self.chunks() {
-                    self.widened_tiles::<S, T, TOGETHER>(simd, &chunk, &tile);
-                }
-            }
+            (3.., _, COLUMNS) if S::IS_WIDE => self.streamed::<S, T, FEW_ROWS, 1, COLUMNS>(simd, tile),
+            _ => self.streamed::<S, T, 2, 1, TOGETHER>(simd, tile),
         }
     }
 }
 
 impl Block<'_> {
-    /// Ranges of units whose sums are added in this order.
-    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let units = self.product.weights.units();
-        (0..units).step_by(CHUNK).map(move |start| start..units.min(start + CHUNK))
-    }
-
     /// Multiplies a few rows and decodes weights in registers. `TILES` tiles with `COLUMNS` columns are read together.
     #[inline(always)]
     fn streamed<S: Simd, T: Tile, const ROWS: usize, const TILES: usize, const COLUMNS: usize>(
@@ -247,53 +320,72 @@ impl Block<'_> {
             let start = (self.columns.start + first) / together;
             let tiles: Several<T, TILES, COLUMNS> =
                 Several(std::array::from_fn(|at| tile((start + at).min(last))));
-            for chunk in self.chunks() {
+            for chunk in chunks(self.product.weights.units()) {
                 let weights = tiles.part(chunk.clone());
-                self.tile_at::<S, _, ROWS, COLUMNS>(simd, &chunk, 0, first, weights);
+                for row in (0..self.product.rows).step_by(ROWS) {
+                    self.tile_at::<S, _, ROWS, COLUMNS>(simd, &chunk, row, first, weights);
+                }
             }
         }
     }
 
-    /// Decodes a part of the weights, and multiplies with the result.
+    /// Decodes a part of the weights, and multiplies with the result. `TILES` tiles have four columns.
     #[inline(always)]
-    fn widened_tiles<S: Simd, T: Tile, const TOGETHER: usize>(
-        &mut self,
-        simd: S,
-        chunk: &Range<usize>,
-        tile: impl Fn(usize) -> T,
-    ) {
-        let len = chunk.len();
-        let mut widened = std::mem::take(self.widened);
-        widened.resize(self.columns.len() * len, [0.0; UNIT]);
-        for (column, numbers) in self.columns.clone().zip(widened.chunks_exact_mut(len)) {
-            let tile = tile(column / TOGETHER).part(chunk.clone());
-            for (index, numbers) in numbers.iter_mut().enumerate() {
-                widen(simd, tile, index, column % TOGETHER, numbers);
+    fn in_panels<S: Simd, T: Tile, const TILES: usize>(mut self, simd: S, tile: impl Fn(usize) -> T) {
+        let together = COLUMNS / TILES;
+        let last = (self.columns.end - 1) / together;
+        let count = self.columns.len().div_ceil(LANES);
+        let mut lines = std::mem::take(self.lines);
+        lines.resize(count * size_of::<Panel>() / size_of::<Line>(), Line([0.0; LANES]));
+        let (panels, _) = lines.as_chunks_mut().0.as_chunks_mut();
+        for chunk in chunks(self.product.weights.units()) {
+            for (at, panel) in panels.iter_mut().enumerate() {
+                let tiles: [Several<T, TILES, COLUMNS>; LANES / COLUMNS] = std::array::from_fn(|four| {
+                    let start = (self.columns.start + at * LANES + four * COLUMNS) / together;
+                    Several(std::array::from_fn(|at| tile((start + at).min(last)).part(chunk.clone())))
+                });
+                decode(simd, &tiles, chunk.len(), panel);
+            }
+            if T::SCALES_SUMS {
+                simd.run(Panels::<true> { block: &mut self, chunk: &chunk, weights: panels });
+            } else {
+                simd.run(Panels::<false> { block: &mut self, chunk: &chunk, weights: panels });
             }
         }
-        if T::SCALES_SUMS {
-            simd.run(WidenedTiles::<true> { block: self, chunk, widened: &widened });
-        } else {
-            simd.run(WidenedTiles::<false> { block: self, chunk, widened: &widened });
-        }
-        *self.widened = widened;
+        *self.lines = lines;
     }
 
-    /// Adds a chunk's products to every sum, `ROWS` rows at a time.
+    /// Adds the products of a chunk to every sum, `PANELS` panels of activations and `VECTORS` of weights at a time.
     #[inline(always)]
-    fn tiles<S: Simd, const ROWS: usize, const COLUMNS: usize, const SUMS_UNITS: bool>(
+    fn panels<S: Simd, const PANELS: usize, const VECTORS: usize, const SUMS_UNITS: bool>(
         &mut self,
         simd: S,
         chunk: &Range<usize>,
-        widened: &[[f32; UNIT]],
+        weights: &[Panel],
     ) {
-        let (len, last) = (chunk.len(), self.columns.len() - 1);
-        for first_row in (0..self.product.rows).step_by(ROWS) {
-            for first_column in (0..self.columns.len()).step_by(COLUMNS) {
-                let column = |at: usize| &widened[at * len..(at + 1) * len];
-                let weights: PlainTile<'_, COLUMNS, SUMS_UNITS> =
-                    PlainTile(std::array::from_fn(|at| column((first_column + at).min(last))));
-                self.tile_at::<S, _, ROWS, COLUMNS>(simd, chunk, first_row, first_column, weights);
+        let product = self.product;
+        let last = weights.len() - 1;
+        let last_rows = product.rows.div_ceil(PANEL_ROWS) - 1;
+        for first_panel in (0..=last_rows).step_by(PANELS) {
+            let activations: [_; PANELS] =
+                std::array::from_fn(|at| product.panel(chunk, (first_panel + at).min(last_rows)));
+            for first in (0..=last).step_by(VECTORS) {
+                let weights: [_; VECTORS] = std::array::from_fn(|at| &weights[(first + at).min(last)]);
+                let sums =
+                    panel_sums::<S, PANELS, VECTORS, SUMS_UNITS>(simd, activations, weights, chunk.len());
+                for (panel, sums) in sums.iter().enumerate() {
+                    for (row, sums) in sums.iter().enumerate() {
+                        let row = (first_panel + panel) * PANEL_ROWS + row;
+                        if row >= product.rows {
+                            break;
+                        }
+                        let mut numbers = [[0.0; LANES]; VECTORS];
+                        for (numbers, sums) in numbers.iter_mut().zip(sums) {
+                            simd.store(*sums, numbers);
+                        }
+                        self.add(row, first * LANES, numbers.as_flattened());
+                    }
+                }
             }
         }
     }
@@ -308,49 +400,131 @@ impl Block<'_> {
         first_column: usize,
         weights: T,
     ) {
-        let (rows, columns) = (self.product.rows, self.columns.len());
-        let activations: [_; ROWS] = std::array::from_fn(|row| {
-            &self.product.activations((first_row + row).min(rows - 1))[chunk.clone()]
-        });
+        let rows = self.product.rows;
+        let activations: [_; ROWS] =
+            std::array::from_fn(|row| &self.product.row((first_row + row).min(rows - 1))[chunk.clone()]);
         let prefetches = self.product.weights.units() > LONG_ROW || self.product.prefers_streams;
-        let sums =
-            tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.end - chunk.start, prefetches);
+        let sums = tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.len(), prefetches);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
-            let start = (first_row + row) * columns + first_column;
-            // One addition adds four numbers of a whole tile.
-            match self.sums[start..].first_chunk_mut::<COLUMNS>() {
-                Some(into) if first_column + COLUMNS <= columns => {
-                    into.iter_mut().zip(sums).for_each(|(into, sum)| *into += sum);
-                }
-                _ => {
-                    let into = self.sums[start..].iter_mut().take(columns - first_column);
-                    into.zip(sums).for_each(|(into, sum)| *into += sum);
+            self.add(first_row + row, first_column, sums);
+        }
+    }
+
+    /// Adds numbers to the sums of a row. Numbers beyond the last column are dropped.
+    #[inline(always)]
+    fn add(&mut self, row: usize, first_column: usize, numbers: &[f32]) {
+        let columns = self.columns.len();
+        let into = &mut self.sums[row * columns + first_column..(row + 1) * columns];
+        into.iter_mut().zip(numbers).for_each(|(into, sum)| *into += sum);
+    }
+}
+
+/// Decodes tiles of four columns to a panel of weights.
+#[allow(clippy::needless_range_loop)] // see `tile`
+#[inline(always)]
+fn decode<S: Simd, T: Tile>(simd: S, tiles: &[T; LANES / COLUMNS], units: usize, panel: &mut Panel) {
+    for unit in 0..units.min(CHUNK) {
+        for (place, tile) in tiles.iter().enumerate() {
+            let mut halves = [[simd.splat(0.0); COLUMNS]; 2];
+            for column in 0..COLUMNS {
+                [halves[0][column], halves[1][column]] = decoded(simd, *tile, unit, column);
+            }
+            for half in 0..2 {
+                let vectors = simd.transposed(halves[half]);
+                for lane in 0..COLUMNS {
+                    let mut numbers = [0.0; LANES];
+                    simd.store(vectors[lane], &mut numbers);
+                    for (quarter, numbers) in numbers.as_chunks::<COLUMNS>().0.iter().enumerate() {
+                        let Line(to) = &mut panel[PLACES[4 * quarter + lane]][2 * unit + half];
+                        to.as_chunks_mut::<COLUMNS>().0[place] = *numbers;
+                    }
                 }
             }
         }
     }
 }
 
-/// Multiplies with decoded weights, one part of a [`Block`]. The task is compiled once for each order of sums.
-struct WidenedTiles<'a, 'b, const SUMS_UNITS: bool> {
+/// Multiplies with panels, one part of a [`Block`]. The task is compiled once for each order of sums.
+struct Panels<'a, 'b, const SUMS_UNITS: bool> {
     block: &'a mut Block<'b>,
     chunk: &'a Range<usize>,
-    widened: &'a [[f32; UNIT]],
+    weights: &'a [Panel],
 }
 
-impl<const SUMS_UNITS: bool> Task for WidenedTiles<'_, '_, SUMS_UNITS> {
+impl<const SUMS_UNITS: bool> Task for Panels<'_, '_, SUMS_UNITS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { block, chunk, widened } = self;
-        let rows = block.product.rows;
-        // Tiles of equal size, so that few rows are computed twice.
-        match (S::IS_WIDE, rows.div_ceil(rows.div_ceil(5))) {
-            (false, _) => block.tiles::<S, 3, 2, SUMS_UNITS>(simd, chunk, widened),
-            (true, ..=3) => block.tiles::<S, 3, COLUMNS, SUMS_UNITS>(simd, chunk, widened),
-            (true, 4) => block.tiles::<S, 4, COLUMNS, SUMS_UNITS>(simd, chunk, widened),
-            (true, _) => block.tiles::<S, 5, COLUMNS, SUMS_UNITS>(simd, chunk, widened),
+        let Self { block, chunk, weights } = self;
+        let count = block.product.rows.div_ceil(PANEL_ROWS);
+        // Tiles of equal size, so that few panels are computed twice.
+        match (S::IS_WIDE, count.div_ceil(count.div_ceil(3))) {
+            (false, _) => block.panels::<S, 1, 1, SUMS_UNITS>(simd, chunk, weights),
+            (true, ..=2) => block.panels::<S, 2, 2, SUMS_UNITS>(simd, chunk, weights),
+            (true, _) => block.panels::<S, 3, 2, SUMS_UNITS>(simd, chunk, weights),
         }
     }
+}
+
+/// Sums of panels over `units` units. `SUMS_UNITS` is true if the two products of a unit are added first.
+#[allow(clippy::needless_range_loop)] // see `tile`
+#[inline(always)]
+fn panel_sums<S: Simd, const PANELS: usize, const VECTORS: usize, const SUMS_UNITS: bool>(
+    simd: S,
+    activations: [&[[f32; PANEL_ROWS]]; PANELS],
+    weights: [&Panel; VECTORS],
+    units: usize,
+) -> [[[S::V; VECTORS]; PANEL_ROWS]; PANELS] {
+    let zeros = [[[simd.splat(0.0); VECTORS]; PANEL_ROWS]; PANELS];
+    // Sums of 1, 2, 4 and 8 partial sums that wait for as many more.
+    let mut waiting = [zeros; 4];
+    let mut sums = zeros;
+    for place in 0..LANES {
+        sums = zeros;
+        // Two elements of each partial sum for each unit.
+        let activations: [_; PANELS] =
+            std::array::from_fn(|at| &activations[at].as_chunks::<2>().0[place * units..][..units]);
+        let weights: [_; VECTORS] = std::array::from_fn(|at| &weights[at][place].as_chunks::<2>().0[..units]);
+        for unit in 0..units {
+            let mut vectors = [[simd.splat(0.0); VECTORS]; 2];
+            for vector in 0..VECTORS {
+                for half in 0..2 {
+                    let Line(numbers) = &weights[vector][unit][half];
+                    simd.prefetch_near(numbers.as_ptr().wrapping_add(LINES_AHEAD * LANES).cast());
+                    vectors[half][vector] = simd.load(numbers);
+                }
+            }
+            for panel in 0..PANELS {
+                for row in 0..PANEL_ROWS {
+                    let [first, second] = activations[panel][unit];
+                    let (first, second) = (simd.splat(first[row]), simd.splat(second[row]));
+                    for vector in 0..VECTORS {
+                        let (low, high) = (vectors[0][vector], vectors[1][vector]);
+                        let sum = &mut sums[panel][row][vector];
+                        *sum = if SUMS_UNITS {
+                            simd.add(*sum, simd.mul_add(second, high, simd.mul(first, low)))
+                        } else {
+                            simd.mul_add(second, high, simd.mul_add(first, low, *sum))
+                        };
+                    }
+                }
+            }
+        }
+        let pairs = place.trailing_ones() as usize;
+        for size in 0..pairs {
+            for panel in 0..PANELS {
+                for row in 0..PANEL_ROWS {
+                    for vector in 0..VECTORS {
+                        let sum = &mut sums[panel][row][vector];
+                        *sum = simd.add(waiting[size][panel][row][vector], *sum);
+                    }
+                }
+            }
+        }
+        if let Some(waiting) = waiting.get_mut(pairs) {
+            *waiting = sums;
+        }
+    }
+    sums
 }
 
 /// Sums of `ROWS` rows and `COLUMNS` columns over `units` units.

@@ -48,11 +48,16 @@ pub(super) trait Simd: Copy {
     fn uint4(self, bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2];
     /// Decodes the elements of an MXFP6 block, without its exponent.
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2];
+    /// Exchanges the four vectors with the four lanes of each quarter: lane `4 q + c` of result `i` is lane `4 q + i` of
+    /// vector `c`.
+    fn transposed(self, vectors: [Self::V; 4]) -> [Self::V; 4];
     /// Sums the elements of each of four vectors. Halves are added until four numbers `x` remain, then `(x0 + x1) +
     /// (x2 + x3)`.
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
-    /// Prefetches the line of memory at an address, which need not be valid.
+    /// Prefetches the line of memory at an address, which need not be valid, into the second cache.
     fn prefetch(self, _: *const u8) {}
+    /// Prefetches a line as [`Self::prefetch`] does, into the nearest cache.
+    fn prefetch_near(self, _: *const u8) {}
     /// Runs a task that is compiled for this machine.
     fn run<T: Task>(self, task: T);
 }
@@ -185,6 +190,10 @@ impl Simd for Portable {
         let mut numbers = [[0.0; LANES]; 2];
         mx::decode(MxFormat::Fp6E2M3, UNIT, &unscaled, numbers.as_flattened_mut());
         numbers
+    }
+
+    fn transposed(self, vectors: [Self::V; 4]) -> [Self::V; 4] {
+        std::array::from_fn(|at| std::array::from_fn(|lane| vectors[lane % 4][lane / 4 * 4 + at]))
     }
 
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4] {

@@ -216,6 +216,31 @@ mod avx2 {
         [scaled(widen(mxfp6_halves::<0>(first))), scaled(widen(mxfp6_halves::<4>(second)))]
     }
 
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn transposed([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
+        let pairs = |a, b| (_mm256_castps_pd(a), _mm256_castps_pd(b));
+        let (ab, cd) = pairs(_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+        let first = [_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd)];
+        let (ab, cd) = pairs(_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+        let second = [_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd)];
+        let [a, b] = first;
+        let [c, d] = second;
+        [_mm256_castpd_ps(a), _mm256_castpd_ps(b), _mm256_castpd_ps(c), _mm256_castpd_ps(d)]
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn pairs_transposed([a, b, c, d]: [Pair; 4]) -> [Pair; 4] {
+        let (first, second) = (transposed([a.0, b.0, c.0, d.0]), transposed([a.1, b.1, c.1, d.1]));
+        [
+            Pair(first[0], second[0]),
+            Pair(first[1], second[1]),
+            Pair(first[2], second[2]),
+            Pair(first[3], second[3]),
+        ]
+    }
+
     /// Adds the upper half of eight numbers to the lower.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
@@ -365,6 +390,18 @@ mod avx512 {
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
+    pub(super) fn transposed([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+        let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+        let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+        let (first, second) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+        let (ab, cd) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+        let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+        let (third, fourth) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+        [_mm512_castpd_ps(first), _mm512_castpd_ps(second), _mm512_castpd_ps(third), _mm512_castpd_ps(fourth)]
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
     pub(super) fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
         let four = |vector| {
             let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
@@ -409,8 +446,10 @@ impl Simd for Avx2 {
         int8(bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2] = avx2::int8(bytes, zero, scale);
         mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx2::mxfp6(block);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx2::uint4(bytes, numbers);
+        transposed(vectors: [Self::V; 4]) -> [Self::V; 4] = avx2::pairs_transposed(vectors);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx2::pair_sums(vectors);
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
+        prefetch_near(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
 
     #[inline(always)]
@@ -443,8 +482,10 @@ impl Simd for Avx512 {
         mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx512::mxfp6(block);
         numbers4(zero: Self::V, scale: Self::V) -> Self::Numbers4 = avx512::numbers4(zero, scale);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx512::uint4(bytes, numbers);
+        transposed(vectors: [Self::V; 4]) -> [Self::V; 4] = avx512::transposed(vectors);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx512::sums(vectors);
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
+        prefetch_near(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
 
     fn run<T: Task>(self, task: T) {
