@@ -81,8 +81,8 @@ pub trait Running: Debug + Send {
         let _ = card;
     }
 
-    /// Gets on as far as it can. Called after each element of the ring, and again as long as it works, where the data path
-    /// honors the semaphores.
+    /// Makes as much progress as possible. Called after each element of the ring, and again after progress,
+    /// if the data path uses the semaphores.
     ///
     /// Blocking: as long as it computes.
     fn advance(&mut self, card: &mut CoreView<'_>) -> Progress;

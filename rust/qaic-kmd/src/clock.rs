@@ -10,7 +10,7 @@ pub trait Clock: Debug + Send + Sync {
     /// Time since an arbitrary moment in the past.
     fn now(&self) -> Duration;
 
-    /// Waits until `limit` has passed or `listener` has an event. Returns whether it has.
+    /// Waits until `limit` has passed or `listener` has an event. Returns true if there was an event.
     ///
     /// Blocking: until then. A test clock advances by `limit` at once instead.
     fn wait(&self, limit: Duration, listener: &Listener<'_>) -> bool;

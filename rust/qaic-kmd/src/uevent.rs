@@ -81,7 +81,7 @@ mod tests {
 
     const PATH: &str = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/accel/accel3";
 
-    /// A message as the kernel puts it together.
+    /// A message in the kernel's format.
     fn message(action: &str, path: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
         let mut bytes = format!("{action}@{path}\0ACTION={action}\0DEVPATH={path}\0").into_bytes();
         for (key, value) in pairs {

@@ -1,4 +1,4 @@
-//! Plans as text, and what they say of calls.
+//! Plans as text, and their faults for calls.
 
 use proptest::prelude::*;
 use qaic_kmd::Errno;

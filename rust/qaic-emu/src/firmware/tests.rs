@@ -1,5 +1,5 @@
-//! Messages are put together and replies read here by the offsets of the specification, apart from the firmware's own
-//! code and from that of the runtime's side.
+//! Messages are built and replies are read by the offsets of the specification, independently of the code of
+//! the firmware and of the runtime.
 
 mod bytes;
 mod life;
@@ -11,7 +11,7 @@ use super::*;
 use crate::data_path::channel::{Element, Step};
 use crate::workload::{Loopback, Requirements, Running};
 
-/// A command with its fields at their offsets, and the eight zero bytes behind it.
+/// A command with its fields at their offsets, followed by eight zero bytes.
 fn command(id: u32, size: usize, fields: &[(usize, &[u8])]) -> Transaction {
     let mut bytes = vec![0; size + 8];
     bytes[..4].copy_from_slice(&id.to_le_bytes());
@@ -144,7 +144,7 @@ fn deactivate(firmware: &Firmware, user: u32, activation_id: u32, dbc_id: u32) -
     status.cast_signed()
 }
 
-/// A program's requirements are what its bytes say: cores, semaphores, multicast ids, and MB.
+/// The bytes of a program are its requirements: cores, semaphores, multicast ids, and MB.
 #[derive(Debug)]
 struct Greedy;
 

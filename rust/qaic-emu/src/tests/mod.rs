@@ -1,4 +1,4 @@
-//! Emulated cards as a whole, at the calls of the driver.
+//! Complete emulated cards, tested through the driver's calls.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod driver;

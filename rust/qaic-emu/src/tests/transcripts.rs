@@ -28,7 +28,7 @@ struct Session {
 }
 
 impl Session {
-    /// Sends a message; what `read` makes of the reply, or of the error.
+    /// Sends a message; returns the result of `read` for the reply, or for the error.
     fn send<T: std::fmt::Debug>(
         &mut self,
         mut message: ManageBuffer<'_>,
@@ -93,7 +93,7 @@ fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     to.answers
 }
 
-/// Buffer objects and what moves between them.
+/// Buffer objects and the data that moves between them.
 fn exchange(to: &mut Session, active: ActivateReply) {
     let dbc_id = active.virtual_channel_id;
     let mut handles = Vec::new();

@@ -1,4 +1,4 @@
-//! Files as a kernel shows them, in a folder of their own: machines for tests.
+//! Files of a kernel in a separate folder: machines for tests.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// A machine; its files go with it.
+/// A machine, whose files are removed on drop.
 #[derive(Debug)]
 pub(crate) struct SysfsFixture {
     pub(crate) root: PathBuf,
@@ -34,7 +34,7 @@ impl SysfsFixture {
         fs::remove_file(self.place(path)).unwrap();
     }
 
-    /// A pipe without a writer: reading it would wait for ever.
+    /// A pipe without a writer, so that a read would wait forever.
     pub(crate) fn pipe(&self, path: &str) {
         mknodat(CWD, self.place(path), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     }

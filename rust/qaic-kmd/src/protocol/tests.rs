@@ -1,4 +1,5 @@
-//! Replies of the firmware, from bytes put at offsets, apart from the declarations, and bytes that no firmware should send.
+//! Replies of the firmware from bytes at offsets, independently of the declarations, and bytes that no
+//! firmware should send.
 
 use super::parse::{ReplyError, Transaction, features, transactions};
 use super::reply::{
@@ -10,7 +11,7 @@ use crate::ManageBuffer;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Bytes with little-endian words of so many bytes at so many offsets.
+/// Bytes with little-endian words of these sizes at these offsets.
 fn at(total: usize, fields: &[(usize, usize, u64)]) -> Vec<u8> {
     let mut bytes = vec![0; total];
     for &(offset, size, value) in fields {
@@ -36,7 +37,7 @@ fn message(transactions: &[Vec<u8>]) -> ManageBuffer<'static> {
     message
 }
 
-/// Reply to an activation that went well, on channel 3.
+/// Reply to a successful activation, on channel 3.
 fn activated() -> (Vec<u8>, Vec<u8>) {
     let command = at(88, &[(0, 4, 10), (8, 4, 77), (12, 4, 3), (16, 8, 0x1_2345_0000)]);
     (transaction(3, &command), transaction(8, &at(16, &[(4, 4, 3)])))
@@ -171,7 +172,7 @@ fn reply_of_a_status_only_has_it_behind_the_number() {
 fn reply_to_a_deactivation_lacks_the_kernels_part() {
     let mut reply = message(&[transaction(3, &at(16, &[(0, 4, 12)]))]);
     assert!(DeactivateReply::of(&reply).unwrap().status.is_success());
-    // The kernel counts it nevertheless; the second transaction represents that.
+    // The kernel counts it too; the second transaction represents this.
     reply.push(&transaction(11, &[0; 8])).unwrap();
     assert!(DeactivateReply::of(&reply).unwrap().status.is_success());
 }
@@ -340,7 +341,7 @@ fn reply_with_a_wrong_header_ends_there() {
     }
 }
 
-/// Decodes as every kind of reply; how many took it.
+/// Decodes the bytes as every kind of reply; returns the number of kinds that accept them.
 fn decoded(command: &[u8]) -> usize {
     fn is_taken<R: Reply>(command: &[u8]) -> bool {
         let found: Result<R, ReplyError> = R::decode(command);
@@ -360,7 +361,7 @@ fn decoded(command: &[u8]) -> usize {
     all.into_iter().filter(|is_taken| is_taken(command)).count()
 }
 
-/// Firmware may leave out the end of a reply that says nothing to us.
+/// Firmware may omit the unused end of a reply.
 #[test]
 fn reply_without_its_unused_end_is_read() {
     let body = at(40, &[(0, 4, 10), (8, 4, 7), (12, 4, 3), (16, 8, 0x1000), (32, 8, 0x2000)]);

@@ -25,7 +25,7 @@ use crate::manage::ManageBuffer;
 use crate::protocol::command::ActivationState;
 use crate::protocol::message;
 
-/// A kernel that answers in a way that shows in every field.
+/// A kernel whose answers set every field.
 #[derive(Debug, Default)]
 struct Kernel {
     refuses_activation: bool,
@@ -116,7 +116,7 @@ impl KernelFile {
                 (command[0], command[2], command[3]) = (10, 5, 3);
                 ([transaction(3, &command), transaction(8, &[0, 3, 0, 0])].concat(), 2, Ok(()))
             }
-            // The kernel keeps its part and counts it.
+            // The kernel keeps its part, but counts it.
             11 => (transaction(3, &[12, 0]), 2, Ok(())),
             15 => return Err(Errno::TIMEDOUT),
             id => (transaction(3, &[id + 1, 0]), 1, Ok(())),
@@ -200,7 +200,7 @@ fn activation(process_id: u32) -> ManageBuffer<'static> {
     message::activate(process_id, request)
 }
 
-/// Makes every call, and returns what each answered.
+/// Makes every call, and returns the results.
 fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
     let mut answers = Vec::new();
     let nodes = kmd.enumerate().unwrap();
@@ -208,7 +208,7 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
     let file = kmd.open(&nodes[0]).unwrap();
     let file = &*file;
     answers.push(format!("{:?}", calls::driver_interface(file)));
-    // At another address in memory each time.
+    // The address in memory differs each time.
     let image = vec![process_id.to_le_bytes()[3]; 9].into_boxed_slice();
     answers.push(manage(file, message::status_query()));
     answers.push(manage(file, message::load_constants(process_id, &[1; 24]).unwrap()));
@@ -247,7 +247,7 @@ fn recordings_of_two_processes_are_equal() {
     assert_eq!(fs::read_to_string(&first.0).unwrap(), fs::read_to_string(&second.0).unwrap());
 }
 
-/// The form is what others read: the same run is written as ever.
+/// Other tools read this format, so the same run must be written unchanged.
 #[test]
 fn recording_of_the_sample_run_is_the_sample_file() {
     let transcript = TranscriptFile::new();
@@ -447,11 +447,11 @@ fn recording_to_a_pipe_needs_a_reader() {
     assert!(line[..count].starts_with(b"{"), "{}", line[..count].escape_ascii());
 }
 
-/// A disk with room for some bytes, which takes what fits of a write before it is full.
+/// A disk with room for some bytes, which accepts the first part of a write before it is full.
 #[derive(Debug)]
 struct Disk {
     room: usize,
-    /// The result of a write without room: an error, or the answer that nothing was taken.
+    /// The result of a write without room: an error, or zero written bytes.
     error: Option<Errno>,
 }
 

@@ -1,4 +1,4 @@
-//! A program that gives back its input, on a device that writes what it reads.
+//! A program that returns its input, on a device that writes the bytes that it reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,12 +36,12 @@ fn step(kind: TransformKind, dtype: ElementType) -> Transform {
     Transform { kind, dtype, scale: 1.0, dims: tensor(dtype).dims, ..Transform::default() }
 }
 
-/// A program of one f32 input and one f32 output that lie in device memory as `device` says.
+/// A program of one f32 input and one f32 output, with the layout `device` in device memory.
 pub(crate) fn image(device: ElementType) -> Arc<Image> {
     container(&network(device), &[])
 }
 
-/// [`image`] of float32, of ours, with this plan.
+/// [`image`] of float32 from this project's compiler, with this plan.
 pub(crate) fn planned(plan: &str) -> Arc<Image> {
     container(&network(ElementType::Float32), &[("openqaic_plan", plan.as_bytes())])
 }
@@ -54,7 +54,7 @@ pub(crate) fn cpu_program(plan: &str, constants: &[u8]) -> Arc<Image> {
     container_with(&network, &sections, constants)
 }
 
-/// [`image`] for a card that keeps what it is given, in one place of its memory.
+/// [`image`] for a card that keeps the input bytes at one address of its memory.
 #[cfg_attr(not(feature = "emu"), allow(dead_code))]
 pub(crate) fn card_image(device: ElementType) -> Arc<Image> {
     let network = network(device);
@@ -115,7 +115,8 @@ pub(crate) fn blocks() -> Arc<Image> {
     container(&network, &[("openqaic_plan", plan.as_bytes())])
 }
 
-/// A program of float32 with an input and two outputs that give it back, all of [`ELEMENTS`] or all of half as many.
+/// A program of float32 with an input and two outputs that return it, all with [`ELEMENTS`] elements or all
+/// with half as many.
 pub(crate) fn resizable() -> Arc<Image> {
     let mut network = network(ElementType::Float32);
     let (dir, offset) = (Direction::Out, ELEMENTS * 4);

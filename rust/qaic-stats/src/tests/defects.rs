@@ -1,4 +1,4 @@
-//! Every rule of the layout, broken one at a time: its code, and that the earlier rule wins.
+//! Every rule of the layout, violated one at a time: its code, and the precedence of earlier rules.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use qaic_stats::decode::{
 };
 use qaic_stats::{Run, StatsModel};
 
-/// Two threads of one core, with two operations each that the descriptor has.
+/// Two threads of one core, with two operations each from the descriptor.
 fn model() -> StatsModel<'static> {
     let mut model = StatsModel::new(Run {
         cores: 1,

@@ -7,7 +7,7 @@ use qaic_stats::decode::{
 };
 use qaic_stats::{DeviceKind, Run, RunFlags, StatsModel};
 
-/// (operation's number, ticks to the one before, duration, wait, flags) of each thread's operations.
+/// (number, ticks since the previous operation, duration, wait, flags) of each thread's operations.
 type Threads = Vec<Vec<(u32, u16, u32, u16, u16)>>;
 
 fn threads() -> impl Strategy<Value = Threads> {
@@ -78,7 +78,7 @@ fn same(one: &StatsModel<'_>, other: &StatsModel<'_>) {
     }
 }
 
-/// Reads a buffer in every way there is.
+/// Reads a buffer in every possible way.
 fn walk(bytes: &[u8]) {
     for records in [false, true] {
         let options = DecodeOptions { records, ..DecodeOptions::default() };

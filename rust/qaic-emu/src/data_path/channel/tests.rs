@@ -57,7 +57,7 @@ fn done(element_id: u64) -> Step {
     Step::Completed { element_id, dma_status: DMA_OK }
 }
 
-/// Steps until nothing more happens: what was completed, and how it ended.
+/// Steps until no progress is possible; returns the completions and the final outcome.
 fn run(channel: &Channel) -> (Vec<u64>, Step) {
     let mut completed = Vec::new();
     loop {
@@ -218,7 +218,7 @@ fn transfer_without_device_memory_completes_with_a_status() {
     assert_eq!(channel.step(), Step::Completed { element_id: 1, dma_status: DMA_NO_MEMORY });
 }
 
-/// Cores that keep the doorbells they saw, and crash at data 13.
+/// Cores that record the doorbells, and fail at data 13.
 #[derive(Debug, Default)]
 struct Listener(Arc<Mutex<Vec<Doorbell>>>);
 
@@ -313,7 +313,7 @@ fn any_sem() -> impl Strategy<Value = Sem> {
 }
 
 proptest! {
-    /// Against a list of operations done one by one, as far as they go.
+    /// Compares the channel with a list of operations that are done one by one as far as possible.
     #[test]
     fn elements_with_any_semaphores_complete_in_order(
         all in prop::collection::vec(prop::array::uniform4(any_sem()), 0..12),
@@ -389,8 +389,8 @@ proptest! {
     }
 }
 
-/// Two inferences of two inputs and an output each, with late data; the fences are those of the operations that say that
-/// inputs are there and that the output was fetched. What came out of them.
+/// Two inferences of two inputs and an output each, with late data; the fences are those of the operations
+/// that signal the arrival of inputs and the fetch of the output. Returns the outputs.
 fn late_outputs(inputs_there: u8, output_fetched: u8) -> (Vec<[u8; 2]>, Vec<u64>) {
     let (channel, _) = adder(2, true);
     let mut outputs = Vec::new();

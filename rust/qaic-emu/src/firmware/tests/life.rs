@@ -52,7 +52,7 @@ fn resource_used_up_is_refused_with_its_status() {
     let channels: Vec<_> = (0..16).map(|_| activate(&firmware, 1, 0, elf_id).unwrap().1).collect();
     assert_eq!(channels, (0..16).collect::<Vec<_>>());
     assert_eq!(activate(&firmware, 1, 0, elf_id), Err(-14));
-    // Images and constants use memory too.
+    // Images and constants also use memory.
     assert_eq!(announce(&firmware, 1, 32_692 << 20, 0), Err(-4));
     assert_eq!(announce(&firmware, 1, u64::MAX, 1), Err(-6));
     assert_eq!(announce(&firmware, 1, 0, 32_691 << 20).map(|_| ()), Ok(()));
@@ -272,7 +272,7 @@ fn cores_that_restart_lose_their_activation_only() {
     assert!(activate(&firmware, 1, 0, elf_id).is_ok());
 }
 
-/// Cores that are made ready when a test says so.
+/// Cores whose preparation ends when a test permits it.
 #[derive(Debug)]
 struct Slow {
     began: mpsc::Sender<()>,

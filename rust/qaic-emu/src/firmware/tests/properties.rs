@@ -71,7 +71,8 @@ fn check(usage: &ResourceUsage) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// The tables never hold more than the card has, refusals change nothing, and users that go leave nothing.
+    /// The tables never exceed the card's resources, refusals change nothing, and terminated users hold
+    /// nothing.
     #[test]
     fn resource_usage_after_any_commands_adds_up(moves in prop::collection::vec(moves(), 0..60)) {
         let firmware = firmware(Greedy);

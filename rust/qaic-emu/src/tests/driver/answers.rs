@@ -1,4 +1,4 @@
-//! One test for each rule of what calls answer.
+//! One test for each rule about the results of calls.
 
 use crate::tests::prelude::*;
 use crate::tests::rig::{activate, load};

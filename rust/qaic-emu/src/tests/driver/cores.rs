@@ -7,7 +7,7 @@ use crate::tests::rig::{Active, activate, events};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// State of the cores, and their permission to go on.
+/// State of the cores, and their permission to continue.
 #[derive(Debug, Default)]
 struct ComputeBarrier {
     status: Mutex<Status>,
@@ -33,7 +33,7 @@ impl ComputeBarrier {
     }
 }
 
-/// Cores that compute until they may go on or are asked to stop.
+/// Cores that compute until they may continue or must stop.
 #[derive(Debug, Default)]
 struct Slow(Arc<ComputeBarrier>);
 
@@ -173,7 +173,7 @@ fn failed_cores_under_kernels_without_restarts_hang() {
     assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
 }
 
-/// Cores that break the emulator's promise, at one place or the other.
+/// Cores that violate the contract of a workload, in either of two places.
 #[derive(Clone, Copy, Debug)]
 struct Panicking {
     when_activated: bool,

@@ -7,7 +7,8 @@ use crate::tests::rig::{Active, activate_message, events, load};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Has some threads wait for inferences that do not end, does something, and collects what the waits answer.
+/// Starts threads that wait for inferences that do not end, calls a function, and returns the results of the
+/// waits.
 fn lose_with_waiters(rig: &Rig, active: Active, count: usize, lose: impl FnOnce()) -> Vec<Result<(), Errno>> {
     let outputs: Vec<_> = (0..count).map(|_| rig.output(active)).collect();
     rig.plan("inference@1=hang");

@@ -1,5 +1,5 @@
-//! The emulated driver: what each call answers to what, behaviors of a real one, and each
-//! row of the table of faults as a program sees it at the system calls.
+//! The emulated driver: the result of each call, the behavior of a real driver, and the effect of each row of
+//! the table of faults on system calls.
 
 mod answers;
 mod behaviors;

@@ -1,4 +1,5 @@
-//! The owner of a channel while control messages are under way, as the kernel's driver has it (drivers/accel/qaic of Linux 6.12).
+//! The owner of a channel during control messages, as in the kernel's driver (drivers/accel/qaic of Linux
+//! 6.12).
 
 use crate::tests::prelude::*;
 use crate::tests::rig::{Active, events, load};
@@ -31,8 +32,8 @@ fn deactivation_blocks_until_waits_end_and_wakes_none() {
     assert_eq!(rig.wait(active, output), Err(Errno::PERM));
 }
 
-/// `msg_xfer` in `qaic_control.c` gives up a wait that a signal ends; `resp_worker` drops the reply that comes then, but for
-/// channels that are free.
+/// `msg_xfer` in `qaic_control.c` ends its wait after a signal; `resp_worker` drops the later reply, except
+/// for freed channels.
 #[test]
 fn message_interrupted_by_a_signal_was_carried_out() {
     let rig = Rig::of(Profile::Ssr);
@@ -48,7 +49,8 @@ fn message_interrupted_by_a_signal_was_carried_out() {
     assert_eq!(again.dbc_id, active.dbc_id);
 }
 
-/// A stop ends the wait in `msg_xfer` as a signal does, and the kernel makes the call again when the process goes on.
+/// A stop ends the wait in `msg_xfer` as a signal does, and the kernel repeats the call when the process
+/// continues.
 #[test]
 fn message_interrupted_by_a_stop_is_carried_out_twice() {
     let rig = Rig::threaded();
@@ -64,7 +66,7 @@ fn message_interrupted_by_a_stop_is_carried_out_twice() {
     assert_eq!(stopped(&|| load(rig.file()).map(|_| ())), Ok(()));
     assert_eq!(rig.control.resource_usage().elves, 2);
     let active = rig.activate(8);
-    // The second call finds that the channel was given up; the reply to the first call frees it.
+    // The second call finds that the channel was released; the reply to the first call frees it.
     assert_eq!(stopped(&|| rig.deactivate(active)), Err(Errno::PERM));
     assert_eq!(rig.control.resource_usage().activations, 0);
     assert_eq!(rig.activate(8).dbc_id, active.dbc_id);

@@ -1,5 +1,5 @@
-//! Whole lives of programs on emulated cards: driver, firmware, data path and cores together, spoken to by the calls and
-//! the control protocol that a runtime uses.
+//! Whole lives of programs on emulated cards: driver, firmware, data path and cores together, through the
+//! calls and the control protocol of a runtime.
 
 mod program;
 mod slices;

@@ -1,5 +1,5 @@
-//! A program for emulated cards, and the host's side of it: what a runtime does from the load to the unload,
-//! with nothing but the calls and the control protocol.
+//! A program for emulated cards, and the host's side of it: all steps of a runtime from load to unload, with
+//! only the calls and the control protocol.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use crate::tests::prelude::*;
 use qaic_emu::workload::Requirements;
 
-/// Bytes that an inference takes and makes.
+/// Bytes of an inference's input and output.
 pub(crate) const LEN: usize = 5000;
 const IN_OFFSET: u64 = 0x40;
 const OUT_OFFSET: u64 = 0x8040;

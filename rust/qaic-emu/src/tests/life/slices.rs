@@ -1,4 +1,5 @@
-//! Random slices over the whole way: what goes to the device comes back where the slices say, and nowhere else.
+//! Random slices over the whole way: data that was sent to the device returns at the addresses of the slices,
+//! and nowhere else.
 
 use crate::tests::prelude::*;
 use proptest::prelude::*;

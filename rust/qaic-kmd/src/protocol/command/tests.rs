@@ -1,10 +1,10 @@
-//! Commands against bytes that are put together by offset, apart from the declarations.
+//! Compares commands with bytes that are built by offset, independently of the declarations.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes of a command, zero but for these.
+/// Bytes of a command: zeros except for these.
 fn at(total: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; total];
     for (offset, field) in fields {

@@ -48,7 +48,7 @@ fn normal(dims: &[usize]) -> Vec<usize> {
     if dims.is_empty() { vec![1] } else { dims.to_vec() }
 }
 
-/// Position, dims given, dims of a combination: whether they go together.
+/// Returns true if the given dims at a position match those of a combination.
 type Fits<'a> = &'a dyn Fn(usize, &[usize], &[usize]) -> bool;
 
 proptest! {

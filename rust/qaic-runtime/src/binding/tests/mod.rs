@@ -58,7 +58,7 @@ impl Rig {
         self.io.run(&mut self.bindings, self.retained.as_mut(), Some(watch), None).unwrap();
     }
 
-    /// Returns the device's calls since the last time.
+    /// Returns the device's calls since the previous call of this function.
     fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.device().asked)
     }

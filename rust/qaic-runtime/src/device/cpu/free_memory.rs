@@ -86,7 +86,7 @@ pub(super) mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A system with these files, in a folder that is removed with it.
+    /// A system with these files, in a folder that is removed on drop.
     pub(in super::super) struct System(PathBuf);
 
     impl System {

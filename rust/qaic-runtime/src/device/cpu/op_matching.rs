@@ -181,7 +181,8 @@ mod tests {
         match_nodes(described, loaded)
     }
 
-    /// Two convolutions in a layout of the engine, behind each of which the value of the program is made.
+    /// Two convolutions in a layout of the engine; a node after each of them produces the value of the
+    /// program.
     fn laid_out(names: [&str; 6], values: [&str; 4]) -> Vec<GraphNode> {
         let [into, first, out, into2, second, out2] = names;
         let [laid_out, result, laid_out2, result2] = values;

@@ -257,7 +257,8 @@ mod tests {
         SharedCores::new(directory, DeviceKind::Noop, DeviceId(2), 16).unwrap()
     }
 
-    // Claims of one process exclude each other as those of two processes, because every claim opens the files again.
+    // Claims of one process exclude each other like claims of two processes, because every claim opens the
+    // files again.
     #[test]
     fn claims_of_two_processes_exclude_each_other() {
         let place = directory("claims");

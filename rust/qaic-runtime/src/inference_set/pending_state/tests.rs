@@ -62,7 +62,8 @@ fn key() -> RequestKey {
     RequestKey { number: 7, generation: Generation(1 << 14) }
 }
 
-/// Takes one step of both. Steps that only the thread may take that holds or started it are passed over where there is none.
+/// Does one step of both. Steps of the thread that holds or started the inference are skipped if there is no
+/// such thread.
 fn apply(state: &PendingState, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
     use Phase::{Ended, Held, Prepared, Started};
     let asked = model.is_asked || model.settled.is_some();
@@ -144,7 +145,7 @@ fn apply(state: &PendingState, model: &mut Model, step: Step) -> Result<(), Test
 }
 
 proptest! {
-    /// Every step against the sequential model: what it answers, and where it leads.
+    /// Compares the result and the next state of every step with the sequential model.
     #[test]
     fn pending_word_behaves_like_its_model(steps in prop::collection::vec(step(), 0..40)) {
         let state = PendingState::prepared();
@@ -168,7 +169,7 @@ proptest! {
     }
 }
 
-/// A thread that waits is woken by the step that settles, and by the one that ends.
+/// The step that settles and the step that ends the inference each wake a waiting thread.
 #[test]
 fn pending_that_is_settled_and_then_ends_wakes_its_waiter_twice() {
     const LONG: Duration = Duration::from_mins(1);

@@ -1,13 +1,13 @@
-//! Programs and cards that do not fit each other are refused before anything is loaded.
+//! Incompatible programs and cards are refused before anything is loaded.
 
 use crate::tests::prelude::*;
 
-/// The error of loading a program, of which the card has seen nothing.
+/// Returns the error of a load that sends nothing to the card.
 #[track_caller]
 fn refused(options: EmuOptions, spec: &CardProgramSpec) -> RuntimeError {
     let rig = Rig::with(options, spec);
     let error = rig.load().unwrap_err();
-    // No more than a question for its status.
+    // The card received only a status query.
     assert!(rig.card.calls(Request::Manage) <= 2);
     error
 }
@@ -24,7 +24,7 @@ fn firmware_of_another_version_is_refused() {
     assert!(error.to_string().contains("metadata version 1.1, expected 1.0"), "{error}");
     let error = refused(firmware(|config| config.nnc_version = (16, 0)), &CardProgramSpec::default());
     assert!(error.to_string().contains("command protocol version 16.0, expected 17"), "{error}");
-    // Tools show such a card all the same.
+    // Tools still show such a card.
     let rig = Rig::with(firmware(|config| config.nnc_version = (16, 0)), &CardProgramSpec::default());
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().status.command_protocol(), (16, 0));
     let newer = Rig::with(firmware(|config| config.nnc_version = (17, 9)), &CardProgramSpec::default());

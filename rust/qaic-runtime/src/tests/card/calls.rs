@@ -41,17 +41,17 @@ fn program_loaded_run_and_dropped_makes_the_documented_calls() {
     assert_eq!(rig.card.calls(Request::CreateBo), 2);
     drop(exec);
     assert_eq!([Request::DetachSliceBo, Request::GemClose].map(|request| rig.card.calls(request)), [2, 2]);
-    // Detached first: nothing is pinned by the channel, which is there still .
+    // The slices are detached first, so the channel, which still exists, pins nothing.
     let kept = rig.card.invariants();
     assert!(!kept.iter().any(|found| found.contains("buffer objects")), "{kept:?}");
-    // The same container again: its constants are there.
+    // The same container is loaded again; its constants are still on the card.
     let second = rig.load().unwrap();
     assert_eq!(rig.card.calls(Request::Manage), 10);
     drop((activation, program));
     // The activation and its ELF.
     assert_eq!(rig.card.calls(Request::Manage), 12);
     drop(second);
-    // The other ELF, and the constants, which are out of use now.
+    // The other ELF is unloaded, and the constants, which are now unused.
     assert_eq!(rig.card.calls(Request::Manage), 14);
 }
 
@@ -93,20 +93,20 @@ fn partial_program_sends_all_sizes_every_time() {
         exec.execute().unwrap();
         let found = exec.dma_buffer(1).unwrap().as_const().to_vec();
         assert_eq!((&found[..16], &found[16..]), (&[2; 16][..], &[1; 48][..]), "{profile:?}");
-        // Nothing of it is left for the next.
+        // Nothing remains for the next inference.
         run(&mut *exec, 3).unwrap();
         assert_eq!(rig.card.calls(Request::PartialExecuteBo), 3);
     }
 }
 
-/// The bits are in the reply's buffer, where the open runtime does not look .
+/// The bits are in the reply's buffer, which the open runtime does not read.
 #[test]
 fn features_of_a_card_are_those_of_the_firmware() {
     let mut options = EmuOptions::default();
     options.firmware.status_flags = 0x1_0000_0012;
     let rig = Rig::with(options, &CardProgramSpec::default());
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0x1_0000_0012);
-    // A card that does not report them works all the same.
+    // A card that does not report them works too.
     rig.plan("features@1=EIO");
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0);
 }

@@ -1,4 +1,4 @@
-//! Memory behind descriptors in place of buffer objects. Files stand in for the descriptors of other drivers.
+//! Memory behind descriptors in place of buffer objects. Files replace the descriptors of other drivers.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -49,7 +49,7 @@ fn card_with_bound_descriptors_reads_and_writes_their_memory() {
     exec.bind_dma_buf(1, Some(&part(&output, 0))).unwrap();
     exec.execute().unwrap();
     assert_eq!(read(&output, 0), [5; 64]);
-    // And back to buffers of its own.
+    // The exec returns to its own buffers.
     exec.bind_dma_buf(0, None).unwrap();
     exec.bind_dma_buf(1, None).unwrap();
     run(&mut *exec, 9).unwrap();
@@ -73,7 +73,7 @@ fn refused_descriptor_leaves_the_buffer_unchanged() {
     assert_eq!(exec.bind_dma_buf(0, Some(&part(&file, 0))).unwrap_err().code(), "device.memory");
     run(&mut *exec, 1).unwrap();
     exec.bind_dma_buf(0, Some(&part(&file, 0))).unwrap();
-    // The kernel has one handle for it, which has its slices.
+    // The kernel has one handle for the memory, and the slices are attached to this handle.
     assert_eq!(other.bind_dma_buf(0, Some(&part(&file, 0))).unwrap_err().code(), "call.state");
     file.write_all_at(&[3; 64], 0).unwrap();
     assert!(exec.bind_dma_buf(0, Some(&part(&file, 4090))).is_err());

@@ -14,7 +14,7 @@ const MEMORY_BYTES: u64 = 64 << 20;
 const DDR_BASE: u64 = 0x12_3456_0000;
 const MCID_BASE: u64 = 0x80_0000_0000;
 
-/// Images of a program with these sections besides the metadata.
+/// Images of a program with these sections in addition to the metadata.
 fn images(metadata: &Metadata, sections: &[(&str, &[u8])]) -> Images {
     let metadata = metadata.encode_flatbuffer();
     let all: Vec<_> = [("metadata_fb", metadata.as_slice())].iter().chain(sections).copied().collect();
@@ -66,7 +66,7 @@ impl Card {
         })
     }
 
-    /// Does the requests of an inference in `pieces` pieces each; `false` where one waits for ever.
+    /// Executes the requests of an inference in `pieces` pieces each; returns false if one waits forever.
     fn infer(&mut self, buffers: &mut [Vec<u8>], pieces: usize) -> bool {
         let is_strict = self.running.honors_semaphores();
         let mut has_run = false;
@@ -182,7 +182,7 @@ impl Shape {
             }
         }
         if !self.is_strict {
-            // Nothing outside the program knows the purpose of this.
+            // Nothing outside of the program uses this value.
             requests[0].doorbell_ops = vec![DoorbellOp::default()];
         }
         Metadata { network_name: "n".into(), dma_requests: requests, num_nsps: 1, ..Metadata::default() }
@@ -192,13 +192,13 @@ impl Shape {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against the rule of the `noop` device, for several inferences in a row.
+    /// Compares several consecutive inferences with the rule of the `noop` device.
     #[test]
     fn echo_of_any_program_repeats_the_input_bytes(
         shape in shape(), seeds in prop::collection::vec(any::<u8>(), 1..4), pieces in 1..4_usize,
     ) {
         let metadata = shape.metadata();
-        // Without a plan, it is a program of silicon to the other workload.
+        // Without a plan, the other workload treats the program as one for silicon.
         let workloads: [&dyn Workload; 2] = [&EchoWorkload, &GraphWorkload::new(Vec::new())];
         for workload in workloads {
             let mut card = Card::new(workload, &metadata, &[]).unwrap();
@@ -222,7 +222,7 @@ proptest! {
         }
     }
 
-    /// Any plan and any metadata: refused, or run to some end. Never a panic.
+    /// Any plan with any metadata is refused or runs to an end, without a panic.
     #[test]
     fn program_of_any_plan_and_metadata_is_refused_or_ends(
         shape in shape(), plan in "\\PC{0,40}", places in prop::collection::vec((0..6_usize, any::<u64>()), 0..3),
@@ -308,7 +308,7 @@ fn cores_without_memory_crash() {
 fn echo_with_statistics_leaves_out_the_control_buffer() {
     let mut metadata = small();
     let in_request = metadata.dma_requests[0].clone();
-    // Buffer 2 is the statistics, 3 the control buffer.
+    // Buffer 2 contains the statistics; buffer 3 is the control buffer.
     let stats_bytes = 4480;
     metadata.dma_requests.push(DmaRequest {
         num: 2,

@@ -46,7 +46,7 @@ impl Kmd for Slow {
     }
 }
 
-/// While another thread of the parent opens the card, and has its locks.
+/// The fork happens while another thread of the parent opens the card and holds its locks.
 fn a_child_touches_no_lock() {
     let slow = Arc::new(Slow(Barrier::new(2)));
     let device = CardDevice::enumerate(&(Arc::clone(&slow) as Arc<dyn Kmd>)).unwrap().remove(0);
@@ -62,7 +62,7 @@ fn a_child_touches_no_lock() {
     });
 }
 
-/// Runs in a process of its own, because an announced fork holds for all of the process.
+/// The test runs in a separate process, because an announced fork applies to the whole process.
 #[test]
 fn forked_child_makes_no_call_to_the_card() {
     const IS_CHILD: &str = "OPENQAIC_TEST_IS_FORKED";

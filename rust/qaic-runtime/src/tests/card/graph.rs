@@ -1,5 +1,5 @@
 //! Programs in the form of the compiler, from the container through the driver's calls and the data path to the cores and
-//! back: every buffer whole, in any order of inferences, however the host's memory lies.
+//! back: every buffer is complete, in any order of inferences and at any host address.
 //!
 //! The cores echo; what graphs compute is compared with virtual cards by the tests in Python, which have the engine.
 
@@ -79,7 +79,7 @@ impl Shape {
                 end += u64::from(buffer.size);
             }
             if in_out == 0 {
-                // As the compiler writes it: behind all transfers before it, of both directions.
+                // The fence waits for all earlier transfers of both directions, as the compiler writes it.
                 let there = SemaphoreOp { in_sync_fence: 1, out_sync_fence: 1, ..op(0, 2, 0) };
                 requests.last_mut().unwrap().semaphore_ops = vec![there];
             } else {
@@ -138,7 +138,7 @@ fn segment<'a>(name: &'a str, payload: &'a [u8]) -> writer::SegmentData<'a> {
     writer::SegmentData { name, offset: 0, payload }
 }
 
-/// All data moves as late as its fences let it.
+/// All data is transferred as late as its fences permit.
 fn late_dma() -> FaultPlan {
     FaultPlan::parse("inference@1=late_dma*all", Target::Card).unwrap()
 }
@@ -226,8 +226,8 @@ proptest! {
     }
 }
 
-/// The program's inputs say that they are there behind the last of them. Where that does not wait for the transfers, cores begin
-/// with what was there before.
+/// The inputs signal their arrival after the last of them. Without a fence, the cores begin with the earlier
+/// contents.
 #[test]
 fn late_data_shows_a_missing_or_exchanged_fence() {
     let shape = Shape { inputs: vec![448, 896], outputs: vec![1344], has_stats: false };
@@ -254,8 +254,8 @@ fn late_data_shows_a_missing_or_exchanged_fence() {
     }
 }
 
-/// The cores write the outputs of an inference where those of the one before were. Where its begin does not wait until these
-/// are fetched, the host gets the later ones twice.
+/// The cores overwrite the outputs of the previous inference. Without a fence, the host gets the later
+/// outputs twice.
 #[test]
 fn late_outputs_of_inferences_in_flight_show_a_missing_fence() {
     let shape = Shape { inputs: vec![448, 896], outputs: vec![448, 896], has_stats: false };
@@ -276,7 +276,7 @@ fn late_outputs_of_inferences_in_flight_show_a_missing_fence() {
             outputs(&mut **exec, &shape) == source
         });
         let is_right: Vec<_> = is_right.collect();
-        // The last one is followed by none.
+        // No inference follows the last one.
         let is_fenced = out_sync_fence == 1;
         assert_eq!(is_right, [is_fenced, is_fenced, true], "fence {out_sync_fence}");
         drop((execs, activation));
@@ -332,7 +332,7 @@ fn program_refused_by_the_cores_leaves_nothing_on_the_card() {
 #[test]
 fn inference_whose_cores_fail_ends_with_its_channel() {
     let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: false };
-    // The output lies where no memory is left, of which the metadata says nothing.
+    // The output is at an address without memory, which the metadata does not show.
     let image = shape.image_with(|metadata| {
         metadata.static_shared_ddr_size = 0;
         metadata.num_nsps = 1;
@@ -344,7 +344,7 @@ fn inference_whose_cores_fail_ends_with_its_channel() {
     };
     let cards = Cards::new(EmuOptions { firmware, ..EmuOptions::default() });
     let program = cards.device.load(&image, &LoadOptions::default()).unwrap();
-    // Pages of other activations leave the last one without.
+    // Pages of other activations leave no memory for the last one.
     let mut execs: Vec<_> = (0..10).map(|_| program.activate().unwrap().create_exec().unwrap()).collect();
     let outcomes: Vec<_> = execs.iter_mut().map(|exec| exec.execute()).collect();
     let lost = outcomes

@@ -1,4 +1,4 @@
-//! Cards that are reset and cores that restart while programs use them .
+//! Cards that are reset, and cores that restart, while programs use them.
 
 use crate::tests::prelude::*;
 use qaic_emu::ExecutionMode;
@@ -34,7 +34,7 @@ fn reset_during_waits_ends_every_inference() {
             waiting.into_iter().map(|waiting| waiting.join().unwrap()).collect()
         });
         assert_eq!(codes, ["device.lost"; 4], "{profile:?}");
-        // Whatever is asked of it from now on fails the same way.
+        // From now on, every call fails in the same way.
         assert_eq!(execs[0].execute().unwrap_err().code(), "device.lost");
         assert_eq!(activation.create_exec().unwrap_err().code(), "device.lost");
         assert_eq!(program.activate().unwrap_err().code(), "device.lost");
@@ -74,12 +74,12 @@ fn program_of_before_a_reset_frees_nothing_of_a_new_one() {
         run(&mut *old_exec, 1).unwrap();
         rig.card.reset();
         rig.card.hurry();
-        // The channel of the new one is that of the old.
+        // The new activation has the channel of the old one.
         let new = rig.activation();
         let mut new_exec = new.create_exec().unwrap();
         assert_eq!(run(&mut *old_exec, 2).unwrap_err().code(), "device.lost", "{profile:?}");
         run(&mut *new_exec, 3).unwrap();
-        // The firmware may have given the ids of the old ones to others, so nothing is said of them.
+        // The firmware may have reused the ids of the old objects, so no message contains them.
         let calls = rig.card.calls(Request::Manage);
         drop((old_exec, old, old_program));
         assert_eq!(rig.card.calls(Request::Manage), calls);
@@ -110,7 +110,7 @@ fn restart_of_cores_loses_one_channel() {
     assert_eq!(exec.execute().unwrap_err().code(), "device.channel_lost");
     assert_eq!(exec.execute().unwrap_err().code(), "device.channel_lost");
     assert_eq!(activation.create_exec().unwrap_err().code(), "device.channel_lost");
-    // The other one has lost nothing: its program is just stuck.
+    // The other activation has lost nothing; its program is only stuck.
     assert_eq!(other_exec.execute().unwrap_err().code(), "device.timeout");
     drop((exec, activation));
     // The images are still there.
@@ -128,7 +128,7 @@ fn restart_between_inferences_is_reported_by_the_next() {
     rig.card.restart_cores(0, true);
     assert_eq!(run(&mut *exec, 2).unwrap_err().code(), "device.channel_lost");
     drop((exec, activation));
-    // Refused until the cores are back, and asked for again.
+    // The activation is refused until the cores have restarted, and is then repeated.
     let began = rig.now();
     let again = program.activate().unwrap();
     assert!(rig.now() > began);
@@ -206,7 +206,7 @@ fn drop_of_everything_during_a_loss_does_not_hang() {
     rig.card.hurry();
 }
 
-/// No event confirms these losses, so the card may have kept what the activation had.
+/// No event confirms these losses, so the card may still hold the resources of the activation.
 #[test]
 fn loss_seen_by_an_error_alone_leaves_nothing() {
     for plan in
@@ -219,13 +219,13 @@ fn loss_seen_by_an_error_alone_leaves_nothing() {
         assert!(["device.lost", "device.channel_lost"].contains(&code), "{plan}: {code}");
         drop(exec);
         run(&mut *rig.exec(), 2).unwrap();
-        // The file that the device keeps open, and nothing on it.
+        // The device keeps the file open, with nothing loaded through it.
         let left = rig.card.invariants();
         assert!(left.len() == 1 && left[0].contains("1 open file"), "{plan}: {left:?}");
     }
 }
 
-/// A signal may come when the message has gone out, and what the card took then has an id that is not known.
+/// A signal may arrive after the message was sent; the id of the loaded object is then unknown.
 #[test]
 fn control_message_interrupted_by_a_signal_closes_the_file() {
     let rig = Rig::new();

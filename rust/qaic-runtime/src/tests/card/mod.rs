@@ -1,5 +1,5 @@
-//! Programs on emulated cards, in virtual time: what each fault looks like from above, and that nothing
-//! is left on the card afterwards.
+//! Programs on emulated cards, in virtual time: the effect of each fault on the caller, and the card's
+//! resources afterwards.
 
 mod bad_input;
 mod calls;

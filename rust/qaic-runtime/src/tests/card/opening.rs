@@ -1,10 +1,11 @@
-//! Errors of cards that cannot be opened or reset. They quote the system where it has an error text.
+//! Errors of cards that cannot be opened or reset. They contain the error text of the system, if there is
+//! one.
 
 use crate::tests::prelude::*;
 use qaic_kmd::{MemoryErrors, PciAddress, PciInfo, SysKmd, SystemClock};
 use qaic_runtime::device::Device;
 
-/// A kernel whose one card answers everything with an error.
+/// A kernel whose only card answers every call with an error.
 #[derive(Debug)]
 struct Refusing {
     errno: Errno,

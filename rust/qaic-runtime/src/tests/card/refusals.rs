@@ -3,7 +3,8 @@
 use crate::tests::prelude::*;
 use std::collections::BTreeSet;
 
-/// The error of bringing a program up under a plan. Nothing is left of it, and afterwards it can be brought up.
+/// Returns the error of loading and activating a program under a fault plan. Nothing remains on the card, and
+/// a later attempt succeeds.
 #[track_caller]
 fn refused(plan: &str) -> RuntimeError {
     let rig = Rig::faulty(plan);
@@ -20,7 +21,8 @@ fn refusals_of_the_firmware_have_their_errors_and_take_nothing() {
     let mut seen = BTreeSet::new();
     for status in [-13, -12, -15, -14, -4, -5, -102] {
         let mut both = Vec::new();
-        // Passthrough alone, and with the transaction of the channel, which fails the call.
+        // The refusal is in the passthrough alone, or also in the channel's transaction, which makes the call
+        // fail.
         for form in ["nack", "nack_both"] {
             let error = refused(&format!("command(activate)@1={form}({status})"));
             assert!(
@@ -115,7 +117,7 @@ fn malformed_reply_is_refused() {
     }
 }
 
-/// The firmware did it, and its id is lost: only closing the file frees that.
+/// The firmware has loaded the object and its id is lost, so only closing the file frees it.
 #[test]
 fn remains_of_a_load_without_a_reply_go_with_the_next() {
     for command in ["load_constants_ex", "load_elf"] {
@@ -156,7 +158,8 @@ fn bad_pointer_and_missing_reply_have_errors_of_their_own() {
     }
 }
 
-/// The driver has not sent it. A deactivation has given the channel up all the same, so its command alone is sent again.
+/// The driver has not sent the message. A deactivation has nevertheless released the channel, so only its
+/// command is sent again.
 #[test]
 fn control_message_without_room_is_sent_again() {
     for command in ["status", "load_constants_ex", "load_constants_payload", "load_elf", "activate"] {
@@ -173,7 +176,7 @@ fn control_message_without_room_is_sent_again() {
     assert_eq!(rig.card.resource_usage().activations, 0);
 }
 
-/// The firmware has done it when the signal ends the wait for its reply.
+/// The firmware has executed the command when the signal ends the wait for its reply.
 #[test]
 fn deactivation_that_a_signal_interrupts_is_over() {
     let rig = Rig::new();

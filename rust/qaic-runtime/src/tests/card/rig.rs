@@ -1,4 +1,4 @@
-//! An emulated card, a program that hands its input back, and what was asked of both.
+//! An emulated card, a program that returns its input, and a record of the calls.
 
 use std::ops::Deref;
 
@@ -9,7 +9,7 @@ use qaic_runtime::device::{Activation, Device, LoadedProgram};
 
 pub(crate) const BYTES: u32 = 64;
 
-/// A program: one DMA buffer in, one out, at the same place of the card's memory.
+/// A program with one DMA buffer in and one out, at the same address of the card's memory.
 #[derive(Clone)]
 pub(crate) struct CardProgramSpec {
     pub(crate) metadata: Metadata,
@@ -62,7 +62,7 @@ impl Default for CardProgramSpec {
 }
 
 impl CardProgramSpec {
-    /// A program whose output never comes: it waits for a semaphore that nothing raises.
+    /// A program whose output waits forever, for a semaphore that nothing increments.
     pub(crate) fn stuck() -> Self {
         let mut spec = Self::default();
         spec.metadata.num_semaphores = 1;
@@ -156,7 +156,7 @@ impl Rig {
     }
 }
 
-/// Runs an inference and compares what came back.
+/// Runs an inference and compares its output.
 #[track_caller]
 pub(crate) fn run(exec: &mut dyn Exec, value: u8) -> Result<(), RuntimeError> {
     exec.reclaim(&mut || false)?;

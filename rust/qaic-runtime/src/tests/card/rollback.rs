@@ -1,8 +1,8 @@
-//! Exec objects that cannot be made leave nothing behind.
+//! Failed creations of exec objects leave no resources in use.
 
 use crate::tests::prelude::*;
 
-/// The error of making an exec under a plan; afterwards one can be made.
+/// Returns the error of creating an exec under a fault plan; a later creation succeeds.
 #[track_caller]
 fn refused(plan: &str) -> String {
     let rig = Rig::new();
@@ -53,7 +53,8 @@ fn inference_larger_than_the_ring_fails() {
     }
     let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &spec);
     let mut exec = rig.exec();
-    // Two buffers of 300 pieces each attach, and together they are more than a ring: no pause finds room for them.
+    // Two buffers of 300 pieces each can be attached, but together they exceed the ring, so no retry finds
+    // room.
     let began = rig.now();
     let error = exec.execute().unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! Differences of cards of silicon from emulated ones.
+//! Differences between cards of silicon and emulated cards.
 
 use crate::tests::prelude::*;
 use qaic_qpc::network_desc::{IoDescriptor, IoShapes, TensorShape};
@@ -7,7 +7,7 @@ use qaic_runtime::profiling::Identity;
 /// First word of a control buffer.
 const MAGIC: u32 = 0x5143_4F43;
 
-/// An emulated kernel that says its cards are none, and has no events.
+/// An emulated kernel that reports its cards as real, and has no events.
 #[derive(Debug)]
 struct Silicon(Arc<EmuKmd>);
 
@@ -46,7 +46,7 @@ fn silicon(spec: &CardProgramSpec) -> Rig {
     behind_the_mainline_driver(EmuOptions { firmware, ..EmuOptions::default() }, spec)
 }
 
-/// A card whose driver does not say what it is.
+/// A card whose driver does not report the kind of the card.
 fn behind_the_mainline_driver(options: EmuOptions, spec: &CardProgramSpec) -> Rig {
     let mut rig = Rig::with(options, spec);
     let kernel: Arc<dyn Kmd> = Arc::new(Silicon(Arc::clone(&rig.kmd)));
@@ -66,7 +66,7 @@ fn program_for_a_host_is_refused() {
     let rig = silicon(&spec);
     let error = rig.load().unwrap_err();
     assert_eq!((error.code(), rig.device.id()), ("device.wrong_target", DeviceId(0)));
-    // One whose driver, or whose firmware, says that it is emulated takes it.
+    // A card accepts the program if its driver or its firmware reports that the card is emulated.
     for make in [Rig::with, behind_the_mainline_driver] {
         let emulated = make(EmuOptions::default(), &spec);
         emulated.load().map(drop).unwrap();
@@ -118,7 +118,7 @@ fn card_with_other_shapes_than_the_bindings_refuses() {
 fn control_buffer_has_shapes_and_measuring() {
     let mut spec = shaped();
     spec.plan = Some(planned(r#", "control_buffer": 2"#));
-    // The output is read from here, so that the data of the cores come back.
+    // The output is read from this address, which contains the data of the cores.
     let control = DmaRequest { num: 2, ..spec.metadata.dma_requests[0].clone() };
     spec.metadata.dma_requests.insert(1, control);
     spec.network.dma_buffers.push(DmaBuffer { size: 64, dir: Direction::In });
@@ -136,7 +136,7 @@ fn control_buffer_has_shapes_and_measuring() {
     exec.identify(Identity { program: 3, activation: 4, inference: 5 << 32 | 6 });
     exec.measure(&mut qaic_runtime::device::HostTensors::none()).unwrap();
     assert_eq!(received(&mut *exec), [MAGIC, 1, 1, 3, 4, 0, 6, 5]);
-    // One inference is measured, and no others.
+    // Only one inference is measured.
     assert_eq!(received(&mut *exec)[..3], [MAGIC, 1, 0]);
 }
 

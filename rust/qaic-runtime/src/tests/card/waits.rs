@@ -1,4 +1,4 @@
-//! Full rings, slow inferences and signals .
+//! Full rings, slow inferences and signals.
 
 use crate::tests::prelude::*;
 use qaic_emu::EmuClock;
@@ -17,7 +17,7 @@ fn submission_to_a_full_ring_fails_after_fifty_attempts() {
     assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_millis(98_245));
     assert_eq!(
         [Request::ExecuteBo, Request::PerfStatsBo, Request::WaitBo].map(|call| rig.card.calls(call)),
-        // The submission's own, and fifty more.
+        // The attempt of the submission, and fifty more.
         [51, 1, 0]
     );
     rig.plan("");
@@ -113,7 +113,7 @@ fn cancelled_inference_ends_soon_and_its_buffers_are_reclaimed() {
     let activation = rig.device.load(&rig.image, &options).unwrap().activate().unwrap();
     let mut exec = activation.create_exec().unwrap();
     let canceller = exec.canceller();
-    // Of nothing: the next is not hit.
+    // There is nothing to cancel, so the next inference is unaffected.
     canceller.cancel();
     exec.submit().unwrap();
     canceller.cancel();
@@ -137,7 +137,8 @@ fn lost_completion_times_out_and_leaves_nothing() {
         let mut exec = rig.exec();
         run(&mut *exec, 1).unwrap();
         let outcome = run(&mut *exec, 2);
-        // The output's completion counts; where only the input's is missing, the next inference meets a queued buffer.
+        // The completion of the output ends an inference. If only that of the input is missing, the next
+        // inference finds a queued buffer.
         match fault {
             "lost_completion" => assert_eq!(outcome.unwrap_err().code(), "device.timeout"),
             _ => outcome.unwrap(),
@@ -145,7 +146,7 @@ fn lost_completion_times_out_and_leaves_nothing() {
     }
 }
 
-/// Requests without data behind the output do not hold it up, but the inference after it .
+/// Requests without data after the output do not delay it, but they delay the next inference.
 #[test]
 fn stuck_request_after_the_output_times_out_the_next_inference() {
     let mut spec = CardProgramSpec::stuck();

@@ -1,5 +1,5 @@
-//! An inference into the caller's arrays allocates nothing, whether it is run or submitted and collected; and what exec
-//! objects take on a card.
+//! An inference into the caller's arrays allocates nothing, whether it is run or submitted and collected; and
+//! the memory of exec objects on a card.
 
 use super::counting::{allocations, bytes_of};
 use super::counting_kernel as kernel;
@@ -8,15 +8,15 @@ use crate::tests::prelude::*;
 use qaic_runtime::binding::Shapes;
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
 
-/// Inferences before the count: threads are made and the usual duration becomes known.
+/// Inferences before the count, which create threads and determine the usual duration.
 const WARM_UP: usize = 200;
 
 /// Behavior of the device.
 #[derive(Clone, Copy)]
 enum Where {
-    /// It computes on the calling thread.
+    /// The device computes on the calling thread.
     Here,
-    /// It takes inferences before they are waited for.
+    /// The device queues inferences before a thread waits for them.
     Queue,
     /// A card, behind system calls.
     Card,
@@ -57,7 +57,7 @@ impl Tiny {
     }
 }
 
-/// Allocations of 100 inferences, with outputs that take turns.
+/// Allocations of 100 inferences with alternating outputs.
 fn allocations_of_runs(dtype: ElementType, place: Where) -> u64 {
     let mut tiny = Tiny::new(dtype, 2, place);
     let mut lender = Lender::default();
@@ -153,7 +153,7 @@ impl Arrays for Pair {
     }
 }
 
-/// They have room for the tensors of an inference from the begin.
+/// The lists have room for the tensors of an inference from the start.
 #[test]
 fn first_inference_of_bound_arrays_allocates_nothing() {
     let tiny = Tiny::new(ElementType::Float32, 1, Where::Here);
@@ -178,7 +178,7 @@ fn exec_object_on_a_card_takes_little_besides_its_buffers() {
     let bytes = |set_size| {
         let (mut tiny, bytes) = bytes_of(|| Tiny::new(ElementType::Float16, set_size, Where::Card));
         assert_eq!(tiny.set.handle_count(), set_size as usize);
-        // What they grow on their first use counts too.
+        // Memory that is allocated at the first use also counts.
         let Tiny { set, input, outputs } = &mut tiny;
         let leases: Vec<_> = (0..set_size).map(|_| set.try_lease().unwrap()).collect();
         let mut lender = Lender::with_capacity(2);
@@ -190,7 +190,7 @@ fn exec_object_on_a_card_takes_little_besides_its_buffers() {
         });
         bytes + used
     };
-    // What all share, threads and lists among it, is there with one already.
+    // The first exec object already allocates the shared parts, such as threads and lists.
     let each = (bytes(u32::try_from(MORE).unwrap() + 1) - bytes(1)) / MORE;
     assert!((256..4096).contains(&each), "{each} bytes");
 }

@@ -1,12 +1,12 @@
-//! Counts what the current thread allocates, so that tests beside it do not disturb the count.
+//! Counts the allocations of the current thread, so that concurrent tests do not affect the count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    // Without a destructor, so that it may be used while a thread ends.
+    // The counter has no destructor, so that a thread can use it while it ends.
     static COUNT: Cell<u64> = const { Cell::new(0) };
-    // Allocated and not freed; wraps where it is of others.
+    // Bytes allocated and not freed; wraps if the thread frees memory of others.
     static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -54,14 +54,14 @@ pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
-/// Bytes that this thread has more of than before `work`, while what that made is there.
+/// Additional bytes of this thread after `work`, while its result exists.
 pub(crate) fn bytes_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = BYTES.get();
     let made = work();
     (made, BYTES.get().wrapping_sub(before))
 }
 
-/// Does work that does not count.
+/// Runs work whose allocations do not count.
 pub(crate) fn uncounted<T>(work: impl FnOnce() -> T) -> T {
     let before = (COUNT.get(), BYTES.get());
     let result = work();

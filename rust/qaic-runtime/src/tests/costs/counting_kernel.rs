@@ -1,4 +1,4 @@
-//! A kernel whose own allocations do not count: in the place of an emulated one there is none in the process.
+//! A kernel whose own allocations do not count, because a real kernel allocates outside of the process.
 
 use crate::tests::prelude::*;
 use qaic_kmd::Ioctl;

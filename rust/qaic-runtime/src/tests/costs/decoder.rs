@@ -12,7 +12,7 @@ use super::counting::{allocations, bytes_of};
 use crate::tests::prelude::*;
 use qaic_qpc::network_desc::{CopyDmaBuffer, IoDescriptor, Transform, TransformKind};
 
-/// Slots that are attended, and numbers of a row.
+/// Number of attended slots, and of values in a row.
 const ATTENDED: usize = 64;
 const WIDTH: usize = 8;
 const ROW_BYTES: usize = WIDTH * size_of::<f32>();
@@ -58,7 +58,7 @@ fn node(operator: &str, domain: &str, inputs: &[&str], output: &str) -> Vec<u8> 
     [inputs, rest.concat()].concat()
 }
 
-/// The graph, field by field (onnx.proto3): attended slots, and the row and its index as they were given.
+/// The graph, field by field (onnx.proto3): the attended slots, and the row with its index unchanged.
 fn graph(context: usize) -> Vec<u8> {
     let count = ATTENDED as u64;
     let length = [varint(1, 1), varint(2, INT64), field(8, b"length"), field(9, &count.to_le_bytes())];
@@ -184,7 +184,7 @@ fn costs(device: &Arc<Context>, context: usize) -> (u64, usize) {
     let count = counts[50];
     // A thread without a CPU changes the counts of a few inferences.
     assert_eq!((counts[25], counts[75]), (count, count), "{counts:?}");
-    // The row of this inference is among those that are attended.
+    // The attended rows include the row of this inference.
     let mut found = [0.0_f32; ATTENDED * WIDTH];
     attended.memory().read_into(0, &mut found).unwrap();
     let mut expected = [0.0_f32; ATTENDED * WIDTH];
@@ -205,7 +205,7 @@ fn a_row_costs_the_same_with_any_context_and_a_state_has_one_buffer() {
         ..RegistryOptions::default()
     };
     let context = Context::new(&options).unwrap();
-    // What all programs share is there with the first.
+    // The first program allocates what all programs share.
     costs(&context, SHORT);
     let ((short, short_bytes), (long, long_bytes)) = (costs(&context, SHORT), costs(&context, LONG));
     assert_eq!((short, long), (ALLOCATIONS, ALLOCATIONS));

@@ -16,10 +16,10 @@ use crate::tests::prelude::*;
 use qaic_runtime::inference_set::{Completion, CompletionQueue};
 use qaic_sync::count::Operations;
 
-/// Inferences before the count: how long one takes becomes known.
+/// Inferences before the count, which determine the usual duration.
 const WARM_UP: u64 = 200;
 const COUNTED: u64 = 100;
-/// Attempts without a lock from which the least is taken, and the most attempts that are made.
+/// Number of attempts without a lock, of which the least counts, and maximum number of attempts.
 const ATTEMPTS: u64 = 20;
 const MOST_ATTEMPTS: u64 = 5_000;
 
@@ -191,7 +191,7 @@ fn bind_to_a_handle(set: &InferenceSet, dims: Option<&[GivenShape]>) -> (u64, u6
     })
 }
 
-/// Signals that a thread ends an inference, and keeps that thread until the sender is gone.
+/// Signals that a thread ends an inference, and blocks that thread until the sender is dropped.
 #[derive(Debug)]
 struct Occupation(Sender<()>, Mutex<Receiver<()>>);
 
@@ -210,7 +210,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
     let handle = set.try_acquire().unwrap();
     let completion = Arc::new(Occupation(occupied, Mutex::new(held)));
     let counts = std::thread::scope(|scope| {
-        // Where it is short, it runs on the thread that submits it.
+        // A short inference runs on the submitting thread.
         let submitter = scope.spawn(|| {
             set.exec_obj(handle).unwrap().submit(None, Some(completion), Detached::assume()).unwrap()
         });
@@ -255,9 +255,9 @@ fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
                 inference
             })
             .collect();
-        // What was announced is taken note of once.
+        // Each announcement is processed once.
         assert!(queue.wait(Duration::ZERO).unwrap().is_empty());
-        // Longer than any period after which threads look at something.
+        // Longer than the interval of any periodic check.
         let wait = |_| Operations::during(|| drop(queue.wait(Duration::from_millis(120)).unwrap()));
         let least = (0..3).map(wait).map(|cost| (cost.locks, cost.updates)).min().unwrap();
         assert_eq!(queue.awaited(), inferences.len());
@@ -370,6 +370,6 @@ fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_c
         (costs.iter().map(|cost| cost.0).min().unwrap(), costs.iter().map(|cost| cost.1).min().unwrap())
     };
     let (few, many) = (of(8), of(1024));
-    // Where the device has no more room, an inference is queued besides.
+    // If the device has no room, the inference is also queued.
     assert!(many.0 <= 3 * few.0 && many.1 <= 3 * few.1, "{few:?} {many:?}");
 }

@@ -1,4 +1,5 @@
-//! Arrays that are lent to inferences: which memory the device uses for each tensor, and what callers see of it.
+//! Arrays that are lent to inferences: the memory that the device uses for each tensor, and the results for
+//! callers.
 
 use crate::echo::{BLOCK_VALUES, blocks, retaining, with_split_state};
 use crate::tests::prelude::*;
@@ -168,7 +169,7 @@ fn late_inference_with_state_has_timed_out_only_where_the_state_has_not_gone_on(
     let mut stateless = Bench::new(&image(ElementType::Float32));
     assert_eq!(run_late(&mut stateless, first, late).unwrap_err().code(), "device.timeout");
     let mut bench = Bench::new(&retaining());
-    // The watchdog may end it before the device looks at it.
+    // The watchdog may end the inference before the device has seen it.
     let state = match run_late(&mut bench, first, late) {
         Ok(()) => after,
         Err(error) => {
@@ -210,7 +211,7 @@ fn input_left_out_is_the_value_that_the_device_keeps() {
     assert_eq!(bench.bound.input_bytes(&arrays), 0);
     bench.run(&arrays).unwrap();
     assert_eq!(bench.taken(0), Some(f32_bytes(&counted(ALL))));
-    // Its next value stays there too.
+    // The next value also stays on the device.
     bench.bind(&arrays, 0, None, &[]);
     let pending = bench.bound.prepare(&bench.set, &bench.tensors, &arrays, None).unwrap();
     pending.start(&bench.set, None, &mut WaitScope::default()).unwrap();

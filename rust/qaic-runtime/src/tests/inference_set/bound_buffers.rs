@@ -1,4 +1,4 @@
-//! Memory that callers share with exec objects: which is bound, in which shapes, and how long it is kept.
+//! Memory that callers share with exec objects: the bound memory, its shapes, and its lifetime.
 
 use std::sync::Barrier;
 
@@ -13,7 +13,7 @@ const HALF: usize = ALL / 2;
 
 type Memory = Arc<SharedMemory>;
 
-/// A program that gives `x` back as `y` and `z`, on a device of its own.
+/// A program that returns `x` as `y` and `z`, on a separate device.
 struct Bench {
     bound: BoundBuffers,
     control: Arc<Control>,
@@ -71,7 +71,7 @@ fn memory_is_kept_until_other_memory_is_bound() {
     bench.bound.replace_all(&first, None).unwrap();
     bench.run().unwrap();
     assert!(holds(&first[1], ALL, 3.0) && holds(&first[2], ALL, 3.0));
-    // The same again, as callers in a loop do, in the shapes that go with the sizes.
+    // The same buffers again, as callers in a loop bind them, in the shapes that match the sizes.
     bench.bound.replace_all(&first, None).unwrap();
     let second = [memory(HALF, 4.0), memory(HALF, 0.0), memory(HALF, 0.0)];
     assert!(first.iter().all(|memory| Arc::strong_count(memory) > 1));
@@ -84,7 +84,7 @@ fn memory_is_kept_until_other_memory_is_bound() {
 #[test]
 fn buffers_of_before_are_kept_for_a_new_inference() {
     let bench = Bench::new();
-    // Whether they were kept; they are not bound otherwise.
+    // True if the bindings were kept; otherwise nothing is bound.
     let keep = |buffers: &[Memory]| {
         let is_same = |index: usize, bound: &Memory| Arc::ptr_eq(bound, &buffers[index]);
         let outcome =
@@ -115,7 +115,7 @@ fn buffers_of_before_are_kept_for_a_new_inference() {
     bench.bound.replace_some(&[], vec![window]).unwrap();
     assert!(keep(&first));
     bench.bound.exec.bind(|bindings| assert!(bindings.windows.is_empty())).unwrap();
-    // What was bound with dims is bound again.
+    // Buffers that were bound with dims are bound again.
     bench.bound.replace_all(&first, Some(&shapes([ALL; 3]))).unwrap();
     assert!(!keep(&first));
     bench.bound.replace_all(&first, None).unwrap();
@@ -171,7 +171,7 @@ fn listed_buffers_replace_their_bindings_alone() {
     assert!(bench.is_bound_to(&[&all[0], &other, &all[2]]));
     bench.run().unwrap();
     assert!(holds(&other, ALL, 5.0) && holds(&all[1], ALL, 0.0) && holds(&all[2], ALL, 5.0));
-    // Shapes of no combination are bound, and said by the inference.
+    // Shapes that match no combination are bound, and the inference reports them.
     bench.bound.replace_some(&[entry(&memory(HALF, 0.0), HALF)], Vec::new()).unwrap();
     assert_eq!(code(bench.run()), "input.no_matching_shape");
     // Bindings by name are independent of bindings by size.
@@ -246,7 +246,7 @@ fn dims_that_do_not_fit_the_buffers_at_hand_are_for_the_next() {
     let small = [memory(HALF, 8.0), memory(HALF, 0.0), memory(HALF, 0.0)];
     bench.bound.replace_part(Part::All, &small).unwrap();
     bench.bound.check_announced().unwrap();
-    // They belonged to those; the next buffers have the shapes of their sizes.
+    // The dims belonged to the earlier buffers; the next buffers have the shapes of their sizes.
     bench.bound.replace_part(Part::All, &large).unwrap();
     bench.run().unwrap();
     assert!(holds(&large[2], ALL, 1.0));
@@ -278,7 +278,7 @@ fn buffer_that_dims_leave_out_comes_back_with_other_dims() {
     assert!(bench.is_bound_to(&[&all[0], &all[1], &all[2]]));
     bench.run().unwrap();
     assert!(holds(&all[2], ALL, 9.0));
-    // Replaced while it is left out, it does not come back.
+    // A buffer that is replaced while its binding is omitted is not bound again.
     bench.bound.announce(shapes([ALL, ALL, 0])).unwrap();
     let outputs = [memory(ALL, 0.0), memory(ALL, 0.0)];
     bench.bound.replace_part(Part::Outputs, &outputs).unwrap();
@@ -315,7 +315,7 @@ fn buffers_of_an_inference_under_way_are_read_by_any_thread() {
     bench.set.check_completed().unwrap();
 }
 
-/// A call that meets another one fails whole: what is bound in the end is what one call bound.
+/// A call that runs concurrently with another fails completely; the final bindings are those of one call.
 #[test]
 fn threads_that_bind_at_the_same_time_are_served_or_refused() {
     const THREADS: u8 = 4;
@@ -347,7 +347,7 @@ fn threads_that_bind_at_the_same_time_are_served_or_refused() {
     let last = all.iter().position(|own| is_all(&bench, own)).unwrap();
     bench.run().unwrap();
     assert!(holds(&all[last][1], ALL, u8::try_from(last).unwrap().into()));
-    // The memory that the others bound is kept no longer.
+    // The memory of the other calls is released.
     let kept = all.iter().filter(|own| own.iter().all(|memory| Arc::strong_count(memory) > 1));
     assert_eq!(kept.count(), 1);
 }

@@ -1,4 +1,5 @@
-//! Handles of a set with the memory that callers share: what is given back when an inference cannot begin.
+//! Handles of a set with the memory that callers share: the memory that is returned if an inference cannot
+//! begin.
 
 use crate::tests::first_device;
 use crate::tests::prelude::*;
@@ -65,7 +66,7 @@ fn dims_that_wait_for_their_buffers_keep_an_inference_from_beginning() {
     let dims = vec![GivenShape { item_bytes: 4, dims: vec![1, u64::from(u32::MAX)] }; 3];
     bound.announce(dims).unwrap();
     assert_eq!(set.submit(handle, 1, Detached::assume()).unwrap_err().code(), "call.argument");
-    // The next user of the handle does not know of them.
+    // The next user of the handle did not announce these dims.
     set.renew(handle).unwrap();
     set.submit(handle, 1, Detached::assume()).unwrap();
 }
@@ -74,7 +75,7 @@ fn dims_that_wait_for_their_buffers_keep_an_inference_from_beginning() {
 fn all_handles_are_bound_to_the_same_buffers() {
     let set = set();
     let given = buffers();
-    // Twice: as after a benchmark, which has leased them.
+    // Two calls, as after a benchmark that has leased the handles.
     for _ in 0..2 {
         set.bind_all(&given).unwrap();
         for handle in (0..HANDLES).map(HandleId) {

@@ -1,5 +1,5 @@
-//! Inferences that are on the device while the host prepares others: on the `noop` device, which queues them as a card does
-//! and fails an inference whose buffers were written to meanwhile.
+//! Inferences that are on the device while the host prepares others: on the `noop` device, which queues them
+//! as a card does, and fails an inference if its buffers change meanwhile.
 
 use std::sync::mpsc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use qaic_sync::EventCount;
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
 
-/// A set on a device of its own, with memory for each of its exec objects.
+/// A set on a separate device, with memory for each of its exec objects.
 struct Bench {
     context: Arc<Context>,
     control: Arc<Control>,
@@ -49,7 +49,7 @@ impl Bench {
         self.set().exec_obj(handle).unwrap()
     }
 
-    /// Binds a handle to its own memory; the input says which inference it is.
+    /// Binds a handle to its own memory; the input identifies the inference.
     fn bind(&mut self, handle: HandleId, value: u16) {
         let number = handle.0 as usize;
         self.inputs[number].write(&f32_bytes(&vec![f32::from(value); ELEMENTS as usize]));
@@ -71,7 +71,7 @@ impl Bench {
         self.outputs[handle.0 as usize].bytes() == f32_bytes(&vec![f32::from(value); ELEMENTS as usize])
     }
 
-    /// Takes all handles, and submits each under its own number.
+    /// Acquires all handles, and submits each under its own number.
     fn submit_all(&mut self) -> Vec<HandleId> {
         let handles = self.take_all();
         for &handle in &handles {
@@ -81,7 +81,7 @@ impl Bench {
         handles
     }
 
-    /// The same for inferences that a caller is going to wait for.
+    /// Does the same for inferences that a caller waits for.
     fn submit_all_lazily(&mut self) -> Vec<HandleId> {
         let handles = self.take_all();
         for &handle in &handles {
@@ -104,7 +104,7 @@ impl Bench {
         await_executing(&self.control, count);
     }
 
-    /// Runs a few inferences, after which it is known that they are short.
+    /// Runs a few inferences, so that the runtime knows that they are short.
     fn warm_up(&mut self) {
         let handle = self.set().try_acquire().unwrap();
         self.bind(handle, 1);
@@ -197,7 +197,7 @@ fn one_that_fails_in_the_middle_fails_alone() {
     let failed: Vec<_> = handles.iter().filter(|&&handle| bench.code(handle) == "inference.failed").collect();
     assert_eq!(failed.len(), 1);
     assert_eq!(bench.set().check_completed().unwrap_err().code(), "inference.failed");
-    // One that was put back is not asked any more.
+    // A handle that was put back is not queried again.
     bench.set().put_completed(*failed[0]).unwrap();
     bench.set().check_completed().unwrap();
     let good = |&&handle: &&HandleId| bench.holds(handle, handle.0.try_into().unwrap());
@@ -214,7 +214,8 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             bench.on_device(16);
             let cancelled = handles[victim];
             bench.exec(cancelled).cancel();
-            // The others are held, and a thread may wait for the oldest of them: none of that is in the way.
+            // The others are held, and a thread may wait for the oldest of them; neither blocks this
+            // inference.
             let id = cancelled.0.into();
             assert_eq!(
                 bench.set().get_completed_id(id, &mut WaitScope::until(Deadline::after(LONG))).unwrap(),
@@ -222,7 +223,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             );
             assert_eq!(bench.code(cancelled), "inference.cancelled");
             assert!(handles.iter().all(|&handle| handle == cancelled || bench.exec(handle).is_in_flight()));
-            // The device still has its buffers, and would notice if they were written to.
+            // The device still has the buffers, and would detect a write to them.
             bench.bind(cancelled, 100);
             bench.set().submit(cancelled, 100, Detached::assume()).unwrap();
             bench.set().scheduler.watch_device();
@@ -256,7 +257,7 @@ fn stuck_inference_times_out_and_the_others_end() {
     bench.control.plan("execute@3=stuck").unwrap();
     let handles = bench.submit_all();
     bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
-    // Those behind it had ended; only no worker was free to collect them.
+    // The later inferences had ended, but no worker was free to collect them.
     let codes: Vec<_> = handles.iter().map(|&handle| bench.code(handle)).collect();
     assert_eq!(codes.iter().filter(|&&code| code == "device.timeout").count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| code.is_empty()).count(), 7, "{codes:?}");
@@ -294,7 +295,7 @@ fn a_caller_runs_beside_what_is_on_the_device() {
     bench.bind(own, 77);
     let exec = Arc::clone(bench.exec(own));
     thread::scope(|scope| {
-        // It first gets its buffers back, which the device lets go of after the eight before.
+        // The inference first gets its buffers back, which the device releases after the eight before.
         let runner = scope.spawn(|| exec.run(&mut WaitScope::default()));
         bench.control.let_through(9).unwrap();
         bench.on_device(1);
@@ -451,7 +452,7 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
         let crcs = bench.exec(*handle).io_crcs().unwrap();
         assert_eq!(crcs.inputs, crcs.outputs);
     }
-    // Written to between the end and the collection.
+    // The memory changes between the end and the collection.
     bench.set().get_completed_id(0, &mut WaitScope::default()).unwrap();
     bench.set().submit(HandleId(0), 0, Detached::assume()).unwrap();
     bench.set().scheduler.watch_device();
@@ -462,7 +463,7 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
     assert_eq!(bench.code(HandleId(0)), "inference.io_crc");
 }
 
-/// One that waits in the queue has not begun: its inputs are summed again when the device gets it.
+/// A queued inference has not begun, so its inputs are summed again when the device gets it.
 #[test]
 fn input_that_is_written_to_before_its_inference_begins_is_found() {
     let plan =
@@ -509,7 +510,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Every inference ends once, with its own result or for a reason that there is.
+    /// Every inference ends once, with its own result or for a valid reason.
     #[test]
     fn any_schedule_ends_every_inference_as_it_should(
         steps in prop::collection::vec(step(), 1..80),
@@ -519,7 +520,7 @@ proptest! {
         let image = image(ElementType::Float32);
         let mut bench = Bench::with(&image, set_size, activations, threads, WaitLimits::default());
         bench.control.plan(&format!("execute@{failing}=fail")).unwrap();
-        // Of each inference that was submitted: its handle, and whether it was cancelled.
+        // Handle of each submitted inference, and true if it was cancelled.
         let mut flying: Vec<(HandleId, u16, bool)> = Vec::new();
         let mut failures = 0;
         let mut begun = 0_u16;
@@ -620,7 +621,7 @@ fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
     }
 }
 
-/// A caller that sleeps for something else was to take what is on the device; a worker does so in its place.
+/// A caller that sleeps for another event should collect from the device; a worker does so instead.
 #[test]
 fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
     let mut bench = Bench::new(1, 1);
@@ -636,7 +637,7 @@ fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
                 is_over.load(Ordering::Acquire).then_some(Ok(()))
             })
         });
-        // The second look is from where it sleeps.
+        // The second check is inside the wait.
         while looks.load(Ordering::Acquire) < 2 {
             thread::yield_now();
         }
@@ -644,7 +645,7 @@ fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
         for id in 0..100 {
             bench.bind(handle, 3);
             set.submit(handle, id, Detached::assume()).unwrap();
-            // Looks, and waits for nothing.
+            // Checks without waiting.
             while set.try_get_completed_id(id).is_none() && began.elapsed() < LONG {
                 thread::yield_now();
             }

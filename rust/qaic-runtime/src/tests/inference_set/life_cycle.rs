@@ -1,10 +1,11 @@
-//! The ways a handle goes: by id and in order, twice and never, cancelled, late and lost, on the `noop` device.
+//! The life cycles of a handle on the `noop` device: collected by id or in order, twice or never, cancelled,
+//! late, lost.
 
 use crate::tests::prelude::*;
 
 static INPUT: [u8; 768] = [7; 768];
 
-/// Contexts with equal options share devices, so every test asks for other ones.
+/// Contexts with equal options share devices, so every test uses different options.
 fn context() -> Arc<Context> {
     let context = noop(RegistryOptions::default());
     if module_path!().ends_with("queueing") {
@@ -112,10 +113,10 @@ fn misused_handle_is_refused_and_unchanged() {
     );
     control.release().unwrap();
     set.wait_for_completion(&mut WaitScope::default()).unwrap();
-    // Put back without having been collected: a wait for all needs no collection.
+    // The handle is put back without a collection, which a wait for all does not require.
     set.put_completed(handle).unwrap();
     assert_eq!(set.put_completed(handle).unwrap_err().code(), "call.state");
-    // Kept and submitted again: it leaves the list of free ones.
+    // A handle that was put back is submitted again, and leaves the list of free handles.
     set.submit(handle, 3, Detached::assume()).unwrap();
     assert!(set.try_acquire().is_none());
     assert_eq!(set.get_completed_id(3, &mut WaitScope::default()).unwrap(), handle);
@@ -143,7 +144,7 @@ fn inference_without_its_input_is_refused_at_submission() {
 fn stuck_inference_times_out_and_the_set_works_on() {
     let context = context();
     control(&context).plan("execute@1=stuck").unwrap();
-    // 20 ms, and as many again for each of the two retries.
+    // 20 ms, and 20 ms more for each of the two retries.
     let set = set(&context, 1, 1, limits(20, 2));
     let handle = set.try_acquire().unwrap();
     set.submit(handle, 1, Detached::assume()).unwrap();
@@ -239,7 +240,7 @@ fn cancelled_inference_ends_with_its_error() {
     assert!(exec.is_in_flight());
     exec.cancel();
     assert_eq!(exec.wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
-    // Run, and interrupted: it is cancelled, and ends before the call does.
+    // An interrupted run is cancelled, and the inference ends before the call does.
     assert_eq!(
         exec.run(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
         "call.interrupted"

@@ -6,7 +6,7 @@ mod bound_buffers;
 mod bound_set;
 mod in_flight;
 mod life_cycle;
-/// Once more on a device that queues inferences before they are waited for.
+/// Runs the tests also on a device that queues inferences before a thread waits for them.
 #[path = "life_cycle.rs"]
 mod life_cycle_queueing;
 mod pending;

@@ -9,7 +9,7 @@ use qaic_runtime::inference_set::CompletionQueue;
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
 
-/// Shorter than any test waits, and long enough to be started before.
+/// Shorter than the wait of any test, and long enough for a start before it ends.
 const LIMIT: Duration = Duration::from_millis(300);
 
 /// No tokens.
@@ -27,7 +27,7 @@ impl Rig {
         Self::with(set_size, |_| ())
     }
 
-    /// The same on a device that takes many, as a card does.
+    /// Creates the same on a device that accepts many inferences, as a card does.
     fn queueing(set_size: u32) -> Self {
         Self::with(set_size, Control::queue)
     }
@@ -64,7 +64,7 @@ impl Rig {
         await_executing(&self.control, count);
     }
 
-    /// Waits until the queue looks after no inference; what it reports meanwhile.
+    /// Waits until the queue monitors no inference; returns its reports.
     fn reported_until_settled(&self) -> Vec<u64> {
         let until = Instant::now() + LONG;
         let mut reported = Vec::new();
@@ -131,7 +131,7 @@ fn pending_without_a_free_exec_object_starts_when_one_is_given_back() {
         rig.control.release().unwrap();
         starter.join().unwrap().unwrap();
     });
-    // The exec object is given back before the first one has its outputs.
+    // The exec object is returned before the first caller has its outputs.
     first.wait(&mut WaitScope::default()).unwrap();
     second.wait(&mut WaitScope::default()).unwrap();
     assert!(gives(&first, 1.0) && gives(&second, 2.0));
@@ -155,7 +155,7 @@ fn pending_revoked_before_its_start_gives_the_handle_back() {
 #[test]
 fn pending_whose_submission_fails_gives_the_handle_back_and_is_not_awaited() {
     let rig = Rig::new(1);
-    // The device keeps no value that it could use in place of the input.
+    // The device retains no value for the input.
     let inference = PendingInference::new(&rig.set, 0, vec![None], vec![None], None);
     for _ in 0..2 {
         let error = inference.try_start(&rig.set, Some((&rig.queue, 1)), Detached::assume()).unwrap_err();
@@ -345,7 +345,7 @@ fn pending_that_fails_says_so() {
     assert_eq!(reported, (0..4).filter(|token| !in_start(token)).collect::<Vec<_>>());
 }
 
-/// Whatever meets whatever, an end is known by exactly one way: reported, in the start, or revoked.
+/// In every interleaving, exactly one path learns of the end: the report, the start, or the withdrawal.
 #[test]
 fn pending_started_cancelled_and_revoked_by_many_threads_ends_exactly_once() {
     const THREADS: u64 = 3;
@@ -392,7 +392,8 @@ fn pending_started_cancelled_and_revoked_by_many_threads_ends_exactly_once() {
                                 }
                                 Err(error) => assert_eq!(error.code(), "inference.cancelled"),
                             }
-                            // One that was cancelled before its start has ended without a report, as nothing asked for one.
+                            // An inference that was cancelled before its start ends without a report, because
+                            // none was requested.
                             known.push((token, is_silent, number % 3 == 1));
                         }
                         known

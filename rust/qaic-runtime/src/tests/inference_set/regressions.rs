@@ -1,4 +1,4 @@
-//! Defects of the runtime that were found and fixed, each with a test of its own, on the `noop` device.
+//! Fixed defects of the runtime, each with a test on the `noop` device.
 
 use std::sync::mpsc;
 
@@ -26,7 +26,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
     let place = Placement::one(DeviceId(0));
     let program = Program::new(&context, &recorded(), &place, &options).unwrap();
     let execs: Vec<_> = (0..3).map(|_| exec_obj(&program)).collect();
-    // Inferences that may stall go through the queue.
+    // Inferences that may block go through the queue.
     control.hold().unwrap();
     control.release().unwrap();
     control.plan("execute@1000000000=fail").unwrap();
@@ -46,7 +46,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
         }
     });
     assert!(accepted.into_inner() > 0);
-    // Also without room: requests that wait for a held device fill the queue.
+    // The queue is also full of requests that wait for a held device.
     control.hold().unwrap();
     let mut waiting = Vec::new();
     let refused = loop {
@@ -70,7 +70,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
     control.release().unwrap();
     let deadline = Deadline::after(Duration::from_mins(1));
     for exec in execs.iter().chain(&waiting) {
-        // Cancelled, refused or done; a timeout would be one that never runs.
+        // The inference was cancelled, refused or completed; a timeout would mean that it never runs.
         let ended = exec.wait(&mut WaitScope::until(deadline)).map_err(|error| error.code());
         assert!(ended != Err("device.timeout"), "{ended:?}");
     }
@@ -99,7 +99,7 @@ fn oldest_of_many_inferences_under_one_id_is_collected_first() {
     assert_eq!(set.get_completed_id(7, &mut WaitScope::default()).unwrap_err().code(), "inference.unknown");
 }
 
-/// A panic in what a worker calls ends neither the worker nor what is queued behind.
+/// A panic in a function that a worker calls ends neither the worker nor the queued inferences.
 #[test]
 fn worker_whose_callback_panics_goes_on() {
     use qaic_runtime::inference_set::{Completion, HandleId};
@@ -114,7 +114,7 @@ fn worker_whose_callback_panics_goes_on() {
     }
 
     let context = context();
-    // Inferences that may stall are for the worker.
+    // Inferences that may block run on the worker.
     control(&context).plan("execute@1000000000=fail").unwrap();
     let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };
     let set = try_set(&context, &recorded(), 2, 1, options).unwrap();
@@ -132,7 +132,7 @@ fn worker_whose_callback_panics_goes_on() {
     while !panics.0.load(Ordering::Acquire) {
         thread::yield_now();
     }
-    // No caller waits in the set, where it would do the worker's part.
+    // No caller waits in the set, because a waiting caller would do the worker's job.
     let (sender, ends) = mpsc::channel();
     for _ in 0..10 {
         let completion = Arc::new(CompletionSender(sender.clone()));

@@ -7,7 +7,7 @@ use crate::oracle::{view, view_mut};
 use crate::tests::prelude::*;
 use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, Lease};
 
-/// Contexts with equal options share devices, so every test asks for other ones.
+/// Contexts with equal options share devices, so every test uses different options.
 fn context() -> Arc<Context> {
     noop(RegistryOptions { virtual_cards: Some(2), ..RegistryOptions::default() })
 }
@@ -43,7 +43,7 @@ fn plain_tensors_pass_through() {
 
 #[test]
 fn converted_tensors_pass_through_their_device_form() {
-    // f32 -> i8 with 0.05, -3 on the way in; i8 -> f32 with 0.125, 7 on the way out.
+    // Inputs: f32 -> i8 with 0.05, -3; outputs: i8 -> f32 with 0.125, 7.
     let context = context();
     let set = set(&context, &fixture("s05_quant_i8.qpc"), 1, 1);
     let input: Vec<u8> = [1.0_f32; 48].iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -172,7 +172,7 @@ fn benchmark_with_a_count_runs_exactly_that_many() {
     let outcome = benchmark(&set, &input, Some(1000), None).unwrap();
     assert_eq!(outcome.completed, 1000);
     let nothing = Some(Duration::ZERO);
-    // A time alone lets the first inference run.
+    // A time limit alone permits the first inference.
     assert_eq!(benchmark(&set, &input, None, nothing).unwrap().completed, 1);
     let short = Duration::from_millis(3);
     assert!(benchmark(&set, &input, None, Some(short)).unwrap().elapsed >= short);

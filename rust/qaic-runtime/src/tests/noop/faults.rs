@@ -39,7 +39,7 @@ impl Bench {
         self.context.devices[0].resources().nsp_free
     }
 
-    /// Waits until `count` executions are inside.
+    /// Waits until `count` executions are inside the device.
     fn inside(&self, count: u32) {
         await_executing(&self.control, count);
     }
@@ -176,7 +176,7 @@ fn loss_ends_every_execution_and_all_that_was_loaded() {
     assert_eq!(execs[0].execute().unwrap_err().code(), "device.lost");
     assert_eq!(activation.create_exec().unwrap_err().code(), "device.lost");
     assert_eq!(program.activate().unwrap_err().code(), "device.lost");
-    // The device itself is back, and a program loaded now works.
+    // The device works again, and a program that is loaded now works.
     assert_eq!(bench.context.devices[0].status(), DeviceStatus::Ready);
     let rebuilt = bench.activation();
     rebuilt.create_exec().unwrap().execute().unwrap();

@@ -1,4 +1,4 @@
-//! The `noop` device: what its programs compute, its faults, and cores on several of its cards.
+//! The `noop` device: results of programs, faults, and cores of several cards.
 
 mod device;
 mod faults;

@@ -80,7 +80,7 @@ fn sets_of_one_name_share_cores_and_others_do_not() {
         |activations, options: &ProgramOptions| try_set(&context, &image, 1, activations, options.clone());
     let large = set(3, &in_group("group1")).unwrap();
     assert_eq!(free(&context), [4, 16]);
-    // Smaller members and members of the same size need nothing more.
+    // Members of the same or a smaller size need no more cores.
     let small = set(1, &in_group("group1")).unwrap();
     let same = set(3, &in_group("group1")).unwrap();
     assert_eq!(free(&context), [4, 16]);
@@ -169,7 +169,7 @@ fn listed_devices_count_once_and_an_empty_list_means_all() {
     assert_eq!(select(&[2, 0, 2, 0]).unwrap(), [2, 0]);
     assert_eq!(select(&[]).unwrap(), [0, 1, 2]);
     assert_eq!(select(&[1, 5]).unwrap_err().to_string(), "device 5 does not exist; existing ids: [0, 1, 2]");
-    // The first thing that is wrong counts.
+    // The first error is reported.
     let failed = || Err(DeviceError::NotFound { id: 9, existing: Vec::new() }.into());
     let codes = |first, second| {
         let refusal: RuntimeError = context.select([first, second]).unwrap_err();

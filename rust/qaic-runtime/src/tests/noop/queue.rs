@@ -1,4 +1,4 @@
-//! Queues: which programs go through one, and what a queue changes of them.
+//! Queues: the programs that use a queue, and the effects of the queue.
 
 use crate::tests::prelude::*;
 use qaic_runtime::Queue;
@@ -39,7 +39,7 @@ fn queue_is_of_the_named_device_or_the_first_candidate() {
     };
     assert_eq!(device(None).unwrap(), 2);
     assert_eq!(device(Some(1)).unwrap(), 1);
-    // It exists and is shown, and is none of those of the client.
+    // The device exists and is visible, but the client did not choose it.
     assert_eq!(device(Some(0)).unwrap_err().to_string(), "device 0 does not exist; existing ids: [2, 1]");
     assert_eq!(device(Some(7)).unwrap_err().code(), "device.not_found");
 }

@@ -1,4 +1,4 @@
-//! Collectors: which programs they take, and what stays of a program that is gone.
+//! Collectors: the accepted programs, and the data that remains of a deleted program.
 
 use crate::tests::prelude::*;
 use qaic_runtime::profiling::{Collector, NameFilter, ProfiledProgram};
@@ -17,7 +17,7 @@ fn collector_with_a_filter_takes_the_programs_made_later_that_it_accepts() {
     let none = collector(Some(Box::new(|_| false)));
     assert!(all.profiler.start().unwrap() && !all.profiler.start().unwrap() && all.profiler.is_running());
     let (_context, set) = set(2, 1);
-    // Other tests of this process make programs too, of this name and others.
+    // Other tests of this process also create programs, with this name and others.
     let number = all.add(&set.programs[0].subscriptions).unwrap();
     let programs = all.programs();
     let facts = &programs[number as usize].facts;

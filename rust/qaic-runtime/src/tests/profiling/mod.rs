@@ -3,6 +3,6 @@
 
 mod collector;
 mod profiler;
-/// Once more on a device that queues inferences before they are waited for.
+/// Runs the tests also on a device that queues inferences before a thread waits for them.
 #[path = "profiler.rs"]
 mod profiler_queueing;

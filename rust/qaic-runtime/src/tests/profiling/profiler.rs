@@ -1,4 +1,5 @@
-//! Profilers on the `noop` device: which inferences they sample, the samples' contents, and what a profiler keeps alive.
+//! Profilers on the `noop` device: the sampled inferences, the contents of samples, and the objects that a
+//! profiler keeps alive.
 
 use crate::oracle::{view, view_mut};
 use crate::tests::first_device;

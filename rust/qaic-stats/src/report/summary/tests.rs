@@ -360,7 +360,7 @@ fn cores_may_have_their_threads_in_any_order() {
     assert_eq!(text(&model, &descriptor), expected);
 }
 
-/// As many as the layout can count: work that grows with their square would not end before the test is given up.
+/// The maximum number of the layout: quadratic work would exceed the time limit of the test.
 #[test]
 fn many_cores_cost_what_their_lines_cost() {
     let mut model = StatsModel::new(run());
@@ -396,7 +396,7 @@ fn summary_whose_observer_fails_ends() {
     assert_eq!(error.kind(), io::ErrorKind::Interrupted);
 }
 
-/// Executions by a group of `threads`: each does what it wants, or all do the same with a few left out.
+/// Executions by a group of `threads`: each runs its own operations, or all run the same with a few omitted.
 fn executions(threads: usize) -> impl Strategy<Value = Vec<Vec<(u32, u16, u32)>>> {
     let one = || prop::collection::vec((0_u32..12, 0_u16..3, 0_u32..1000), 0..80);
     let left_out = prop::collection::vec((0..threads, 0_usize..80), 0..4);

@@ -105,7 +105,7 @@ impl Area {
     }
 }
 
-/// An array, and what it has to hold after the inference.
+/// An array, and its expected contents after the inference.
 #[derive(Debug)]
 pub(crate) struct Expected {
     what: String,

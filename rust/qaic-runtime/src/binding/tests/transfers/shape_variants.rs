@@ -1,4 +1,5 @@
-//! Programs with several permitted combinations of shapes: transfers per combination, and what a caller gets of them.
+//! Programs with several permitted combinations of shapes: transfers per combination, and the results for
+//! callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -346,7 +347,7 @@ fn input_with_two_next_values_has_one_pair() {
     assert_eq!(retained_pairs(&container(&network, None)).unwrap(), PAIRS[..1]);
 }
 
-/// A program on a `noop` device of its own.
+/// A program on a separate `noop` device.
 fn on_noop(marker: &str, network: &NetworkDesc) -> Arc<Program> {
     let options = RegistryOptions {
         kind: Some("noop".to_owned()),

@@ -59,7 +59,7 @@ fn plain_input(dims: &[i32], offset: u32) -> IoBinding {
     binding(tensor(Float32, dims), tensor(Float32, dims), sequence)
 }
 
-/// The DMA buffer after `input` went into it.
+/// The DMA buffer after the transfer of `input`.
 fn staged(network: &NetworkDesc, input: &[u8]) -> Vec<u8> {
     let plan = TransferPlan::new(network).unwrap();
     let mut dma = Dma::whole(vec![vec![0xee; network.dma_buffers[0].size as usize]]);
