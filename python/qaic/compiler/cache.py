@@ -57,7 +57,7 @@ class Cache:
         return work_folder(self.folder)
 
     def lookup(self, key: str) -> Path | None:
-        """Return the program of a key; one that is damaged or of another user counts as absent."""
+        """Return the program of a key; a damaged program, or that of another user, counts as absent."""
         path = self.folder / key / QPC_FILE_NAME
         if not path.exists():
             return None
@@ -182,10 +182,10 @@ def boot_id() -> str:
 
 
 def cache_folder() -> Path:
-    """Folder of the cache that the environment names; it need not exist.
+    """Folder of the cache from the environment; it need not exist.
 
-    Where other users can write, every user has a folder of their own in it. Raises RuntimeError if there is
-    no home folder.
+    If other users can write there, it contains a folder for each user. Raises RuntimeError if there is no
+    home folder.
     """
     configured = os.environ.get("QAIC_CACHE_DIR")
     if configured:

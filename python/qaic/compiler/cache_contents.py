@@ -1,7 +1,7 @@
 """Contents of the compile cache: programs with their sizes, locks, and the programs that processes use.
 
-A process locks what it works on and the list of programs it uses. The system releases these locks however the
-process ends, so unlocked work folders and lists belong to no process and are removed.
+A process locks its work folders and the list of programs that it uses. The system releases these locks when
+the process ends for any reason, so unlocked work folders and lists belong to no process and are removed.
 """
 
 import atexit
@@ -45,7 +45,7 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """List the programs in a cache, the one that was last wanted first.
+    """List the programs in a cache, the most recently requested first.
 
     Returns no entries for a folder in which another user may write, because that user could replace folders
     by links. A time in the future, from before the system's clock was set back, counts as the oldest.
@@ -85,9 +85,9 @@ def parse_size(text: str) -> int | None:
 
 
 def shrink(folder: Path, limit: int) -> int:
-    """Remove the programs that were not wanted for the longest time, until the others are within a limit.
+    """Remove the programs that were not requested for the longest time, until the others are within a limit.
 
-    Programs that a live process was given stay whatever their size. Returns the bytes that are free again.
+    Programs in use by a live process stay, whatever their size. Returns the number of freed bytes.
     """
     found = entries(folder)
     used = _used(folder) if found else set()

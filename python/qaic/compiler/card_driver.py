@@ -1,7 +1,7 @@
 """Compiling for a card: the vendor's compiler is run with the options that were set.
 
-Ours is never used in its place. What it makes becomes visible as a whole: it works in a folder of its own,
-and its container takes its place only after our reader has opened it.
+Our compiler never replaces it. Its results appear atomically: it works in a separate folder, and its
+container is moved only after our reader has opened it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OURS: Final = b"qaic.cli"
 _HEAD_BYTES: Final = 4096
 
 _FLAG: Final = re.compile(r"-[\w-]+")
-#: options that the compiler knows as entries of a file
+#: options that the compiler reads as entries of a file
 _BY_FILE: Final = frozenset({"mxint8_kv_cache"})
 #: flags with which the compiler may exit without a container
 _DUMPS: Final = frozenset(
@@ -143,7 +143,7 @@ def _cached(compiler: Path, source: OnnxFile, resolved: ResolvedOptions, job: Ca
 
 
 def dump_for_card(model: ModelSource, resolved: ResolvedOptions) -> None:
-    """Let the vendor's compiler write the files about a model that the options ask for, and nothing else.
+    """Run the vendor's compiler to write only the requested files about a model.
 
     Parameters and errors are those of `compile_for_card`.
     """

@@ -1,4 +1,4 @@
-"""Folders that receive results: they are known to be writable before any work, and keep what is not ours.
+"""Folders for results: they are checked for write access before any work, and other files in them are kept.
 
 The guard of every way to compile. A container is replaced if it is a program that openqaic compiled. Other
 files are replaced if the record in their folder names them.
@@ -26,7 +26,7 @@ DEBUG_FOLDER: Final = "compiler-debug"
 
 @contextmanager
 def writable_folder(folder: Path | None) -> Iterator[None]:
-    """Make a folder for the length of a block; if the block fails, what was made of it is removed.
+    """Make a folder for the length of a block; if the block fails, the created folders are removed.
 
     Parents are made too; with None nothing is done. Raises OSError if it cannot be made, or nothing can be
     written there; the block is not entered.
@@ -94,7 +94,7 @@ def check_alone(folder: Path, option: str, target: str) -> None:
 
 
 def move_results(made: Path, folder: Path) -> None:
-    """Move the files of one folder into another, the container last: who sees it sees what belongs to it.
+    """Move the files of one folder into another, the container last, so that its files exist before it does.
 
     Raises OptionError if a file of this name is there, and the record does not name it; nothing is moved
     then. Raises OSError if a file cannot be moved.
@@ -153,7 +153,7 @@ def debug_folder(output_dir: Path) -> Path:
 
 
 def refused(folder: Path, option: str, reason: str) -> OptionError:
-    """Return the error about a folder that holds what a compilation would destroy."""
+    """Return the error about a folder with files that a compilation would destroy."""
     return OptionError(
         f"{option}: {str(folder)!r} cannot be used, {reason}; expected a missing or empty directory, "
         f"or one with a container of openqaic, which is replaced",

@@ -189,9 +189,9 @@ def lower(
     """Apply the options to a model.
 
     The weights of `source` are moved into the result. `work_folder` makes folders for programs that are run
-    while compiling; these are as large as the result. Returns the program before it is written, and what was
-    learned of it with the files to write next to it. Raises CompileError with the tensor or operator if the
-    model cannot become a program, and OptionError if an option contradicts it.
+    while compiling; these are as large as the result. Returns the program before it is written, its facts,
+    and the files to write next to it. Raises CompileError with the tensor or operator if the model cannot
+    become a program, and OptionError if an option contradicts it.
     """
     model, context = begin(source, options, progress, work_folder)
     run_passes([step for phase in PHASES.values() for step in phase], model, context)
@@ -203,7 +203,7 @@ def lower(
 def begin(
     source: OnnxFile, options: CompileOptions, progress: Progress, work_folder: WorkFolder = temporary_folder
 ) -> tuple[Model, Context]:
-    """Read a model, and make what its passes know; takes and raises what `lower` does."""
+    """Read a model, and create the context of its passes; parameters and errors are those of `lower`."""
     progress.stage("read")
     proto = source.parse()
     # Passes add standard operators.

@@ -1,8 +1,8 @@
 """Runs the instrumented program on samples and collects the values of its tensors.
 
-Each sample is one inference on one thread of the engine, whatever the number of workers, and what is kept of
-it are whole numbers that are added: results depend neither on the order of samples nor on threads. Only one
-sample per worker is in memory.
+Each sample is one inference on one thread of the engine, whatever the number of workers, and only sums of
+integers are kept: results depend neither on the order of samples nor on threads. Only one sample per worker
+is in memory.
 """
 
 import contextlib
@@ -160,10 +160,7 @@ def collect(
 
 
 def workers_of(inputs: Sequence[SampledInput], output_bytes: int, options: CompileOptions) -> int:
-    """Return how many samples run at the same time.
-
-    One at a time where the device keeps state, which one sample leaves to the next.
-    """
+    """Return the number of parallel samples; one with state, because the next sample would read it."""
     if any(item.is_state for item in inputs):
         return 1
     wanted = options.profiling_threads or len(sched_getaffinity(0))

@@ -1,7 +1,7 @@
 """Inputs for profiling: a list of files, Python objects, or random numbers.
 
-Every source is a stream: one sample is in memory while it is handed over, whatever their number. All that can
-be said about a source without reading the data is said before the first inference.
+Every source is a stream with one sample in memory at a time. Errors that do not depend on the data are raised
+before the first inference.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class SampledInput:
     dtype: np.dtype[Any]
     #: one for each set of shapes of the program
     shapes: tuple[tuple[int, ...], ...]
-    #: true for retained state, which a sample may leave out
+    #: true for retained state, which a sample may omit
     is_state: bool = False
 
     def sizes(self) -> set[int]:
@@ -43,7 +43,7 @@ class SampledInput:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Inputs of one inference, and words for where they come from."""
+    """Inputs of one inference, and a description of their origin."""
 
     place: str
     arrays: Mapping[str, NDArray[Any]]
@@ -200,7 +200,7 @@ class FileSource:
 
 
 def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, files) of an input list; empty lines and comments are left out.
+    """Yield (line, files) of an input list; empty lines and comments are skipped.
 
     Raises OptionError if it is not a list of names, or has none.
     """
@@ -297,7 +297,7 @@ class RandomSource:
     """Random data: floats uniform in [0, 1) or normal, integers small enough to be indices.
 
     `kind` is ``"uniform"`` or ``"gaussian"``, `limits` are exclusive upper limits of integer inputs
-    (`index_limits`). The first set of shapes is used, and state is left out.
+    (`index_limits`). The first set of shapes is used, and state is omitted.
     """
 
     option = "use_random_input_data"
@@ -328,7 +328,7 @@ class RandomSource:
 
 
 def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Find how large the numbers in integer inputs may be: the tables they look things up in show it.
+    """Find the limits of integer inputs from the sizes of the tables that they index.
 
     `shapes` have -1 for dims that differ between sets of shapes.
     """

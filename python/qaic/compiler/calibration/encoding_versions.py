@@ -51,8 +51,8 @@ class Entry:
 def entries_of(held: Mapping[str, Any], wrong: Wrong) -> Iterator[Entry]:
     """Read the entries of a file of any version.
 
-    `wrong` makes an exception from what, found and expected. Raises OptionError if the file has no encodings,
-    or its version is another than its form.
+    `wrong` creates an exception from subject, found and expected. Raises OptionError if the file has no
+    encodings, or its version does not match its form.
     """
     sections = [key for key in (ACTIVATIONS, PARAMETERS) if key in held]
     is_new = _ONE_LIST in held

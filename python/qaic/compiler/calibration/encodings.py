@@ -43,9 +43,9 @@ def is_yaml_of_encodings(data: bytes) -> bool:
 
 
 def read_yaml(data: bytes) -> dict[str, Any]:
-    """Read a file as if it were JSON: plain words are numbers, booleans or nothing where they look so.
+    """Read a file as if it were JSON: unquoted words are numbers, booleans or null if they look so.
 
-    Raises ValueError if it is no YAML, no mapping, or too large.
+    Raises ValueError if the file is not YAML, not a mapping, or too large.
     """
     import yaml
 

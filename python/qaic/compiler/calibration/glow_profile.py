@@ -1,7 +1,7 @@
 """CalibrationProfile files: three YAML documents, as Glow writes them.
 
-Large files are usual (512 numbers for each tensor) and YAML parsers are slow, so a reader for the plain shape
-that these files have in practice comes first; what it does not know goes to PyYAML.
+Large files are usual (512 numbers for each tensor) and YAML parsers are slow, so a reader for the usual form
+of these files is tried first; PyYAML reads all others.
 """
 
 import hashlib
@@ -138,7 +138,7 @@ class ProfileFile:
 
 
 def wrong(file: str, line: int, key: str, found: str, expected: str) -> OptionError:
-    """Make the error for what is wrong at a key of a file."""
+    """Return the error for a key of a file."""
     return OptionError(
         f"profile {file}, line {line}: {key}: found {found}, expected {expected}",
         code="profile.malformed",
@@ -211,7 +211,7 @@ class ProfileBuilder:
         self._fields[key] = value
 
     def finish(self) -> ProfileFile:
-        """Return what was read."""
+        """Return the parsed entries."""
         self._close()
         return self.made
 
@@ -458,7 +458,7 @@ _MOST_GENERAL_BYTES: Final = 16 << 20
 def write_profile(profile: CalibrationProfile, graph: onnx.GraphProto) -> Iterator[str]:
     """Write a profile piece by piece.
 
-    The graph gives the tensors their keys, and the entries their order.
+    The graph determines the keys of tensors and the order of entries.
     """
     yield f"---\n{HEADERS[0]}: '{TOOL} {_core.__version__}'\n...\n"
     yield f"---\n{HEADERS[1]}: 0x{profile.graph_hash:016x}\n...\n---\n"

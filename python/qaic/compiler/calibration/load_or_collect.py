@@ -145,7 +145,7 @@ def _external(graph: Model, file: InputFileContent) -> CalibrationProfile:
 def _complete(
     profile: CalibrationProfile, chosen: ObservedTensors, option: str, file: InputFileContent
 ) -> None:
-    """Give entries to tensors that hold the same values as others, and report those without any."""
+    """Add entries for tensors with the same values as others, and report tensors without any."""
     for name, source in chosen.same.items():
         if name not in profile.tensors and source in profile.tensors:
             profile.tensors[name] = profile.tensors[source]
@@ -186,7 +186,7 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Calib
 
 
 def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
-    """Collect the nodes that stay in a float precision whatever is known about their values."""
+    """Collect the nodes that stay in floating point, whatever their ranges."""
     profiled = graph.facts.types.keys()
     classes = decide(graph.proto, graph.facts, options, profiled, tell=False).classes
     return {key for key, chosen in classes.items() if chosen not in INTEGERS}
@@ -216,7 +216,7 @@ def source_of(graph: Model, options: CompileOptions) -> SampleSource:
 def read_unchanged(file: InputFileContent, option: str) -> bytes:
     """Read a file whose digest is in the options.
 
-    Raises OptionError if it is too large, or not what it was when the options were resolved.
+    Raises OptionError if it is too large, or has changed since the options were resolved.
     """
     data = read_regular(file.path, MOST_BYTES)
     if len(data) > MOST_BYTES:

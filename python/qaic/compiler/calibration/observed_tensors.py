@@ -44,7 +44,7 @@ def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
 
 @dataclass(slots=True)
 class ObservedTensors:
-    """Which tensors are measured, and what the measurements hold for."""
+    """The measured tensors, and the tensors that each measurement applies to."""
 
     #: results of nodes, which become outputs of the instrumented graph
     results: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class ObservedTensors:
 
 
 def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
-    """Choose the tensors that quantizing may need: what quantizable nodes read and write, constants apart.
+    """Choose the tensors to measure: operands and results of quantizable nodes, except constants.
 
     `float_nodes` stay in a float precision in any case; they are named by their first output.
     """

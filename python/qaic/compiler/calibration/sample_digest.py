@@ -17,7 +17,8 @@ from qaic.compiler.calibration.dataset import read_list
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.support.open_regular import open_regular
 
-#: size above that of any sample; such a file counts by its facts, because its content may be endless
+#: size above that of any sample; the digest of such a file uses only its metadata, because its content may be
+#: endless
 _MOST_BYTES: Final = 1 << 32
 
 
@@ -55,9 +56,9 @@ class SampleFiles:
 
 
 def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
-    """Digest an input list and its files, from memory where nothing was touched since the last time.
+    """Digest an input list and its files, with stored digests of unchanged files.
 
-    A file that cannot be read gets a digest too: the reader of the samples states what is wrong, and where.
+    An unreadable file also gets a digest; the reader of the samples then reports the error.
     """
     # Names in a list are relative to the current directory, so the two together name the files.
     place = path.absolute() / Path.cwd().relative_to("/")

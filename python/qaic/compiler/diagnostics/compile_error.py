@@ -1,7 +1,7 @@
 """The form of all messages of the compiler: what failed, found, expected, fix.
 
 A user of ``Session`` sees only the text of the exception, a user of the command line also the hints, and a
-program the code and the context; building all of them in one place keeps them in step.
+program the code and the context; one place creates all of them, so that they agree.
 """
 
 import re
@@ -71,7 +71,7 @@ _BEFORE: Final = (
 
 
 def engine_reason(error: Exception) -> str:
-    """Return the last part of a message, which shows what the engine expects."""
+    """Return the last part of a message, which contains the engine's reason."""
     text = str(error)
     for pattern in _BEFORE:
         text = pattern.sub("", text)

@@ -112,7 +112,7 @@ class Progress:
 
     @property
     def debug_folder(self) -> Path | None:
-        """Existing folder for what `enable_debug` asks for."""
+        """Existing folder for the files of `enable_debug`."""
         return None if self._passes is None else self._passes.folder
 
     def stage(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:

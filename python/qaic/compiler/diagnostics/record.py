@@ -1,4 +1,4 @@
-"""Warnings and notes of one compilation as objects: code, message, and the nodes or values they are about.
+"""Warnings and notes of one compilation as objects: code, message, and the affected nodes or values.
 
 Recording shows a diagnostic to the user at once, through the logger ``qaic.compiler``. The record that takes
 it is that of the compilation which runs in this thread, as `warnings.catch_warnings` and `decimal` have it.
@@ -32,7 +32,7 @@ class Diagnostic:
     severity: str
     #: stable name of the message, with the part of the compiler that it comes from
     code: str
-    #: the text that users see
+    #: text for users
     message: str
     #: nodes, values or names in options that it concerns; the text may name only the first
     nodes: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ _SEVERITIES: Final = ("warning", "note")
 
 
 def encode(items: Sequence[Diagnostic]) -> bytes:
-    """Write the diagnostics of a program as the content of the section; what is no text becomes a `?`."""
+    """Write the diagnostics of a program as the content of the section; invalid text becomes `?`."""
     entries = [
         {
             "severity": item.severity,
@@ -162,7 +162,7 @@ def encode(items: Sequence[Diagnostic]) -> bytes:
 
 
 def read(program: _core.Qpc) -> tuple[Diagnostic, ...]:
-    """Read the diagnostics of a container; entries that are none are left out."""
+    """Read the diagnostics of a container; invalid entries are skipped."""
     try:
         section = program.elf_section(DIAGNOSTICS_SECTION)
     except QpcError:

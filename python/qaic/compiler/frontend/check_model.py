@@ -37,7 +37,7 @@ def check_functions(model: onnx.ModelProto) -> None:
         _measure(function, bodies, sizes)
     called = _calls(model.graph.node)
     results = {function_key(f.domain, f.name, f.overload): len(f.output) for f in model.functions}
-    # Calls get names for the results that they leave out.
+    # Calls get names for omitted results.
     written = sum(
         count * results.get(callee, 0)
         for calls in (called, *bodies.values())
@@ -155,7 +155,7 @@ def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], exter
 def check_inner_tensors(model: onnx.ModelProto) -> None:
     """Refuse tensors that declare external data and name no file.
 
-    The engine would look for one in the folder the process happens to be in when the program is loaded.
+    The engine would search the working directory of the process that loads the program.
     Raises CompileError with the tensor and the place.
     """
     for tensor, place in _tensors(model):

@@ -1,7 +1,7 @@
-"""Writes the functions of a model, and their calls, in the one form that the passes expect.
+"""Normalizes the functions of a model and their calls to the form that the passes expect.
 
-ONNX lets a call leave out attributes and results. The tools that expand functions (onnx.inliner) or look into
-them (onnx.shape_inference) forget defaults then. The engine prefers its own operator to a function of the
+In ONNX, a call may omit attributes and results. The tools that expand functions (onnx.inliner) or infer their
+shapes (onnx.shape_inference) then lose defaults. The engine prefers its own operator to a function of the
 same name, although ONNX gives the function precedence.
 """
 
@@ -149,7 +149,7 @@ def _complete_calls(model: onnx.ModelProto) -> None:
 
 
 def _check_missing(call: onnx.NodeProto, function: onnx.FunctionProto, missing: Collection[str]) -> None:
-    """Refuse a call that leaves out an attribute without which a node of the function has no meaning."""
+    """Refuse a call that omits an attribute without which a node of the function is invalid."""
     versions = {entry.domain: entry.version for entry in function.opset_import}
     for node in all_nodes(function.node):
         for attribute in node.attribute:
@@ -176,7 +176,7 @@ def _is_required(node: onnx.NodeProto, attribute: str, versions: Mapping[str, in
 
 
 def _without(function: onnx.FunctionProto, missing: Collection[str], name: str) -> onnx.FunctionProto:
-    """Copy a function whose callers do not give some attributes."""
+    """Copy a function without the attributes that its callers omit."""
     copy = clone(function)
     copy.name = name
     kept = [attribute for attribute in copy.attribute if attribute not in missing]

@@ -1,4 +1,4 @@
-"""Reads the inputs and outputs of a model, and refuses those that no buffer can hold."""
+"""Reads the inputs and outputs of a model, and refuses those that do not fit a buffer."""
 
 from collections.abc import Iterable
 from typing import Final

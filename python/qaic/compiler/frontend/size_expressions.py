@@ -1,6 +1,6 @@
 """Dimensions that are written as arithmetic of symbols: ``4*height``, ``past + seq``, ``(length + 1)//2``.
 
-Exporters that trace with symbols write such text where older ones made up a name. It is arithmetic on
+Exporters that trace with symbols write such text; older ones invented a name. It is arithmetic on
 integers with ``+ - * // %``, parentheses, ``Min`` and ``Max``; plus and minus stand between spaces, for a
 name may hold a hyphen.
 """
@@ -139,7 +139,7 @@ class _Parser:
         raise _NoExpressionError
 
     def arguments(self) -> tuple[_Tree, ...]:
-        """Read what stands between parentheses, the opening one already read."""
+        """Read the arguments after an opening parenthesis, up to the closing one."""
         self.depth += 1
         if self.depth > _DEEPEST:
             raise _NoExpressionError

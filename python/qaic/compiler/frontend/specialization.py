@@ -45,7 +45,7 @@ def copy_with(
 
 
 def read_specs(specialized_model: onnx.ModelProto, count: int) -> Interface:
-    """Read the inputs and outputs of an inferred model; what follows `count` inputs are weights."""
+    """Read the inputs and outputs of an inferred model; inputs after the first `count` are weights."""
     graph = specialized_model.graph
     return Interface(
         tuple(read_spec(value, "input") for value in graph.input[:count]),
@@ -54,7 +54,7 @@ def read_specs(specialized_model: onnx.ModelProto, count: int) -> Interface:
 
 
 def interface_of(sets: Sequence[Interface], entries: Sequence[SpecializationEntry]) -> Interface:
-    """Make the interface of a program from its sets of shapes.
+    """Return the interface of a program for its sets of shapes.
 
     Raises CompileError if a tensor cannot be a buffer, or has another number of dims in another
     specialization, and OptionError if two specializations have the same input shapes, so none of them could
@@ -79,7 +79,7 @@ def interface_of(sets: Sequence[Interface], entries: Sequence[SpecializationEntr
 def named(
     name: str, specializations: tuple[Specialization, ...], given: Sequence[str]
 ) -> tuple[str, tuple[Specialization, ...]]:
-    """Name the graphs of a container: the program where there is one graph, else the sets of shapes.
+    """Name the graphs of a container: the program if there is one graph, else the sets of shapes.
 
     Nothing changes without `given` names. Raises OptionError if there are more or fewer names than graphs.
     """
@@ -133,10 +133,11 @@ def _largest(specs: Sequence[TensorSpec], entries: Sequence[SpecializationEntry]
 
 
 def fix_interface(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]) -> None:
-    """Give the graph's inputs and outputs their final types and drop what only inference needed.
+    """Set the final types of the graph's inputs and outputs, and drop data that only inference needed.
 
-    A dimension gets a number where all specialized models agree. Of the others, those of inputs keep their
-    symbols; those of outputs get no name, because nothing proves that a symbol of the file is right there.
+    A dimension gets a number if all specialized models agree. Otherwise, dimensions of inputs keep their
+    symbols, and those of outputs get no name, because nothing proves that a symbol of the file is right
+    there.
     """
     graph = model.graph
     types = [

@@ -337,7 +337,7 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer_further(found: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer what follows from shapes that were added to an inferred model; returns a copy."""
+    """Infer shapes again after shapes were added to an inferred model; returns a copy."""
     return _inferred(found, follows_values=may_follow_values(found))
 
 

@@ -1,6 +1,6 @@
-"""Checks that the compiler can read a model, as far as that is known without shapes.
+"""Checks that the compiler can read a model, as far as possible without shapes.
 
-The onnx checker sees the model with weights declared as inputs, so it never asks for payloads.
+The onnx checker gets the model with weights as inputs, so it needs no payloads.
 """
 
 from collections import Counter
@@ -184,7 +184,7 @@ def _is_all_text(model: onnx.ModelProto) -> bool:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[list[object]]:
-    """Yield every name in a model, in lists by what they name; a generator of names costs twice as much."""
+    """Yield every name in a model, in lists by kind; a generator of names costs twice as much."""
     yield [model.graph.name, *(entry.domain for entry in model.opset_import)]
     for function in model.functions:
         yield [function.name, function.domain, *function.input, *function.output]

@@ -35,8 +35,8 @@ def in_expanded_graph(
 ) -> CompileOptions:
     """Replace the names of nodes in options by those of the values that they compute.
 
-    `names` is None where no option needs them; `exact` values stay in float32 whatever is asked for. Raises
-    CompileError if none of the names of a precision file is one of the model.
+    `names` is None if no option needs them; `exact` values stay in float32 in any case. Raises CompileError
+    if the model has none of the names of a precision file.
     """
     if names is None:
         return options
@@ -47,7 +47,7 @@ def in_expanded_graph(
         resolved = NodePrecision(_values(found, lists.fp16), _values(found, lists.fp32))
         options = replace(options, node_precision_info_file=resolved)
     if options.exclude_mxfp6_matmul:
-        # Names of nodes stay, because options accept them too.
+        # Names of nodes stay, because options also accept them.
         excluded = {name: names.find(name) or [name] for name in options.exclude_mxfp6_matmul}
         options = replace(options, exclude_mxfp6_matmul=_values(excluded, excluded))
     if exact and has_node_options(options):
@@ -73,10 +73,10 @@ def inside_functions(graph: onnx.GraphProto, items: Sequence[str]) -> bool:
 
 
 def as_outputs(graph: onnx.GraphProto, name: str, names: InlinedNames) -> list[str]:
-    """Find the values that a name stands for, and give each a name that an output can have.
+    """Find the values of a name, and give each a name that is valid for an output.
 
-    Values from inside of functions are renamed to ``call/value`` in the graph. The name has any of the forms
-    of `inlined_names`. Returns values in the order of the graph; none when there is none.
+    Values inside functions are renamed to ``call/value`` in the graph. The name has any of the forms of
+    `inlined_names`. Returns the values in the order of the graph; empty if there are none.
     """
     titles = names.titles(name)
     values = [value for node in graph.node for value in node.output if value in titles]
@@ -128,8 +128,7 @@ def unknown_result(
 ) -> CompileError:
     """Return the error that no node of the main graph computes a tensor of this name.
 
-    `known` are names that could have been meant, `fix` is what to do where the name is neither an input nor
-    the name of a node.
+    `known` are candidates for a suggestion, and `fix` is the hint if the name is neither an input nor a node.
     """
     named = next((node for node in graph.node if node.name == name), None)
     if any(value.name == name for value in graph.input):

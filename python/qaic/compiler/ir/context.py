@@ -46,13 +46,13 @@ class SideFile:
 
 @dataclass(slots=True)
 class Context:
-    """Options of one compilation, and what its passes have found."""
+    """Options of one compilation, and the findings of its passes."""
 
     #: compile options; names of values in them are those of the graph, once functions are expanded
     options: CompileOptions
     #: shows the progress of the compilation
     progress: Progress
-    #: writes a container to run during compilation, because passes do not know the writer
+    #: writes a container to run during compilation, because passes do not import the writer
     write_program: WriteProgram
     #: makes folders for programs that run during compilation
     work_folder: WorkFolder

@@ -14,7 +14,7 @@ class Library:
     crc32: int
 
     def to_json(self) -> dict[str, object]:
-        """Return what the container keeps: no folder of this machine."""
+        """Return the JSON for the container, without folders of this machine."""
         return {"name": self.path.name, "size": self.size, "crc32": self.crc32}
 
 

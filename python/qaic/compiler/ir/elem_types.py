@@ -80,7 +80,7 @@ INTERFACE_TYPES: Final = frozenset({FLOAT, FLOAT16, INT8, UINT8, INT16, INT32, I
 
 
 def type_name(code: int) -> str:
-    """Name an element type, also one this table does not know."""
+    """Return the name of an element type, also of one that is not in this table."""
     return TABLE[code][0] if code in TABLE else f"element type {code}"
 
 

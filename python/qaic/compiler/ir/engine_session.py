@@ -1,4 +1,4 @@
-"""Sessions of the engine, which knows shapes and refusals, and computes constants."""
+"""Sessions of the engine for shapes, refusals and constants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def engine_session(
 ) -> ort.InferenceSession:
     """Load a serialized model on one thread, without messages.
 
-    `level` names how far the engine optimizes. Without `fuses_pairs`, quantized graphs are not rewritten.
+    `level` is the engine's level of optimization. Without `fuses_pairs`, quantized graphs are not rewritten.
     Raises exceptions of many types, because the engine has none of its own.
     """
     import onnxruntime as ort

@@ -53,9 +53,9 @@ def plain(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
 
 
 def set_nodes(body: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Give a graph or function other nodes, in this order; its own may be among them.
+    """Replace the nodes of a graph or function, in this order; the new nodes may include existing ones.
 
-    Whatever refers to a node of the body from before refers to no node of it afterwards.
+    Earlier references to nodes become invalid.
     """
     _assign(body.node, nodes)
 
@@ -107,19 +107,19 @@ def drop_unneeded_nodes(graph: onnx.GraphProto) -> set[str]:
 
 
 def replace_graph(model: onnx.ModelProto, other: onnx.ModelProto) -> None:
-    """Give a model the graph of another one, and the operator sets that it is written in."""
+    """Replace the graph of a model by that of another, with its operator sets."""
     model.graph.CopyFrom(other.graph)
     _assign(model.opset_import, other.opset_import)
 
 
 def add_function(model: onnx.ModelProto, function: onnx.FunctionProto) -> onnx.FunctionProto:
-    """Add a function; returns the one that the model has then."""
+    """Add a function; returns the function in the model."""
     model.functions.append(function)
     return model.functions[-1]
 
 
 def import_opset(body: onnx.ModelProto | onnx.FunctionProto, domain: str, version: int) -> None:
-    """Let nodes be of an operator set; where one of the domain is imported it stays."""
+    """Import an operator set, unless one of the domain is imported."""
     if all(entry.domain != domain for entry in body.opset_import):
         body.opset_import.add(domain=domain, version=version)
 
@@ -138,12 +138,12 @@ def replace_input_with(node: onnx.NodeProto, position: int, name: str) -> None:
 
 
 def rename_output(node: onnx.NodeProto, position: int, name: str) -> None:
-    """Give a result of a node another name; what reads it stays as it is."""
+    """Rename a result of a node; its readers do not change."""
     node.output[position] = name
 
 
 def rename_operands(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Give what a node itself reads and makes other names; graphs inside of it stay as they are."""
+    """Rename the operands and results of a node; nested graphs do not change."""
     _rename(node.input, names)
     _rename(node.output, names)
 
@@ -159,7 +159,7 @@ def add_attribute(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
 
 
 def set_attributes(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto]) -> None:
-    """Give a node other attributes; its own may be among them."""
+    """Replace the attributes of a node; the new ones may include existing ones."""
     _assign(node.attribute, attributes)
 
 
@@ -167,10 +167,7 @@ def set_attributes(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProt
 
 
 def replace_all_uses_with(nodes: Iterable[onnx.NodeProto], replacements: Mapping[str, str]) -> None:
-    """Let nodes read other values, graphs nested in them included.
-
-    What the nodes make keeps its name.
-    """
+    """Make nodes, including their nested graphs, read other values. Their results keep their names."""
     for node in nodes:
         _rename(node.input, replacements)
         for graph in subgraphs(node):
@@ -180,9 +177,9 @@ def replace_all_uses_with(nodes: Iterable[onnx.NodeProto], replacements: Mapping
 
 
 def rename_values(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
-    """Give values other names wherever nodes read or make them, graphs nested in them included.
+    """Rename values wherever nodes read or produce them, including in nested graphs.
 
-    A name has to mean one value.
+    A name must identify one value.
     """
     for node in nodes:
         rename_operands(node, names)
@@ -192,14 +189,14 @@ def rename_values(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> 
 
 
 def rename_declared(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Give the inputs, outputs and initializers of a graph other names, and the values that it describes."""
+    """Rename the inputs, outputs, initializers and described values of a graph."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         value.name = names.get(value.name, value.name)
     rename_initializers(graph, names)
 
 
 def rename_initializers(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Give the initializers of a graph other names; what reads them stays as it is."""
+    """Rename the initializers of a graph; their readers do not change."""
     for tensor in graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for sparse in graph.sparse_initializer:
@@ -298,7 +295,7 @@ def clear_descriptions(graph: onnx.GraphProto) -> None:
 def register_initializer(
     graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str = ""
 ) -> onnx.TensorProto:
-    """Add a constant, under another name where one is given; returns the one that the graph has then."""
+    """Add a constant, under another name if given; returns the constant in the graph."""
     graph.initializer.append(tensor)
     added = graph.initializer[-1]
     added.name = name or tensor.name
@@ -312,7 +309,7 @@ def register_sparse_initializer(graph: onnx.GraphProto, tensor: onnx.SparseTenso
 
 
 def set_initializers(graph: onnx.GraphProto, tensors: Iterable[onnx.TensorProto]) -> None:
-    """Give a graph other constants, in this order; its own may be among them."""
+    """Replace the constants of a graph, in this order; the new ones may include existing ones."""
     _assign(graph.initializer, tensors)
 
 
@@ -322,12 +319,12 @@ def remove_initializers(graph: onnx.GraphProto, positions: Collection[int]) -> N
 
 
 def set_values(tensor: onnx.TensorProto, values: npt.NDArray[np.generic]) -> None:
-    """Give a tensor other numbers, with their type and shape; its name stays."""
+    """Replace the values of a tensor, with type and shape; its name does not change."""
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 
 def set_payload(tensor: onnx.TensorProto, elem_type: int, data: bytes) -> None:
-    """Give a tensor other numbers of the same shape, as bytes; its name stays."""
+    """Replace the values of a tensor by bytes of the same shape; its name does not change."""
     name, dims = tensor.name, list(tensor.dims)
     tensor.Clear()
     tensor.name, tensor.data_type, tensor.raw_data = name, elem_type, data

@@ -139,7 +139,7 @@ def read_values(graph: onnx.GraphProto) -> set[str]:
 
 
 def values_read_by(node: onnx.NodeProto) -> set[str]:
-    """Collect the values that a node reads, those that only its nested graphs read among them."""
+    """Collect the values that a node or its nested graphs read."""
     return {*filter(None, node.input)}.union(*map(read_values, subgraphs(node)))
 
 
@@ -162,7 +162,7 @@ def value_names(graph: onnx.GraphProto) -> set[str]:
 
 
 class FreshNames:
-    """Gives out value names that do not occur in a graph; the same graph gets the same names."""
+    """Creates value names that do not occur in a graph; the same graph gets the same names."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._taken = value_names(graph)

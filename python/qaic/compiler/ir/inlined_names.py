@@ -35,7 +35,7 @@ class Call:
     #: its name, with those of the calls around it as prefix
     path: str = ""
     function: str = ""
-    #: how many calls of the function come before it
+    #: number of earlier calls of the function
     number: int = 0
     nodes: Sequence[onnx.NodeProto] = ()
     parent: Call | None = None
@@ -94,9 +94,9 @@ class InlinedNames:
         self._index = None
 
     def find(self, name: str) -> list[str]:
-        """List the values of the expanded graph that a name stands for; empty when it is of no value.
+        """List the values of the expanded graph with a name; empty if there are none.
 
-        A name of a value that passes have removed is found, and no value of the graph has it.
+        The name of a removed value is found, although the graph has no such value.
         """
         found = dict.fromkeys([name] if name in self._own else ())
         index = self._indexed()

@@ -28,7 +28,7 @@ class OpsTable:
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """An output of the graph that is none of the program."""
+    """An output of the graph that is not an output of the program."""
 
     #: name and ONNX element type
     name: str
@@ -126,7 +126,7 @@ class Model:
         return [library.path for library in self.libraries]
 
     def copy_for_tools(self) -> onnx.ModelProto:
-        """Copy the graph with each weight as an input: tools see its type and shape, and no payload."""
+        """Copy the graph with each weight as an input, so that tools get its type and shape alone."""
         return with_weights_as_inputs(self.proto, self.weights)
 
     def constants(self) -> set[str]:
@@ -153,7 +153,7 @@ class Model:
         return True
 
     def set_device_nodes(self, nodes: Iterable[onnx.NodeProto], operators: Iterable[str]) -> None:
-        """Give the graph other nodes, some of them of the device, and drop nodes that nothing needs."""
+        """Replace the nodes of the graph, some by nodes of the device, and remove unused nodes."""
         set_nodes(self.proto.graph, nodes)
         drop_unneeded_nodes(self.proto.graph)
         import_opset(self.proto, DEVICE_DOMAIN, 1)
@@ -169,5 +169,5 @@ class Model:
             self.facts.shapes.setdefault(weight.name, weight.dims)
 
     def copy(self) -> Self:
-        """Copy the graph and what changes with it; the numbers of weights are shared."""
+        """Copy the graph and its dependent data; the values of weights are shared."""
         return replace(self, proto=clone(self.proto), weights=dict(self.weights), facts=self.facts.copy())

@@ -80,7 +80,7 @@ def has_node_options(options: CompileOptions) -> bool:
 
 
 def is_quantizing(options: CompileOptions) -> bool:
-    """Return whether the options ask for integers in place of floats."""
+    """Return true if the options request integers instead of floats."""
     return bool(
         options.convert_to_quantize
         or options.load_profile is not None

@@ -91,7 +91,7 @@ def standard(node: onnx.NodeProto, *op_types: str) -> bool:
 
 
 def attribute_of(node: onnx.NodeProto, name: str, default: _T) -> _T:
-    """Return the value of an attribute; the default if the node does not have it, or calls give it."""
+    """Return the value of an attribute; the default if the node does not have it, or calls set it."""
     for attribute in node.attribute:
         if attribute.name == name and not attribute.ref_attr_name:
             value: _T = helper.get_attribute_value(attribute)

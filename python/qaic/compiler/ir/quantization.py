@@ -24,7 +24,7 @@ UNSIGNED_SHIFT: Final = 128
 class QuantParams:
     """How a tensor of activations is quantized: real = scale x (q - offset), q of a signed type.
 
-    The engine's fast kernels on x86 want unsigned activations with signed weights, so int8 is stored as
+    The engine's fast kernels on x86 require unsigned activations with signed weights, so int8 is stored as
     uint8, shifted by 128.
     """
 
@@ -60,7 +60,7 @@ class QuantParams:
 
 @dataclass(slots=True)
 class Group:
-    """A node with what was joined to it."""
+    """A node with the nodes that were joined to it."""
 
     node: onnx.NodeProto
     #: the result of the group, if it has only one
@@ -161,7 +161,7 @@ class QuantizedGroup:
 
 @dataclass(slots=True)
 class FloatNodes:
-    """Nodes that stay as they are."""
+    """Nodes that do not change."""
 
     nodes: tuple[onnx.NodeProto, ...]
     reason: FloatReason
@@ -199,7 +199,7 @@ class QuantizationPlan:
         yield from self.nested
 
     def reasons(self) -> dict[str, FloatReason]:
-        """Map the nodes that stay as they are, by first output, to the reason."""
+        """Map the unchanged nodes, by first output, to the reason."""
         return {node_key(node): entry.reason for entry in self.floats() for node in entry.nodes}
 
     def values(self) -> dict[str, QuantParams]:

@@ -49,7 +49,7 @@ class ValueInfo:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of values of the main graph whose dims are all known; -1 where sets of shapes differ.
 
-        They are collected when a pass first asks for one; a model of float32 is compiled without them.
+        They are collected at the first request of a pass; a float32 model is compiled without them.
         """
         return common_shapes(self.specialized) if self.specialized else {}
 
@@ -62,7 +62,7 @@ class ValueInfo:
             )
 
     def copy(self) -> ValueInfo:
-        """Copy what is known so far."""
+        """Copy the facts known so far."""
         twin = ValueInfo(dict(self.types), (), dict(self.narrow), dict(self.original))
         twin.shapes = dict(self.shapes)
         return twin
@@ -72,7 +72,7 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
     """Map the name of every tensor to its ONNX element type.
 
     Names are unique over nested graphs that are visible to each other. Two branches may use one name for
-    different values; where their types differ the name is left out, so that nothing is done to either.
+    different values; if their types differ, the name is omitted, so that neither value changes.
     """
     types: dict[str, int] = {}
     mixed: set[str] = set()
@@ -102,9 +102,9 @@ def untyped_values(graph: onnx.GraphProto) -> list[str]:
 
 
 def common_shapes(specialized: Sequence[onnx.ModelProto]) -> dict[str, tuple[int, ...]]:
-    """Map the name of every tensor whose dims are known in every model to what these have in common.
+    """Map the name of every tensor whose dims are known in every model to the common dims.
 
-    A dimension that is not the same in all of them is -1; a tensor whose rank is not is left out.
+    A dimension that differs is -1; a tensor whose rank differs is omitted.
     """
     shapes = collect_shapes(specialized[0])
     for specialized_model in specialized[1:]:

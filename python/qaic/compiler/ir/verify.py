@@ -25,11 +25,12 @@ class InvalidModelError(AssertionError):
 def verify(model: Model, after: str, *, are_types_verified: bool = True) -> None:
     """Check a model.
 
-    In each graph, a value has one producer, and none if it is an input, an initializer or a weight. What a
-    node or an output reads is there before it; the operator set of every node is imported. Weights are not in
-    the graph too. With `are_types_verified`, the element types and shapes of the model, its facts, its
-    interface and the first of its specialized graphs are those that onnx infers from nodes, inputs and
-    constants. `after` names the pass that left the model. Raises InvalidModelError if it is not valid.
+    In each graph, a value has one producer, and none if it is an input, an initializer or a weight. The
+    operands of nodes and outputs are produced before them; the operator set of every node is imported.
+    Weights are not in the graph too. With `are_types_verified`, the element types and shapes of the model,
+    its facts, its interface and the first of its specialized graphs are those that onnx infers from nodes,
+    inputs and constants. `after` names the pass that left the model. Raises InvalidModelError if it is not
+    valid.
     """
     proto = model.proto
     domains = _domains(proto.opset_import)
@@ -92,7 +93,7 @@ def _node_faults(
 
 
 def _type_faults(model: Model) -> Iterator[str]:
-    """Compare the element types and shapes that a model holds with those that its nodes have."""
+    """Compare the recorded element types and shapes of a model with those of its nodes."""
     view = model.copy_for_tools()
     for graph in all_graphs(view.graph):
         clear_descriptions(graph)
@@ -116,7 +117,7 @@ def _type_faults(model: Model) -> Iterator[str]:
     for form in model.specialized[:1]:
         declared = ((name, own) for name, own in _declared(form.graph).items() if name not in changed)
         yield from known.differences("a specialized graph", declared, model.facts.narrow)
-    # The cached shapes are not collected before a pass asks for them.
+    # The cached shapes are collected at the first request of a pass.
     shapes = vars(model.facts).get("shapes", {})
     values = ((name, (elem_type, shapes.get(name))) for name, elem_type in model.facts.types.items())
     yield from known.differences("the facts", values)
@@ -134,7 +135,7 @@ def _inferred(content: bytes) -> list[onnx.GraphProto]:
 
 
 class _Inferred:
-    """Element types and shapes of the values of a graph, as inference gives them."""
+    """Inferred element types and shapes of the values of a graph."""
 
     def __init__(self, graph: onnx.GraphProto, judged: Container[str], *, is_sized: bool) -> None:
         self._values = {name: own for name, own in _declared(graph).items() if name in judged}

@@ -1,7 +1,7 @@
 """Selects the precision of each node.
 
-The options speak of all nodes, of operators by type, and of single nodes; the later ones win. The passes
-that quantize and that round floats act on what is decided here and look at no option about precision.
+The options apply to all nodes, to operators by type, and to single nodes; later ones take precedence. The
+passes that quantize and round use these decisions, and read no option about precision.
 """
 
 from collections.abc import Collection, Iterable, Mapping

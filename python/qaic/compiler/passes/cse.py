@@ -1,7 +1,7 @@
 """Merges nodes that compute the same value.
 
 Every call of a function brings its own copy of the work on positions and shapes, layer after layer. The
-engine does not see that they are equal, because their constants are copies too.
+engine does not merge them, because their constants are also copies.
 """
 
 from collections.abc import Mapping

@@ -111,8 +111,7 @@ def expand(
 ) -> bool:
     """Expand the functions of a model, whose bodies may bring text and unused constants along.
 
-    Calls of functions for which `keep` returns True stay. `names` learns what the values of bodies are called
-    afterwards.
+    Calls of functions for which `keep` returns True stay. `names` receives the new names of the values of bodies.
     """
     flat = inline_functions(model.proto, keep, names)
     if flat is model.proto:

@@ -1,7 +1,7 @@
-"""Partition files: whether they fit the model, and templates for them.
+"""Checks of partition files against the model, and templates for them.
 
-The CPU device runs the graph whole, so this finds what a card would stumble over. A
-node without a name goes by its first result.
+The CPU device runs the whole graph, so these checks find errors that only a card would report. A node without
+a name has that of its first result.
 """
 
 import json

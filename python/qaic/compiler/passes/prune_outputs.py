@@ -18,7 +18,7 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     """Make the named tensors the outputs of a model; changes `model` in place.
 
     Outputs of the model come first and in its order, then results of inner nodes in the order of the nodes.
-    Nodes that nothing needs any more go, and inputs that only they read. Initializers stay; see
+    Unused nodes are removed, with the inputs that only they read. Initializers stay; see
     `validation.drop_unused`. Without names the model stays as it is. Raises CompileError if a name is no
     result of a node of the main graph.
     """

@@ -1,8 +1,8 @@
 """Changes the batch size of a model (`batchsize`).
 
 Exporters leave the batch of the example they traced in the inputs and in the constant shapes of Reshape
-nodes. Both are rewritten; whether the result is the same model for more samples is then read off the shapes
-of its outputs.
+nodes. Both are rewritten; the shapes of the outputs then show that the result is the same model for more
+samples.
 """
 
 from collections.abc import Mapping

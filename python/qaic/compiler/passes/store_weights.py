@@ -40,7 +40,7 @@ LEAST_IN_PROGRAM: Final = 1 << 24
 LEAST_FLOAT32: Final = 1 << 28
 #: most elements of a program that may have copies of weights
 MANY_ELEMENTS: Final = 1 << 28
-#: most rows of activations of a product whose time is that of reading its weights
+#: largest number of rows of activations for which reading the weights determines the time of a product
 FEW_ROWS: Final = 16
 
 #: element type -> format for numpy
@@ -87,7 +87,7 @@ class _Rewriter:
         self.used: set[str] = set()
 
     def run(self) -> bool:
-        """Rewrite what can be; states whether anything was."""
+        """Rewrite all suitable nodes; returns true if there were any."""
         found = [(weight, self._uses(weight)) for weight in self.model.weights.values()]
         candidates = [
             (weight, uses_of)
@@ -309,7 +309,7 @@ class _Rewriter:
 def stored_node(
     operator: str, operands: Iterable[str], results: Iterable[str], like: onnx.NodeProto, **attributes: Any
 ) -> onnx.NodeProto:
-    """Make a node of the device with the name of the one that it replaces."""
+    """Create a node of the device with the name of the replaced node."""
     return helper.make_node(
         operator, list(operands), list(results), name=like.name, domain=DEVICE_DOMAIN, **attributes
     )

@@ -127,7 +127,7 @@ class GraphBuilder:
         return QuantizedTensor(self._reshaped[key], stored.params, stored.scale, stored.zero)
 
     def rename(self, node: onnx.NodeProto, position: int) -> str:
-        """Give a result of a node another name; returns the one it had."""
+        """Rename a result of a node; returns its old name."""
         name = node.output[position]
         rename_output(node, position, self.fresh.make(name, "float"))
         self.note_like(node.output[position], FLOAT, name)

@@ -1,4 +1,4 @@
-"""Folds what a model computes from constants, such as a transposed weight, so that it can be quantized.
+"""Folds values that a model computes from constants, so that they can be quantized.
 
 The engine folds them by itself, but only when a program is loaded; their ranges are needed now. They are
 computed when they are read, so that a large weight is not held by the compiler.
@@ -26,7 +26,7 @@ from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.quantization import operands, quantizable
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 
-#: a result may be this many times larger than what it is made from; beyond that it stays computed
+#: largest ratio of the size of a result to that of its operands; larger results stay computed
 _GROWTH: Final = 4
 #: results up to here may always be folded
 _SMALL: Final = 1 << 16

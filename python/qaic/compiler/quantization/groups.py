@@ -1,6 +1,6 @@
 """Groups of nodes that are quantized as one: an operator, an addition to its result, and its bounds.
 
-What lies inside a group is never rounded, as in the fused units of the card. Quantizing is
+Values inside a group are never rounded, as in the fused units of the card. Quantizing is
 monotone, so bounds can be applied to the stored integers instead of the real numbers; where they are the
 bounds of the integers themselves, nothing is left to do.
 """
@@ -27,7 +27,7 @@ def find_groups(of: FloatGraph) -> Iterator[Group]:
     """Group the nodes of a graph, in order; every node is in exactly one group."""
     joining = _Joining(of)
     groups: dict[str, Group] = {}
-    # Products come first: what can be done by their weight and bias costs nothing.
+    # Products are first, because changes of their weight and bias cost nothing.
     for node in of.graph.node:
         if node_key(node) not in joining.absorbed and joining.is_head(node):
             groups[node_key(node)] = joining.join(node)
@@ -51,7 +51,7 @@ def find_groups(of: FloatGraph) -> Iterator[Group]:
 
 
 class _Joining:
-    """Joins to a node what follows it."""
+    """Joins the following nodes to a node."""
 
     def __init__(self, of: FloatGraph) -> None:
         self.classes, self.constants, self.facts = of.classes, of.constants, of.facts
@@ -90,7 +90,7 @@ class _Joining:
         return group
 
     def _joins(self, group: Group, reader: onnx.NodeProto) -> bool:
-        """Take the reader of a group's result into the group if it belongs there."""
+        """Add the reader of a group's result to the group if it belongs there."""
         if standard(reader, "Add", "Mul", "Sub", "Div"):
             first = reader.input[0] == group.output
             other = reader.input[1] if first else reader.input[0]

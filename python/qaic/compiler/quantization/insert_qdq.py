@@ -108,11 +108,11 @@ class Inserter(GraphBuilder):
         self._made: set[str] = set()
         #: table -> its numbers, steps and smallest values
         self.tables: dict[str, tuple[str, str, str]] = {}
-        #: node of the plan -> the one that is written
+        #: node of the plan -> written node
         self._written: dict[int, onnx.NodeProto] = {}
 
     def written(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """Copy a node of the plan, once; what is inserted changes names in the copy."""
+        """Copy a node of the plan once; insertions change names in the copy."""
         if id(node) not in self._written:
             self._written[id(node)] = clone(node)
         return self._written[id(node)]
@@ -161,7 +161,7 @@ class Inserter(GraphBuilder):
                         replace_input_with(node, position, shared)
 
     def _shared(self, real: str, stored: QuantizedTensor) -> str:
-        """Add a node behind a dequantized value that changes nothing: a Clip to what integers can mean.
+        """Add a node without an effect after a dequantized value: a Clip to the range of the integers.
 
         The engine gives each reader of a DequantizeLinear a copy of it, and then no longer sees that a Gelu
         or a normalization is computed from one value. It keeps the Clip, and fuses what is behind it.
@@ -236,7 +236,7 @@ class Inserter(GraphBuilder):
         self.publish(output, self.bounded(result, planned.group))
 
     def _store_padding(self, node: onnx.NodeProto, params: QuantParams) -> None:
-        """Give a Pad on integers its padding as an integer."""
+        """Set the padding of a Pad on integers to an integer."""
         given = node.input[2] if len(node.input) > 2 else ""
         value = float(self.constants.read(given).reshape(-1)[0]) if given else 0.0
         dtype = np.uint8 if params.precision == "Int8" else np.int16
@@ -301,7 +301,7 @@ class Inserter(GraphBuilder):
         return raw
 
     def bounded(self, result: QuantizedTensor, group: Group) -> QuantizedTensor:
-        """Apply the bounds of a group to the integers; what saturation does anyway needs no node."""
+        """Apply the bounds of a group to the integers; bounds that saturation applies need no node."""
         if not self.clips_integers():
             return result
         low, high = result.params.limits
@@ -356,7 +356,7 @@ class Inserter(GraphBuilder):
         return QuantizedTensor(stored, params, *self.constants_of(name, params))
 
     def publish(self, name: str, stored: QuantizedTensor) -> None:
-        """Make integers the value of a result, and what they mean the float value of its name."""
+        """Publish integers as the value of a result, and their dequantized value under its name."""
         self.stored[name] = stored
         self.linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], name)
         self._made.add(name)

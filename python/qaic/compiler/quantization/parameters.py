@@ -38,7 +38,7 @@ class QuantParamsChooser:
         self.bias_precision = options.quantization_precision_bias
         self._known: dict[tuple[str, str], QuantParams] = {}
         self._centered = 0
-        #: tensors that calibration cannot shrink for want of a histogram
+        #: tensors that calibration cannot shrink, because they have no histogram
         self._whole: list[str] = []
 
     def profiled(self, name: str) -> bool:
@@ -62,7 +62,7 @@ class QuantParamsChooser:
         return self._known[key]
 
     def of_range(self, name: str, precision: str) -> QuantParams:
-        """Give the parameters by the range of a profiled tensor, which nothing is stored with."""
+        """Return the parameters for the range of a profiled tensor, without storing them."""
         if (fixed := self.fixed_params(name, precision)) is not None:
             return fixed
         low, high = self._tensors[name].minimum, self._tensors[name].maximum

@@ -33,7 +33,7 @@ _SHAPING: Final = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze",
 
 _REDUCING: Final = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
 
-#: what the operators of a normalization or softmax are taken from
+#: operators that form a normalization or softmax
 _INNER: Final = _POINTWISE | _SHAPING | _REDUCING
 
 #: nodes at most in one of them; the longest spelling known has 20
@@ -86,7 +86,7 @@ class PatternFinder:
         return name in self.constants or (name in self.makers and self.makers[name].op_type == "Constant")
 
     def _between(self, start: str, ends: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
-        """Collect all nodes on the way from a value to some nodes; None where there is another way in."""
+        """Collect all nodes on the way from a value to some nodes; None if there is another path."""
         found: dict[int, onnx.NodeProto] = {}
         pending = list(ends)
         while pending:
@@ -122,7 +122,7 @@ class PatternFinder:
         )
 
     def _normalizations(self, taken: set[str]) -> Iterator[Pattern]:
-        """Find what is divided by a root of a mean of squares."""
+        """Find values that are divided by the root of a mean of squares."""
         for root in self.nodes:
             if not standard(root, "Sqrt") or node_key(root) in taken:
                 continue

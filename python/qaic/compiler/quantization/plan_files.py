@@ -138,7 +138,7 @@ def _encoding(scale: float, offset: int, precision: str) -> dict[str, Any]:
 
 
 def node_precision(plan: QuantizationPlan) -> dict[str, list[str]]:
-    """Write what a plan keeps in a float precision by choice, for ``node_precision_info_file``."""
+    """Write the nodes that a plan keeps in floating point by choice, for ``node_precision_info_file``."""
     return {
         key: sorted(name for name, precision in plan.chosen_floats.items() if precision == wanted)
         for key, wanted in (("FP16NodeInstanceNames", "fp16"), ("FP32NodeInstanceNames", "fp32"))

@@ -38,10 +38,10 @@ from qaic.compiler.quantization.small_values import SmallValues
 from qaic.compiler.quantization.weights import has_constant_kernel, is_rowwise, plan_table, plan_weight
 from qaic.options.table import CompileOptions
 
-#: operators by which the engine knows an activation that it has a kernel for
+#: operators by which the engine recognizes an activation with a kernel
 _FUSED: Final = frozenset({"Erf", "Tanh"})
 
-#: reasons for which a node stays in float that could be quantized
+#: reasons to keep a quantizable node in floating point
 _CHOSEN: Final = frozenset(
     {
         FloatReason.CHOSEN,
@@ -99,7 +99,7 @@ class _Planner:
         self.constants, self.facts, self.parameters = of.constants, of.facts, of.parameters
         self.classes, self.reasons = chosen.classes, chosen.reasons
         self.version = standard_version(model.proto)
-        #: what is stored as integers so far
+        #: values stored as integers so far
         self.known: dict[str, QuantParams] = {}
         #: results of planned groups
         self.made: set[str] = set()
@@ -318,7 +318,7 @@ class _Planner:
     def _shared_operands(self, group: Group) -> tuple[str, ...]:
         """Name what several nodes of a normalization read that groups before it make.
 
-        The first node of a normalization answers for all of them.
+        The first node of a normalization represents all of them.
         """
         nodes = group.normalization
         if not nodes or group.node is not nodes[0] or self.version < _CLIP_INPUTS_VERSION:

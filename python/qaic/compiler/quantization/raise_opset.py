@@ -26,14 +26,14 @@ from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
 from qaic.compiler.ir.precision_ops import attribute_of
 
-#: the engine fuses into operators of this version, whatever the model says
+#: the engine fuses into operators of this version, whatever the version of the model
 NEEDED: Final = 10
 #: all operators that can run on integers do
 WANTED: Final = 12
 
-#: the first set whose Resize says which coordinates it uses
+#: the first set whose Resize has an attribute for its coordinates
 _COORDINATES_VERSION: Final = 11
-#: what becomes a Resize of that set
+#: operators that become a Resize of that set
 _ENLARGING: Final = frozenset({"Resize", "Upsample"})
 
 #: the only operator whose form changed between versions 11 and 12

@@ -61,7 +61,7 @@ class SmallValues:
         self._constants, self._parameters, self._precision = of.constants, of.parameters, precision
         self._makers = producers(nodes)
         self._group_of = {node_key(node): group for group in groups for node in group.nodes}
-        #: node that stays in float, by first output, and why
+        #: node that stays in floating point, by first output -> reason
         self._reasons: dict[str, FloatReason] = {}
         #: quantized products that read joined values -> the node that joins these
         self._flattened: dict[str, onnx.NodeProto] = {}
@@ -78,7 +78,7 @@ class SmallValues:
             self._keep_head(name)
 
     def reason(self, group: Group) -> FloatReason | None:
-        """Return why a group stays in float; None if it does not."""
+        """Return the reason to keep a group in floating point; None if there is none."""
         keys = map(node_key, group.nodes)
         return next((self._reasons[key] for key in keys if key in self._reasons), None)
 
@@ -115,7 +115,7 @@ class SmallValues:
             joined.update(dict.fromkeys(node.output, origin))
 
     def _joins_unlike(self, node: onnx.NodeProto) -> bool:
-        """Return whether the scale of a result leaves too few levels to one of the operands."""
+        """Return true if the scale of a result leaves too few levels for one of the operands."""
         if standard(node, *_SUMMING) and self._parameters.profiled(node.output[0]):
             is_small = node.output[0] not in self._equalized
             needed = self._step(node.output[0]) * (_LEAST_LEVELS_OF_SUM if is_small else _LEAST_LEVELS)
@@ -161,7 +161,7 @@ class SmallValues:
                 maker = self._makers.get(maker.input[0]) if maker.op_type in VALUE_PRESERVING else None
 
     def _keep_head(self, name: str) -> None:
-        """Keep the product that makes an output if its weights leave too few levels to some channels."""
+        """Keep the product that computes an output if its weights leave too few levels for some channels."""
         path = list[onnx.NodeProto]()
         while (maker := self._makers.get(name)) is not None and maker not in path:
             path.append(maker)
@@ -246,7 +246,7 @@ class SmallValues:
         maker, found = self._makers.get(name), self._parameters.profile(name)
         if found is None:
             return maker is not None and not quantizable(maker)
-        # Parameters that a file fixes say nothing of the smallest value.
+        # Parameters from a file contain no smallest value.
         return not found.is_fixed and 0 <= found.minimum < self._step(name) * _LEAST_LEVELS
 
     def _has_positive_weight(self, node: onnx.NodeProto) -> bool:

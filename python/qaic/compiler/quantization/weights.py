@@ -110,7 +110,7 @@ def plan_weight(
         factors = None
     if factors is not None and channel_axis is not None:
         values = multiplied(values, factors, channel_axis)
-    # What a file says of a weight does not hold for its product with factors.
+    # Parameters from a file for a weight do not apply to its product with factors.
     fixed = parameters.fixed(weight.name, precision) if factors is None else None
     along = channel_axis if _per_channel(node, options) else None
     scales, offset, axis = _choose(
@@ -138,10 +138,9 @@ def output_channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | 
 def _affine(
     group: Group, constants: ConstantReader, channels: int
 ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
-    """Collect what a group does to its sums of products.
+    """Collect the operations of a group on its sums of products.
 
-    Returns factors and bias, one number per output channel; None where there is nothing to multiply or to
-    add.
+    Returns factors and bias, one number per output channel; None if there is nothing to multiply or to add.
     """
     node = group.node
     alpha, beta = (

@@ -1,7 +1,7 @@
 """Prints reports of a compilation that options request.
 
-Text goes to the logger ``qaic.compiler.report``. Its level lets reports through whatever the level of the
-root logger: they were asked for. A process that has not set up logging gets them on stderr.
+Text goes to the logger ``qaic.compiler.report``. Its level shows reports regardless of the level of the root
+logger, because they were requested. A process that has not set up logging gets them on stderr.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPTIONS: Final = ("aic_perf_metrics", "aic_perf_warnings", "enable_debug", "tim
 
 
 def wanted(options: CompileOptions) -> list[str]:
-    """Return the options that ask for a report, which only a compilation can write."""
+    """Return the options that request a report, which only a compilation can write."""
     return [name for name in _OPTIONS if getattr(options, name)]
 
 
@@ -48,7 +48,7 @@ def publish(title: str, text: str) -> None:
 
 
 def publish_costs(model: Model, context: Context) -> None:
-    """Publish what keeps a program from being fast on a card, and what it costs, if options ask for it.
+    """Publish patterns that are slow on a card, and costs, if options request them.
 
     The hints are about the model as the user gave it, with inferred shapes.
     """
@@ -68,7 +68,7 @@ def publish_costs(model: Model, context: Context) -> None:
 
 
 def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:
-    """Save what was quantized in the folder of `enable_debug`, as text, JSON and files to compile with."""
+    """Save the quantization plan in the folder of `enable_debug`: text, JSON, and files to compile with."""
     if folder is not None and plan is not None:
         from qaic.compiler.quantization.plan_files import files_of
 
@@ -82,8 +82,8 @@ def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:
 def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLog | None]:
     """Watch the passes of one compilation, and publish their times when it succeeds.
 
-    Graphs and the log of the compiler go to ``compiler-debug`` in `output_dir`. Yields what takes the times
-    of passes; None where they are not wanted.
+    Graphs and the log of the compiler go to ``compiler-debug`` in `output_dir`. Yields the receiver of the
+    times of passes; None if they are not requested.
     """
     if not (options.time_passes or options.enable_debug):
         yield None

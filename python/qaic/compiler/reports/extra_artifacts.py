@@ -76,7 +76,7 @@ def _read(options: CompileOptions) -> Iterator[tuple[str, Path]]:
 
 
 def _is_of_kind(path: Path, head: bytes) -> bool:
-    """Return whether a file is empty or begins as one that the option writes; others are of the user."""
+    """Return true if a file is empty or begins like a file of the option; other files belong to the user."""
     return read_regular(path, len(head))[: len(head)] in {b"", head}
 
 

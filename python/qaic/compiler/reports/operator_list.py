@@ -16,7 +16,7 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.errors import OptionError
 from qaic.support.open_regular import read_text
 
-#: what `-operators-supported=onnx` writes
+#: file that `-operators-supported=onnx` writes
 TEXT_NAME: Final = "OnnxSupportedOperators.txt"
 
 _SHIPPED: Final = "aic_operators.json"
@@ -35,7 +35,7 @@ class Operator:
     first_opset: int = 1
     #: None: no later version changed it
     last_opset: int | None = None
-    #: element types; empty: not said
+    #: element types; empty if unknown
     dtypes: tuple[str, ...] = ()
     note: str = ""
     source: str = ""

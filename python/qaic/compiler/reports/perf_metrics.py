@@ -33,7 +33,7 @@ _Shape = tuple[int, ...]
 class Work:
     """Cost of one inference with one set of shapes."""
 
-    #: name of the set of shapes; empty where there is only one
+    #: name of the set of shapes; empty if there is only one
     name: str
     #: multiply-accumulates by operator
     macs: Counter[str]
@@ -163,7 +163,7 @@ _BEFORE_BATCH_NORM: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"
 def hints(
     specialized_model: onnx.ModelProto, weights: Mapping[str, Weight], classes: Mapping[str, PrecisionClass]
 ) -> list[str]:
-    """Find what is slow on a card.
+    """Find patterns that are slow on a card.
 
     The graph has inferred shapes, its weights among its inputs. `classes` are what nodes compute in, by
     their first outputs; the others in the types of the model. Returns one line for each kind of finding.

@@ -42,7 +42,7 @@ _MOST_SETS: Final = 64
 def why_dependent(
     model: onnx.ModelProto, input_shapes: Sequence[Mapping[str, Shape]], weights: Mapping[str, NDArray[Any]]
 ) -> str:
-    """Return why rows are not proved to be independent; empty if they are.
+    """Return the reason why rows are not proved to be independent; empty if they are.
 
     The large initializers are outside of the graph, in `weights`. `input_shapes` has name -> shape of the
     inputs, the batch first, in each set of shapes. Returns the node that mixes rows, or that is not known,

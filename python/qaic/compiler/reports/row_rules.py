@@ -17,7 +17,7 @@ from qaic.compiler.ir.precision_ops import attribute_of
 
 Shape = tuple[int, ...]
 
-#: elements of a constant that is computed to see whether all rows get the same
+#: largest number of elements of a constant that is computed to compare its rows
 _MOST_ELEMENTS: Final = 1 << 20
 
 
@@ -46,10 +46,10 @@ class Constant:
 
     @property
     def data(self) -> NDArray[Any] | None:
-        """The elements, computed when they are first asked for."""
+        """The elements, computed at the first request."""
         if not self._data:
             data = self.read() if math.prod(self.shape) <= _MOST_ELEMENTS else None
-            # Elements of less than a byte come packed.
+            # Elements of less than a byte are packed.
             self._data.append(data if data is not None and data.shape == self.shape else None)
         return self._data[0]
 
@@ -147,7 +147,7 @@ class Node:
         return axis
 
     def check_same(self, constant: Constant, axis: int) -> None:
-        """Refuse a constant that gives each row something else."""
+        """Refuse a constant that differs between rows."""
         if not constant.is_same_along(axis, self.known.batch):
             raise NotProvedError("has a constant that differs between rows")
 

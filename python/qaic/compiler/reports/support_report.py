@@ -1,8 +1,8 @@
 """Reports parts of a model that a compiler for the card may refuse.
 
-Level 1, what no target can take, is refused where it is found. This module finds level 2: what a card is
-unlikely to take. It is looked for in the model as the user gave it, so that messages name the user's nodes,
-and is a warning, or with ``strict_aic`` an error; never more than an estimate.
+Parts that no target supports (level 1) are refused where they are found. This module finds parts that a card
+is unlikely to support (level 2). It searches the user's original model, so that messages name the user's
+nodes, and is a warning, or with ``strict_aic`` an error; never more than an estimate.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -72,7 +72,7 @@ def survey_operators(
     *,
     custom: Collection[str] = (),
 ) -> None:
-    """Look at the operators of a model and at what decides the sizes of their results.
+    """Check the operators of a model, and the origin of the sizes of their results.
 
     Functions are not expanded yet. `constants` are weights that are not in the graph, `custom` are operators
     that the user has described with `register_custom_op`.
@@ -101,7 +101,7 @@ def survey_operators(
 
 
 def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Survey) -> None:
-    """Look at the element types of the values of a model.
+    """Check the element types of the values of a model.
 
     The version of the hardware decides about bfloat16.
     """
@@ -142,7 +142,7 @@ def choose_list(options: CompileOptions) -> OperatorList:
 
 
 def report(survey: Survey, options: CompileOptions) -> None:
-    """Warn of what was found, once for all of it.
+    """Warn once of all findings.
 
     Raises CompileError if something was found and ``strict_aic`` is set.
     """

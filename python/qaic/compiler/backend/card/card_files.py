@@ -1,6 +1,6 @@
 """Files for the vendor's compiler, for options whose content was given from Python.
 
-A file that the user has is passed on as it is: the user knows what the compiler that is installed reads.
+A file of the user is passed on unchanged, because the user knows the format of the installed compiler.
 """
 
 import json
@@ -86,7 +86,7 @@ def node_precision_text(lists: NodePrecision) -> str:
 def with_state_precision(options: CompileOptions, graph: onnx.GraphProto) -> tuple[CustomIo, ...]:
     """Add the precision ``mxint8`` of retained state to the entries of a custom I/O file.
 
-    The vendor's compiler has no flag for `mxint8_kv_cache`: it is asked for tensor by tensor.
+    The vendor's compiler has no flag for `mxint8_kv_cache`: it is requested for each tensor.
     """
     entries = {entry.name: entry for entry in options.custom_io_list_file or ()}
     for output in graph.output:

@@ -102,7 +102,7 @@ def _followed(child: subprocess.Popen[str]) -> Ended:
 
 
 def help_text(program: str) -> str:
-    """Return what a compiler prints about its options; empty when it prints none."""
+    """Return the help text of a compiler; empty if it prints none."""
     try:
         found = subprocess.run(  # noqa: S603  # as above
             [program, "-h"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_HELP_TIME, check=False

@@ -72,7 +72,7 @@ class DmaBuffers:
         return [{"size": size, "dir": direction} for size, direction in self.buffers]
 
     def metadata(self) -> dict[str, object]:
-        """Return what a card moves the buffers by; nothing for more than it can number."""
+        """Return the metadata for a card's transfers; empty for more buffers than a card can number."""
         if len(self.buffers) > _MOST_BUFFERS:
             return {}
         requests: list[dict[str, object]] = []
@@ -147,8 +147,8 @@ def dma_buffers(
 def place(specs: Sequence[TensorSpec], first_buffer: int, *, combine: bool) -> Placement:
     """Lay out the tensors of one direction in DMA buffers.
 
-    No buffer is empty: a card has none of that kind. With `combine`, there is one buffer for all, unless its
-    size has no room in an u32.
+    No buffer is empty, because a card has no empty buffers. With `combine`, there is one buffer for all,
+    unless its size has no room in an u32.
     """
     if combine and specs:
         places = []
@@ -224,7 +224,7 @@ def network_descriptor(
     specializations: Sequence[Specialization] = (),
     stats: StatsSettings | None = None,
 ) -> dict[str, object]:
-    """Build the JSON form of the network descriptor; zero values may be left out of it.
+    """Build the JSON form of the network descriptor; zero values may be omitted.
 
     `specializations` is empty for one set of shapes. The binding of `stats`, if there is one, is the last
     output.

@@ -71,7 +71,7 @@ def _with_node(model: Model) -> QaicError | None:
     node = whole.graph.node[high - 1]
     name, operator = node_label(node).removesuffix(UNROUNDED), node.op_type
     if any(subgraphs(node)):
-        # The innermost node comes last.
+        # The innermost node is last.
         name, operator = [(name, operator), *_NODE.findall(str(error))][-1]
     return engine_refused(name, operator, engine_reason(error))
 

@@ -57,7 +57,7 @@ _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 #: alignment of payloads in the container and of initializers in `constants.bin`
 _ALIGNMENT: Final = 64
-#: bytes of weights above which the engine is asked without them, because it would copy every byte
+#: bytes of weights above which the engine checks the graph without weights, because it would copy every byte
 _LARGE_CONSTANTS: Final = 8 << 20
 #: protobuf cannot read a message larger than this
 _GRAPH_LIMIT: Final = (1 << 31) - 1
@@ -278,7 +278,7 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
 
 
 def _transfers(buffers: DmaBuffers) -> dict[str, object]:
-    """Describe the places of the tensors in DMA buffers, and which buffer describes an inference.
+    """Describe the positions of the tensors in DMA buffers, and the buffer that describes an inference.
 
     The network descriptor stays on the host, so a card learns this from the plan.
     """
@@ -291,7 +291,7 @@ def _transfers(buffers: DmaBuffers) -> dict[str, object]:
 def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -> dict[str, object]:
     """Describe the measurements for the device: their buffer, and the number of records of each kind.
 
-    `described` is the content of the segment that describes what is measured.
+    `described` is the content of the segment that describes the operations.
     """
     if stats is None:
         return {}
@@ -485,11 +485,11 @@ def _spec_json(spec: TensorSpec) -> dict[str, object]:
 
 
 def _without_weights(model: Model) -> Model | None:
-    """Make a program whose weights are inputs; weights that the engine never sees are left out.
+    """Return a program whose weights are inputs, without the weights that the engine never sees.
 
-    An engine that loads a program may copy every byte of its constants. To learn whether it takes the
-    operators, types and shapes, the shapes of the weights are enough. A kernel may insist that an operand is
-    constant, so a refusal of this form is not final.
+    An engine that loads a program may copy every byte of its constants. The shapes of the weights are enough
+    to check that it accepts the operators, types and shapes. A kernel may insist that an operand is constant,
+    so a refusal of this form is not final.
 
     Returns None if a weight cannot be an input: its type has no buffer, or it is too large for one.
     """

@@ -1,6 +1,6 @@
 """The operations of a program, for segment ``opstatsdesc.open``.
 
-The engine is asked for its optimized graph with the settings of a load, and its nodes are the operations.
+The operations are the nodes of the engine's optimized graph, which is created with the settings of a load.
 Their numbers are their places: those of a nested graph follow the node that has it. A loaded program
 knows its operations by the values of the program that they give and by their places between these. Another
 engine, or another processor, may optimize otherwise; what it runs that is not in the list is counted to the
@@ -36,13 +36,13 @@ _SPARE: Final = 16
 #: most elements of an attribute that are shown
 _SHOWN: Final = 16
 
-#: name of the operation that stands for all operations without a record of their own
+#: name of the operation that represents all operations without a separate record
 _OTHERS: Final = "engine"
 _MEMORY: Final = "HOST"
 
 
 def engine_graph(program: Path) -> onnx.ModelProto:
-    """Ask the engine for the graph that it runs for a program; larger constants have no values in it.
+    """Return the graph that the engine runs for a program, without the values of larger constants.
 
     Blocking: as long as a load of the program. Raises DeviceError if the engine cannot load the program.
     """
@@ -52,9 +52,9 @@ def engine_graph(program: Path) -> onnx.ModelProto:
 
 
 def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Write out the standard functions that the engine writes out, for it leaves their nodes without names.
+    """Expand the standard functions that the engine expands, because it gives their nodes no names.
 
-    Returns a graph that computes the same by the same operators; None where there is nothing to write out.
+    Returns a graph with the same operators and results; None if there is nothing to expand.
     """
     if all(node.name for node in all_nodes(optimized.graph.node)):
         return None
@@ -83,9 +83,9 @@ def describe_operations(
     owners: Mapping[str, tuple[str, ...]],
     specialized: Sequence[Sequence[onnx.ModelProto]],
 ) -> OpsTable:
-    """Describe what the engine runs for a program.
+    """Describe the operations that the engine runs for a program.
 
-    `owners` maps a node of the program to the user's nodes that it does the work of. `specialized` has, for
+    `owners` maps a node of the program to the user's nodes that it computes. `specialized` has, for
     each set of sizes, the program with inferred types and shapes, and other facts that identify some.
     """
     return _Table(model.graph, optimized, owners, specialized).made()
@@ -162,7 +162,7 @@ class _Table:
             "attributes": _attributes(node),
             "deps": [{"core": 0, "oc": maker, "data": True} for maker in deps],
         }
-        # A descriptor leaves out empty entries.
+        # A descriptor omits empty entries.
         return {key: value for key, value in entry.items() if value or key in _ALWAYS}
 
     def _user_path(self, name: str) -> str:
@@ -276,7 +276,7 @@ def _trips(node: onnx.NodeProto, numbers: Mapping[str, onnx.TensorProto]) -> int
 
 
 def _attributes(node: onnx.NodeProto) -> str:
-    """Write the attributes of a node as ``{Key: value, ...}``; tensors and graphs by what they are."""
+    """Write the attributes of a node as ``{Key: value, ...}``; tensors and graphs by their kind."""
     parts = []
     # The engine returns attributes in no particular order.
     for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):

@@ -52,7 +52,8 @@ class Origins:
         #: the values that nodes of the given graph compute
         self.values = self._makers.keys()
         self._readers = consumers(nodes)
-        #: the engine's nodes in the order of the graph, those of nested graphs behind the one that has them
+        #: the engine's nodes in the order of the graph; nodes of a nested graph follow the node that contains
+        #: it
         self.engine_nodes = list(all_nodes(optimized.node))
         self._given = {name for node in self.engine_nodes for name in node.output}
         for inner in all_graphs(optimized):
@@ -64,7 +65,7 @@ class Origins:
         self.computed: list[list[str]] = self._trace()
 
     def main_origin(self, place: int) -> str | None:
-        """Return which of its nodes an engine's node is named after; None if there is none."""
+        """Return the node that gives an engine's node its name; None if there is none."""
         return self._named(self.engine_nodes[place], self.computed[place])
 
     def _trace(self) -> list[list[str]]:
@@ -101,9 +102,9 @@ class Origins:
         return found
 
     def _with_sum(self, node: onnx.NodeProto, value: str) -> str:
-        """Return the result of a convolution that adds another value, and activates the sum, as it goes.
+        """Return the result of a convolution that also adds a value and applies an activation.
 
-        The engine names it after the product all the same.
+        The engine still names it after the product.
         """
         if len(node.input) <= _ADDED or not node.input[_ADDED]:
             return value
@@ -117,7 +118,7 @@ class Origins:
         return activations[0].output[0] if activations else value
 
     def _named_result(self, node: onnx.NodeProto) -> str | None:
-        """Return the result of the node that an engine node is named after; None if there is none.
+        """Return the result of the node that gives an engine node its name; None if there is none.
 
         The engine renames the results of nodes whose layout it changes. For an integer node, the result is
         the rounded one.
@@ -140,7 +141,7 @@ class Origins:
         return None
 
     def _without_inputs(self, names: list[str]) -> list[str]:
-        """Leave out nodes that turn integers into numbers which another operation has made."""
+        """Omit nodes that dequantize integers which another operation has computed."""
         kept = [
             name
             for name in names
@@ -193,10 +194,10 @@ class NodeProvenance:
         self._graph = clone(model.graph)
 
     def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
-        """Name the nodes of the model as the passes left it.
+        """Name the nodes of the model after the passes.
 
         Renames nodes that passes have added or copied. Returns name of a node -> the user's nodes that it
-        does the work of; empty for one that works for none.
+        computes; empty if it computes none.
         """
         names = _Names()
         for node in all_nodes(model.graph.node):
@@ -216,7 +217,7 @@ class _Names:
     """Makes names that the engine's report can hold, each once."""
 
     def __init__(self) -> None:
-        #: name -> how often it was asked for
+        #: name -> number of requests for it
         self._taken: dict[str, int] = {}
 
     def make(self, called: str) -> str:

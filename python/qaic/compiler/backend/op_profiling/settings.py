@@ -1,7 +1,7 @@
 """Measurements of a program, and the size of their buffer.
 
-The level decides what is measured. Whether it was *asked for* decides what callers see: a level that is only
-the default gets its buffer, and no binding that one would have to pass memory for.
+The level determines the measurements. If the level was *requested*, callers see a binding for the buffer; the
+default level has a buffer without a binding, so callers need not pass memory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StatsSettings:
         return self.level if self.measures_ops else 0
 
     def capacity(self) -> dict[str, int]:
-        """Return the records there is room for, by section.
+        """Return the capacity in records, by section.
 
         There is none for rings, because no input is pipelined, nor for the events of single operations, which
         the engine does not know.
@@ -83,7 +83,7 @@ class StatsSettings:
         return _core.stats_capacity(self.capacity())
 
     def message(self, buffer: int) -> dict[str, object]:
-        """Make ``Stats`` of the network descriptor; zero values may be left out of it."""
+        """Return ``Stats`` of the network descriptor; zero values may be omitted."""
         message: dict[str, object] = {
             "buff_num": buffer,
             "stats_level": self.level,
@@ -120,9 +120,9 @@ class StatsSettings:
 
 
 def settings_of(options: CompileOptions, set_options: Mapping[str, object]) -> StatsSettings | None:
-    """Return how a program is instrumented; None if nothing is measured.
+    """Return the instrumentation of a program; None if nothing is measured.
 
-    A level that is the default counts as asked for if it is among the options that were set.
+    The default level counts as requested if the option was set.
     """
     if options.stats_level < INFERENCES:
         return None

@@ -22,7 +22,7 @@ from qaic.errors import QaicError
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value; zero and None stand for what is not known before the program runs."""
+    """A value; zero and None mean that a fact is unknown before the program runs."""
 
     elem_type: int = 0
     dims: tuple[int, ...] | None = None
@@ -49,7 +49,7 @@ class ValueTable:
     """Values by name.
 
     `specialized` has, for each set of sizes, the program with inferred types and shapes, its weights among
-    its inputs. Of several programs the first that knows a value counts.
+    its inputs. The first program that contains a value is used.
     """
 
     def __init__(self, specialized: Sequence[Sequence[onnx.ModelProto]]) -> None:
@@ -80,7 +80,7 @@ class ValueTable:
                 shapes.setdefault(new, shapes[old])
 
     def complete(self, optimized: onnx.ModelProto) -> None:
-        """Learn about values that the engine has added to the main graph, where onnx knows the operators."""
+        """Infer the values that the engine has added to the main graph, if onnx knows the operators."""
         named = [name for node in optimized.graph.node for name in node.output if name]
         if all(name in shapes for shapes in self._shapes for name in named):
             return

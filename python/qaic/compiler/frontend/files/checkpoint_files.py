@@ -1,9 +1,9 @@
 """Finds the checkpoint of a model without weights.
 
 A path of such a model is relative to the folder that the environment names or to the model's folder; the
-first that has it counts. A file outside both is never read, whatever path or link leads there, with two
-exceptions. The exporter leaves a link in the model's folder to the checkpoint that the model names. In the
-cache of a model hub every file is a link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
+first match is used. A file outside of both is never read, even through a link, with two exceptions. The
+exporter leaves a link in the model's folder to the checkpoint that the model names. In the cache of a model
+hub every file is a link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
 """
 
 from pathlib import Path
@@ -50,8 +50,8 @@ class CheckpointFiles:
     def tensor(self, place: WeightPlace) -> StoredTensor:
         """Find the values of an input.
 
-        Raises CompileError if there is no such file in the folders, it is no sound safetensors file, or has
-        no such tensor; OSError if it cannot be opened.
+        Raises CompileError if there is no such file in the folders, the file is not valid, or it has no such
+        tensor; OSError if it cannot be opened.
         """
         what = f"weights of input {place.input_name!r}"
         path = self._paths.get(place.file)

@@ -86,7 +86,7 @@ class DigestIndex:
     folder: Path
 
     def lookup(self, path: Path) -> str | None:
-        """Return the digest of the model at `path` if none of its files was touched since it was stored."""
+        """Return the digest of the model at `path` if none of its files has changed since it was stored."""
         try:
             entry = json.loads(self._entry(path).read_bytes())
             unchanged = all(_fingerprint(os.stat(name)) == stored for name, stored in entry["files"])  # noqa: PTH116
@@ -103,10 +103,10 @@ class DigestIndex:
         digest: str,
         search: Mapping[str, object] | None = None,
     ) -> None:
-        """Remember a digest; does nothing where a file is too young or the index cannot be written.
+        """Store a digest; does nothing if a file is too new or the index cannot be written.
 
-        `path` is what the digest is asked for by, `files` are those that it covers. `search` is how they
-        were found (`DataFiles.search`), where that is by more than their paths.
+        `path` is the key of the digest, and `files` are the files that it covers. `search` describes how the
+        files were found (`DataFiles.search`), if their paths are not enough.
         """
         newest = max(max(file.stat.st_mtime_ns, file.stat.st_ctime_ns) for file in files)
         if time.time_ns() - newest < SETTLED_NS:

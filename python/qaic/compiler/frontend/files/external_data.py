@@ -30,8 +30,8 @@ class DataFiles:
     def find(self, path: Path) -> Path | None:
         """Resolve all links of a path.
 
-        Returns None where there is nothing, or links that lead in a circle. Raises OSError if a folder on the
-        way cannot be searched.
+        Returns None for a missing file or a cycle of links. Raises OSError if a folder on the way cannot be
+        searched.
         """
         real = _real(path)
         self.looked_up[str(path)] = None if real is None else str(real)
@@ -60,7 +60,7 @@ class DataFiles:
         return path.absolute()
 
     def search(self) -> dict[str, Any]:
-        """Describe what was looked for, as values that JSON has."""
+        """Describe the search as JSON values."""
         found: dict[str, Any] = {"looked_up": self.looked_up, "variables": self.variables}
         if self.working_folder is not None:
             found["working_folder"] = self.working_folder
@@ -102,16 +102,16 @@ def _real(path: Path) -> Path | None:
 class ExternalData:
     """Permitted folders of a model's external data.
 
-    Locations are relative to the first of the resolved `folders`. The second, if any, is where the model file
-    really lies when the given path is a symbolic link. There is none for a model in memory. Files that are
-    found are added to `data`.
+    Locations are relative to the first of the resolved `folders`. The second, if any, is the folder of the
+    model file behind a symbolic link. There is none for a model in memory. Files that are found are added to
+    `data`.
     """
 
     folders: tuple[Path, ...]
     data: DataFiles
 
     def range(self, entries: Mapping[str, str], tensor: str, size: int) -> FileRange:
-        """Check the place of an external payload, and open its file.
+        """Check the location of an external payload, and open its file.
 
         `entries` are ``location``, ``offset`` and ``length``, `tensor` is words for messages, as
         ``initializer 'w'``, and `size` is the length where none is given. Raises CompileError if the file

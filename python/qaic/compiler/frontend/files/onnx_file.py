@@ -1,9 +1,9 @@
 """Reads a model without its weights.
 
-The outer messages of the file (model, graph, initializers, ``Constant`` nodes) are walked on the wire. What
-is left when every large payload is cut out is a small protobuf message that the onnx library parses; the
-payloads stay where they are, described by a `Weight` each. So memory and time depend on the structure of the
-graph, and a model may be larger than the 2 GiB that protobuf can hold.
+The outer messages of the file (model, graph, initializers, ``Constant`` nodes) are walked on the wire.
+Without the large payloads, the message is small, and the onnx library parses it; the payloads stay in the
+file, described by a `Weight` each. So memory and time depend on the structure of the graph, and a model may
+be larger than the 2 GiB that protobuf can hold.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OnnxFile:
     data: DataFiles = field(default_factory=DataFiles)
     #: values of a checkpoint that the types of the model's inputs do not have; complete when all were read
     overflows: Overflows = field(default_factory=lambda: Overflows(clip=False))
-    #: the whole model when it does not come from a file
+    #: the whole model if it is not from a file
     content: bytes | None = None
 
     @property
@@ -271,7 +271,7 @@ class _Walk:
         return b"".join(pieces)
 
     def initializer(self, lo: int, hi: int) -> bytes | None:
-        """Return what stands for an initializer without its data; None keeps it as it is."""
+        """Return the replacement of an initializer without its data; None keeps the initializer."""
         if hi - lo < INLINE_LIMIT and EXTERNAL_FIELD not in bytes(self.view[lo:hi]):
             return None
         record = read_record(self.view, lo, hi)

@@ -64,7 +64,7 @@ class StoredTensor:
 def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
     """Read the entries of a file about its tensors, by their names.
 
-    Reading leaves the position of the open file alone. Blocking. Raises CompileError if it is not a valid
+    Reading does not move the position of the open file. Blocking. Raises CompileError if it is not a valid
     safetensors file: sizes beyond its end, tensors that overlap or leave gaps, types that do not exist, a
     shape that does not fit its range.
     """

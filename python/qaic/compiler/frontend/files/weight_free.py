@@ -26,12 +26,12 @@ def take_weights(
     checkpoint: CheckpointFiles,
     overflows: Overflows,
 ) -> None:
-    """Turn the inputs that a model lists as weights into constants.
+    """Convert the inputs that a model lists as weights to constants.
 
-    Small weights become initializers of `model`, large ones go to `weights`. The inputs themselves stay, as
-    they may have an initializer too. `overflows` counts values that the type of an input does not have.
-    Raises CompileError if the graph has no such input, or type or shape in the checkpoint are not the
-    input's, and OSError if a file cannot be opened.
+    Small weights become initializers of `model`, large ones go to `weights`. The inputs stay, because they
+    may also have an initializer. `overflows` counts values that the type of an input cannot represent. Raises
+    CompileError if the graph has no such input, or type or shape in the checkpoint are not the input's, and
+    OSError if a file cannot be opened.
     """
     graph = model.graph
     inputs = {value.name: value for value in graph.input}

@@ -1,4 +1,4 @@
-"""Weights converted to another float type while they are read, with an account of those that do not fit."""
+"""Weights that are converted to another float type while they are read, and counts of lost values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_FINITE: Final = 0x7C00
 class Overflows:
     """Finite constants beyond float16, and those that it turns into zeros, by the name of their initializer.
 
-    Filled while constants are converted: complete only when the container was written.
+    Filled during the conversion of constants, and complete after the container was written.
     """
 
     clip: bool
@@ -76,7 +76,8 @@ class Overflows:
     ) -> npt.NDArray[np.generic]:
         """Round half to even; a finite value out of range becomes infinite, or is clipped if `clip`.
 
-        The range of bfloat16 is that of float32, whose very largest values round to infinity uncounted.
+        The range of bfloat16 is that of float32, whose very largest values round to infinity without being
+        counted.
         """
         import numpy as np
 

@@ -15,7 +15,7 @@ from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import CompileError
 
-#: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
+#: types of weights that the engine reads from the mapping; sub-byte and 8-bit float types stay in the graph
 _MAPPED_TYPES: Final = elem_types.OF_NUMPY | {elem_types.BFLOAT16}
 
 
@@ -57,7 +57,7 @@ def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
 
 
 def constant_of(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
-    """Read the numbers of a Constant; None for other nodes, text, and numbers that calls or files give."""
+    """Read the numbers of a Constant; None for other nodes, text, and numbers from calls or files."""
     if not standard(node, "Constant") or len(node.attribute) != 1 or node.attribute[0].ref_attr_name:
         return None
     (attribute,) = node.attribute

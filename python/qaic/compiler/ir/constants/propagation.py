@@ -69,10 +69,10 @@ def split_constants(
 def value_preserving_inputs(
     types: Mapping[str, int],
 ) -> Callable[[onnx.NodeProto, int], tuple[int, ...] | None]:
-    """Make the `selected_inputs` that also knows about casts.
+    """Return a `selected_inputs` that also handles casts.
 
-    A cast between float types selects; so does one from a type whose values both formats hold exactly. Any
-    other computes.
+    A cast selects between float types, and from a type whose values are exact in both formats. Any other cast
+    computes.
     """
     floats = {1, 10, 11, 16}
     exact = {2, 3, 9}  # uint8, int8, bool
@@ -128,7 +128,7 @@ class ConstantReader:
         return name in self._tensors and self._tensors[name].data_type == FLOAT
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
-        """Read a float32 constant in its shape; raises ``KeyError`` where there is none of this name."""
+        """Read a float32 constant in its shape; raises ``KeyError`` if there is none of this name."""
         weight = self.weight(name)
         if weight.elem_type != FLOAT:
             raise KeyError(name)

@@ -29,7 +29,7 @@ def strips(
     """Read a matrix in strips of rows; columns become rows if `moved`.
 
     Memory is bounded: of a matrix whose columns become rows, each strip is collected in one pass over the
-    payload. A strip is valid until the next one is asked for.
+    payload. A strip is valid until the next one is requested.
     """
     height, width = dims
     row = width * dtype.itemsize
@@ -70,7 +70,7 @@ def as_rows(
 
 
 def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Put what rows have of each unit together, tile by tile; rows of zeros fill up the last one.
+    """Interleave the units of rows, tile by tile; rows of zeros fill the last tile.
 
     ``[rows, units]`` become ``[tiles, units, TILE_ROWS]``.
     """

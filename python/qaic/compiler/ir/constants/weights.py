@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
 CHUNK: Final = 1 << 17
 
-#: payloads below this size stay in the graph: shape inference must be able to read shape-carrying constants
+#: payloads below this size stay in the graph, because shape inference must read constants with shapes
 INLINE_LIMIT: Final = 1024
 
 
@@ -38,7 +38,7 @@ class TensorSource(Protocol):
         """Size in bytes."""
 
     def chunks(self) -> Pieces:
-        """Read the payload in order; a piece is valid until the next one is asked for."""
+        """Read the payload in order; a piece is valid until the next one is requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Weight:
 
 
 class InputFile:
-    """A regular file open for positional reads, and what identified it when it was opened."""
+    """A regular file open for positional reads, and its identity when it was opened."""
 
     def __init__(self, path: Path) -> None:
         # O_NONBLOCK: opening a FIFO must not wait for a writer before its kind can be refused.
@@ -178,7 +178,7 @@ def read_all(source: TensorSource) -> bytes:
 def whole_pieces(source: TensorSource, nbytes: int) -> Iterator[memoryview]:
     """Read a payload in pieces of one size, of which the last may be shorter.
 
-    A piece is valid until the next one is asked for.
+    A piece is valid until the next one is requested.
     """
     buffer = memoryview(bytearray(min(nbytes, source.nbytes)))
     filled = 0
@@ -202,7 +202,7 @@ def initializers_of(weights: Mapping[str, Weight]) -> list[Weight]:
 
 
 def with_weights_as_inputs(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
-    """Copy the model with each weight as an input, so that tools see its type and shape and no payload."""
+    """Copy the model with each weight as an input, so that tools get its type and shape alone."""
     from onnx import helper
 
     from qaic.compiler.ir.graph_edits import add_input, clone

@@ -1,5 +1,5 @@
 """Changes of inputs and outputs that options request.
 
-The border of a program gets the type and the layout that were asked for; just inside, a conversion restores
-what the model was written for.
+Inputs and outputs of a program get the requested type and layout; conversions inside restore those of the
+model.
 """

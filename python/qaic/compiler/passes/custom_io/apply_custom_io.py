@@ -25,7 +25,7 @@ _CHANNELS_LAST: Final = (0, 2, 3, 1)
 
 
 def _changed_interface(model: Model, options: CompileOptions) -> Interface:
-    """Convert at the border what the options want to be something else there; returns what the caller sees.
+    """Convert inputs and outputs as the options request; returns the interface for callers.
 
     The interface of the graph is final. A weight that is an output gets another name.
     """

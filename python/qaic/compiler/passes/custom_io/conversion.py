@@ -45,7 +45,7 @@ class Converter:
     def into_model(
         self, spec: TensorSpec, entry: CustomIo, border: str, inner: str
     ) -> Sequence[onnx.NodeProto]:
-        """Make the nodes from input `border` to what the model calls `inner` now.
+        """Create the nodes from input `border` to `inner`, the present name in the model.
 
         Raises CompileError if the operator set of the model is too old.
         """
@@ -104,7 +104,7 @@ class Converter:
         return self._constants[value]
 
     def _begin(self, spec: TensorSpec, entry: CustomIo) -> Callable[..., str]:
-        """Refuse a model whose operator set is too old; returns what adds a node."""
+        """Refuse a model whose operator set is too old; returns the function that adds a node."""
         self._writer = NodeWriter(self.fresh, self.operators, spec.name, names_nodes=True)
         needed = _NEEDED.get(entry.precision or "", 1)
         if self.operators < needed:

@@ -37,10 +37,10 @@ FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
 
 
 def requests_of(interface: Interface, options: CompileOptions) -> dict[str, CustomIo]:
-    """Find what the options want of which tensor.
+    """Find the requests of the options.
 
-    Returns requests by name of the input or output, without those that stay as they are. Raises OptionError
-    with everything wrong if a request contradicts the model, or all entries name something else.
+    Returns them by name of the input or output, without those that change nothing. Raises OptionError with
+    everything wrong if a request contradicts the model, or all entries name something else.
     """
     specs = {spec.name: spec for spec in (*interface.inputs, *interface.outputs)}
     wanted = _matched(options.custom_io_list_file, specs)

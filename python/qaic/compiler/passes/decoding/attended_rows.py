@@ -57,7 +57,7 @@ def copy_attended_rows_pass(model: Model, context: Context) -> bool:
             list(copies.last.output),
             name=copies.last.name,
             domain=DEVICE_DOMAIN,
-            # Attributes with the value None are left out.
+            # Attributes with the value None are omitted.
             rounding=FLOAT16 if copies.is_rounded else None,
         )
         for copies in found

@@ -18,7 +18,7 @@ def cache_slots(graph: onnx.GraphProto, dims: Mapping[str, Sequence[int]], posit
     """Count the slots of the caches of a decoder.
 
     Functions of the graph are expanded; `dims` are the sizes of its inputs, `positions` is the input of
-    positions. Leaves out state that is not written at positions, or at positions that begin again, as a
+    positions. Skips state that is not written at positions, or at positions that begin again, as a
     window does.
     """
     makers = producers(graph.node)

@@ -68,7 +68,7 @@ class _Folder:
         return not any(standard(reader, "ScatterND") for reader in self.readers.get(node.output[0], []))
 
     def learn(self) -> bool:
-        """Infer the types of all values, and the sizes of those that matter, in each set of shapes."""
+        """Infer the types of all values, and the relevant sizes, in each set of shapes."""
         model = self.model
         wanted = [name for node in self.reshapes for name in (node.input[0], node.output[0])]
         declared = {value.name for value in (*self.graph.input, *self.graph.output)}
@@ -160,7 +160,7 @@ class _Folder:
         return bool(readers)
 
     def _without_casts(self) -> list[onnx.NodeProto]:
-        """Leave out casts to the type that a value has."""
+        """Remove casts to the type that a value already has."""
         renamed: dict[str, str] = {}
         kept = []
         for node in self.graph.node:

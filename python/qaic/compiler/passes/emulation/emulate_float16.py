@@ -168,7 +168,7 @@ class Float16Emulator:
         return 0 if chosen is None else _FORMATS.get(chosen, 0)
 
     def reads(self, node: onnx.NodeProto, position: int) -> int:
-        """Return the format in which a node wants one of its inputs; 0 for none."""
+        """Return the format that a node requires for one of its inputs; 0 for none."""
         float_format = self.format_of(node)
         if (
             not float_format
@@ -337,7 +337,7 @@ class Float16Emulator:
         scope.in_format.add((name, float_format))
 
     def _copy(self, scope: _Scope, name: str, float_format: int) -> str:
-        """Return the name of a visible copy in the format; make one if there is none."""
+        """Return the name of a visible copy in the format; create one if there is none."""
         for at in scope.around(name):
             if (name, float_format) in at.copies:
                 return at.copies[name, float_format]
@@ -485,9 +485,9 @@ def emulate_float16_pass(model: Model, context: Context) -> bool:
 
 
 def round_as_model(model: Model, hardware: str | None) -> None:
-    """Round what is float16 or bfloat16 in the model and nothing else.
+    """Round only the float16 and bfloat16 values of the model.
 
-    The facts of the model stay as they are. `hardware` decides about bfloat16.
+    The facts of the model do not change. `hardware` decides about bfloat16.
     """
     facts = model.facts.copy()
     if facts.narrow:

@@ -49,7 +49,7 @@ _GROWING: Final = (
     *("BitShift", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "CumProd", "Einsum", "Gemm"),
     *("MatMul", "MatMulInteger", "Pow", "ReduceL2", "ReduceProd", "ReduceSumSquare"),
 )
-#: operators that may add up or multiply what they write to one place
+#: operators that may add or multiply several writes to one position
 _SCATTERING: Final = ("ScatterElements", "ScatterND")
 #: operators whose results are positions in an operand
 _INDEXING: Final = ("ArgMax", "ArgMin", "NonZero")
@@ -117,7 +117,7 @@ class IntegerSums:
         for node in graph.node:
             for inner in subgraphs(node):
                 self._search(inner, constants)
-            # The values of a Constant are read when they are asked for.
+            # The values of a Constant are read on request.
             for name in node.output if node.input else ():
                 if self._types.get(name, 0) in _LARGEST:
                     self._integers[name] = min(self._integer_limit(node), _LARGEST[self._types[name]])

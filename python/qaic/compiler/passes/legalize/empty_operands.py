@@ -111,7 +111,7 @@ _NEEDED: Final[Mapping[tuple[str, str], tuple[_Needed, ...]]] = {
     (_ENGINE_DOMAIN, "MultiHeadAttention"): (_Needed(), _Needed(2, 2, 3)),
     (_ENGINE_DOMAIN, "SkipLayerNormalization"): (_Needed(2, rank=1),),
     (_ENGINE_DOMAIN, "SkipSimplifiedLayerNormalization"): (_Needed(2, rank=1),),
-    # A single dim is that of one row.
+    # A single dim belongs to one row.
     ("ai.onnx.ml", "FeatureVectorizer"): (_Needed(stop=-1),),
 }
 #: operators that are rewritten where only the run knows their sizes, or whose sizes models declare
@@ -144,7 +144,7 @@ def _needed(node: onnx.NodeProto) -> tuple[_Needed, ...]:
 
 
 def is_over_nothing(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
-    """Return whether the kernel of a node may end the process, in some set of sizes, for want of elements."""
+    """Return true if, without elements, the kernel of a node may end the process in some set of sizes."""
     if standard(node, "Einsum"):
         return any(0 in shape for name in node.input for shape in shapes(name))
     return any(one.is_missing(shape) for one in _needed(node) for shape in shapes(node.input[one.at]))
@@ -170,7 +170,7 @@ def results_in(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[i
 def zeros(
     node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: GuardNodes
 ) -> list[onnx.NodeProto]:
-    """Make nodes of zeros that take the place of a node over no elements."""
+    """Create nodes of zeros that replace a node over no elements."""
     for result, sizes in zip(filter(None, node.output), results, strict=True):
         if result not in guards.types:
             raise refused_operand(node, "an operand without elements", "at least one element")

@@ -80,7 +80,7 @@ _FARTHEST: Final = 2**40
 
 
 def is_unchecked(node: onnx.NodeProto) -> bool:
-    """Return whether the pass guards a node, judged by its operator; that of QuantizeLinear needs blocks."""
+    """Return true if the pass guards nodes of this operator; that of QuantizeLinear needs blocks."""
     is_blocked = node.op_type != "QuantizeLinear" or attribute_of(node, "block_size", 0)
     return operator_of(node) in _UNCHECKED and bool(is_blocked)
 
@@ -389,7 +389,7 @@ def _limited(diagonal: str, guards: GuardNodes) -> str:
 
 
 def _is_of_pool(node: onnx.NodeProto, pool: onnx.NodeProto | None, shapes: ShapesInSets) -> bool:
-    """Return whether the indices of a MaxUnpool come from a MaxPool over no larger tensor, in every set."""
+    """Return true if the indices of a MaxUnpool are from a MaxPool over no larger tensor, in every set."""
     if pool is None or not standard(pool, "MaxPool"):
         return False
     before, after = shapes(pool.input[0]), shapes(node.output[0])

@@ -38,7 +38,7 @@ _SPELLINGS = {"float": "float32", "double": "float64"}
 def complete(
     view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Path] = (), *, folding: bool = False
 ) -> str:
-    """Ask the engine for the types and shapes of values; writes them into `view`.
+    """Write the types and shapes of values, as the engine infers them, into `view`.
 
     `view` has its weights as inputs, and `names` are not outputs. With `folding`, the engine computes
     constants first, so it knows shapes that the model computes from shapes. Returns what the engine stated
@@ -165,7 +165,7 @@ def forms_with(model: Model, names: Sequence[str]) -> list[onnx.ModelProto]:
 
 
 def inferred_alone(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer what follows without the engine; changes `view`."""
+    """Infer further shapes without the engine; changes `view`."""
     found = symbols.infer(view)
     if loop_shapes.complete(found, inferred_body):
         found = symbols.infer_further(found)
@@ -175,7 +175,7 @@ def inferred_alone(view: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def inferred_body(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer the body of a loop, whose nodes the engine may know better; changes `view`."""
+    """Infer the body of a loop, which the engine may infer more exactly; changes `view`."""
     found = inferred_alone(view)
     if _open_outputs(found):
         complete(found, untyped_values(found.graph))

@@ -102,7 +102,7 @@ def _has_branches(model: Model) -> bool:
 
 
 def _refusal(proto: onnx.ModelProto, model: Model) -> str:
-    """Return the text with which the engine refuses a graph; empty if it takes the graph."""
+    """Return the engine's reason for refusing a graph; empty if it accepts the graph."""
     # After folding constants, the engine infers shapes again with their values.
     view = with_weights_as_inputs(proto, model.weights)
     return engine_shapes.complete(view, (), model.library_paths, folding=True)

@@ -169,14 +169,14 @@ class Sizes:
 
 @dataclass(slots=True)
 class SizeCheck:
-    """Finds conflicts; nodes that are alike are asked once."""
+    """Finds conflicts; similar nodes are checked once."""
 
     answers: dict[tuple[Any, ...], str] = field(default_factory=dict)
     #: true if the nodes in branches of If must fit too, which may never run
     in_branches: bool = False
 
     def find(self, found: onnx.ModelProto, outer: onnx.NodeProto | None = None) -> Conflict | None:
-        """Find the first node that cannot take the sizes of its operands.
+        """Find the first node that does not accept the sizes of its operands.
 
         The model has fixed input shapes, its weights as inputs, and no functions. `outer` is the node of the
         main graph that contains it.
@@ -227,7 +227,7 @@ class SizeCheck:
     ) -> str:
         """Return the reason that a node does not fit its operands; empty if it fits or if that is unknown.
 
-        Inference decides about an operator that is not asked.
+        Inference decides about operators that the engine does not check.
         """
         if standard(node, "Reshape"):
             return _reshape_reason(node, shapes, values)
