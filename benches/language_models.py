@@ -45,8 +45,9 @@ FORMS: dict[str, tuple[int, int | None, dict[str, object]]] = {
     "int4": (10, 4, _HALF),
 }
 _HEADS = (
-    "program", "weights", "threads", "file", "bytes a weight", "compile", "load", "private memory",
-    "resident memory", "prompt, tokens/s", "tokens/s", "read, GB/s", "limit, GB/s", "share of the limit",
+    "program", "weights", "threads", "file", "bytes per weight", "compile time, memory", "load time",
+    "private memory", "resident memory", "prompt, tokens/s", "tokens/s", "read, GB/s", "limit, GB/s",
+    "share of the limit",
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def main() -> None:
     if arguments.measure:
         sys.stdout.write(json.dumps(_measured(**json.loads(arguments.measure))))
         return
-    heads = ["form", "threads", "way", "container", "load", "private bytes a weight", "a row", "share"]
+    heads = ["form", "threads", "way", "container", "load", "private bytes per weight", "a row", "share"]
     for line in table(heads, []):
         print(line)
     with tempfile.TemporaryDirectory(prefix="openqaic-bench-") as name:

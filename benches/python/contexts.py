@@ -278,11 +278,11 @@ def context_operations(context: int, layers: int, folder: str) -> dict[str, dict
     for name, path in graphs.items():
         kinds = [node.op_type for node in onnx.load(str(path), load_external_data=False).graph.node]
         found[name] = {
-            "all": len(kinds),
+            "all operations": len(kinds),
             "products": sum(kind in _PRODUCTS for kind in kinds),
-            "of numbers": sum(kind not in {*_PRODUCTS, *_MOVES, *_SIZES} for kind in kinds),
+            "arithmetic": sum(kind not in {*_PRODUCTS, *_MOVES, *_SIZES} for kind in kinds),
             "copies": sum(kind in _MOVES for kind in kinds),
-            "of sizes and views": sum(kind in _SIZES for kind in kinds),
+            "sizes and views": sum(kind in _SIZES for kind in kinds),
         }
     return found
 
@@ -293,6 +293,6 @@ def operations_of_a_token(folder: str) -> tuple[list[str], list[list[str]]]:
     rows = []
     for layers in LAYERS:
         for name, counts in measure("context_operations", context=1024, layers=layers, folder=folder).items():
-            header = ["layers", "", *counts]
-            rows.append([str(layers), name, *(str(count) for count in counts.values())])
+            header = ["layers", "program", *counts]
+            rows.append([str(layers), name, *(f"{count:,}" for count in counts.values())])
     return header, rows

@@ -15,7 +15,7 @@ PAGE = _DOCS / "language-models.md"
 _REPORT = _DOCS / "performance.md"
 HEADING = "Time per token of decoders of real size"
 _BEGIN, _END = "<!-- benches/language_models.py -->\n", "<!-- end of the table -->\n"
-_KEPT = ("program", "weights", "threads", "bytes a weight", "prompt, tokens/s", "tokens/s")
+_KEPT = ("program", "weights", "threads", "bytes per weight", "prompt, tokens/s", "tokens/s")
 _HEADS = [*_KEPT, "limit, tokens/s", "share of the limit"]
 
 

@@ -41,9 +41,11 @@ class Spread:
         """Write three digits, all in the unit that suits the median."""
         scales = _SCALES[self.unit]
         scale, name = next((pair for pair in scales if abs(self.median) >= pair[0]), scales[-1])
-        # Budgets of ratios are given in hundredths, so one digit more tells which side of them a ratio is.
+        # Budgets of ratios are in hundredths, so one more digit shows on which side of the budget a ratio is.
         digits = (
-            digits3 if self.unit != "x" else lambda value: f"{value:.3f}" if value >= 0.1 else digits3(value)
+            digits3
+            if self.unit != "x"
+            else lambda value: f"{value:.3f}" if 0.1 <= value < 10 else digits3(value)
         )
         median, low, high = (digits(value / scale) for value in (self.median, self.low, self.high))
         joint = "" if name == "/s" else " "
@@ -53,6 +55,8 @@ class Spread:
 def digits3(value: float) -> str:
     """Write a number with about three digits; tiny ones with one, because only their size matters."""
     size = abs(value)
+    if size >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}"
     if size >= 100 or value == 0:
         return f"{value:.0f}"
     if size >= 10:
