@@ -111,7 +111,8 @@ def expand(
 ) -> bool:
     """Expand the functions of a model, whose bodies may bring text and unused constants along.
 
-    Calls of functions for which `keep` returns True stay. `names` receives the new names of the values of bodies.
+    Calls of functions for which `keep` returns True stay. `names` receives the new names of the values of
+    bodies.
     """
     flat = inline_functions(model.proto, keep, names)
     if flat is model.proto:
