@@ -377,7 +377,7 @@ else:
     assert client.program.activate() == S.QS_SUCCESS
     call = {"unload": client.program.unload, "deactivate": client.program.deactivate}[scene]
 control.set_faults("command(deactivate)@1=hang")
-outcome = interrupted(call)
+outcome = interrupted(call, when=lambda: control.waiters() > 0)
 blocked = control.waiters()
 control.set_faults("")
 control.reset()
