@@ -96,11 +96,7 @@ def test_interrupt_at_any_import_of_a_run_ends_it_without_a_traceback(tmp_path):
     whole, imports = started("openqaic", tmp_path, 0, arguments=("run", path))
     assert whole.returncode == 0
     for number in (imports // 3, imports // 2, imports - 1):
-        ended, seen = started("openqaic", tmp_path, number, arguments=("run", path))
-        if ended.returncode == 0:
-            # A run that takes longer imports more, such as what shows its status; this one was faster.
-            assert imports // 2 < number > seen
-            continue
+        ended, _ = started("openqaic", tmp_path, number, arguments=("run", path))
         assert ended.returncode == 130, number
         assert "Traceback" not in ended.stderr, number
         assert ended.stderr.endswith("error: interrupted\n"), number
