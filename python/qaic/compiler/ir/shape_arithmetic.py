@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper, shape_inference
 
 from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.operand_ranks import infer_shapes
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.value_info import known_dims, may_follow_values
 
@@ -44,7 +45,7 @@ def complete(found: onnx.ModelProto) -> None:
             return
         computed |= values.keys()
         try:
-            inferred = shape_inference.infer_shapes(_with_constants(found, values), data_prop=follows_values)
+            inferred = infer_shapes(_with_constants(found, values), data_prop=follows_values)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return
         _learn(found, inferred)

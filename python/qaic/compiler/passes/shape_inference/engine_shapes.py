@@ -19,10 +19,18 @@ from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.elem_types import CODES, FLOAT
 from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, describe_value, set_shape
-from qaic.compiler.ir.graph_walk import FreshNames, producers
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.operand_ranks import rank_fault
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
-from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dims, shapes_in, untyped_values
+from qaic.compiler.ir.value_info import (
+    collect_shapes,
+    collect_types,
+    dims_in,
+    known_dims,
+    shapes_in,
+    untyped_values,
+)
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
@@ -135,7 +143,10 @@ def inferred(
         found = inferred_alone(view)
     missing = untyped_values(found.graph)
     if missing or _open_outputs(found):
-        problem = complete(found, missing, libraries)
+        dims = dims_in(found)
+        faults = filter(None, (rank_fault(node, dims) for node in all_nodes(found.graph.node)))
+        # Older engines end the process.
+        problem = next(faults, "") or complete(found, missing, libraries)
         if problem and _open_outputs(found):
             raise refuse(
                 f"shape of output {_open_outputs(found)[0]!r}",

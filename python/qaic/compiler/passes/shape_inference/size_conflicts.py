@@ -31,6 +31,7 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, subgraphs, values_read_by
 from qaic.compiler.ir.macs import macs_of
+from qaic.compiler.ir.operand_ranks import infer_shapes, rank_fault
 from qaic.compiler.ir.precision_ops import RANDOM, attribute_of, standard
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
@@ -235,6 +236,8 @@ class SizeCheck:
             return _conv_reason(node, shapes)
         if node.op_type == "FusedConv" and (reason := _conv_reason(node, shapes)):
             return reason
+        if misfit := rank_fault(node, lambda name: (shapes[name],) if name in shapes else ()):
+            return misfit
         names = list(dict.fromkeys(name for name in node.input if name))
         kinds = {name: types.get(name, 0) for name in names}
         if not all(kind in TABLE and TABLE[kind][1] for kind in kinds.values()):
@@ -327,7 +330,7 @@ def _is_asked(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], made:
 def _is_inferred(alone: onnx.ModelProto) -> bool:
     """Return whether inference finds the shapes of the results of a model of one node."""
     try:
-        inferred = shape_inference.infer_shapes(alone, strict_mode=True)
+        inferred = infer_shapes(alone, strict_mode=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError):
         return False
     return collect_shapes(inferred).keys() >= {value.name for value in alone.graph.output}
@@ -347,7 +350,7 @@ def _suspects(found: onnx.ModelProto) -> set[int]:
     for at, node in enumerate(numbered.graph.node):
         node.name = f"@{at}@"
     try:
-        shape_inference.infer_shapes(numbered, strict_mode=True, data_prop=may_follow_values(found))
+        infer_shapes(numbered, strict_mode=True, data_prop=may_follow_values(found))
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         return {int(number) for number in _TOKEN.findall(str(error))}
     return set()
