@@ -1,7 +1,5 @@
 """``qaic.devices``: the devices of this process as values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from qaic import _core

@@ -1,7 +1,5 @@
 """Recorded inferences of a session: times on the host, buffers of the device, and their trace."""
 
-from __future__ import annotations
-
 import html
 import os
 from collections.abc import Iterator, Mapping
@@ -11,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic import _core, page
+from qaic import _core, page, stats
 from qaic.attribute_dict import AttributeDict
 from qaic.errors import OptionError, StateError
 from qaic.runtime.latency import PERCENTILES, Metrics, summarize
@@ -164,8 +162,6 @@ class Profile:
     def device(self) -> tuple[StatsBuffer, ...]:
         """The device's stats buffers (:func:`qaic.stats.open`), in the order of the samples that have one."""
         if self._device is None:
-            from qaic import stats
-
             self._device = tuple(
                 stats.open(content, qpc=stats.Descriptor(descriptor))
                 for descriptor, content in self._contents()

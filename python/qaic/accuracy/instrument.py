@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 import onnx
+from onnx import helper
 
 from qaic.accuracy.observed import Kind, ObservedNode, Twin, observed_nodes
 from qaic.accuracy.observer_nodes import ObserverNodes, extend_interface, make_node
@@ -466,8 +467,6 @@ class _Instrumenter(ObserverNodes):
 
     def _zero(self) -> str:
         if not any(value.name == ZERO for value in self.graph.input):
-            from onnx import helper
-
             add_input(self.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
         return ZERO
 

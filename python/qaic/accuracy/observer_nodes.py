@@ -1,12 +1,11 @@
 """Nodes that observe one value: sums, counts and selected elements, all in float32."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
@@ -179,8 +178,6 @@ class ObserverNodes:
         self.observers.append(make_node(operator, inputs, output, **attributes))
 
     def _number(self, values: Any, *, integers: bool = False) -> str:
-        import numpy as np
-
         array = np.array(values, np.int64 if integers else np.float32)
         key = (array.dtype.str, array.shape, *array.reshape(-1).tolist())
         if key not in self.numbers:

@@ -1,7 +1,5 @@
 """Facts that ``qaic-util`` shows of a device: one list for text, JSON and filter."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

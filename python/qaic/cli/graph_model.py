@@ -6,11 +6,10 @@ import shlex
 from typing import TYPE_CHECKING
 
 from qaic.errors import QpcError, StateError
+from qaic.qpc import Qpc
 
 if TYPE_CHECKING:
     import onnx
-
-    from qaic.qpc import Qpc
 
 
 def read_graph(qpc: Qpc) -> onnx.ModelProto:

@@ -10,13 +10,18 @@ from typing import Any, Final
 
 import numpy as np
 
+import qaic.stats
+from qaic import page
 from qaic.cli.console import Parser, print_line, print_message, print_report
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
 from qaic.model_path import QPC_MAGIC
 from qaic.page.drawing import draw_latencies, draw_timeline, suffix_of
-from qaic.page.latency import Distribution
+from qaic.page.latency import Distribution, latency_text
+from qaic.page.timeline.capture_tracks import timeline_of
+from qaic.page.timeline.trace_page import trace_figures
+from qaic.page.timeline.trace_tracks import timeline_of_trace
 from qaic.report import Report
 from qaic.report.text import to_text
 from qaic.stats.reports import REPORTS, Capture, HostLatencies
@@ -114,17 +119,12 @@ def _plot_latencies(
     path: Path, target: Path | None, distribution: Distribution, reports: list[Report]
 ) -> int:
     if target is None:
-        from qaic.page.latency import latency_text
-
         _show(latency_text(distribution, width=_width()), *map(_text, reports))
         return 0
     return _say(draw_latencies(distribution, target, title=path.name, reports=reports))
 
 
 def _plot_trace(path: Path, target: Path | None) -> int:
-    from qaic.page.timeline.trace_page import trace_figures
-    from qaic.page.timeline.trace_tracks import timeline_of_trace
-
     timeline = timeline_of_trace(path)
     if target is None:
         _show(_text(trace_figures(timeline)))
@@ -135,8 +135,6 @@ def _plot_trace(path: Path, target: Path | None) -> int:
 
 
 def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
-    import qaic.stats
-
     buffer = qaic.stats.open(path, qpc=qpc, check=True)
     if qpc is None and buffer.has("OP"):
         print_message("hint", "--qpc takes the container of the buffer, which names the operations")
@@ -145,10 +143,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
         _show(*(_text(REPORTS[name](capture)) for name in ("overview", "ops")))
         return 0
     if target.suffix.lower() == ".html":
-        from qaic import page
-
         return _say(page.write(capture, [make(capture) for make in REPORTS.values()], target))
-    from qaic.page.timeline.capture_tracks import timeline_of
 
     return _say(draw_timeline(timeline_of(capture), target, title=path.name))
 

@@ -1,7 +1,5 @@
 """``AicConfigHelper``: configurations of the AIC back end to the dictionary of its tools and back."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

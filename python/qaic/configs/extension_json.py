@@ -4,8 +4,6 @@ The tools take the options of a back end as one JSON object. For AIC it is flat;
 further file may stand before it and name it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Named settings for a whole configuration, and the functions that apply them."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Sequence

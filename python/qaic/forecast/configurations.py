@@ -1,7 +1,5 @@
 """Configurations that a model can run in, and the best of them for throughput, for latency, and balanced."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -10,6 +10,8 @@ from qaic.errors import CompileError
 from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import Configuration, Fixed
 from qaic.forecast.sections import Section, sections_of
+from qaic.page.document import document
+from qaic.report.html import report_html
 from qaic.report.text import to_text
 from qaic.support.atomic_io import replace_bytes
 
@@ -88,9 +90,6 @@ class CheckReport:
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page that needs no network, atomically; return its path."""
-        from qaic.page.document import document
-        from qaic.report.html import report_html
-
         one = self.checked
         reports = [section.report for section in self.sections]
         parts = [(report.name, report.title, report_html(report)) for report in reports]

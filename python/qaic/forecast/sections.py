@@ -1,7 +1,5 @@
 """Sections of a check: operators, memory, precision, speed, and changes that help."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace

@@ -4,33 +4,29 @@ A page contains its data, styles and scripts, so it can be sent by mail and open
 imported only when a PNG is drawn.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from qaic.support.lazy_module import LazyModule
-
-if TYPE_CHECKING:
-    from qaic.page import graph as drawn
-    from qaic.stats import reports as made
-else:
-    drawn = LazyModule("qaic.page.graph")
-    made = LazyModule("qaic.stats.reports")
+from qaic.page.document import write_bytes
+from qaic.page.drawing import draw_latencies, draw_timeline, suffix_of
+from qaic.page.graph import DrawnGraph
+from qaic.page.latency import Distribution
+from qaic.page.timeline.capture_page import capture_page
+from qaic.page.timeline.trace_tracks import timeline_of_trace
+from qaic.stats.reports import Capture, Report
 
 __all__ = ["write", "write_latency", "write_trace"]
 
 
 def write(
-    capture: made.Capture,
-    reports: Sequence[made.Report],
+    capture: Capture,
+    reports: Sequence[Report],
     path: str | os.PathLike[str],
     *,
-    graphs: Sequence[drawn.DrawnGraph] = (),
+    graphs: Sequence[DrawnGraph] = (),
 ) -> Path:
     """Write one HTML page: the reports with their verdicts, a timeline of every operation, and graphs.
 
@@ -57,9 +53,6 @@ def write(
     OSError
         The file cannot be written.
     """
-    from qaic.page.document import write_bytes
-    from qaic.page.timeline.capture_page import capture_page
-
     return write_bytes(path, capture_page(capture, reports, graphs).encode())
 
 
@@ -95,9 +88,6 @@ def write_latency(
     OSError
         The file cannot be written.
     """
-    from qaic.page.drawing import draw_latencies, suffix_of
-    from qaic.page.latency import Distribution
-
     suffix_of(path)
     return draw_latencies(Distribution.of(latencies, what=what), path, title=title)
 
@@ -132,9 +122,6 @@ def write_trace(
     OSError
         A file cannot be read or written.
     """
-    from qaic.page.drawing import draw_timeline, suffix_of
-    from qaic.page.timeline.trace_tracks import timeline_of_trace
-
     suffix_of(path)
     source = Path(trace)
     return draw_timeline(timeline_of_trace(source), path, title=source.name if title is None else title)

@@ -11,7 +11,9 @@ import numpy as np
 from qaic.errors import OptionError, StateError
 from qaic.page.document import write_bytes
 from qaic.page.latency import PERCENTILES, Distribution, curve, histogram
+from qaic.page.latency_page import latency_page
 from qaic.page.timeline import Merger, Timeline, Track
+from qaic.page.timeline.trace_page import trace_page
 from qaic.report import Report
 
 _BARS = 48
@@ -196,7 +198,6 @@ def draw_latencies(
     """Write a picture of latencies; reports are shown on pages only. Blocking."""
     if suffix_of(path) == ".png":
         return write_bytes(path, latency_png(distribution, title=title))
-    from qaic.page.latency_page import latency_page
 
     return write_bytes(path, latency_page(distribution, title=title, reports=reports).encode())
 
@@ -205,6 +206,5 @@ def draw_timeline(timeline: Timeline, path: str | os.PathLike[str], *, title: st
     """Write a picture of a timeline. Blocking."""
     if suffix_of(path) == ".png":
         return write_bytes(path, timeline_png(timeline, title=title))
-    from qaic.page.timeline.trace_page import trace_page
 
     return write_bytes(path, trace_page(timeline, title=title).encode())

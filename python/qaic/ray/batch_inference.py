@@ -1,29 +1,21 @@
 """The actor that computes a batch of rows, and the dataset that uses it."""
 
-from __future__ import annotations
-
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from ray.data import ActorPoolStrategy, Dataset
 
 from qaic.errors import DeviceLostError, InferenceError, InputError, OptionError, QaicError
 from qaic.ray.columns import array_of, column_of
-from qaic.ray.shared_program import SharedProgram, load_again
-from qaic.serving.batch_shapes import BatchShapes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from qaic.ray.shared_program import Model
-    from qaic.serving.batch_shapes import AdmittedRequest
-    from qaic.session import Session
+from qaic.ray.shared_program import Model, SharedProgram, load_again
+from qaic.serving.batch_shapes import AdmittedRequest, BatchShapes
+from qaic.session import Session
 
 Arrays = dict[str, "NDArray[Any]"]
 

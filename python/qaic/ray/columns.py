@@ -1,18 +1,14 @@
 """Columns of Arrow as arrays, and arrays as columns."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from ray.data.extensions import ArrowTensorArray
 
 from qaic.errors import InputError, InputShapeError, InputTypeError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def array_of(name: str, column: pa.ChunkedArray) -> NDArray[Any]:

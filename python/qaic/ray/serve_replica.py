@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from ray import serve
 
 from qaic.errors import DeviceLostError
 from qaic.model_path import find_model
-from qaic.ray.shared_program import SharedProgram
+from qaic.ray.shared_program import Model, SharedProgram
 from qaic.serving.batcher import MAX_QUEUE_SIZE
 from qaic.serving.http_app import HttpApp
 from qaic.serving.limits import Limits
@@ -20,15 +22,10 @@ from qaic.serving.model_config import ModelSettings
 from qaic.serving.model_sources import name_of
 from qaic.serving.repository import Repository
 from qaic.serving.server_state import ServerState
+from qaic.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
     from ray.serve import Application
-
-    from qaic.ray.shared_program import Model
-    from qaic.session import Session
 
 #: requests that Serve sends to a replica at once; requests that Serve holds back cannot share a batch
 _ONGOING_REQUESTS: Final = 256

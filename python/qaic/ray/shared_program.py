@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import ray
 
 from qaic.device_claim import claim_devices
 from qaic.errors import DeviceLostError, OptionError
+from qaic.qpc import Qpc
 from qaic.serving.batch_shapes import refuse_state
 from qaic.session import Session
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping
-
     import onnx
 
-    from qaic.qpc import Qpc
-
-    Model = str | os.PathLike[str] | bytes | Qpc | onnx.ModelProto
+Model: TypeAlias = "str | os.PathLike[str] | bytes | Qpc | onnx.ModelProto"
 
 _logger = logging.getLogger("qaic.ray")
 

@@ -1,20 +1,14 @@
 """Arguments and results of ``Session.run_benchmark``."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.errors import OptionConflictError, OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from qaic.runtime.shapes import ShapeDict
+from qaic.runtime.shapes import ShapeDict
 
 _DEFAULT_INFERENCES: Final = 40
 _LARGEST_COUNT: Final = 2**64 - 1

@@ -1,7 +1,5 @@
 """Futures of inferences, and the one thread of a session that completes them."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import itertools

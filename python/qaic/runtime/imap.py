@@ -6,17 +6,14 @@ import collections
 import contextlib
 import operator
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
+from numpy.typing import NDArray
+
+from qaic import _core
 from qaic.errors import QaicError
 from qaic.support.status_line import status_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from qaic import _core
 
 T = TypeVar("T")
 

@@ -1,7 +1,5 @@
 """The lock of a session's loads and resets, separate from the lock of its state."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

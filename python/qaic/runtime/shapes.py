@@ -1,22 +1,14 @@
 """Shape dictionaries, and conversion of arrays to the required shapes."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qaic import _core
 from qaic.errors import InputError, InputShapeError, InputTypeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any, Self
-
-    from numpy.typing import NDArray
-
-    from qaic import _core
-
 
 #: device types of DLPack for host memory: plain, pinned for two kinds of device, or shared with them
 _HOST: Final = 1

@@ -1,22 +1,18 @@
 """Shapes that a program accepts, and requests that can share one inference."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
+from qaic.compiler.reports.row_independence import why_dependent
 from qaic.errors import InputError, InputShapeError, MissingInputError, StateError
 from qaic.runtime.shapes import coerce
+from qaic.session import Session
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from qaic.session import Session
 
 Arrays = dict[str, "NDArray[Any]"]
 Shape = tuple[int, ...]
@@ -196,10 +192,6 @@ class BatchShapes:
         graph = session.qpc.graph
         if graph is None:
             return "the container has no graph, so rows cannot be proved independent"
-        import onnx
-
-        from qaic.compiler.reports.row_independence import why_dependent
-
         model = onnx.load_model_from_string(graph.tobytes())
         reason = why_dependent(model, [inputs for inputs, _ in self._combinations], session.qpc.initializers)
         return f"rows cannot be proved independent: {reason}" if reason else ""

@@ -6,19 +6,16 @@ import collections
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from qaic.errors import DeviceTimeoutError, InferenceError, StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from qaic.serving.batch_shapes import AdmittedRequest, BatchShapes
-    from qaic.session import Session
+from qaic.serving.batch_shapes import AdmittedRequest, BatchShapes
+from qaic.session import Session
 
 _logger = logging.getLogger("qaic.serving")
 

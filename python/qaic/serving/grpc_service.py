@@ -1,18 +1,18 @@
 """The service of gRPC: the Open Inference Protocol with Triton's extensions."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 import numpy as np
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from qaic._core import read_message_numbers, split_infer_message
@@ -30,15 +30,8 @@ from qaic.serving.request_body import (
     shaped,
     timeout_s_of,
 )
-from qaic.serving.server_state import failure_of
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from numpy.typing import NDArray
-
-    from qaic.serving.served_model import ServedModel
-    from qaic.serving.server_state import ServerState
+from qaic.serving.served_model import ServedModel
+from qaic.serving.server_state import ServerState, failure_of
 
 _logger = logging.getLogger("qaic.serving")
 

@@ -1,17 +1,17 @@
 """The routes of HTTP: the Open Inference Protocol, its extensions, and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 from google.protobuf import json_format
+from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -19,18 +19,10 @@ from starlette.routing import Route, Router
 
 from qaic._core import join_bytes
 from qaic.errors import InputError
+from qaic.serving.limits import Lease
 from qaic.serving.repository import refuse_overrides
-from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
-from qaic.serving.server_state import failure_of
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from qaic.serving.limits import Lease
-    from qaic.serving.request_body import InferRequest
-    from qaic.serving.server_state import ServerState
+from qaic.serving.request_body import HEADER_LENGTH, InferRequest, read_request, write_answer
+from qaic.serving.server_state import ServerState, failure_of
 
 T = TypeVar("T")
 

@@ -8,21 +8,17 @@ import fcntl
 import socket
 import struct
 import termios
+from collections import OrderedDict
+from collections.abc import Iterator, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from qaic.errors import StateError
-
-if TYPE_CHECKING:
-    from collections import OrderedDict
-    from collections.abc import Iterator, Sized
-
-    from qaic.serving.limits import Limits, MemoryBudget, Turns
-
+from qaic.serving.limits import Limits, MemoryBudget, Turns
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 #: bytes of a body in chunks, which may have one byte each, that are parsed in one turn of the event loop

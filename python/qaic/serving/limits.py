@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 from qaic.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from types import TracebackType
 
 #: steps of connections in one turn of the event loop, which take some milliseconds
 _STEPS_PER_TURN: Final = 32

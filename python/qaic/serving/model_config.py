@@ -1,26 +1,21 @@
 """Settings of a ``config.pbtxt``, in Triton's form, as the vendor's backend reads it."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from qaic.errors import OptionError
+from qaic.qpc import TensorSpec
 from qaic.serving.batcher import MAX_QUEUE_SIZE
 from qaic.serving.request_body import datatype_of
 from qaic.support.open_regular import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from qaic.qpc import TensorSpec
 
 _logger = logging.getLogger("qaic.serving")
 

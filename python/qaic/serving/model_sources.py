@@ -1,24 +1,19 @@
 """Sources of models: Triton repositories, containers, folders of containers, ONNX files."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from qaic.errors import OptionError
 from qaic.model_path import QPC_MAGIC, find_model
+from qaic.options.keywords import SessionKeywords
 from qaic.serving.model_config import ModelSettings, read_settings
 from qaic.session import Session
 from qaic.support.open_regular import read_regular
 from qaic.support.program_names import QPC_FILE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from qaic.options.keywords import SessionKeywords
 
 CONFIG_FILE_NAME = "config.pbtxt"
 

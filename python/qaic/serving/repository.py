@@ -1,24 +1,19 @@
 """Finds, loads, replaces and unloads the models of a server while others answer."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from qaic.errors import OptionError, QaicError, StateError
+from qaic.serving.model_sources import ModelSource
 from qaic.serving.served_model import ServedModel
 from qaic.serving.statistics import Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    from qaic.serving.model_sources import ModelSource
 
 _logger = logging.getLogger("qaic.serving")
 

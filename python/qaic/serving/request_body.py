@@ -1,25 +1,18 @@
 """HTTP requests and responses: JSON, with tensors in it or as bytes after it."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
-from qaic._core import read_json_numbers, split_infer_json
+from qaic._core import BytesView, read_json_numbers, split_infer_json
 from qaic.errors import InputError, InputShapeError, InputTypeError
 from qaic.runtime.shapes import coerce
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    from qaic._core import BytesView
 
 #: header with the length of the JSON before the bytes of tensors
 HEADER_LENGTH: Final = "inference-header-content-length"

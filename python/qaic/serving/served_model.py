@@ -1,32 +1,24 @@
 """Loaded version of a model, with its batcher."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from qaic.errors import DeviceLostError, OptionError, QaicError
+from qaic.qpc import TensorSpec
 from qaic.serving.batch_shapes import BatchShapes
-from qaic.serving.batcher import Batcher
-from qaic.serving.model_config import BACKEND, check_tensors, complete_config
+from qaic.serving.batcher import BatchedRequest, Batcher, BatchReport
+from qaic.serving.model_config import BACKEND, ModelSettings, check_tensors, complete_config
 from qaic.serving.request_body import datatype_of
-from qaic.serving.statistics import ModelStatistics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    from qaic.qpc import TensorSpec
-    from qaic.serving.batcher import BatchedRequest, BatchReport
-    from qaic.serving.model_config import ModelSettings
-    from qaic.serving.statistics import Metrics
-    from qaic.session import Session
+from qaic.serving.statistics import Metrics, ModelStatistics
+from qaic.session import Session
 
 _logger = logging.getLogger("qaic.serving")
 

@@ -8,16 +8,18 @@ import gc
 import ipaddress
 import json
 import logging
+import os
 import queue
 import signal
 import socket
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 import grpc
 import uvicorn
@@ -26,17 +28,11 @@ import uvloop
 from qaic.serving.grpc_service import GrpcService
 from qaic.serving.http_app import HttpApp
 from qaic.serving.http_protocol import BoundedProtocol, HttpServer
-from qaic.serving.limits import Limits, Turns
+from qaic.serving.limits import Limits, MemoryBudget, Turns
 from qaic.serving.model_sources import find_sources
 from qaic.serving.repository import Repository
 from qaic.serving.server_state import ServerState
 from qaic.support.text import escape_json
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterator, Sequence
-
-    from qaic.serving.limits import MemoryBudget
 
 _logger = logging.getLogger("qaic.serving")
 

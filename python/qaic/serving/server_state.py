@@ -1,11 +1,10 @@
 """State that the protocols of a server share: its models, its limits, and its shutdown."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from qaic import __version__
 from qaic.errors import (
@@ -19,13 +18,8 @@ from qaic.errors import (
     QpcError,
     StateError,
 )
-from qaic.serving.limits import MemoryBudget
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from qaic.serving.limits import Limits
-    from qaic.serving.repository import Repository
+from qaic.serving.limits import Limits, MemoryBudget
+from qaic.serving.repository import Repository
 
 T = TypeVar("T")
 

@@ -1,23 +1,16 @@
 """Statistics of a model, in the terms of Triton's statistics extension and of Prometheus."""
 
-from __future__ import annotations
-
 import collections
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from qaic.serving.batcher import Batcher, BatchReport
 from qaic.support.text import escape_unprintable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from prometheus_client import Metric
-
-    from qaic.serving.batcher import Batcher, BatchReport
 
 _SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

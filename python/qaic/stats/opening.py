@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,11 @@ from qaic.errors import StatsError, StatsMismatchError, UnknownStatsLayoutError
 from qaic.qpc import Qpc
 from qaic.stats import layouts
 from qaic.stats.buffer import StatsBuffer
+from qaic.stats.card_descriptor import card_descriptors
 from qaic.stats.descriptor import Descriptor
 from qaic.support.program_names import STATS_OUTPUT, in_file_names
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from typing_extensions import Buffer
 
     BufferSource = str | os.PathLike[str] | Buffer
@@ -128,8 +127,6 @@ def descriptors(
     container = qpc if isinstance(qpc, Qpc) else Qpc(qpc)
     programs = [container] if container.is_program else list(container.slices.values())
     if opstats_schema is not None:
-        from qaic.stats.card_descriptor import card_descriptors
-
         found = [
             descriptor for program in programs for descriptor in card_descriptors(program, opstats_schema)
         ]

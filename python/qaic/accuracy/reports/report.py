@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 
 from qaic.accuracy.decoding import STEP_DTYPE, DecodingAccuracy
 from qaic.accuracy.metrics import OutputAccuracy
+from qaic.accuracy.reports.page import accuracy_page
 from qaic.accuracy.reports.precision_accuracy import NODE_DTYPE, Offender, PrecisionAccuracy
+from qaic.accuracy.reports.tables import as_reports, overlay
 from qaic.errors import InputError, StateError
+from qaic.page.document import write_bytes
+from qaic.report.html import report_html
+from qaic.report.text import to_text
 from qaic.support.atomic_io import replace_bytes
 
 
@@ -85,9 +90,6 @@ class AccuracyReport:
 
     def text(self, width: int = 120) -> str:
         """Return the verdict and tables as text of at most `width` columns."""
-        from qaic.accuracy.reports.tables import as_reports
-        from qaic.report.text import to_text
-
         return "\n".join(to_text(report, width=width) for report in as_reports(self.title, self.precisions))
 
     def __repr__(self) -> str:
@@ -96,9 +98,6 @@ class AccuracyReport:
         return f"<AccuracyReport {self.title}: {verdicts}>"
 
     def _repr_html_(self) -> str:
-        from qaic.accuracy.reports.tables import as_reports
-        from qaic.report.html import report_html
-
         return "".join(report_html(report) for report in as_reports(self.title, self.precisions))
 
     def to_json(self) -> dict[str, object]:
@@ -164,9 +163,6 @@ class AccuracyReport:
         OSError
             The file cannot be written.
         """
-        from qaic.accuracy.reports.page import accuracy_page
-        from qaic.page.document import write_bytes
-
         if Path(path).suffix.lower() not in {".html", ".htm"}:
             raise InputError(
                 f"page: found the name {str(path)!r}, expected one that ends in .html", code="input.page_name"
@@ -183,8 +179,6 @@ class AccuracyReport:
         to
             Name of the precision; by default, the first precision of the report.
         """
-        from qaic.accuracy.reports.tables import overlay
-
         target = Path(path)
         item = self.precisions[0] if to is None else self[to]
         replace_bytes(target, json.dumps(overlay(item), allow_nan=False).encode() + b"\n")

@@ -1,12 +1,10 @@
 """Options of the compiler as arguments of subcommands, and in the command lines that they print next."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic.cli.console import VALUE_SUFFIX, Parser
 from qaic.errors import OptionConflictError
@@ -15,9 +13,7 @@ from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.resolution import ResolvedOptions, resolve
 from qaic.options.spec import FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
-
-if TYPE_CHECKING:
-    from qaic.qpc import Qpc
+from qaic.qpc import Qpc
 
 #: options that help shows; the others are in docs/reference/options.md
 _SHOWN: Final = (

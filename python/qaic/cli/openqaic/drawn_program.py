@@ -13,7 +13,9 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from qaic import __version__
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
+from qaic.cli.openqaic.drawn_card import drawn_card
 from qaic.cli.openqaic.node_errors import NodeErrors
+from qaic.cli.openqaic.program import measured
 from qaic.cli.openqaic.program_graph import is_constant, operations, value_types, with_shapes
 from qaic.cli.openqaic.program_graph import nodes as listed
 from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
@@ -246,8 +248,6 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path 
 
 
 def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
-    from qaic.cli.openqaic.drawn_card import drawn_card
-
     if timed:
         raise StateError(
             f"{qpc.path} is a program for a card: its container has no graph with nodes to time",
@@ -258,8 +258,6 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
 
 
 def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[DrawnGraph], list[Table]]:
-    from qaic.cli.openqaic.program import measured
-
     times = node_times(measured(qpc)) if timed else (None, None)
     if times[1] is not None and not times[1].own_us:
         raise StateError(

@@ -1,10 +1,10 @@
 """Errors of nodes, which a report of ``openqaic accuracy --json`` contains, as colors of a drawn graph."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from qaic.accuracy.metrics import decibel_text
 from qaic.errors import InputError
@@ -12,10 +12,6 @@ from qaic.page.graph import Coloring
 from qaic.page.kind_colors import OTHER
 from qaic.support.json import parse_json
 from qaic.support.open_regular import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 _NOT_COMPARED: Final = "not compared"
 #: SQNR in dB below which a step begins, its text and its color

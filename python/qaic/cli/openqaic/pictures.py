@@ -1,21 +1,17 @@
 """Pictures as inputs of a program."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaic.errors import InputError, StateError
+from qaic.runtime.shapes import ShapeAndType
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular
-
-if TYPE_CHECKING:
-    from qaic.runtime.shapes import ShapeAndType
 
 #: endings of files that are pictures
 SUFFIXES: Final = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".webp"})

@@ -1,26 +1,24 @@
 """The program that a subcommand opens or measures, and the file that it writes."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from qaic import Session
 from qaic.cli.console import print_message
 from qaic.cli.openqaic.commands.compile import Program, compile_model
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
 from qaic.cli.openqaic.pictures import UNCHANGED, Pixels
+from qaic.cli.openqaic.tensor_files import read_inputs
 from qaic.errors import OptionError, StateError
 from qaic.model_path import find_model
+from qaic.qpc import Qpc
+from qaic.stats.reports.capture import Capture
 from qaic.support.status_line import status_line
 from qaic.support.text import bytes_text, counted
-
-if TYPE_CHECKING:
-    from qaic.qpc import Qpc
-    from qaic.stats.reports.capture import Capture
 
 
 def open_program(arguments: argparse.Namespace, *, stats_level: int | None = None) -> Program:
@@ -67,9 +65,6 @@ def measured(
     are pictures. `device` are options of the session. The first `warm_up` inferences are not measured. Raises
     StateError if the program was compiled without statistics.
     """
-    from qaic import Session
-    from qaic.cli.openqaic.tensor_files import read_inputs
-
     with (
         Session(program, **device) as session,
         status_line(lambda: f"measuring {counted(inferences, 'inference')}"),

@@ -1,13 +1,11 @@
 """The graph of a container: its nodes, its tensors, and one ONNX file with the weights."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -20,11 +18,9 @@ from qaic.compiler.ir.graph_edits import set_values
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.errors import QpcError, StateError
+from qaic.qpc import Qpc
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
-
-if TYPE_CHECKING:
-    from qaic.qpc import Qpc
 
 #: protobuf refuses larger messages
 _LARGEST_MESSAGE: Final = (1 << 31) - 1

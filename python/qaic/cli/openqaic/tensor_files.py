@@ -1,11 +1,9 @@
 """Inputs of an inference from files, and outputs to files."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +12,12 @@ from qaic.cli.openqaic.pictures import SUFFIXES, UNCHANGED, Pixels, read_picture
 from qaic.errors import InputError
 from qaic.model_path import missing_file
 from qaic.options.names import nearest
+from qaic.runtime.benchmark import random_inputs
+from qaic.runtime.shapes import ShapeDict
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.program_names import archive_names
-
-if TYPE_CHECKING:
-    from qaic.runtime.shapes import ShapeDict
 
 
 def read_inputs(
@@ -48,8 +45,6 @@ def read_inputs(
         A file cannot be read.
     """
     if not given:
-        from qaic.runtime.benchmark import random_inputs
-
         return random_inputs(inputs, [shape for shape, _ in inputs.values()])
     found: dict[str, NDArray[Any]] = {}
     for text in given:

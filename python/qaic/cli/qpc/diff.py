@@ -5,8 +5,6 @@ the mapped files. A part that cannot be read is named under ``problems`` and com
 bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections import Counter

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from qaic.cli.stored_weights import stored_weights
 from qaic.errors import QaicError
+from qaic.options.spec import Effect
+from qaic.options.table import find
 from qaic.qpc import DataType, Qpc
 from qaic.qpc.initializers import check_records
 from qaic.support.program_names import STATS_OUTPUT
@@ -30,9 +32,6 @@ _UNQUANTIZED: Final = "/float"
 
 def without_effect(options: Mapping[str, Any]) -> list[str]:
     """List the options that only mean something to hardware, as far as this version knows them."""
-    from qaic.options.spec import Effect
-    from qaic.options.table import find
-
     found = ((name, find(name)) for name in options)
     return [name for name, spec in found if spec is not None and spec.effect is Effect.RECORDED]
 

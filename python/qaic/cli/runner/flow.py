@@ -1,14 +1,13 @@
 """Steps of ``qaic-runner`` after its command line is parsed: open, place, load, run, report."""
 
-from __future__ import annotations
-
 import shlex
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from qaic import _core, rt
 from qaic.cli.console import DEVICE, FAILURE, SUCCESS, print_line, print_message
+from qaic.cli.runner.command_line import RunRequest
 from qaic.cli.runner.latencies import (
     Latencies,
     RunProgress,
@@ -19,16 +18,13 @@ from qaic.cli.runner.latencies import (
 )
 from qaic.cli.runner.loop import InputMemory, Loop
 from qaic.cli.runner.network import Network, Request
-from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
+from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, require_plain_transfers, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
 from qaic.cli.runner.sources import requests_of
 from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
 from qaic.model_path import missing_file
 from qaic.options.rows.runner import COUNTED, RunnerOptions
 from qaic.support.program_names import QPC_FILE_NAME
-
-if TYPE_CHECKING:
-    from qaic.cli.runner.command_line import RunRequest
 
 _LOG_LEVELS = (rt.QLogLevel.QL_ERROR, rt.QLogLevel.QL_WARN, rt.QLogLevel.QL_INFO, rt.QLogLevel.QL_DEBUG)
 _MEGABYTE = 2**20
@@ -79,8 +75,6 @@ def _plan(request: RunRequest) -> _Plan:
     options = request.options
     qpc = rt.Qpc(_container(request.program))
     if options.pre_post_processing == "off":
-        from qaic.cli.runner.outputs import require_plain_transfers
-
         require_plain_transfers(request.program)
     for text in request.unused:
         print_message("warning", text)

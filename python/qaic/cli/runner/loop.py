@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaic import rt
+from qaic.cli.runner.latencies import RunProgress
+from qaic.cli.runner.network import Request
+from qaic.cli.runner.outputs import Comparer, Writer
 from qaic.errors import (
     DeviceError,
     DeviceMemoryError,
@@ -19,11 +22,6 @@ from qaic.errors import (
     InferenceError,
     QaicError,
 )
-
-if TYPE_CHECKING:
-    from qaic.cli.runner.latencies import RunProgress
-    from qaic.cli.runner.network import Request
-    from qaic.cli.runner.outputs import Comparer, Writer
 
 _OK = rt.QStatus.QS_SUCCESS
 _DEVICE_ERRORS: dict[rt.QStatus, type[QaicError]] = {

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from qaic.cli.console import print_line
 from qaic.cli.qpc.facts import facts
+from qaic.cli.runner.command_line import RunRequest
 from qaic.cli.runner.network import Binding, Network, Request, file_bytes
 from qaic.errors import InputError
+from qaic.options.rows.runner import RunnerOptions
 from qaic.qpc import Qpc
 from qaic.rt import BufferDataTypeEnum
 from qaic.support.atomic_io import write_replacing
@@ -25,9 +27,6 @@ from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from qaic.cli.runner.command_line import RunRequest
-    from qaic.options.rows.runner import RunnerOptions
 
 #: raw data of the inputs or outputs of one inference, in their order
 Buffers = Sequence[NDArray[np.uint8]]

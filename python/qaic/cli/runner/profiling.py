@@ -5,18 +5,17 @@ the program runs and become files at once, so that memory does not grow with the
 small and are fetched at the end.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from qaic import _core
+from qaic import _core, rt
 from qaic.cli.console import print_line, print_message
+from qaic.cli.runner.command_line import Profiling
 from qaic.cli.runner.latencies import RunProgress, round_trips
 from qaic.cli.runner.outputs import replace, replace_content, writable_folder
 from qaic.errors import InputError
@@ -24,10 +23,6 @@ from qaic.options.rows.runner import STREAMED
 from qaic.qpc import Qpc
 from qaic.rt.profiling.reports import LATENCY, RAW_DEVICE_STATS, device_report, files
 from qaic.support.program_names import PREFIX, summary_name, trace_name
-
-if TYPE_CHECKING:
-    from qaic import rt
-    from qaic.cli.runner.command_line import Profiling
 
 #: names of files and their contents
 _Named: TypeAlias = Iterator[tuple[str, str | bytes]]

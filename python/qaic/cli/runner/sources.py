@@ -1,15 +1,13 @@
 """Which inferences ``qaic-runner`` runs: random data, raw files, a folder, a list, or a batch file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaic.cli.console import print_line, print_message
+from qaic.cli.runner.batch_json import read_batch, read_bindings
 from qaic.cli.runner.network import (
     Binding,
     Network,
@@ -20,11 +18,9 @@ from qaic.cli.runner.network import (
     of_data,
 )
 from qaic.errors import InputError
+from qaic.options.rows.runner import RunnerOptions
 from qaic.rt import BufferDataTypeEnum as Type
 from qaic.support.open_regular import read_text
-
-if TYPE_CHECKING:
-    from qaic.options.rows.runner import RunnerOptions
 
 _SEED = 0
 #: quantized integers are random; other integers are 0 or 1, which are valid as index, flag and mask
@@ -68,8 +64,6 @@ def requests_of(options: RunnerOptions, program: Path, network: Network) -> list
     Raises InputError if files do not fit the program, and OSError if a file or folder cannot be read.
     """
     if options.aic_batch_json_input is not None:
-        from qaic.cli.runner.batch_json import read_batch
-
         return read_batch(options.aic_batch_json_input, network, compare=options.compare_outputs)
     if options.aic_batch_input_directory is not None:
         return _folder(options.aic_batch_input_directory, network, join=options.auto_batch_input)
@@ -94,8 +88,6 @@ def _random(network: Network, *, bounded: bool) -> Request:
 
 def _bindings_file(path: Path, network: Network) -> Request:
     """Return the inference of the file next to the container."""
-    from qaic.cli.runner.batch_json import read_bindings
-
     try:
         request = read_bindings(path, network)
     except InputError as error:

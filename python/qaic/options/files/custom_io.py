@@ -3,8 +3,6 @@
 The file is a YAML sequence of mappings; every complaint names the line and the key.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The file is a YAML mapping of two lists of names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

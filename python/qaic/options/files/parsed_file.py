@@ -4,8 +4,6 @@ The content counts, not the path: it decides about the container and its place i
 once, when the options are resolved. From Python the content may be given in place of the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from abc import abstractmethod

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic import _core
+from qaic import Session, _core
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_message
 from qaic.cli.openqaic.arguments import (
     add_device,
@@ -36,13 +36,16 @@ from qaic.cli.openqaic.arguments import (
 from qaic.cli.openqaic.commands.compile import Program
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
 from qaic.cli.openqaic.program import check_output_file, files_of, open_program
+from qaic.cli.openqaic.tensor_files import read_inputs
+from qaic.cli.qpc.facts import facts
+from qaic.cli.runner.latencies import summarize
 from qaic.compiler.ir.graph_walk import all_graphs, op_types
+from qaic.compiler.passes.legalize.legalize_exports import moved_captures
 from qaic.errors import OptionError, StateError
+from qaic.qpc import Qpc
+from qaic.support.atomic_io import replace_bytes
 from qaic.support.status_line import status_line
 from qaic.support.text import counted, duration, three_digits
-
-if TYPE_CHECKING:
-    from qaic import Session
 
 _Feeds = dict[str, NDArray[Any]]
 
@@ -97,9 +100,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and show a row for each number of streams."""
-    from qaic import Session
-    from qaic.cli.openqaic.tensor_files import read_inputs
-
     check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     if arguments.beside is not None and arguments.rate is not None:
         raise OptionError(
@@ -147,8 +147,6 @@ def run(arguments: argparse.Namespace) -> int:
         "measurements": rows,
     }
     if arguments.output is not None:
-        from qaic.support.atomic_io import replace_bytes
-
         replace_bytes(arguments.output, json.dumps(result).encode() + b"\n")
     if arguments.json:
         print_json(result)
@@ -177,9 +175,6 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
 
 def _next_step(program: Program, arguments: argparse.Namespace) -> str:
     """Return a profile of the model; a container whose operations are not measured has none."""
-    from qaic.cli.qpc.facts import facts
-    from qaic.qpc import Qpc
-
     if program.model is None and not (facts(qpc := Qpc(program.path))["stats"] or {}).get("operations"):
         return next_view(qpc, str(arguments.model))
     return next_command("profile", arguments, "-o", "page.html")
@@ -205,8 +200,6 @@ def _measured(
 def _of_openqaic(
     session: Session, feeds: _Feeds, streams: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    from qaic.cli.runner.latencies import summarize
-
     session.update_backend_options(num_activations=streams)
     if arguments.warm_up:
         session.run_benchmark(num_inferences=arguments.warm_up, input_dict=feeds)
@@ -235,8 +228,6 @@ def _of_openqaic(
 def _of_onnxruntime(
     other: OnnxRuntimeSession, feeds: _Feeds, streams: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    from qaic.cli.runner.latencies import summarize
-
     for _ in range(arguments.warm_up):
         other.run(feeds)
     latencies_s, rate = other.measure(
@@ -407,8 +398,6 @@ def _ends_the_engine(path: Path) -> bool:
     """
     import onnx
     from google.protobuf.message import DecodeError
-
-    from qaic.compiler.passes.legalize.legalize_exports import moved_captures
 
     try:
         model = onnx.load(str(path), load_external_data=False)

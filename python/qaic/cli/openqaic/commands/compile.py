@@ -14,6 +14,7 @@ from qaic.compiler.diagnostics.record import recorded
 from qaic.compiler.driver import compile_resolved
 from qaic.compiler.output_folder import check_alone
 from qaic.model_path import open_model
+from qaic.qpc import Qpc
 from qaic.support.text import bytes_text, duration
 
 
@@ -46,7 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _next_step(arguments: argparse.Namespace, path: Path) -> str:
     """Return the next step: the cost of rounding, if the program rounds, else its speed."""
     from qaic.accuracy.prepared import PRECISIONS, name_of
-    from qaic.qpc import Qpc
 
     qpc = Qpc(path)
     precision = name_of(qpc.options)

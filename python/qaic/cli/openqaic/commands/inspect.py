@@ -1,7 +1,5 @@
 """``openqaic inspect MODEL [nodes | tensors | graph | fit]``: shows a program."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,10 @@ from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
+from qaic.cli.openqaic.drawn_program import check_output, write_graph
 from qaic.cli.openqaic.program import STATS_LEVEL, check_output_file, check_page, open_program, wrote
+from qaic.cli.qpc.facts import facts
+from qaic.cli.qpc.text import info_text, stored_weights_text
 from qaic.cli.stored_weights import bandwidth_limit, stored_weights
 from qaic.errors import OptionError
 from qaic.qpc import Qpc
@@ -72,9 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.onnx is not None:
         return _write_onnx(qpc, arguments)
     if arguments.view is None:
-        from qaic.cli.qpc.facts import facts
-        from qaic.cli.qpc.text import info_text
-
         described = facts(qpc)
         if arguments.json:
             print_json(described)
@@ -103,8 +101,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw_graph(arguments: argparse.Namespace) -> int:
-    from qaic.cli.openqaic.drawn_program import check_output, write_graph
-
     output = check_output(arguments.output, next_command("inspect", arguments, "graph"))
     check_page(output, read=[arguments.model])
     timed = arguments.color == "time"
@@ -121,8 +117,6 @@ def _draw_graph(arguments: argparse.Namespace) -> int:
 
 
 def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
-    from qaic.cli.qpc.text import stored_weights_text
-
     found = program_fit(qpc, _core.Context().devices())
     weights = found["weights"]
     limit = bandwidth_limit(qpc, weights["read_bytes"]) if weights and weights["read_bytes"] else None
@@ -223,8 +217,6 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 def _state_bytes(qpc: Qpc) -> int:
     """Return the bytes of retained state, whose outputs are recognized by name."""
-    from qaic.cli.qpc.facts import facts
-
     outputs = facts(qpc)["outputs"]
     return sum(output["bytes"] or 0 for output in outputs if output["name"].endswith(RETAINED_STATE_SUFFIX))
 

@@ -1,13 +1,14 @@
 """``openqaic profile MODEL -o page.html``: measures the operators of a model."""
 
-from __future__ import annotations
-
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from qaic import page
 from qaic.cli.console import SUCCESS, Parser, print_line, print_message, print_report, print_text, text_width
+from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_inputs,
@@ -21,6 +22,8 @@ from qaic.cli.openqaic.arguments import (
 )
 from qaic.cli.openqaic.commands.compile import Program
 from qaic.cli.openqaic.compile_options import add_compile_options, for_model, next_command
+from qaic.cli.openqaic.drawn_program import node_times, program_graphs
+from qaic.cli.openqaic.node_errors import NodeErrors, read_errors
 from qaic.cli.openqaic.program import (
     STATS_LEVEL,
     check_page,
@@ -29,16 +32,17 @@ from qaic.cli.openqaic.program import (
     open_program,
     wrote,
 )
+from qaic.cli.openqaic.program_graph import with_shapes
+from qaic.cli.stored_weights import bandwidth_limit, stored_weights
+from qaic.compiler.diagnostics.compile_error import listing
 from qaic.errors import OptionError
+from qaic.page.graph import DrawnGraph
+from qaic.qpc import Qpc
+from qaic.report import Table, columns_of
+from qaic.report.files import rendered
+from qaic.stats.reports import REPORTS, Report, diff
+from qaic.stats.reports.capture import Capture
 from qaic.support.text import bytes_text, counted, duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.cli.openqaic.node_errors import NodeErrors
-    from qaic.page.graph import DrawnGraph
-    from qaic.stats.reports import Report
-    from qaic.stats.reports.capture import Capture
 
 _SHOWN: Final = ("overview", "ops", "nodes")
 
@@ -80,8 +84,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile so that operators are measured, run, and report."""
-    from qaic.stats.reports import REPORTS, diff
-
     given = [arguments.model] if arguments.errors is None else [arguments.model, arguments.errors]
     check_page(arguments.output, read=[*given, *files_of(arguments.inputs)])
     # The next command is made before this command adds its default level of statistics.
@@ -105,8 +107,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _errors(arguments: argparse.Namespace, next_step: str) -> list[NodeErrors]:
     """Read the report of ``--errors``, if there is one."""
-    from qaic.cli.openqaic.node_errors import read_errors
-
     if arguments.errors is None:
         return []
     if arguments.output is None:
@@ -151,10 +151,6 @@ def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
 
 def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
     """Add the share of the read bandwidth that an inference reached, if the host reads stored weights."""
-    from qaic.cli.stored_weights import bandwidth_limit, stored_weights
-    from qaic.qpc import Qpc
-    from qaic.report import Table, columns_of
-
     qpc = Qpc(program.path)
     span_us = capture.median(lambda sample: sample.span_us)
     weights = stored_weights(qpc) if capture.is_cpu and qpc.is_program else None
@@ -187,12 +183,6 @@ def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
 def _graphs(
     program: Program, capture: Capture, errors: Sequence[NodeErrors], arguments: argparse.Namespace
 ) -> list[DrawnGraph]:
-    from qaic.cli.graph_model import read_graph
-    from qaic.cli.openqaic.drawn_program import node_times, program_graphs
-    from qaic.cli.openqaic.program_graph import with_shapes
-    from qaic.compiler.diagnostics.compile_error import listing
-    from qaic.qpc import Qpc
-
     qpc = Qpc(program.path)
     if qpc.graph is None or not qpc.is_program:
         if errors:
@@ -221,14 +211,10 @@ def _put_out(
     next_step: str,
     errors: Sequence[NodeErrors],
 ) -> None:
-    from qaic.report.files import rendered
-
     named = {report.name: report for report in reports}
     if arguments.json:
         print_text(rendered(reports, "json", width=text_width()))
     if arguments.output is not None:
-        from qaic import page
-
         graphs = _graphs(program, capture, errors, arguments)
         written = page.write(capture, reports, arguments.output, graphs=graphs)
         if not arguments.json:

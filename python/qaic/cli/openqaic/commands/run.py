@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic import Session
 from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_message, print_text
 from qaic.cli.openqaic.arguments import (
     add_device,
@@ -60,8 +61,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run one inference, and show its outputs."""
-    from qaic import Session
-
     if arguments.output is not None and arguments.output.suffix != ".npz":
         raise OptionError(f"-o {arguments.output}: a name that ends in .npz is expected", code="run.output")
     if arguments.expect is None and not arguments.rtol == arguments.atol is None:

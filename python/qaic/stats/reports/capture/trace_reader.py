@@ -3,8 +3,6 @@
 Executions are read once, in pieces, so that the memory used does not grow with their number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
