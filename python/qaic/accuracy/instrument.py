@@ -346,9 +346,7 @@ class _Instrumenter(ObserverNodes):
                 if row.params is not None:
                     # Integers clip, which takes the place of a Relu before them.
                     limits = [self._number(limit) for limit in _range(row.params)]
-                    clipped = self.fresh.make(raw, "clipped")
-                    self._add_node("Clip", [raw, *limits], clipped)
-                    raw = clipped
+                    raw = self._node("Clip", [raw, *limits], "clipped")
                 found["weights"] = self._distance(raw, flat)
             if row.precision.value == "fp16":
                 low, high = (self._number([[limit]]) for limit in (-_INFINITE_HALF, _INFINITE_HALF))
@@ -440,8 +438,7 @@ class _Instrumenter(ObserverNodes):
         channels = sizes
         if row.size != shape[axis]:
             largest = self._channel_largest(self._abs(real), [at for at in range(len(shape)) if at != axis])
-            channels = self.fresh.make(largest, "channels")
-            self._add_node("Reshape", [largest, self._number([1, -1], integers=True)], channels)
+            channels = self._node("Reshape", [largest, self._integer(1, -1)], "channels")
         found["channel_median"] = self._nth_largest(channels, shape[axis] // 2 + 1)
         found["channel_maximum"] = self._reduced("ReduceMax", channels)
 
@@ -452,14 +449,12 @@ class _Instrumenter(ObserverNodes):
             return ()
         if size is None:
             # Every run has the same number; if the value has fewer elements, some repeat.
-            numbers = self._number([*range(_HISTOGRAM_ELEMENTS)], integers=True)
-            places = self._binary("Mul", numbers, self._size(flat))
+            places = self._binary("Mul", self._integer(*range(_HISTOGRAM_ELEMENTS)), self._size(flat))
             places = self._binary("Div", places, self._integer(_HISTOGRAM_ELEMENTS))
-            made = [self.fresh.make(name, "elements") for name in (flat, deployed)]
-            for name, picked in zip((flat, deployed), made, strict=True):
-                self._add_node("Gather", [name, places], picked, axis=1)
             self.elements[-1] = _HISTOGRAM_ELEMENTS
-            return tuple(made)
+            return tuple(
+                self._node("Gather", [name, places], "elements", axis=1) for name in (flat, deployed)
+            )
         flat, count = self._spaced(flat, size, _HISTOGRAM_ELEMENTS)
         deployed, _ = self._spaced(deployed, size, _HISTOGRAM_ELEMENTS)
         self.elements[-1] = count or 0

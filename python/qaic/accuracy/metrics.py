@@ -37,6 +37,17 @@ def decibel_text(value: float) -> str:
     return f"{value:.1f} dB"
 
 
+def json_value(value: object) -> object:
+    """Return a result as a JSON value: NaN becomes None, infinities become ``"inf"`` and ``"-inf"``."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return list(value) if isinstance(value, tuple) else value
+
+
 #: exponents of the smallest and the largest octave, which also count smaller and larger values
 LEAST_EXPONENT: Final = -32
 MOST_EXPONENT: Final = 31

@@ -43,38 +43,27 @@ class ObserverNodes:
     def _flat(self, name: str) -> str:
         if found := self.made.get(("flat", name)):
             return found
-        flat = self.made["flat", name] = self.fresh.make(name, "flat")
+        flat = self.made["flat", name] = self._node("Reshape", [name, self._integer(1, -1)], "flat")
         self.flats.append(flat)
-        self._add_node("Reshape", [name, self._number([1, -1], integers=True)], flat)
         return flat
 
     def _reduced(self, operator: str, name: str) -> str:
-        result = self.fresh.make(name, operator.lower())
-        self._add_node(operator, [name], result, keepdims=1)
-        return result
+        return self._node(operator, [name], keepdims=1)
 
     def _distance(self, name: str, flat: str) -> str:
         """Sum the squares of differences from the reference; both are flat."""
-        apart = self.fresh.make(name, "difference")
-        self._add_node("Sub", [name, flat], apart)
-        return self._reduced("ReduceSumSquare", apart)
+        return self._reduced("ReduceSumSquare", self._node("Sub", [name, flat], "difference"))
 
     def _count(self, condition: str) -> str:
-        number = self.fresh.make(condition, "number")
-        self._add_node("Cast", [condition], number, to=FLOAT)
-        return self._reduced("ReduceSum", number)
+        return self._reduced("ReduceSum", self._node("Cast", [condition], "number", to=FLOAT))
 
     def _binary(self, operator: str, left: str, right: str) -> str:
-        result = self.fresh.make(left, operator.lower())
-        self._add_node(operator, [left, right], result)
-        return result
+        return self._node(operator, [left, right])
 
     def _abs(self, name: str) -> str:
-        if found := self.made.get(("abs", name)):
-            return found
-        result = self.made["abs", name] = self.fresh.make(name, "abs")
-        self._add_node("Abs", [name], result)
-        return result
+        if ("abs", name) not in self.made:
+            self.made["abs", name] = self._node("Abs", [name])
+        return self.made["abs", name]
 
     def _counted_beyond(
         self, found: dict[str, str], low: str, high: str, size: int | None, count: Callable[[], str]
@@ -99,32 +88,27 @@ class ObserverNodes:
             [],
             [helper.make_tensor_value_info(zero, FLOAT, [1, 1])],
         )
-        scalar = self.fresh.make(condition, "any")
-        self._add_node("Reshape", [condition, self._number([1], integers=True)], scalar)
-        result = self.fresh.make(condition, "count")
-        self._add_node("If", [scalar], result, then_branch=counting, else_branch=nothing)
-        return result
+        scalar = self._node("Reshape", [condition, self._integer(1)], "any")
+        return self._node("If", [scalar], "count", then_branch=counting, else_branch=nothing)
 
     def _spaced(self, flat: str, size: int | None, most: int) -> tuple[str, int | None]:
         """Select evenly spaced elements; return their name and number, None if it depends on the run."""
         if size is not None and size <= most:
             return flat, size
-        spaced = self.fresh.make(flat, "spaced")
         if size is None:
             size_name = self._size(flat)
             # The least odd step that gives at most so many elements: (size + most - 1) / most | 1.
             step = self._binary("Div", self._plus(size_name, most - 1), self._integer(most))
             half = self._binary("Div", step, self._integer(2))
             step = self._plus(self._binary("Mul", half, self._integer(2)), 1)
-            self._add_node("Slice", [flat, self._integer(0), size_name, self._integer(1), step], spaced)
-            return spaced, None
+            ends = (self._integer(0), size_name, self._integer(1), step)
+            return self._node("Slice", [flat, *ends], "spaced"), None
         stride = -(-size // most) | 1
         places = range(0, size, stride)
         if self.version < _STEPS_AS_INPUT:
-            self._add_node("Gather", [flat, self._number([*places], integers=True)], spaced, axis=1)
-        else:
-            self._add_node("Slice", [flat, *map(self._integer, (0, size, 1, stride))], spaced)
-        return spaced, len(places)
+            return self._node("Gather", [flat, self._integer(*places)], "spaced", axis=1), len(places)
+        ends = (self._integer(0), self._integer(size), self._integer(1), self._integer(stride))
+        return self._node("Slice", [flat, *ends], "spaced"), len(places)
 
     def _has_elements(self, size: int | None) -> bool:
         """Return True if elements can be selected; old operator sets cannot select a computed number."""
@@ -140,31 +124,23 @@ class ObserverNodes:
         """Return the name of a number of elements as a float."""
         if size is not None:
             return self._number([[float(size)]])
-        number, length = self.fresh.make(flat, "number"), self.fresh.make(flat, "length")
-        self._add_node("Cast", [self._size(flat)], number, to=FLOAT)
-        self._add_node("Reshape", [number, self._number([1, 1], integers=True)], length)
-        return length
+        number = self._node("Cast", [self._size(flat)], "number", to=FLOAT)
+        return self._node("Reshape", [number, self._integer(1, 1)], "length")
 
     def _size(self, flat: str) -> str:
         """Return the name of the number of elements of a flat value, an integer of shape [1]."""
-        shape, size = self.fresh.make(flat, "shape"), self.fresh.make(flat, "size")
-        self._add_node("Shape", [flat], shape)
-        self._add_node("Gather", [shape, self._integer(1)], size)
-        return size
+        return self._node("Gather", [self._node("Shape", [flat], "shape"), self._integer(1)], "size")
 
     def _plus(self, name: str, number: int) -> str:
         return self._binary("Add", name, self._integer(number))
 
-    def _integer(self, number: int) -> str:
-        return self._number([number], integers=True)
+    def _integer(self, *numbers: int) -> str:
+        return self._number([*numbers], integers=True)
 
     def _channel_largest(self, sizes: str, axes: list[int]) -> str:
-        largest = self.fresh.make(sizes, "largest")
         if self.version >= 18:
-            self._add_node("ReduceMax", [sizes, self._number(axes, integers=True)], largest, keepdims=1)
-        else:
-            self._add_node("ReduceMax", [sizes], largest, keepdims=1, axes=axes)
-        return largest
+            return self._node("ReduceMax", [sizes, self._integer(*axes)], "largest", keepdims=1)
+        return self._node("ReduceMax", [sizes], "largest", keepdims=1, axes=axes)
 
     def _nth_largest(self, name: str, number: int | str) -> str:
         outputs = [self.fresh.make(name, "top"), self.fresh.make(name, "places")]
@@ -173,6 +149,12 @@ class ObserverNodes:
         attributes: dict[str, Any] = {"k": number} if is_old else {}
         self.observers.append(helper.make_node("TopK", [name, *given], outputs, **attributes))
         return outputs[0] if number == 1 else self._reduced("ReduceMin", outputs[0])
+
+    def _node(self, operator: str, inputs: Sequence[str], suffix: str = "", **attributes: Any) -> str:
+        """Add a node; its result is named after the first input, with a suffix or the operator."""
+        output = self.fresh.make(inputs[0], suffix or operator.lower())
+        self._add_node(operator, inputs, output, **attributes)
+        return output
 
     def _add_node(self, operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> None:
         self.observers.append(make_node(operator, inputs, output, **attributes))

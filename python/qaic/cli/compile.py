@@ -75,9 +75,7 @@ def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
     try:
         return resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
     except OptionError as error:
-        print_message("error", error.message)
-        for hint in (*error.hints, f"`{name} -h` shows the options"):
-            print_message("hint", hint)
+        print_message("error", error.message, *error.hints, f"`{name} -h` shows the options")
         return None
     except OSError as error:
         # Only the options file is opened here; errors of other files are errors of their options.
@@ -160,8 +158,7 @@ def _write_operators(resolved: ResolvedOptions) -> int:
 
 
 def _misused(message: str, name: str) -> int:
-    print_message("error", message)
-    print_message("hint", f"`{name} -h` shows the options")
+    print_message("error", message, f"`{name} -h` shows the options")
     return USAGE
 
 

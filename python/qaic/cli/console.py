@@ -113,8 +113,8 @@ def print_report(text: str) -> None:
     print_text(_spelled(text))
 
 
-def print_message(kind: str, text: str, *, verbatim: bool = False) -> None:
-    """Print what went wrong, to stderr; options in the form of the tool, unless ``verbatim``.
+def print_message(kind: str, text: str, *hints: str, verbatim: bool = False) -> None:
+    """Print what went wrong and hints, to stderr; options in the form of the tool, unless ``verbatim``.
 
     Lines after the first are indented: a name with a line end in it does not look like another message.
     """
@@ -122,6 +122,8 @@ def print_message(kind: str, text: str, *, verbatim: bool = False) -> None:
     first, *more = text.split("\n")
     lines = [f"{kind}: {first}", *(line if line.startswith(" ") else f"  {line}" for line in more)]
     print_text("\n".join(lines), to=sys.stderr, color=_COLORS.get(kind, ""))
+    for hint in hints:
+        print_message("hint", hint)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -255,8 +257,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        print_message("error", message)
-        print_message("hint", f"`{self.prog} --help` shows the options")
+        print_message("error", message, f"`{self.prog} --help` shows the options")
         raise SystemExit(USAGE)
 
 
@@ -333,9 +334,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
     except QaicError as error:
         keyword, colon, rest = error.message.partition(":")
         name = _spelling.get().typed.get(keyword, keyword) if isinstance(error, OptionError) else keyword
-        print_message("error", f"{name}{colon}{rest}")
-        for hint in error.hints:
-            print_message("hint", hint)
+        print_message("error", f"{name}{colon}{rest}", *error.hints)
         return exit_code(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -133,8 +133,8 @@ def _act(arguments: argparse.Namespace) -> int:
     if arguments.address is not None:
         devices = [device for device in devices if device.matches("PCI Address", arguments.address)]
         if not devices:
-            print_message("error", f"-p {arguments.address}: no device has this PCI address")
-            print_message("hint", "`qaic-util -q` shows the addresses")
+            text = f"-p {arguments.address}: no device has this PCI address"
+            print_message("error", text, "`qaic-util -q` shows the addresses")
             return DEVICE
     for device in devices:
         if not source.is_card(device.qid):
@@ -150,9 +150,7 @@ def _act(arguments: argparse.Namespace) -> int:
                 source.reset(device.qid)
             except DeviceError as error:
                 # The others are reset anyway.
-                print_message("error", f"QID {device.qid}: {error.message}")
-                for hint in error.hints:
-                    print_message("hint", hint)
+                print_message("error", f"QID {device.qid}: {error.message}", *error.hints)
                 code = DEVICE
                 continue
             why = "reset; its programs are lost, and it is usable when qaic-util shows it as Ready"

@@ -113,25 +113,14 @@ class OperationTable:
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as JSON values."""
-        return {
-            "samples": self.samples,
-            "input_bytes": self.input_bytes,
-            "output_bytes": self.output_bytes,
-            "state_bytes": self.state_bytes,
-            "rows": [[int(value) for value in row] for row in self.rows.tolist()],
-        }
+        names = ("samples", "input_bytes", "output_bytes", "state_bytes")
+        rows = [[int(value) for value in row] for row in self.rows.tolist()]
+        return {**{name: getattr(self, name) for name in names}, "rows": rows}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OperationTable:
         """Read what `to_json` returned."""
-        rows = np.array([tuple(row) for row in value["rows"]], WORK_DTYPE)
-        return cls(
-            samples=value["samples"],
-            input_bytes=value["input_bytes"],
-            output_bytes=value["output_bytes"],
-            state_bytes=value["state_bytes"],
-            rows=rows,
-        )
+        return cls(**{**value, "rows": np.array([tuple(row) for row in value["rows"]], WORK_DTYPE)})
 
 
 def weight_bytes(precision: str, *, products: bool = True) -> float:

@@ -2,10 +2,11 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from qaic.accuracy.metrics import json_value
 from qaic.accuracy.precision_search.targets import Target
 from qaic.options.files.node_precision import NodePrecision
 from qaic.support.atomic_io import replace_bytes
@@ -87,24 +88,8 @@ class PrecisionPlan:
 
     def to_json(self) -> dict[str, object]:
         """Return all fields as JSON values; NaN becomes None."""
-        return {
-            "model": self.model,
-            "to": self.to,
-            "target": self.target.text,
-            "keep": self.keep,
-            "nodes": list(self.nodes),
-            "units": self.units,
-            "of": self.of,
-            "before": _json(self.before),
-            "after": _json(self.after),
-            "standard_error": _json(self.standard_error),
-            "held_out": _json(self.held_out),
-            "is_reached": self.is_reached,
-            "is_safe": self.is_safe,
-            "samples": self.samples,
-            "runs": self.runs,
-            "seconds": self.seconds,
-        }
+        names = [one.name for one in fields(self) if one.name != "lists"]
+        return {name: json_value(getattr(self, name)) for name in names} | {"target": self.target.text}
 
     def __str__(self) -> str:
         """Return the plan as text."""
@@ -129,9 +114,3 @@ class PrecisionPlan:
         if not self.is_reached:
             lines.append("the held-out samples miss the target: search with more samples")
         return "\n".join(lines)
-
-
-def _json(value: float) -> object:
-    if math.isfinite(value):
-        return value
-    return None if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -1,7 +1,6 @@
 """Results of a comparison: those of each precision, as text, JSON, page and table."""
 
 import json
-import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.accuracy.decoding import STEP_DTYPE, DecodingAccuracy
-from qaic.accuracy.metrics import OutputAccuracy
+from qaic.accuracy.metrics import OutputAccuracy, json_value
 from qaic.accuracy.reports.page import accuracy_page
 from qaic.accuracy.reports.precision_accuracy import NODE_DTYPE, Offender, PrecisionAccuracy
 from qaic.accuracy.reports.tables import as_reports, overlay
@@ -125,7 +124,7 @@ class AccuracyReport:
                     ],
                     "decoding": None if item.decoding is None else _decoding_json(item.decoding),
                     "nodes": [
-                        {name: _json(row[name]) for name in NODE_DTYPE.names or () if name != "to"}
+                        {name: json_value(row[name]) for name in NODE_DTYPE.names or () if name != "to"}
                         for row in item.nodes
                     ],
                 }
@@ -189,20 +188,10 @@ def _decoding_json(found: DecodingAccuracy) -> dict[str, object]:
     return {
         "tokens": found.tokens,
         "equal_tokens": found.equal_tokens,
-        "steps": [{name: _json(row[name]) for name in STEP_DTYPE.names or ()} for row in found.steps],
-        "caches": [{"name": cache.name, "sqnr_db": _json(cache.sqnr_db)} for cache in found.caches],
+        "steps": [{name: json_value(row[name]) for name in STEP_DTYPE.names or ()} for row in found.steps],
+        "caches": [{"name": cache.name, "sqnr_db": json_value(cache.sqnr_db)} for cache in found.caches],
     }
 
 
 def _values(found: Offender | OutputAccuracy) -> dict[str, object]:
-    return {key: _json(value) for key, value in asdict(found).items()}
-
-
-def _json(value: object) -> object:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, dict):
-        return {name: _json(item) for name, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return list(value) if isinstance(value, tuple) else value
+    return {key: json_value(value) for key, value in asdict(found).items()}

@@ -25,24 +25,11 @@ def read_inputs(
 ) -> dict[str, NDArray[Any]]:
     """Read arrays of a command line; without any, return random inputs. Blocking.
 
-    Parameters
-    ----------
-    given
-        ``NAME=FILE``, or ``FILE`` where the program has one input; a file ``.npz`` has several by name, of
-        which ``NAME`` takes its own, or the only one.
-        Files of other kinds than ``.npy``, ``.npz`` and pictures are raw little-endian data of the input's
-        type.
-    inputs
-        Inputs of the program.
-    pixels
-        Conversion of pictures.
-
-    Raises
-    ------
-    InputError
-        A name is unknown, given twice or missing, or a file cannot be read as arrays.
-    OSError
-        A file cannot be read.
+    `given` are ``NAME=FILE``, or ``FILE`` where the program has one input; a file ``.npz`` has several by
+    name, of which ``NAME`` takes its own, or the only one. Files of other kinds than ``.npy``, ``.npz`` and
+    pictures, which `pixels` converts, are raw little-endian data of the input's type. Raises InputError if a
+    name is unknown, given twice or missing, or a file cannot be read as arrays, and OSError if a file cannot
+    be read.
     """
     if not given:
         return random_inputs(inputs, [shape for shape, _ in inputs.values()])

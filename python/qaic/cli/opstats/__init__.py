@@ -134,8 +134,8 @@ class _Run:
             return FAILURE
         self._programs = qaic.stats.descriptors(arguments.qpc, opstats_schema=arguments.opstats_schema)
         if not self._programs and not arguments.force:
-            print_message("error", f"{arguments.qpc}: the program was compiled without statistics")
-            print_message("hint", f"compile it with -stats-level={_OP_LEVEL}; --force decodes without names")
+            hint = f"compile it with -stats-level={_OP_LEVEL}; --force decodes without names"
+            print_message("error", f"{arguments.qpc}: the program was compiled without statistics", hint)
             return FAILURE
         if arguments.trace and arguments.host_trace is not None:
             self._host_trace = read_regular(arguments.host_trace)

@@ -107,18 +107,16 @@ def _extract(arguments: argparse.Namespace) -> int:
     try:
         written = qpc.extract(arguments.output_dir, arguments.pattern, force=arguments.force)
     except FileExistsError as error:
-        console.print_message("error", f"{error.filename}: {error.strerror}")
-        console.print_message("hint", "--force overwrites it; another --output-dir keeps both")
+        hint = "--force overwrites it; another --output-dir keeps both"
+        console.print_message("error", f"{error.filename}: {error.strerror}", hint)
         return FAILURE
     if arguments.json:
         print_json([str(path) for path in written])
     elif written:
         print_text(rows_text("bytes:int | file", [[path.stat().st_size, path] for path in written]))
     if not written:
-        console.print_message("error", f"no file matches {arguments.pattern!r}")
-        console.print_message(
-            "hint", "a pattern matches a whole path, such as *networkdesc.json; omit -s to write all files"
-        )
+        hint = "a pattern matches a whole path, such as *networkdesc.json; omit -s to write all files"
+        console.print_message("error", f"no file matches {arguments.pattern!r}", hint)
         return FAILURE
     return SUCCESS
 
@@ -179,10 +177,9 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
         except (QaicError, OSError) as error:
             # An exit code of 1 would mean that they differ.
             said = error.message if isinstance(error, QaicError) else str(error.strerror)
+            hints = error.hints if isinstance(error, QaicError) else ()
             # The error of a damaged container names its file.
-            console.print_message("error", said if said.startswith(path) else f"{path}: {said}")
-            for hint in error.hints if isinstance(error, QaicError) else ():
-                console.print_message("hint", hint)
+            console.print_message("error", said if said.startswith(path) else f"{path}: {said}", *hints)
             return USAGE
     found = differences(opened[0], opened[1])
     if as_json:

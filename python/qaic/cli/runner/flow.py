@@ -150,8 +150,8 @@ def _check_devices(ids: list[int]) -> int:
             return DEVICE
         status, info = util.getDeviceInfo(number)
         if status != rt.QStatus.QS_SUCCESS or info.devStatus != rt.QDevStatus.QDS_READY:
-            print_message("error", f"device {number} is not ready")
-            print_message("hint", f"`qaic-util -q -d {number}` shows its state")
+            hint = f"`qaic-util -q -d {number}` shows its state"
+            print_message("error", f"device {number} is not ready", hint)
             return DEVICE
     return SUCCESS
 

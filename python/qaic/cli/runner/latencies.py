@@ -18,13 +18,7 @@ PERCENTILES: Final = (50, 90, 95, 99)
 
 
 class Latencies:
-    """Times from submit to completion of all inferences from now on.
-
-    Parameters
-    ----------
-    inference_set : InferenceSet
-        What runs them.
-    """
+    """Times from submit to completion of all inferences of a set from now on."""
 
     def __init__(self, inference_set: _core.RtInferenceSet) -> None:
         self._profiler = _core.Profiler([inference_set])

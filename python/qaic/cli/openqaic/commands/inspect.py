@@ -150,7 +150,6 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
 
 
 def _write_onnx(qpc: Qpc, arguments: argparse.Namespace) -> int:
-
     program_graph.write_self_contained(qpc, arguments.onnx)
     if arguments.json:
         print_json({"path": str(arguments.onnx), "bytes": arguments.onnx.stat().st_size})
@@ -175,28 +174,13 @@ _MIB = 1 << 20
 
 
 def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compare what a program takes with what devices have.
+    """Compare what a program takes with what `devices` have, as ``openqaic devices --json`` lists them.
 
-    Parameters
-    ----------
-    qpc : Qpc
-        The container.
-    devices : sequence of mapping
-        Devices as ``openqaic devices --json`` lists them.
-
-    Returns
-    -------
-    dict
-        ``cores`` and ``memory_bytes`` of one activation on each of its ``devices``, of the memory the
-        ``constants_bytes`` and the ``state_bytes`` that it retains between inferences; the ``weights`` that
-        are used where they are mapped, as of :func:`~qaic.cli.stored_weights.stored_weights`; and a row
-        for each device in ``fits``: ``activations`` of the empty device, those that fit ``now``, and what is
-        ``limited_by``.
-
-    Raises
-    ------
-    StateError
-        The container holds a slice for each of several devices.
+    Returns ``cores`` and ``memory_bytes`` of one activation on each of its ``devices``, of the memory the
+    ``constants_bytes`` and the ``state_bytes`` that it retains between inferences; the ``weights`` that are
+    used where they are mapped, as of `stored_weights`; and a row for each device in ``fits``: ``activations``
+    of the empty device, those that fit ``now``, and what is ``limited_by``. Raises StateError if the
+    container holds a slice for each of several devices.
     """
     program_graph.check_program(qpc)
     info, constants = qpc.program_info, qpc.constants

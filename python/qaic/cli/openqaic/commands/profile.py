@@ -196,9 +196,8 @@ def _graphs(
             "warning",
             f"--errors {arguments.errors} has no effect: found errors of the nodes {listing([*known])}, "
             f"expected nodes of the program, such as {listing(drawn)}",
+            *_report_hints(arguments),
         )
-        for hint in _report_hints(arguments):
-            print_message("hint", hint)
     return program_graphs(with_shapes(model), program.model, *node_times(capture), errors)
 
 
