@@ -237,7 +237,7 @@ def test_state_of_the_reference_is_its_own():
 
 
 def test_each_node_adds_as_many_observers_and_asks_the_engine_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(infer_shapes, "_is_refused", lambda *_: pytest.fail("the engine is asked"))
+    monkeypatch.setattr(infer_shapes, "_refusal", lambda *_: pytest.fail("the engine is asked"))
 
     def added(count):
         nodes = [helper.make_node("Sin", [f"v{at}"], [f"v{at + 1}"]) for at in range(count)]

@@ -97,14 +97,14 @@ def take_options_as_flags(dashes: str, argv: Sequence[str] = ()) -> None:
     names = [word.partition("=")[0].lstrip("-") for word in argv if word.startswith("-")]
     found = [(find(name), name) for name in names]
     typed = {option.name if option else name.replace("-", "_"): f"{dashes}{name}" for option, name in found}
-    _spelling.set(replace(_spelling.get(), dashes=dashes, typed=typed))
+    _spelling.set(replace(_spelling.get(_Spelling()), dashes=dashes, typed=typed))
 
 
 def _spelled(text: str) -> str:
     """Return a text with options in the form of the running tool."""
     from qaic.options.argv import with_flags
 
-    spelling = _spelling.get()
+    spelling = _spelling.get(_Spelling())
     return with_flags(text, spelling.dashes, spelling.parser.own_options() if spelling.parser else {})
 
 
