@@ -29,7 +29,7 @@ def normalized(
     constants += [("variance", random.uniform(0.5, 2, 4).astype(np.float32))]
     pair = [
         node("Conv", ["x", "k", *(["b"] if bias else [])], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        node("BatchNormalization", ["c", *STATISTICS], results, **(attributes or {})),
+        node("BatchNormalization", ["c", *STATISTICS], results, epsilon=0.1, **(attributes or {})),
     ]
     # A second pair that folds.
     old = {"is_test": 1} if opset < 7 else {}

@@ -90,10 +90,9 @@ def _folded_constants(
 
 
 def _is_inference(norm: onnx.NodeProto, version: int) -> bool:
-    """Return True if the node uses its stored statistics, per channel, and has one result."""
+    """Return True if the node uses stored statistics, per channel; one that trains has more results."""
     return (
         not any(norm.output[1:])
-        and attribute_of(norm, "training_mode", 0) == 0
         and attribute_of(norm, "spatial", 1) == 1
         # Operator sets before 7 train unless the attribute is set; later ones do not have it.
         and attribute_of(norm, "is_test", int(version >= 7)) == 1

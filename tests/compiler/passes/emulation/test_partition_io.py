@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
+from compiler_oracle import FLOAT, HALF, half, info, kinds, lowered, model_of, node, run, whole
 from qaic import _core
 from qaic.options.files.partitions import Partitions
 
@@ -46,10 +46,12 @@ def chain(elem_type=FLOAT, opset=17):
 X = RNG.standard_normal((3, 40)).astype(np.float32)
 
 
+def compiled(model, *lists, **options):
+    return lowered(model, mdp_load_partition_config=partitions(*lists), allow_mxint8_mdp_io=True, **options)
+
+
 def ours(model, *lists, feeds=None, **options):
-    program = lowered(
-        model, mdp_load_partition_config=partitions(*lists), allow_mxint8_mdp_io=True, **options
-    )
+    program = compiled(model, *lists, **options)
     onnx.checker.check_model(program.model)
     return run(whole(program), feeds or {"x": X})
 
@@ -114,6 +116,23 @@ def test_constants_inputs_and_integers_do_not_cross():
     out = ours(model, ["first", "index"], ["second", "third", "fourth"], feeds={"x": X[:1, :1].repeat(64, 1)})
     plain = run(model, {"x": X[:1, :1].repeat(64, 1)})
     np.testing.assert_array_equal(out["y"], plain["y"])
+
+
+def test_a_value_that_several_nodes_read_is_rounded_once():
+    assert kinds(compiled(chain(), ["first"], ["second", "last"])).count("Round") == 1
+
+
+def test_integers_of_a_quantized_model_do_not_cross_as_floats():
+    numbers = [("s", np.float32(0.013)), ("z", np.int8(0))]
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"], name="first"),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"], name="second"),
+        node("Neg", ["d"], ["y"], name="third"),
+    ]
+    model = model_of(nodes, [info("x", [3, 40])], [info("y", [3, 40])], numbers)
+    expected = run(model, {"x": X})["y"]
+    assert (mx(expected) != expected).any()
+    np.testing.assert_array_equal(ours(model, ["first", "second"], ["third"])["y"], expected)
 
 
 def test_branches_read_the_rounded_value():

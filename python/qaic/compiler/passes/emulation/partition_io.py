@@ -64,7 +64,7 @@ class _Traffic:
                     if name not in self.rounded:
                         self.rounded[name] = self._round(scratch, name)
                     replace_all_uses_with([node], {name: self.rounded[name]})
-                self.places.update((name, place) for name in node.output if name)
+                self.places.update(dict.fromkeys(node.output, place))
             if standard(node, "DequantizeLinear"):
                 self.integers.update(node.output)
             append_nodes(scratch, [node])
