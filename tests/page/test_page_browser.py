@@ -161,9 +161,9 @@ def test_an_interval_is_measured(tmp_path, show):
         page.write(capture, [], tmp_path / "page.html"),
         """
         rows.setPointerCapture = () => {};
-        const box = rows.getBoundingClientRect();
+        const box = () => rows.getBoundingClientRect();
         const event = (type, x) => rows.dispatchEvent(new PointerEvent(type, {
-          pointerId: 1, clientX: box.left + x, clientY: box.top + 60, shiftKey: true, bubbles: true }));
+          pointerId: 1, clientX: box().left + x, clientY: box().top + 60, shiftKey: true, bubbles: true }));
         await after(() => key("Home"));
         await after(() => event("pointerdown", 185));
         await after(() => event("pointermove", rows.clientWidth - 1));
@@ -182,14 +182,16 @@ def view(dom):
     return float(dom.sections["timeline"]["data-from"]), float(dom.sections["timeline"]["data-to"])
 
 
+# Places are those of the drawing when the event comes: a scroll bar that appears moves and narrows the rows.
 HANDS = """
     rows.setPointerCapture = () => {};
-    const box = rows.getBoundingClientRect();
+    const box = () => rows.getBoundingClientRect();
+    const middle = () => 184 + (rows.querySelector('[data-part="canvas"]').offsetWidth - 184) / 2;
     const wheel = (y, more = {}) => rows.dispatchEvent(new WheelEvent("wheel", {
-      clientX: box.left + 184 + (rows.clientWidth - 184) / 2, clientY: box.top + 60, deltaY: y,
-      cancelable: true, ...more }));
+      clientX: box().left + middle(), clientY: box().top + 60, deltaY: y, cancelable: true, ...more }));
     const touch = (type, id, x) => rows.dispatchEvent(new PointerEvent(type, {
-      pointerId: id, pointerType: "touch", clientX: box.left + x, clientY: box.top + 60, bubbles: true }));
+      pointerId: id, pointerType: "touch", clientX: box().left + x, clientY: box().top + 60,
+      bubbles: true }));
 """
 
 
