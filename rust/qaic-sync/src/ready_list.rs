@@ -198,20 +198,25 @@ mod tests {
         assert_eq!(list.wait(Duration::ZERO, |_| true), None);
         list.push(2);
         assert_eq!(list.wait(Duration::MAX, |_| true), Some(2));
-        std::thread::scope(|scope| {
-            let taker = scope.spawn(|| {
-                loop {
-                    if let Some(number) = list.wait(Duration::MAX, |_| true) {
-                        return number;
-                    }
+    }
+
+    #[test]
+    fn thread_that_found_nothing_does_not_sleep_through_the_next_push() {
+        fn check<L: Numbers>(list: &ReadyList<L>) {
+            let mut looks = 0;
+            let taken = list.waiters.wait(Duration::MAX, || {
+                looks += 1;
+                let taken = list.take(|_| true);
+                if looks == 1 {
+                    // Another thread adds an entry while this one is about to sleep.
+                    list.push(1);
                 }
+                taken
             });
-            while list.waiters.waiting() == 0 {
-                std::thread::yield_now();
-            }
-            list.push(1);
-            assert_eq!(taker.join().ok(), Some(1));
-        });
+            assert_eq!((taken, looks), (Some(1), 2));
+        }
+        check(&ReadyList::fifo(3));
+        check(&ReadyList::lifo(3));
     }
 
     /// The notification of an entry may have arrived before the previous one was processed.
