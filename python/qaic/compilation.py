@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from qaic.compiler.diagnostics.record import Diagnostic, recorded, warn
+from qaic.compiler.diagnostics.messages import Diagnostic, recorded, warn
 from qaic.compiler.driver import compile_resolved
 from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
@@ -98,8 +98,8 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     with recorded() as diagnostics:
         _report_unknown(request, strict=resolved.session.strict_options)
         if request.ignored:
-            text = "fields of CompileConfig that have no effect for AIC: %s"
-            warn("config.no_effect", text, ", ".join(request.ignored), nodes=request.ignored)
+            text = f"fields of CompileConfig that have no effect for AIC: {', '.join(request.ignored)}"
+            warn("config.no_effect", text, nodes=request.ignored)
         content = model_content(source)
         with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
             path = compile_resolved(content, resolved)
@@ -233,7 +233,7 @@ def _report_unknown(request: _Request, *, strict: bool) -> None:
     text = f"{request.place}: {'; '.join(texts)}"
     if strict:
         raise UnknownOptionError(text, code="option.unknown", context={"options": list(request.unknown)})
-    warn("options.unknown", "ignored: %s", text, nodes=request.unknown)
+    warn("options.unknown", f"ignored: {text}", nodes=request.unknown)
 
 
 # --- the model ----------------------------------------------------------------------------------------------

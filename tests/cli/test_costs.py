@@ -13,7 +13,7 @@ from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.prepared import prepared
 from qaic.accuracy.samples import Samples
 from qaic.cli.openqaic import main
-from qaic.compiler.backend.cpu import qpc_writer
+from qaic.compiler.backend import qpc_writer
 
 #: The first takes what is imported and read once; each of the others is measured.
 LENGTHS = (8, 500, 1_000, 5_000)

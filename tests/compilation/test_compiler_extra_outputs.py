@@ -10,7 +10,7 @@ from onnx import helper
 import decoder_model
 import qaic
 import session_models
-from qaic.compiler.passes import extra_outputs
+from qaic.compiler.passes.outputs import add_named
 from qaic.configs import CompileConfig
 from qaic.errors import CompileError
 
@@ -219,7 +219,7 @@ def test_lists_mean_what_they_say(wanted, prefixed):
         [("y", "float32", [2])],
     )
     items = [f"net:{name}" if prefixed and name in {"a", "b", "c:0"} else name for name in wanted]
-    extra_outputs.add_named(model, items, {"net"})
+    add_named(model, items, {"net"})
     outputs = [value.name for value in model.graph.output]
     assert outputs[0] == "y"
     assert sorted(outputs[1:]) == sorted(wanted)

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 import qaic
 from compiler_oracle import info, model_of, node
 from qaic import accuracy
-from qaic.compiler.diagnostics.compile_error import engine_reason
+from qaic.compiler.diagnostics.messages import engine_reason
 from qaic.errors import CompileError, InferenceError
 
 INT32 = TensorProto.INT32

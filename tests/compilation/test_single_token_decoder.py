@@ -6,7 +6,7 @@ import pytest
 import decoder_model
 import qaic
 from decoder_client import Client, compiled
-from qaic.compiler.passes.decoding.attended_rows import OPERATOR
+from qaic.compiler.passes.decoding.state_rows import OPERATOR
 
 SIZES = decoder_model.Sizes(layers=2, width=32, context=128)
 

@@ -149,10 +149,9 @@ def test_every_pass_keeps_the_results(options, proto):
     for step in STEPS:
         if not step.is_needed(context):
             continue
-        is_changed = step.run(model, context)
+        step.run(model, context)
         verify(model, step.name)
         after = content(model)
-        assert is_changed or after == before, step.name
         if after != before:
             found = outputs(model, feeds)
             for name, value in expected.items():

@@ -216,7 +216,7 @@ class QaicBackend(Backend):
 def _compile(
     model: onnx.ModelProto, container: Path, options: CompileOptions, set_options: Mapping[str, object]
 ) -> None:
-    from qaic.compiler.backend.cpu.qpc_writer import write_program
+    from qaic.compiler.backend.qpc_writer import write_program
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.frontend.files import onnx_file
     from qaic.compiler.pipeline import lower

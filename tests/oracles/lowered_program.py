@@ -10,7 +10,7 @@ from qaic.compiler.pipeline import lower
 if TYPE_CHECKING:
     import onnx
 
-    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Context
 
 
 @dataclass(frozen=True)

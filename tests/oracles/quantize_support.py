@@ -9,8 +9,7 @@ from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.validation import drop_unused
 from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.weights import read_all
-from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.assign_precision import decide

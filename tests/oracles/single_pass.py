@@ -17,8 +17,7 @@ from qaic.options import resolve
 if TYPE_CHECKING:
     import numpy as np
 
-    from qaic.compiler.ir.context import Context, Pass
-    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.model import Context, Model, Pass
 
 STEPS = [step for phase in pipeline.PHASES.values() for step in phase]
 
@@ -49,9 +48,10 @@ def applied(name: str, model: Model, context: Context) -> bool:
     """Run a pass that the options ask for, and check what it leaves; says whether it changed the model."""
     step = step_of(name)
     assert step.is_needed(context)
-    is_changed = step.run(model, context)
+    before = content(model)
+    step.run(model, context)
     verify(model, name)
-    return is_changed
+    return content(model) != before
 
 
 def skipped(name: str, model: Model, context: Context) -> list[str]:

@@ -16,7 +16,7 @@ from onnx import helper
 
 import qaic
 from calibration_models import convolutional, lowered, samples_of, values
-from qaic.compiler.diagnostics.record import recorded
+from qaic.compiler.diagnostics.messages import recorded
 from qaic.errors import CompileError, OptionError
 from session_models import model, save
 

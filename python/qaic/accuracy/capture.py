@@ -18,11 +18,10 @@ from qaic.accuracy.metrics import Histograms, OutputAccuracy, OutputSums
 from qaic.accuracy.observed import ObservedNode, Twin
 from qaic.accuracy.prepared import ModelSource, PreparedModel, prepared
 from qaic.accuracy.samples import Samples
-from qaic.compiler.backend.cpu.engine_refusal import raise_with_node
+from qaic.compiler.backend.engine_refusal import raise_with_node
 from qaic.compiler.cache import open_cache
-from qaic.compiler.calibration.collector import load_program
+from qaic.compiler.calibration.collector import load_program, model_inputs
 from qaic.compiler.calibration.dataset import SampledInput
-from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.ir.model import Model
 from qaic.errors import DeviceError, OptionError
 from qaic.options.table import CompileOptions

@@ -16,7 +16,7 @@ from qaic.accuracy.prepared import ModelSource, PreparedModel, named, options_am
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.report import AccuracyReport
 from qaic.accuracy.samples import Samples
-from qaic.compiler.diagnostics.record import recorded, silenced, warn
+from qaic.compiler.diagnostics.messages import recorded, silenced, warn
 from qaic.compiler.driver import title_of
 from qaic.compiler.reports import emit_report
 from qaic.errors import OptionError
@@ -127,8 +127,8 @@ def compile_options_of(
 def warn_of_reports(options: CompileOptions) -> None:
     """Warn of options for reports of a compilation."""
     if wanted := emit_report.wanted(options):
-        text = "%s: no effect, because a comparison of precisions does not produce compiler reports"
-        warn("option.accuracy_reports", text, ", ".join(wanted))
+        text = "no effect, because a comparison of precisions does not produce compiler reports"
+        warn("option.accuracy_reports", f"{', '.join(wanted)}: {text}")
 
 
 def calibrated_options(

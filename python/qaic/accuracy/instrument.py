@@ -16,8 +16,7 @@ from onnx import helper
 
 from qaic.accuracy.observed import Kind, ObservedNode, Twin, observed_nodes
 from qaic.accuracy.observer_nodes import ObserverNodes, extend_interface, make_node
-from qaic.compiler.ir.constants.propagation import constant_values
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.constants.in_graph import constant_values
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import (
     add_input,
@@ -28,10 +27,9 @@ from qaic.compiler.ir.graph_edits import (
     register_sparse_initializer,
     rename_values,
 )
-from qaic.compiler.ir.graph_walk import all_nodes, producers, subgraphs
+from qaic.compiler.ir.graph_walk import all_nodes, producers, standard_version, subgraphs
 from qaic.compiler.ir.interface import TensorSpec
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
+from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.quantization import QuantParams
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
@@ -88,7 +86,7 @@ class Observe:
         self._folded = folded
         self.twin = Twin()
 
-    def run(self, model: Model, context: Context) -> bool:
+    def run(self, model: Model, context: Context) -> None:
         """Add the reference and the observers to the model."""
         nodes = observed_nodes(self._reference, model, context, self._folded)
         inputs = tuple(value.name for value in model.proto.graph.input)
@@ -99,7 +97,6 @@ class Observe:
         self._type_copies(model)
         added = tuple(value.name for value in model.proto.graph.input)[len(inputs) :]
         self.twin = Twin(tuple(nodes), inputs, outputs, added, tuple(instrumenter.elements))
-        return True
 
     def _type_copies(self, model: Model) -> None:
         """Record the types of copied values, which are those of the originals."""

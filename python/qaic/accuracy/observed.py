@@ -13,13 +13,12 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.constants.propagation import constant_values, node_key, value_preserving_inputs
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.constants.in_graph import constant_values, value_preserving_inputs
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
+from qaic.compiler.ir.graph_walk import node_key, standard
 from qaic.compiler.ir.inlined_names import InlinedNames
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass
-from qaic.compiler.ir.precision_ops import parameter_outputs, standard
+from qaic.compiler.ir.model import Context, Model
+from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass, parameter_outputs
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, QuantParams
 
 #: operators of the deployed graph that round a value to its final numbers

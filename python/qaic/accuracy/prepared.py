@@ -15,26 +15,24 @@ import onnx
 
 from qaic.accuracy.instrument import Observe
 from qaic.accuracy.observed import Twin
-from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
+from qaic.compiler.backend.qpc_writer import write_unchecked
 from qaic.compiler.cache import open_cache
+from qaic.compiler.calibration.collector import model_inputs
 from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.calibration.load_or_collect import calibrate_pass
-from qaic.compiler.calibration.observed_tensors import model_inputs
+from qaic.compiler.diagnostics.messages import Survey
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.diagnostics.record import Survey
 from qaic.compiler.frontend.files import opened
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.frontend.value_options import in_expanded_graph
 from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.context import Context, Pass
-from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.graph_walk import all_nodes, standard
 from qaic.compiler.ir.inlined_names import InlinedNames
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.model import Context, Model, Pass
 from qaic.compiler.ir.precision import Classification
-from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.shape_inference.infer_shapes import open_sizes_pass
 from qaic.compiler.pipeline import PHASES, begin, run_passes
-from qaic.compiler.quantization.raise_opset import raise_opset_version_pass
+from qaic.compiler.quantization.prepare import raise_opset_version_pass
 from qaic.errors import OptionError
 from qaic.options.conflicts import CALIBRATION_SAMPLES, QUANTIZATION_SETTINGS
 from qaic.options.files.node_precision import NodePrecision

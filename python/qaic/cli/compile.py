@@ -186,7 +186,7 @@ def _target_line(options: CompileOptions) -> str:
 
 def _precision_line(options: CompileOptions) -> str:
     """Return the line about the program's precision."""
-    from qaic.compiler.ir.precision import is_quantizing
+    from qaic.options.table import is_quantizing
 
     parts = [f"precision {'float16' if options.convert_to_fp16 else 'as in the model'}"]
     if is_quantizing(options):

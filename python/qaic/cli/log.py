@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final, TextIO
 
 from qaic.cli.console import print_message, print_text
-from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
+from qaic.compiler.backend.card_process import OUTPUT_LOGGER
 
 _REPORTS: Final = "qaic.compiler.report"
 #: level by the number of `v`

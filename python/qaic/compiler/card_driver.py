@@ -18,8 +18,8 @@ from typing import Final
 
 from qaic import _core
 from qaic.compiler import cache
-from qaic.compiler.backend.card import EXTRA_OPTIONS, card_files, card_process
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.backend import EXTRA_OPTIONS, card_files, card_process
+from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.frontend.files import ModelSource, digest_of, opened
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.output_folder import check_container, move_results, writable_folder

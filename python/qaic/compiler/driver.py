@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler import cache
-from qaic.compiler.backend.card import EXTRA_OPTIONS
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.diagnostics.record import (
+from qaic.compiler.backend import EXTRA_OPTIONS
+from qaic.compiler.diagnostics.messages import (
     Diagnostic,
     Diagnostics,
+    changed,
     load,
     note_cached,
     record,
     recorded,
+    refuse,
     repeat,
 )
+from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import ModelSource, digest_of, opened
 from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
@@ -34,10 +35,9 @@ from qaic.support.atomic_io import write_replacing
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
-    from qaic.compiler.calibration.sample_digest import SampleFiles
+    from qaic.compiler.calibration.dataset import SampleFiles
     from qaic.compiler.frontend.files.onnx_file import OnnxFile
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.model import Context, Model
     from qaic.options.resolution import ResolvedOptions
 
 _LOG = logging.getLogger("qaic.compiler")
@@ -123,10 +123,7 @@ def title_of(model: object) -> str:
 
 
 def _compiled(
-    model: ModelSource,
-    options: CompileOptions,
-    set_options: Mapping[str, object],
-    output_dir: Path | None,
+    model: ModelSource, options: CompileOptions, set_options: Mapping[str, object], output_dir: Path | None
 ) -> Path:
     """Return the container in the cache, or in the output folder if the model is too large for both."""
     store = cache.open_cache()
@@ -167,13 +164,7 @@ def _compiled(
             def write(temporary: Path) -> None:
                 made = lowered or _lowered(source, options, samples, progress, store)
                 _write(
-                    temporary,
-                    source,
-                    made,
-                    options,
-                    set_options,
-                    progress=progress,
-                    diagnostics=diagnostics,
+                    temporary, source, made, options, set_options, progress=progress, diagnostics=diagnostics
                 )
 
             if found is None and output_dir is not None and _size(source) >= _WRITTEN_ONCE_BYTES:
@@ -185,7 +176,9 @@ def _compiled(
             if lowered is None:
                 repeat(load(found))
         if path is not None and not any(file.changed() for file in source.files):
-            store.index.store(path, source.files, content, source.data.search())
+            store.index.store(
+                path, {file.path: file.stat for file in source.files}, content, source.data.search()
+            )
     return result
 
 
@@ -198,7 +191,7 @@ def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles 
     is_used = options.convert_to_quantize or options.dump_profile is not None
     if not is_used or options.input_list_file is None or options.calibration_data is not None:
         return None
-    from qaic.compiler.calibration.sample_digest import digest_samples
+    from qaic.compiler.calibration.dataset import digest_samples
 
     with Progress("reading samples"):
         return digest_samples(options.input_list_file.path, store.index)
@@ -221,10 +214,10 @@ def _lowered(
     from qaic.compiler.pipeline import lower
 
     lowered = lower(source, options, progress, store.work_folder)
-    changed = None if samples is None else samples.changed()
-    if changed is not None:
+    written = None if samples is None else samples.changed()
+    if written is not None:
         raise refuse(
-            f"sample file {str(changed)!r}",
+            f"sample file {str(written)!r}",
             code="samples_changed",
             found="another content than when compiling began",
             expected="the same",
@@ -244,7 +237,7 @@ def _write(
     diagnostics: Diagnostics,
 ) -> None:
     """Write the program of a lowered model, and the files next to it."""
-    from qaic.compiler.backend.cpu.qpc_writer import write_program
+    from qaic.compiler.backend.qpc_writer import write_program
     from qaic.compiler.frontend.files import weight_free
     from qaic.compiler.ir.constants import float16_weights
 
@@ -268,13 +261,8 @@ def _write(
     for file in source.files:
         if file.changed():
             path.unlink()
-            raise refuse(
-                f"model file {str(file.path)!r}",
-                code="model_changed",
-                found="another content than when it was opened",
-                expected="the same",
-                fix="do not write to the model while it is compiled",
-            )
+            found = "another content than when it was opened"
+            raise changed(f"model file {str(file.path)!r}", found, "the same")
     for item in overflows():
         record(item)
     extra_artifacts.write_all(context.side_files)

@@ -1,6 +1,6 @@
 """The order of all passes, from an opened model and options to the graph, weights and interface of a program.
 
-A pass is one file, one test file and one entry here. `time_passes` and `enable_debug` show exactly this list.
+A pass is one function and one entry here. `time_passes` and `enable_debug` show exactly this list.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from qaic.compiler.backend.cpu.engine_refusal import raise_with_node
-from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
+from qaic.compiler.backend.engine_refusal import raise_with_node
 from qaic.compiler.backend.op_profiling.operations import describe_operations_pass
 from qaic.compiler.backend.op_profiling.provenance import record_provenance_pass
 from qaic.compiler.backend.op_profiling.values import infer_finished_pass
+from qaic.compiler.backend.qpc_writer import write_unchecked
 from qaic.compiler.calibration.load_or_collect import FLOAT_GRAPH, calibrate_pass, dump_profile_pass
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import custom_ops, value_options
 from qaic.compiler.frontend.check_model import (
@@ -25,6 +25,8 @@ from qaic.compiler.frontend.check_model import (
     check_operators_pass,
     check_structure_pass,
     externalize_constants_pass,
+    import_standard_operators,
+    lower_opset_version_pass,
     normalize_pass,
     remove_unused_pass,
 )
@@ -32,31 +34,25 @@ from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.frontend.specialization import fix_interface_pass
 from qaic.compiler.frontend.value_options import translate_names_pass
 from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.context import Context, Pass, WorkFolder
 from qaic.compiler.ir.inlined_names import InlinedNames
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import import_standard_operators, lower_opset_version_pass
-from qaic.compiler.ir.precision import is_quantizing
+from qaic.compiler.ir.model import Context, Model, Pass, WorkFolder
 from qaic.compiler.ir.verify import verify
 from qaic.compiler.passes.assign_precision import assign_precision_pass
 from qaic.compiler.passes.check_interface import check_retained_state_pass, name_specializations_pass
-from qaic.compiler.passes.cse import merge_equal_nodes_pass
-from qaic.compiler.passes.custom_io.apply_custom_io import apply_custom_io_pass
-from qaic.compiler.passes.custom_io.requests import dump_io_template_pass
-from qaic.compiler.passes.decoding.attended_rows import copy_attended_rows_pass
+from qaic.compiler.passes.custom_io import apply_custom_io_pass, dump_io_template_pass
 from qaic.compiler.passes.decoding.fold_sizes import fold_sizes_pass
 from qaic.compiler.passes.decoding.narrow_context import narrow_context_pass
-from qaic.compiler.passes.decoding.state_rows import take_out_state_rows_pass
+from qaic.compiler.passes.decoding.state_rows import copy_attended_rows_pass, take_out_state_rows_pass
 from qaic.compiler.passes.embedding_tables import dump_embedding_tables_pass, load_embedding_tables_pass
 from qaic.compiler.passes.emulation.emulate_float16 import emulate_float16_pass
 from qaic.compiler.passes.emulation.mxfp6_weights import compress_weights_pass
-from qaic.compiler.passes.emulation.partition_io import round_partition_traffic_pass
-from qaic.compiler.passes.extra_outputs import add_every_output_pass, add_named_outputs_pass
+from qaic.compiler.passes.emulation.mxint8 import round_partition_traffic_pass
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization_for_float16_pass
 from qaic.compiler.passes.inlining import (
     inline_for_nodes_pass,
     inline_functions_pass,
     inline_fused_functions_pass,
+    merge_equal_nodes_pass,
     unique_names_pass,
 )
 from qaic.compiler.passes.legalize.legalize_division import legalize_division_pass
@@ -71,24 +67,22 @@ from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_q
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
 from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
 from qaic.compiler.passes.legalize.ml_attributes import check_ml_attributes_pass
+from qaic.compiler.passes.outputs import add_every_output_pass, add_named_outputs_pass, prune_outputs_pass
 from qaic.compiler.passes.partition_config import (
     check_partitions_pass,
     check_placement_pass,
     dump_partition_template_pass,
 )
-from qaic.compiler.passes.prune_outputs import prune_outputs_pass
 from qaic.compiler.passes.set_batch import bind_symbols_pass
 from qaic.compiler.passes.shape_inference.infer_shapes import infer_shapes_pass, open_sizes_pass
-from qaic.compiler.passes.store_packed_weights import store_packed_weights_pass
-from qaic.compiler.passes.store_weights import store_weights_pass
-from qaic.compiler.quantization.fold_constants import fold_constants_pass
+from qaic.compiler.passes.store_weights import store_packed_weights_pass, store_weights_pass
 from qaic.compiler.quantization.insert_qdq import insert_qdq_pass
 from qaic.compiler.quantization.plan_quantization import plan_quantization_pass
-from qaic.compiler.quantization.raise_opset import raise_opset_version_pass
+from qaic.compiler.quantization.prepare import fold_constants_pass, raise_opset_version_pass
 from qaic.compiler.reports import emit_report
 from qaic.compiler.reports.support_report import survey_operators_pass, survey_types_pass
 from qaic.errors import CompileError, DeviceError
-from qaic.options.table import CompileOptions
+from qaic.options.table import CompileOptions, is_quantizing
 from qaic.support.library_errors import library_errors
 
 #: all passes in their order, by phase
@@ -237,7 +231,7 @@ def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
     """Run the passes that are needed, in order; each is timed, and with `enable_debug` checked and kept."""
     is_verified = context.options.enable_debug or VERIFY_VARIABLE in os.environ
-    is_changed, facts, checked = True, model.facts, None
+    is_changed, facts, seen = True, model.facts, None
     for step in passes:
         if not step.is_needed(context):
             continue
@@ -245,13 +239,14 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
         context.progress.stage(step.name, model.copy_for_tools if is_changed else None)
         with library_errors(partial(_of_library, step.name, is_checked=context.is_checked), among_ours=True):
             try:
-                is_changed = step.run(model, context)
+                step.run(model, context)
             except (CompileError, DeviceError) as error:
                 # Passes load and run the graph too, for example to calibrate it.
                 raise_with_node(error, model)
-        if is_verified and context.is_checked:
-            # Inference of onnx takes time, and has faults, which must not refuse a user's model.
+        if is_verified:
             found = model.proto.SerializeToString(), tuple(model.weights)
-            if is_changed or model.facts is not facts or found != checked:
+            is_changed = found != seen
+            if context.is_checked and (is_changed or model.facts is not facts):
+                # Inference of onnx takes time, and has faults, which must not refuse a user's model.
                 verify(model, step.name, are_types_verified=VERIFY_VARIABLE in os.environ)
-            facts, checked = model.facts, found
+            facts, seen = model.facts, found

@@ -9,7 +9,7 @@ from typing import Final
 from qaic.accuracy import AccuracyReport
 from qaic.accuracy.prepared import options_of
 from qaic.accuracy.reports.precision_accuracy import TYPES
-from qaic.compiler.diagnostics.record import Diagnostic
+from qaic.compiler.diagnostics.messages import Diagnostic
 from qaic.errors import CompileError, OptionError
 from qaic.forecast.analysis import Analysis, ShapeSet
 from qaic.forecast.calibration import Measurements, correct

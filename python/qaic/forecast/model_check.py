@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.prepared import PRECISIONS, name_of, named, options_of
 from qaic.compilation import model_content
-from qaic.compiler.diagnostics.record import recorded
+from qaic.compiler.diagnostics.messages import recorded
 from qaic.compiler.driver import compile_resolved
 from qaic.errors import CompileError, OptionConflictError, OptionError
 from qaic.forecast import calibration, speed

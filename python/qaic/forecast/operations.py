@@ -16,10 +16,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qaic.compiler.ir.graph_walk import subgraphs
+from qaic.compiler.ir.graph_walk import SHAPE_READERS, attribute_of, subgraphs
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.macs import macs_of
-from qaic.compiler.ir.precision_ops import SHAPE_READERS, attribute_of
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 

@@ -204,3 +204,12 @@ def recorded_only(options: CompileOptions) -> tuple[OptionSpec, ...]:
         for spec in _COMPILE
         if spec.effect is Effect.RECORDED and getattr(options, spec.name) != spec.default
     )
+
+
+def is_quantizing(options: CompileOptions) -> bool:
+    """Return whether the options ask for integers in place of floats."""
+    return bool(
+        options.convert_to_quantize
+        or options.load_profile is not None
+        or options.external_quantization_file is not None
+    )

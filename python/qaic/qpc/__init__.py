@@ -44,7 +44,7 @@ from qaic.support.text import counted
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from qaic.compiler.diagnostics.record import Diagnostic
+    from qaic.compiler.diagnostics.messages import Diagnostic
 else:
     Buffer = bytes | bytearray | memoryview
     # Importing the compiler takes longer than opening a container.
@@ -393,9 +393,9 @@ class Qpc:
 
     @cached_property
     def diagnostics(self) -> tuple[Diagnostic, ...]:  # noqa: D102  # described with the class
-        from qaic.compiler.diagnostics import record
+        from qaic.compiler.diagnostics import messages
 
-        return record.read(self._core)
+        return messages.read(self._core)
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qaic import model_path as paths
     from qaic import options as typed
     from qaic import qpc as containers
-    from qaic.compiler.diagnostics.record import Diagnostic
+    from qaic.compiler.diagnostics.messages import Diagnostic
 
     #: The container, the options, and the messages of the compiler; None where only the container has them.
     Opened: TypeAlias = tuple[_core.Qpc, typed.ResolvedOptions, tuple[Diagnostic, ...] | None]
@@ -192,7 +192,7 @@ def opened(model: object, given: Mapping[str, object], options_path: str | os.Pa
         return _core.Qpc(container), resolved, None
     # Containers do without this import, which takes a thousand times as long as opening one.
     from qaic.compilation import model_content
-    from qaic.compiler.diagnostics.record import recorded
+    from qaic.compiler.diagnostics.messages import recorded
     from qaic.compiler.driver import compile_resolved
 
     with recorded() as diagnostics:

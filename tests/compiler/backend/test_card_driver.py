@@ -16,7 +16,7 @@ import qaic
 from child_process import started
 from qaic.cli import compile as compile_tool
 from qaic.compiler import card_driver, output_folder
-from qaic.compiler.backend.card import card_process
+from qaic.compiler.backend import card_process
 from qaic.compiler.driver import compile_resolved
 from qaic.errors import CompileError, OptionError, QaicError
 from qaic.options import resolve

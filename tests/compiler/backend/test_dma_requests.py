@@ -15,7 +15,7 @@ import qaic
 import session_models
 from flat_reader import Table
 from qaic import _core
-from qaic.compiler.backend.cpu.descriptor import DmaBuffers, dma_buffers, metadata
+from qaic.compiler.backend.descriptor import DmaBuffers, dma_buffers, metadata
 from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.options import resolve

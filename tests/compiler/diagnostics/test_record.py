@@ -11,7 +11,7 @@ from onnx import helper
 
 import qaic
 import session_models
-from qaic.compiler.diagnostics.record import Diagnostic, about_files, note, recorded, repeat, warn
+from qaic.compiler.diagnostics.messages import Diagnostic, about_files, note, recorded, repeat, warn
 from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 
@@ -23,7 +23,7 @@ def messages(caplog):
 def test_a_diagnostic_is_recorded_and_shown_once(caplog):
     caplog.set_level(logging.INFO, "qaic")
     with recorded() as found:
-        warn("a.first", "%d of %s", 2, "three", nodes=["n"])
+        warn("a.first", "2 of three", nodes=["n"])
         note("a.second", "100 % sure")
     assert found.items == [
         Diagnostic("warning", "a.first", "2 of three", ("n",)),

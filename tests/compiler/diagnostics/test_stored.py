@@ -14,8 +14,8 @@ import qaic
 import session_models
 from qaic import _core
 from qaic.cli.qpc import main
-from qaic.compiler.diagnostics import record
-from qaic.compiler.diagnostics.record import Diagnostic
+from qaic.compiler.diagnostics import messages
+from qaic.compiler.diagnostics.messages import Diagnostic
 from qaic.support.program_names import DIAGNOSTICS_SECTION
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -36,12 +36,12 @@ class Program:
 
 @given(st.lists(DIAGNOSTICS, max_size=5))
 def test_what_is_read_is_what_was_written(items):
-    assert record.read(Program(record.encode(items))) == tuple(items)
+    assert messages.read(Program(messages.encode(items))) == tuple(items)
 
 
 def test_of_very_many_nodes_the_first_are_stored():
     item = Diagnostic("note", "a.b", "text", tuple(map(str, range(1000))))
-    (found,) = record.read(Program(record.encode([item])))
+    (found,) = messages.read(Program(messages.encode([item])))
     assert found.nodes == item.nodes[:100]
 
 
@@ -61,12 +61,12 @@ ENTRY = {"severity": "note", "code": "a.b", "message": "text", "nodes": []}
     ],
 )
 def test_what_is_no_diagnostic_is_left_out(content):
-    assert record.read(Program(content)) == ()
+    assert messages.read(Program(content)) == ()
 
 
 def test_values_of_other_types_become_text():
     content = json.dumps([{"severity": "note", "code": 1, "nodes": [2, None]}]).encode()
-    assert record.read(Program(content)) == (Diagnostic("note", "1", "", ("2", "None")),)
+    assert messages.read(Program(content)) == (Diagnostic("note", "1", "", ("2", "None")),)
 
 
 def perceptron(weight):

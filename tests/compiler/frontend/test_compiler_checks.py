@@ -4,7 +4,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_oracle import FLOAT, info, lowered, model_of, node
-from qaic.compiler.backend.cpu.descriptor import batch_of, dma_buffers, network_descriptor, place
+from qaic.compiler.backend.descriptor import batch_of, dma_buffers, network_descriptor, place
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.errors import CompileError
 
@@ -162,26 +162,20 @@ def test_a_key_of_the_metadata_may_stand_twice():
 
 
 def test_combined_tensors_start_at_cache_lines():
-    placed = place(edges(1, 64, 0, 65), 3, combine=True)
-    assert placed.places == ((3, 0), (3, 64), (3, 128), (3, 128))
-    assert placed.sizes == (256,)
+    assert place(edges(1, 64, 0, 65), 3, combine=True) == (((3, 0), (3, 64), (3, 128), (3, 128)), (256,))
 
 
 def test_separate_tensors_have_a_buffer_each():
-    placed = place(edges(1, 65), 1, combine=False)
-    assert placed.places == ((1, 0), (2, 0))
-    assert placed.sizes == (64, 128)
+    assert place(edges(1, 65), 1, combine=False) == (((1, 0), (2, 0)), (64, 128))
 
 
 def test_tensors_too_large_together_are_not_combined():
-    placed = place(edges(3 << 30, 3 << 30), 0, combine=True)
-    assert placed.places == ((0, 0), (1, 0))
-    assert place(edges(0xFFFF_FFFF), 0, combine=True).sizes == (0xFFFF_FFFF,)
+    assert place(edges(3 << 30, 3 << 30), 0, combine=True)[0] == ((0, 0), (1, 0))
+    assert place(edges(0xFFFF_FFFF), 0, combine=True)[1] == (0xFFFF_FFFF,)
 
 
 def test_program_without_inputs_has_no_input_buffer():
-    assert place([], 0, combine=True) == place([], 0, combine=False)
-    assert place([], 0, combine=True).sizes == ()
+    assert place([], 0, combine=True) == place([], 0, combine=False) == ((), ())
 
 
 def test_descriptor_of_quantized_types_carries_scale_and_offset():

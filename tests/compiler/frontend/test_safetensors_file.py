@@ -3,6 +3,7 @@
 import json
 import os
 import tracemalloc
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.arange(4, d
 
 
 def read(path):
-    with InputFile(path) as file:
+    with closing(InputFile(path)) as file:
         return {
             name: (tensor.dtype, tensor.dims, read_all(tensor.source))
             for name, tensor in read_tensors(file).items()
@@ -163,7 +164,7 @@ def test_every_cut_of_a_file_is_refused(tmp_path):
 
 def test_file_that_is_cut_off_after_it_was_checked_gives_an_error(tmp_path):
     path = safetensors_files.write(tmp_path / "x.safetensors", {"a": np.zeros(100_000, np.float32)})
-    with InputFile(path) as file:
+    with closing(InputFile(path)) as file:
         (tensor,) = read_tensors(file).values()
         os.truncate(path, 5000)
         with pytest.raises(CompileError, match="found its end at byte 5000"):

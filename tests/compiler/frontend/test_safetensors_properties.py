@@ -1,6 +1,7 @@
 """Safetensors files against the library of the format: both read the same, and refuse the same damage."""
 
 import contextlib
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def arrays(draw):
 
 
 def read(path):
-    with InputFile(path) as file:
+    with closing(InputFile(path)) as file:
         return {
             name: {"dtype": tensor.dtype, "shape": list(tensor.dims), "data": read_all(tensor.source)}
             for name, tensor in read_tensors(file).items()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from compiler_oracle import info, lowered, model_of, node, run, whole
-from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.in_graph import dense
 from qaic.compiler.ir.elem_types import NARROW_FLOATS, TABLE
 from qaic.errors import CompileError
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight
-from qaic.compiler.ir.context import Pass
+from qaic.compiler.ir.model import Pass
 from qaic.compiler.ir.verify import InvalidModelError
 from qaic.compiler.pipeline import VERIFY_VARIABLE, run_passes
 from single_pass import STEPS, before

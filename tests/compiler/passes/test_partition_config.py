@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from compiler_oracle import info, model_of, node
-from qaic.compiler.diagnostics.record import Survey
+from qaic.compiler.diagnostics.messages import Survey
 from qaic.compiler.passes.inlining import inline_small_functions
 from qaic.compiler.passes.partition_config import (
     check_partitions,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler_oracle import info, model_of, node
-from qaic.compiler.quantization.fold_constants import read_result
+from qaic.compiler.quantization.prepare import read_result
 from qaic.errors import CompileError
 from single_pass import applied, before, content, ops, outputs
 

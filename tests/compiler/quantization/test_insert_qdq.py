@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from onnx import numpy_helper
 
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.graph_walk import node_key
 from qaic.compiler.ir.quantization import Scheme
 from quantizable_graphs import graphs, options
 from quantize_oracle import profile_of

@@ -14,15 +14,15 @@ import qaic
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import files
-from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import read_all
-from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.graph_walk import all_nodes, node_key
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import FloatReason, is_quantizing
+from qaic.compiler.ir.precision import FloatReason
 from qaic.compiler.pipeline import PHASES, run_passes
 from qaic.compiler.quantization import plan_files
 from qaic.compiler.quantization.plan_quantization import plan_quantization_pass
 from qaic.options import resolve
+from qaic.options.table import is_quantizing
 from quantize_oracle import Tensor, run
 from quantize_support import context_of, quantized
 

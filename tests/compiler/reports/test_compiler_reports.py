@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.compiler import output_folder
-from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.progress import PassLog
 from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.reports import emit_report, perf_metrics
+from qaic.compiler.reports.emit_report import debug_log
 from qaic.errors import OptionError
 from qaic.options import resolve
 
@@ -283,7 +283,7 @@ def test_debug_without_a_place_says_so(model, caplog):
 def test_a_debug_log_does_not_change_what_is_shown(tmp_path):
     code = (
         "import logging, pathlib\n"
-        "from qaic.compiler.diagnostics.debug_log import debug_log\n"
+        "from qaic.compiler.reports.emit_report import debug_log\n"
         "logger = logging.getLogger('qaic.compiler')\n"
         "with debug_log(pathlib.Path('one.log')), debug_log(pathlib.Path('two.log')):\n"
         "    logger.warning('loud')\n"

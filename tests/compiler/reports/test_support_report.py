@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 from decoder_model import decoder
-from qaic.compiler.diagnostics.record import Survey
+from qaic.compiler.diagnostics.messages import Survey
 from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
 from qaic.compiler.reports import operator_list

@@ -25,7 +25,7 @@ from qaic.accuracy.prepared import PreparedModel, merged, named, prepared
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 from qaic.compiler.cache import open_cache
-from qaic.compiler.diagnostics.record import silenced
+from qaic.compiler.diagnostics.messages import silenced
 from qaic.compiler.driver import title_of
 from qaic.errors import OptionError, StateError
 

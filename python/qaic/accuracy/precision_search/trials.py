@@ -16,7 +16,7 @@ from qaic.accuracy.observed import Kind, ObservedNode
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.collector import load_program
-from qaic.compiler.diagnostics.record import silenced
+from qaic.compiler.diagnostics.messages import silenced
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,12 @@ from qaic.cli.openqaic.node_errors import NodeErrors
 from qaic.cli.openqaic.program import measured
 from qaic.cli.openqaic.program_graph import is_constant, operations, value_types, with_shapes
 from qaic.cli.openqaic.program_graph import nodes as listed
-from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
 from qaic.compiler.frontend.files import opened
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_edits import register_initializer
 from qaic.compiler.ir.graph_walk import read_values, subgraphs
-from qaic.compiler.ir.precision_ops import cast_target
+from qaic.compiler.ir.precision import UNROUNDED, cast_target
 from qaic.errors import OptionError, StateError
 from qaic.model_path import open_model
 from qaic.page.document import write_bytes

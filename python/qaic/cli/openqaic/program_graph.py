@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, numpy_helper, shape_inference
 
 from qaic.cli.graph_model import read_graph
-from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
+from qaic.compiler.backend.op_profiling.operations import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_edits import set_values
 from qaic.compiler.ir.macs import macs_of

@@ -2,23 +2,30 @@
 
 Every source is a stream with one sample in memory at a time. Errors that do not depend on the data are raised
 before the first inference.
+
+Calibration is the longest part of a compilation, so a second one with the same samples must find its result
+in the cache. The identity of the samples that an input list names is its content and that of every file in
+it. Digests are stored as those of models are (`qaic.compiler.frontend.files.content_digest`): by the
+facts of the system about the files, so that they are read once.
 """
 
+import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, usages
-from qaic.compiler.ir.precision_ops import attribute_of
+from qaic.compiler.frontend.files.content_digest import DigestIndex
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, usages
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
-from qaic.support.open_regular import read_regular
+from qaic.support.open_regular import open_regular, read_regular
 
 #: most bytes of the text file
 _MOST_LIST_BYTES: Final = 256 << 20
@@ -49,24 +56,10 @@ class Sample:
     arrays: Mapping[str, NDArray[Any]]
 
 
-class SampleSource(Protocol):
-    """Samples for one calibration."""
-
-    @property
-    def option(self) -> str:
-        """Option behind it, for messages."""
-
-    @property
-    def count(self) -> int | None:
-        """Number of samples, where it is known beforehand."""
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the samples, once."""
-
-
 class ObjectSource:
     """Dictionaries of arrays from Python, taken one at a time."""
 
+    #: the option behind it, for messages
     option = "calibration_data"
 
     def __init__(self, items: object) -> None:
@@ -77,13 +70,14 @@ class ObjectSource:
                 code="option.calibration_data",
             )
         self._items: Iterable[object] = items
+        #: number of samples, where it is known beforehand
         try:
             self.count: int | None = len(items)  # type: ignore[arg-type]  # not all have a length
         except TypeError:
             self.count = None
 
     def samples(self) -> Iterator[Sample]:
-        """See `SampleSource.samples`."""
+        """Yield the samples, once."""
         for number, item in enumerate(self._items, start=1):
             place = f"sample {number}"
             if not isinstance(item, Mapping):
@@ -115,7 +109,7 @@ class FileSource:
                 self._check(number, self._inputs[item], file)
 
     def samples(self) -> Iterator[Sample]:
-        """See `SampleSource.samples`."""
+        """Yield the samples, once."""
         for number, names in self._lines:
             files = self._assigned(number, names)
             arrays = {name: self._read(number, self._inputs[name], file) for name, file in files.items()}
@@ -309,7 +303,7 @@ class RandomSource:
         self._limits = limits
 
     def samples(self) -> Iterator[Sample]:
-        """See `SampleSource.samples`. The same numbers each time."""
+        """Yield the samples, with the same numbers each time."""
         generator = np.random.default_rng(_SEED)
         for number in range(1, self.count + 1):
             arrays = {item.name: self._array(item, generator) for item in self._inputs}
@@ -325,6 +319,10 @@ class RandomSource:
             self._limits.get(item.name, 2), int(np.iinfo(item.dtype).max) if item.dtype.kind in "iu" else 2
         )
         return generator.integers(0, max(high, 1), shape, np.int64).astype(item.dtype)
+
+
+#: samples for one calibration
+SampleSource: TypeAlias = ObjectSource | FileSource | RandomSource
 
 
 def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -358,3 +356,75 @@ def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) 
 _PASS_ON: Final = frozenset(
     {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Slice"}
 )
+
+
+#: size above that of any sample; the digest of such a file uses only its metadata, because its content may be
+#: endless
+_MOST_BYTES: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFiles:
+    """The files of an input list."""
+
+    #: digest of all contents, in the order of the list
+    digest: str
+    #: the list and its files, with the facts of the system about them; empty if known from before
+    files: Mapping[Path, os.stat_result] = field(default_factory=dict)
+
+    def changed(self) -> Path | None:
+        """Return a file that was written to since it was digested."""
+        for file, found in self.files.items():
+            try:
+                now = file.stat()
+            except OSError:
+                return file
+            if _facts(now) != _facts(found):
+                return file
+        return None
+
+
+def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
+    """Digest an input list and its files, with stored digests of unchanged files.
+
+    An unreadable file also gets a digest; the reader of the samples then reports the error.
+    """
+    # Names in a list are relative to the current directory, so the two together name the files.
+    place = path.absolute() / Path.cwd().relative_to("/")
+    known = index.lookup(place)
+    if known is not None:
+        return SampleFiles(known)
+    whole = hashlib.sha256()
+    seen: dict[Path, tuple[os.stat_result, bytes]] = {}
+    complete = True
+    listed = [name.split(":=", 1)[-1].strip() for _, names in read_list(path) for name in names]
+    for file in (path, *map(Path, listed)):
+        if file not in seen:
+            read = _read(file)
+            if read is None:
+                complete = False
+                whole.update(b"?")
+                continue
+            seen[file] = read
+        whole.update(seen[file][1])
+    digest = whole.hexdigest()
+    files = {file: found for file, (found, _) in seen.items()}
+    if complete:
+        index.store(place, files, digest)
+    return SampleFiles(digest, files)
+
+
+def _facts(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(file: Path) -> tuple[os.stat_result, bytes] | None:
+    """Return the digest of one file; None if it cannot be read."""
+    try:
+        with open_regular(file) as stream:
+            found = os.fstat(stream.fileno())
+            if found.st_size > _MOST_BYTES:
+                return found, repr(_facts(found)).encode()
+            return found, hashlib.file_digest(stream, "sha256").digest()
+    except (OSError, ValueError):
+        return None

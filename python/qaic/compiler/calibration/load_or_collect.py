@@ -1,12 +1,19 @@
-"""A profile from a file, or from samples that run now."""
+"""A profile from a file, or from samples that run now, and the identity of the graph that it belongs to.
+
+The identity covers operators, attributes, shapes and constants. Names do not count, because the entries carry
+them anyway; a graph whose names changed loses entries and not its identity.
+"""
 
 import hashlib
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from qaic.compiler.calibration.collector import collect
+import onnx
+
+from qaic.compiler.calibration.collector import ObservedTensors, choose, collect, model_inputs
 from qaic.compiler.calibration.dataset import (
     RANDOM_SAMPLES,
     FileSource,
@@ -17,13 +24,14 @@ from qaic.compiler.calibration.dataset import (
 )
 from qaic.compiler.calibration.encodings import read_external
 from qaic.compiler.calibration.glow_profile import MOST_BYTES, read_profile, write_profile
-from qaic.compiler.calibration.graph_hash import graph_hash
-from qaic.compiler.calibration.observed_tensors import ObservedTensors, choose, model_inputs
-from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import about_files, warn
-from qaic.compiler.ir.context import Context, SideFile, compiler_pass
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import INTEGERS, is_quantizing
+from qaic.compiler.diagnostics.messages import about_files, listing, warn
+from qaic.compiler.ir.constants.in_graph import as_weight
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.graph_edits import plain
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.ir.interface import TensorSpec
+from qaic.compiler.ir.model import Context, Model, SideFile, compiler_pass
+from qaic.compiler.ir.precision import INTEGERS
 from qaic.compiler.ir.quantization import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.upcast_float16 import upcast_float16_pass
@@ -31,8 +39,93 @@ from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalizati
 from qaic.compiler.passes.legalize.legalize_narrow_casts import legalize_narrow_casts_pass
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
-from qaic.options.table import CompileOptions
+from qaic.options.table import CompileOptions, is_quantizing
 from qaic.support.open_regular import read_regular
+
+
+def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Sequence[TensorSpec]) -> int:
+    """Hash a main graph; reads every weight.
+
+    `inputs` have their final shapes.
+    """
+    hashed = _Hash()
+    numbers: dict[str, int] = {}
+    for spec in inputs:
+        numbers[spec.name] = len(numbers)
+        hashed.text("input", str(spec.elem_type), *map(str, spec.dims))
+    digests = {name: _constant(weight) for name, weight in weights.items()}
+    hashed.graph(graph, numbers, digests)
+    return hashed.number()
+
+
+def _constant(weight: Weight) -> str:
+    digest = hashlib.blake2b(f"{weight.elem_type} {weight.dims}".encode(), digest_size=16)
+    for piece in weight.source.chunks():
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+class _Hash:
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=8)
+
+    def number(self) -> int:
+        return int.from_bytes(self._digest.digest(), "big")
+
+    def text(self, *words: str) -> None:
+        """Add words; their lengths keep the borders apart."""
+        for word in words:
+            data = word.encode()
+            self._digest.update(len(data).to_bytes(8, "little"))
+            self._digest.update(data)
+
+    def graph(self, graph: onnx.GraphProto, numbers: dict[str, int], constants: Mapping[str, str]) -> None:
+        """Add a graph; `numbers` and `constants` hold what is visible from outside, and are not changed."""
+        numbers, constants = dict(numbers), dict(constants)
+        for tensor in graph.initializer:
+            constants[tensor.name] = _constant(as_weight(tensor))
+        for sparse in graph.sparse_initializer:
+            constants[sparse.values.name] = hashlib.blake2b(
+                sparse.SerializeToString(deterministic=True), digest_size=16
+            ).hexdigest()
+        for node in graph.node:
+            domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+            self.text("node", domain, node.op_type)
+            for name in node.input:
+                self.text(_reference(name, numbers, constants))
+            for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):
+                self._attribute(attribute, numbers, constants)
+            for name in node.output:
+                self.text("result" if name else "")
+                if name:
+                    numbers[name] = len(numbers)
+                    constants.pop(name, None)
+        for value in graph.output:
+            self.text("output", _reference(value.name, numbers, constants))
+
+    def _attribute(
+        self, attribute: onnx.AttributeProto, numbers: dict[str, int], constants: Mapping[str, str]
+    ) -> None:
+        self.text("attribute", attribute.name, str(attribute.type))
+        graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+        if not graphs:
+            content = plain(attribute).SerializeToString(deterministic=True)
+            self.text(hashlib.blake2b(content, digest_size=16).hexdigest())
+            return
+        for graph in graphs:
+            inner = dict(numbers)
+            for value in graph.input:
+                inner[value.name] = len(inner)
+            self.graph(graph, inner, constants)
+
+
+def _reference(name: str, numbers: Mapping[str, int], constants: Mapping[str, str]) -> str:
+    if not name:
+        return ""
+    if name in numbers:
+        return f"value {numbers[name]}"
+    return f"constant {constants.get(name, 'unknown')}"
+
 
 #: passes that make the float graph on which values are measured
 FLOAT_GRAPH: Final = (
@@ -43,14 +136,14 @@ FLOAT_GRAPH: Final = (
 
 
 @compiler_pass(lambda context: context.options.dump_profile and not is_quantizing(context.options))
-def dump_profile_pass(model: Model, context: Context) -> bool:
+def dump_profile_pass(model: Model, context: Context) -> None:
     """Measure the values of the graph in floating point, and write them to a profile.
 
     Runs on a copy of the model. The profile that quantizes the model (`load_profile`) is not written.
     """
     path = context.options.dump_profile
     if path is None:
-        return False
+        return
     graph, asked = model.copy(), replace(context, for_integers=True)
     with about_files():
         for step in FLOAT_GRAPH:
@@ -65,11 +158,10 @@ def dump_profile_pass(model: Model, context: Context) -> bool:
             stream.writelines(pieces)
 
     context.side_files.append(SideFile(path, write))
-    return False
 
 
 @compiler_pass(lambda context: is_quantizing(context.options))
-def calibrate_pass(model: Model, context: Context) -> bool:
+def calibrate_pass(model: Model, context: Context) -> None:
     """Get the ranges of the graph in floating point from a file, or from samples."""
     options = context.options
     if options.load_profile is not None:
@@ -80,7 +172,6 @@ def calibrate_pass(model: Model, context: Context) -> bool:
         # The range is enough if calibration does not shrink it.
         with_histograms = options.quantization_calibration != "None"
         context.profile = _measured(model, context, with_histograms=with_histograms)
-    return False
 
 
 def profile_digest(profile: CalibrationProfile) -> str:
@@ -107,9 +198,8 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Ca
         writer = f"GlowToolsVersion {found.tool}" if found.tool else "without GlowToolsVersion"
         warn(
             "calibration.profile_of_another_compiler",
-            "load_profile: another compiler wrote the profile (%s), so its graph hash is not compared; "
-            "entries are matched by the names of nodes and tensors",
-            writer,
+            f"load_profile: another compiler wrote the profile ({writer}), so its graph hash is not "
+            "compared; entries are matched by the names of nodes and tensors",
         )
     elif found.graph_hash != own:
         if not options.allow_profile_mismatch:
@@ -160,12 +250,8 @@ def _complete(
     if missing:
         warn(
             "calibration.missing_entries",
-            "%s: the file has no entries for %d of %d tensors (%s); the nodes around them stay in floating "
-            "point",
-            option,
-            len(missing),
-            len(chosen.same),
-            listing(missing),
+            f"{option}: the file has no entries for {len(missing)} of {len(chosen.same)} tensors "
+            f"({listing(missing)}); the nodes around them stay in floating point",
             nodes=missing,
         )
 
@@ -177,8 +263,7 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Calib
     if not chosen.inputs and not chosen.results:
         warn(
             "calibration.nothing_to_measure",
-            "%s: the model has no tensors that can be quantized",
-            source.option,
+            f"{source.option}: the model has no tensors that can be quantized",
         )
         return CalibrationProfile()
     found = collect(graph, context, chosen, source, with_histograms=with_histograms)
@@ -205,9 +290,8 @@ def source_of(graph: Model, options: CompileOptions) -> SampleSource:
     if options.use_random_input_data is None:
         warn(
             "calibration.random_samples",
-            "no samples are given (input_list_file, calibration_data): ranges are measured on %d samples of "
-            "random data, which do not show accuracy",
-            RANDOM_SAMPLES,
+            "no samples are given (input_list_file, calibration_data): ranges are measured on "
+            f"{RANDOM_SAMPLES} samples of random data, which do not show accuracy",
         )
     kind = options.use_random_input_data or "uniform"
     return RandomSource(inputs, kind, index_limits(graph.proto.graph, graph.facts.shapes))

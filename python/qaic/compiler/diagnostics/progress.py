@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from qaic.compiler.output_folder import record
@@ -31,23 +31,15 @@ class PassLog:
     """
 
     def __init__(self, graphs: Path | None = None) -> None:
-        self._graphs = graphs
+        #: folder that receives the graphs
+        self.folder = graphs
         self._pass = ""
         self._since = 0.0
-        self._seconds: dict[str, float] = {}
+        #: wall time of each pass by its name, in the order in which they first ran
+        self.seconds: dict[str, float] = {}
         #: pass and reason -> number of nodes that a rule did not change, and the first of them
         self._skipped: dict[tuple[str, str], tuple[int, str]] = {}
         self._saved = 0
-
-    @property
-    def folder(self) -> Path | None:
-        """Folder that receives the graphs."""
-        return self._graphs
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Wall time of each pass by its name, in the order in which they first ran."""
-        return self._seconds
 
     def enter(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:
         """Begin a pass, which ends the one before.
@@ -56,8 +48,8 @@ class PassLog:
         as inputs; it is called where graphs are saved.
         """
         self._stop()
-        if self._graphs is not None and graph is not None and self._pass:
-            self._save(self._graphs, graph())
+        if self.folder is not None and graph is not None and self._pass:
+            self._save(self.folder, graph())
         self._pass = name
         # No pass includes the time to save a graph.
         self._since = time.perf_counter()
@@ -69,10 +61,10 @@ class PassLog:
 
     def table(self) -> str:
         """Write the passes with their times and shares, and the reasons for nodes that rules left."""
-        total = sum(self._seconds.values())
-        width = max(map(len, self._seconds), default=4)
+        total = sum(self.seconds.values())
+        width = max(map(len, self.seconds), default=4)
         lines = [f"{'pass':<{max(width, 5)}}  {'time (ms)':>10}  {'share':>6}"]
-        for name, seconds in [*self._seconds.items(), ("total", total)]:
+        for name, seconds in [*self.seconds.items(), ("total", total)]:
             share = 100 * seconds / total if total else 0.0
             lines.append(f"{name:<{max(width, 5)}}  {1000 * seconds:>10.2f}  {share:>5.1f}%")
         for (name, reason), (count, first) in self._skipped.items():
@@ -82,7 +74,7 @@ class PassLog:
     def _stop(self) -> None:
         if self._pass:
             elapsed = time.perf_counter() - self._since
-            self._seconds[self._pass] = self._seconds.get(self._pass, 0.0) + elapsed
+            self.seconds[self._pass] = self.seconds.get(self._pass, 0.0) + elapsed
             _log.debug("pass %s: %.2f ms", self._pass, 1000 * elapsed)
 
     def _save(self, folder: Path, graph: onnx.ModelProto) -> None:
@@ -97,13 +89,14 @@ class PassLog:
 _PATIENCE_S: Final = 1.0
 
 
-class Progress:
+class Progress(ExitStack):
     """Stages of one compilation: read, check, calibrate, convert, write. Used as a context manager.
 
     `title` names the model; `passes` takes the time of every stage.
     """
 
     def __init__(self, title: str, passes: PassLog | None = None) -> None:
+        super().__init__()
         self._title = title
         self._passes = passes
         self._stage = ""
@@ -140,10 +133,5 @@ class Progress:
         self._done = f" {done} of {counted(total, noun)}" if total else f" {counted(done, noun)}"
 
     def __enter__(self) -> Self:
-        self._line.__enter__()
+        self.enter_context(self._line)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._line.__exit__(kind, value, trace)

@@ -1,4 +1,9 @@
-"""Refuses models that cannot become a program, and normalizes all others."""
+"""Refuses models that cannot become a program, and normalizes all others.
+
+The onnx package stamps new models with its own newest versions, which the engine may not know yet although
+nothing in the model is new. An operator means the same in every version since it last changed, so the stamp
+is lowered to the version of the latest such change.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,16 +13,16 @@ from typing import Final
 import onnx
 from onnx import defs
 
-from qaic.compiler.diagnostics.compile_error import damaged, refuse
-from qaic.compiler.frontend import custom_ops, validation
+from qaic.compiler.diagnostics.messages import damaged, refuse
+from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.files.external_data import ExternalData
 from qaic.compiler.frontend.function_calls import FunctionKey, function_key
 from qaic.compiler.ir import elem_types
-from qaic.compiler.ir.constants.initializers import externalize_constants
+from qaic.compiler.ir.constants.in_graph import externalize_constants
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
-from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, op_types
+from qaic.compiler.ir.interface import CustomOps
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 
 #: nodes of an expanded model at most; compiling as many takes minutes
 MAX_NODES: Final = 1_000_000
@@ -260,47 +265,97 @@ def _of_graph(graph: onnx.GraphProto, place: str) -> Iterator[tuple[onnx.TensorP
 
 
 @compiler_pass()
-def check_model_pass(model: Model, _: Context) -> bool:
+def check_model_pass(model: Model, _: Context) -> None:
     """Refuse invalid text, two constants with one name, and functions that call themselves."""
     validation.check_texts(model.proto)
     validation.check_initializers(model.proto, model.weights)
     check_functions(model.proto)
-    return False
 
 
 @compiler_pass()
-def normalize_pass(model: Model, _: Context) -> bool:
+def normalize_pass(model: Model, _: Context) -> None:
     """Normalize the model for the other passes: no documentation, no constants as inputs."""
     check_inner_tensors(model.proto)
     validation.normalize(model.proto, model.weights)
-    return True
+
+
+def _check_implemented(model: onnx.ModelProto, found: CustomOps) -> None:
+    """Refuse operators that are described and have no implementation for this target.
+
+    Raises CompileError with the operators.
+    """
+    if not found.operators:
+        return
+    functions = {function.name for function in model.functions}
+    wanted = found.operators.keys() - functions - found.implemented
+    missing = sorted(op_types(model) & wanted)
+    if missing:
+        raise refuse(
+            f"custom operator {missing[0]!r}",
+            code="unsupported_operator",
+            found="a description without a library for the interpreter, and no function in the model",
+            expected="one of them",
+            fix="add an implementation with the backend Interpreter to its register_custom_op file",
+            context={"operators": missing},
+        )
 
 
 @compiler_pass()
-def check_operators_pass(model: Model, context: Context) -> bool:
+def check_operators_pass(model: Model, context: Context) -> None:
     """Refuse operators that neither onnx nor the user defines."""
-    custom_ops.check_implemented(model.proto, context.custom)
+    _check_implemented(model.proto, context.custom)
     validation.check_operators(model.proto, context.custom.implemented)
-    return False
 
 
 @compiler_pass()
-def check_structure_pass(model: Model, context: Context) -> bool:
+def check_structure_pass(model: Model, context: Context) -> None:
     """Run the checker of onnx on the model with all types and shapes."""
     validation.check_structure(model.specialized[0])
     context.is_checked = True
-    return False
 
 
 @compiler_pass()
-def remove_unused_pass(model: Model, _: Context) -> bool:
+def remove_unused_pass(model: Model, _: Context) -> None:
     """Remove constants that nothing reads."""
     validation.drop_unused(model.proto, model.weights)
-    return True
 
 
 @compiler_pass()
-def externalize_constants_pass(model: Model, _: Context) -> bool:
+def externalize_constants_pass(model: Model, _: Context) -> None:
     """Keep small constants in the graph, and store large ones outside it."""
     externalize_constants(model.proto, model.weights)
-    return True
+
+
+#: IR version that every engine we accept reads; later ones add element types and annotations, no operators
+_IR_VERSION: Final = 10
+
+#: operator set that every supported engine implements; models up to it keep their version
+_OPERATOR_SET: Final = 22
+
+
+def import_standard_operators(model: onnx.ModelProto) -> None:
+    """Import the standard operator set into a model that has only operators of other domains."""
+    domains = {node.domain for node in all_nodes(model.graph.node)}
+    domains.update(entry.domain for entry in model.opset_import)
+    if domains and not domains & STANDARD_DOMAINS:
+        model.opset_import.add(domain="", version=_OPERATOR_SET)
+
+
+def lower_opset_version(model: onnx.ModelProto) -> None:
+    """Lower IR version and operator set version of a checked model; changes `model` in place."""
+    model.ir_version = min(model.ir_version, _IR_VERSION)
+    if model.functions:
+        # Functions have their own versions, which must fit the model's.
+        return
+    for entry in model.opset_import:
+        if entry.domain not in STANDARD_DOMAINS or entry.version <= _OPERATOR_SET:
+            continue
+        used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in STANDARD_DOMAINS}
+        changed = (defs.get_schema(name, entry.version, "").since_version for name in used)
+        entry.version = max((_OPERATOR_SET, *changed))
+
+
+@compiler_pass()
+def lower_opset_version_pass(model: Model, _: Context) -> None:
+    """Set the operator set to the newest one that the engine supports."""
+    lower_opset_version(model.proto)

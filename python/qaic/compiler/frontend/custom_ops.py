@@ -4,24 +4,17 @@ A description names implementations for several targets; here the one for the in
 library with custom operators. Without one, a function of the model under the operator's name serves.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic import _core
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.custom_ops import CustomOps, Library
-from qaic.compiler.ir.graph_walk import op_types
+from qaic.compiler.ir.interface import CustomOps, Library
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.yaml import PlainValues, YamlMistakeError, compose
-
-if TYPE_CHECKING:
-    import onnx
 
 _OPTION: Final = "register_custom_op"
 
@@ -47,27 +40,6 @@ def read(files: Sequence[InputFileContent]) -> CustomOps:
     for library in found.libraries:
         _core.allow_custom_op_library(library.path)
     return found
-
-
-def check_implemented(model: onnx.ModelProto, found: CustomOps) -> None:
-    """Refuse operators that are described and have no implementation for this target.
-
-    Raises CompileError with the operators.
-    """
-    if not found.operators:
-        return
-    functions = {function.name for function in model.functions}
-    wanted = found.operators.keys() - functions - found.implemented
-    missing = sorted(op_types(model) & wanted)
-    if missing:
-        raise refuse(
-            f"custom operator {missing[0]!r}",
-            code="unsupported_operator",
-            found="a description without a library for the interpreter, and no function in the model",
-            expected="one of them",
-            fix=f"add an implementation with the backend Interpreter to its {_OPTION} file",
-            context={"operators": missing},
-        )
 
 
 def _operators(path: Path) -> Iterator[tuple[str, Path | None]]:

@@ -12,12 +12,16 @@ from typing import Final
 import onnx
 from onnx import defs
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.ir.constants.propagation import node_label
+from qaic.compiler.diagnostics.messages import listing, refuse
 from qaic.compiler.ir.graph_edits import clone, import_opset
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, nodes_of
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_walk import (
+    STANDARD_DOMAINS,
+    all_nodes,
+    node_label,
+    nodes_of,
+    standard,
+    standard_version,
+)
 
 #: domains of operators that the engine has and onnx does not describe
 ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})

@@ -13,8 +13,7 @@ from typing import Final
 import onnx
 from onnx import shape_inference
 
-from qaic.compiler.diagnostics.compile_error import engine_reason, listing, refuse
-from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.messages import engine_reason, listing, refuse, warn
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.frontend.validation import with_named_nodes
 from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
@@ -38,14 +37,8 @@ _OF_EXPORTERS: Final = frozenset(
         *("batch_size", "full_batch_size", "full_batch_exec_size", "seq_len", "sequence_length", "ctx_len"),
         *("comp_ctx_lengths", "sliding_window", "chunk_length", "chunk_ctx_len", "num_logits_to_keep"),
         *("encoder_ctx_len", "decoder_ctx_len", "feature_len"),
-        *(
-            "vision_size",
-            "vision_batch_size",
-            "batched_num_patches",
-            "num_patches",
-            "num_patch",
-            "max_patches",
-        ),
+        *("vision_size", "vision_batch_size", "batched_num_patches", "num_patches", "num_patch"),
+        "max_patches",
         *("img_size", "img_tile", "image_size", "image_size_height", "image_size_width", "num_images"),
         *("max_num_images", "max_num_tiles", "num_image_tokens", "num_feature_layers", "valid_size"),
         *("grid_h", "grid_w", "grid_height", "grid_width", "height", "width", "num_frames", "time"),
@@ -177,17 +170,14 @@ def _warn_unknown(
         if name not in present:
             warn(
                 "symbols.unused_definition",
-                "onnx_define_symbol: the model has no symbol %r; its symbols are: %s",
-                name,
-                known,
+                f"onnx_define_symbol: the model has no symbol {name!r}; its symbols are: {known}",
             )
     unknown = sorted({name for entry in entries for name in entry.symbols} - present - _OF_EXPORTERS)
     if unknown:
         warn(
             "symbols.unused_specialization",
-            "network_specialization_config: the model has no symbols %s; its symbols are: %s",
-            listing(unknown, 20),
-            known,
+            f"network_specialization_config: the model has no symbols {listing(unknown, 20)}; its symbols "
+            f"are: {known}",
         )
 
 
@@ -392,10 +382,7 @@ def _fill_claim(value: onnx.ValueInfoProto, claim: Dims | None) -> None:
     if len(tensor.shape.dim) != len(claim):
         warn(
             "symbols.output_rank",
-            "output %r: the model claims %d dims, it has %s",
-            value.name,
-            len(claim),
-            _shape_text(value),
+            f"output {value.name!r}: the model claims {len(claim)} dims, it has {_shape_text(value)}",
         )
         return
     for dim, size in zip(tensor.shape.dim, claim, strict=True):
@@ -406,10 +393,7 @@ def _fill_claim(value: onnx.ValueInfoProto, claim: Dims | None) -> None:
         elif dim.dim_value != size:
             warn(
                 "symbols.output_size",
-                "output %r: the model claims a dim of %d, it is %d",
-                value.name,
-                size,
-                dim.dim_value,
+                f"output {value.name!r}: the model claims a dim of {size}, it is {dim.dim_value}",
             )
 
 

@@ -11,10 +11,9 @@ import onnx
 from google.protobuf.message import Message
 from onnx import checker, defs
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.messages import listing, refuse
 from qaic.compiler.frontend.function_calls import ENGINE_DOMAINS, normalize_functions
-from qaic.compiler.ir.constants.initializers import as_weight
-from qaic.compiler.ir.constants.propagation import node_label
+from qaic.compiler.ir.constants.in_graph import as_weight
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.graph_edits import clone, rename_output, set_attributes, set_inputs
 from qaic.compiler.ir.graph_walk import (
@@ -23,13 +22,15 @@ from qaic.compiler.ir.graph_walk import (
     FreshNames,
     all_graphs,
     all_nodes,
+    attribute_of,
     constant_names,
     find_nodes,
+    node_label,
     node_lists,
     nodes_of,
     read_values,
+    standard,
 )
-from qaic.compiler.ir.precision_ops import attribute_of, standard
 
 #: message of the checker for a declaration without a shape, which bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.diagnostics.messages import listing, refuse, warn
 from qaic.compiler.ir.graph_edits import rename_declared, rename_values
 from qaic.compiler.ir.graph_walk import value_names
 from qaic.compiler.ir.inlined_names import InlinedNames
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import has_node_options
 from qaic.errors import CompileError
 from qaic.options.files.node_precision import NodePrecision
@@ -109,18 +107,15 @@ def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
     if missing:
         warn(
             "options.unknown_nodes",
-            "node_precision_info_file: %d of %d names are not the output of a node: %s",
-            len(missing),
-            count,
-            listing(missing),
+            f"node_precision_info_file: {len(missing)} of {count} names are not the output of a node: "
+            f"{listing(missing)}",
         )
 
 
 @compiler_pass()
-def translate_names_pass(_: Model, context: Context) -> bool:
+def translate_names_pass(_: Model, context: Context) -> None:
     """Translate names in options to values of the expanded graph."""
     context.options = in_expanded_graph(context.options, context.names, context.exact)
-    return False
 
 
 def unknown_result(

@@ -4,15 +4,17 @@ The operations have the names of onnx-ir (https://onnx.ai/ir-py) where that libr
 that is given to one of them is copied, so that what belongs to a graph can be given back to it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.graph_walk import subgraphs, uses, values_read_by
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, subgraphs, uses, values_read_by
 
 _Message = TypeVar(
     "_Message",
@@ -58,6 +60,17 @@ def set_nodes(body: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.N
     Earlier references to nodes become invalid.
     """
     _assign(body.node, nodes)
+
+
+def rewrite_nodes(graph: onnx.GraphProto, rule: Callable[[onnx.NodeProto], Sequence[onnx.NodeProto]]) -> None:
+    """Put the nodes that a rule makes of each node in its place, nested graphs included.
+
+    A rule returns the node itself where nothing changes.
+    """
+    for current in all_graphs(graph):
+        made = [rule(node) for node in current.node]
+        if any(len(nodes) != 1 for nodes in made):
+            set_nodes(current, chain.from_iterable(made))
 
 
 def append_nodes(body: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.NodeProto]) -> None:
@@ -269,11 +282,6 @@ def permute_shape(value: onnx.ValueInfoProto, order: Sequence[int]) -> None:
     _assign(dims, [dims[position] for position in order])
 
 
-def clear_type(value: onnx.ValueInfoProto) -> None:
-    """Declare nothing about a value but its name."""
-    value.ClearField("type")
-
-
 def clear_shape(value: onnx.ValueInfoProto) -> None:
     """Declare nothing about the dims of a tensor, not even how many it has."""
     value.type.tensor_type.ClearField("shape")
@@ -352,3 +360,47 @@ def _rename(names: MutableSequence[str], renamed: Mapping[str, str]) -> None:
     for position, name in enumerate(names):
         if name in renamed:
             names[position] = renamed[name]
+
+
+#: a value, integers, or numbers of another type
+Operand: TypeAlias = str | int | Sequence[int] | np.generic | npt.NDArray[Any]
+
+
+@dataclass
+class NodeWriter:
+    """Collects nodes in order.
+
+    A result is named after `base`, with `suffix` or, without one, with the operator in lower case.
+    """
+
+    fresh: FreshNames
+    #: operator set
+    version: int
+    base: str
+    suffix: str = ""
+    domain: str | None = None
+    #: true if nodes have the names of their results
+    names_nodes: bool = False
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def add(self, operator: str, *operands: Operand, output: str = "", **attributes: Any) -> str:
+        """Append a node, behind constants for its numbers; returns its result."""
+        names = [operand if isinstance(operand, str) else self.constant(operand) for operand in operands]
+        result = output or self.fresh.make(self.base, self.suffix or operator.lower())
+        node = helper.make_node(operator, names, [result], domain=self.domain, **attributes)
+        if self.names_nodes:
+            node.name = result
+        self.nodes.append(node)
+        return result
+
+    def constant(self, value: Operand) -> str:
+        """Append a constant; returns its name."""
+        is_typed = isinstance(value, np.generic | np.ndarray)
+        array = np.asarray(value) if is_typed else np.array(value, np.int64)
+        return self.add("Constant", value=numpy_helper.from_array(array))
+
+    def reduced(self, operator: str, value: str, axis: int, **attributes: Any) -> str:
+        """Append a reduction along an axis, which is an attribute in old operator sets."""
+        if self.version < 18:
+            return self.add(operator, value, axes=[axis], **attributes)
+        return self.add(operator, value, [axis], **attributes)

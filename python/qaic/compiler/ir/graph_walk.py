@@ -1,14 +1,14 @@
-"""Walks a parsed model: every node in every nested graph, and the names of values."""
-
-from __future__ import annotations
+"""Walks a parsed model: every node in every nested graph, its attributes, and the names of values."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, MutableSequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeVar
 
-if TYPE_CHECKING:
-    import onnx
+import onnx
+from onnx import helper
+
+_T = TypeVar("_T")
 
 #: AttributeProto.type of attributes that hold graphs
 _GRAPH: Final = 5
@@ -26,9 +26,55 @@ DEVICE_DOMAIN: Final = "com.openqaic"
 #: domains whose schemas the onnx package holds, the standard one by its short name
 ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
 
-
 #: operators of the standard set with graphs as attributes
 _CONTROL_FLOW: Final = _LOOPS | {"If"}
+
+
+#: operators that make a value from a shape alone; their results are constants for fixed shapes
+SHAPE_READERS: Final = frozenset({"Shape", "Size"})
+
+#: operators whose result differs from run to run, so they are never constant
+RANDOM: Final = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+
+
+def standard_version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
+    """Read the version of the standard operator set that a model or function is written in; 1 for none."""
+    return max(
+        (entry.version for entry in stamped.opset_import if entry.domain in STANDARD_DOMAINS), default=1
+    )
+
+
+def node_key(node: onnx.NodeProto) -> str:
+    """Identify a node by its first output that has a name."""
+    return next((name for name in node.output if name), "")
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """Name a node for people: by its own name, or by that of its first result."""
+    return str(node.name) or node_key(node)
+
+
+def standard(node: onnx.NodeProto, *op_types: str) -> bool:
+    """Return whether a node is one of these operators of the standard set."""
+    return node.op_type in op_types and node.domain in STANDARD_DOMAINS
+
+
+def attribute_of(node: onnx.NodeProto, name: str, default: _T) -> _T:
+    """Return the value of an attribute; the default if the node does not have it, or calls set it."""
+    for attribute in node.attribute:
+        if attribute.name == name and not attribute.ref_attr_name:
+            value: _T = helper.get_attribute_value(attribute)
+            return value
+    return default
+
+
+def behind(name: str, makers: Mapping[str, onnx.NodeProto], *op_types: str) -> str:
+    """Follow a value through operators of some kinds, each to its first operand."""
+    while (node := makers.get(name)) is not None and standard(node, *op_types):
+        name = node.input[0]
+    return name
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -1,12 +1,13 @@
-"""Inputs and outputs of a program, for each set of shapes."""
+"""Inputs and outputs of a program, for each set of shapes, and the libraries of its custom operators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.ir.elem_types import tensor_bytes, type_name
 
 #: the descriptor stores the bytes of a buffer as u32
@@ -69,3 +70,34 @@ def check_size(spec: TensorSpec, kind: str) -> TensorSpec:
             context={"tensor": spec.name},
         )
     return spec
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An engine library with custom operators, as the container describes it."""
+
+    path: Path
+    size: int
+    crc32: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON for the container, without folders of this machine."""
+        return {"name": self.path.name, "size": self.size, "crc32": self.crc32}
+
+
+@dataclass(frozen=True, slots=True)
+class CustomOps:
+    """Contents of the descriptions."""
+
+    #: the library of each operator; None if the description has none for the interpreter
+    operators: Mapping[str, Library | None]
+
+    @property
+    def libraries(self) -> list[Library]:
+        """Each library once, in the order of the descriptions."""
+        return list(dict.fromkeys(library for library in self.operators.values() if library is not None))
+
+    @property
+    def implemented(self) -> frozenset[str]:
+        """Operators that a library implements."""
+        return frozenset(name for name, library in self.operators.items() if library is not None)

@@ -6,7 +6,7 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.precision_ops import attribute_of
+from qaic.compiler.ir.graph_walk import attribute_of
 
 #: the weights of StoredMatMul and StoredExperts are not an operand
 _MATMULS: Final = frozenset(

@@ -1,19 +1,28 @@
-"""The model that passes change."""
+"""The model that passes change, the contract of a pass, and the state that passes share."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import onnx
 
+from qaic.compiler.diagnostics.messages import Survey
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.weights import Weight, initializers_of, with_weights_as_inputs
-from qaic.compiler.ir.custom_ops import Library
 from qaic.compiler.ir.graph_edits import clone, drop_unneeded_nodes, import_opset, set_nodes
-from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, constant_names
-from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, constant_names, node_label
+from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.interface import CustomOps, Interface, Library, Specialization, TensorSpec
+from qaic.compiler.ir.precision import Classification
+from qaic.compiler.ir.quantization import CalibrationProfile, QuantizationPlan
 from qaic.compiler.ir.value_info import Added, ValueInfo, describe_added
 from qaic.options.files.specializations import SpecializationEntry
+from qaic.options.table import CompileOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +144,20 @@ class Model:
         found = constant_names(graph) | {weight.name for weight in initializers_of(self.weights)}
         return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
 
-    def rewrite(self, rewriting: Callable[[onnx.ModelProto, Mapping[str, int]], Mapping[str, Added]]) -> bool:
+    def rewrite(self, rewriting: Callable[[onnx.ModelProto, Mapping[str, int]], Mapping[str, Added]]) -> None:
         """Apply a rewriting that goes by element types to the graph and to its inferred forms.
 
         `rewriting` changes a model whose element types it is given, and returns the values that it added.
-        Returns True if the graph was changed.
         """
         types = self.facts.types
         added = rewriting(self.proto, types)
         if not added:
-            return False
+            return
         for specialized_model in self.specialized:
             rewriting(specialized_model, types)
             describe_added(specialized_model, added)
         new_types = {name: value.elem_type for name, value in added.items()}
         self.facts = ValueInfo(types | new_types, self.specialized)
-        return True
 
     def set_device_nodes(self, nodes: Iterable[onnx.NodeProto], operators: Iterable[str]) -> None:
         """Replace the nodes of the graph, some by nodes of the device, and remove unused nodes."""
@@ -171,3 +178,98 @@ class Model:
     def copy(self) -> Self:
         """Copy the graph and its dependent data; the values of weights are shared."""
         return replace(self, proto=clone(self.proto), weights=dict(self.weights), facts=self.facts.copy())
+
+
+#: lowest level of statistics that measures operations
+OPERATIONS_LEVEL: Final = 70
+#: reports why a rule does not change a node
+Skip = Callable[[str, onnx.NodeProto], None]
+#: makes a temporary folder
+WorkFolder = Callable[[], AbstractContextManager[Path]]
+#: writes a container that the caller loads immediately
+WriteProgram = Callable[[Path, Model, CompileOptions], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """A file to write after the container."""
+
+    #: its path; an existing file is replaced
+    path: Path
+    #: writes the content to its argument, a path that does not exist
+    write: Callable[[Path], object]
+
+
+@dataclass(slots=True)
+class Context:
+    """Options of one compilation, and the findings of its passes."""
+
+    #: compile options; names of values in them are those of the graph, once functions are expanded
+    options: CompileOptions
+    #: shows the progress of the compilation
+    progress: Progress
+    #: writes a container to run during compilation, because passes do not import the writer
+    write_program: WriteProgram
+    #: makes folders for programs that run during compilation
+    work_folder: WorkFolder
+    #: operators of the user's libraries
+    custom: CustomOps
+    #: true if the graph will be quantized, or measured for it
+    for_integers: bool
+    #: constants out of the range of float16
+    overflows: Overflows
+    #: known parts of the model that a card does not support
+    survey: Survey = field(default_factory=Survey)
+    #: true if the user's model is valid, so that later faults are those of the compiler
+    is_checked: bool = False
+    #: names of values in expanded functions, if options name some
+    names: InlinedNames | None = None
+    #: values inside quantized weights, to which options about floats do not apply
+    exact: Sequence[str] = ()
+    #: the weights of the model before its precision was changed
+    given_weights: dict[str, Weight] = field(default_factory=dict)
+    #: ranges and parameters of the values of the float graph, if it is quantized
+    profile: CalibrationProfile | None = None
+    #: precision of each node
+    plan: Classification = field(default_factory=Classification)
+    #: quantized values, their parameters, and the reasons for the others; None if no option asks for them
+    quantization: QuantizationPlan | None = None
+    side_files: list[SideFile] = field(default_factory=list)
+
+    def skip(self, reason: str, node: onnx.NodeProto) -> None:
+        """Report why a rule does not change a node; `time_passes` shows it."""
+        self.progress.skip(reason, node_label(node))
+
+    @property
+    def measures_operations(self) -> bool:
+        """True if the program measures its operations one by one."""
+        return self.options.stats_level >= OPERATIONS_LEVEL
+
+    @property
+    def moves_parts_of_state(self) -> bool:
+        """True if state may be read and written in part."""
+        return self.options.retained_state and not self.options.whole_caches
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One step of compiling; ``compiler/pipeline.py`` and nothing else states its place in the order."""
+
+    #: in reports of times, names of saved graphs, and progress
+    name: str
+    #: Changes or analyzes the model. Raises CompileError if the model cannot become a program, and
+    #: OptionError if an option contradicts it.
+    run: Callable[[Model, Context], None]
+    #: true if the options ask for the pass; `run` finds models that do not need it
+    is_needed: Callable[[Context], object] = lambda _: True
+
+
+def compiler_pass(
+    is_needed: Callable[[Context], object] = lambda _: True,
+) -> Callable[[Callable[[Model, Context], None]], Pass]:
+    """Make a pass of a function, which has the name of the pass followed by ``_pass``."""
+
+    def made(run: Callable[[Model, Context], None]) -> Pass:
+        return Pass(run.__name__.removesuffix("_pass").replace("_", "-"), run, is_needed)
+
+    return made

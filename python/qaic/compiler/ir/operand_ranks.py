@@ -7,8 +7,7 @@ import onnx
 from onnx import shape_inference
 
 from qaic.compiler.ir.graph_edits import clone, import_opset
-from qaic.compiler.ir.graph_walk import all_nodes
-from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, dims_in
 
 #: operators of which two operands have the same rank, and their positions

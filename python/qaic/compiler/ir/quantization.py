@@ -10,11 +10,9 @@ import numpy.typing as npt
 import onnx
 from numpy.typing import NDArray
 
-from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import INT16, UINT8
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, node_key
 from qaic.compiler.ir.precision import FloatReason
-from qaic.compiler.ir.precision_ops import attribute_of
 
 #: difference between an int8 number and its uint8 form
 UNSIGNED_SHIFT: Final = 128

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
 from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, standard_version
 from qaic.compiler.ir.operand_ranks import infer_shapes
-from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.value_info import known_dims, may_follow_values
 
 Array = NDArray[Any]
@@ -212,13 +211,6 @@ def _axes_of(inputs: Sequence[Any], attributes: Attributes) -> tuple[int, ...] |
     return None if axes is None else tuple(axes)
 
 
-def _unsqueeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Any:
-    axes = _axes_of(inputs, attributes)
-    if axes is None:
-        raise ValueError
-    return np.expand_dims(inputs[0], axes)
-
-
 def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Any:
     data = inputs[0]
     if version < 10:
@@ -315,6 +307,6 @@ _OPERATORS: Final[Mapping[str, Compute]] = {
     "Squeeze": lambda inputs, given, _: np.squeeze(inputs[0], _axes_of(inputs, given)),
     "Sub": _operands(np.subtract),
     "Transpose": lambda inputs, given, _: np.transpose(inputs[0], given.get("perm")),
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": lambda inputs, given, _: np.expand_dims(inputs[0], _axes_of(inputs, given) or ()),
     "Where": _operands(np.where),
 }

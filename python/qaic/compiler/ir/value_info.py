@@ -137,7 +137,7 @@ def shapes_in(*inferred: onnx.ModelProto) -> ShapesInSets:
 
 def dims_in(*inferred: onnx.ModelProto) -> DimsInSets:
     """Make a function that returns the dims of a value in several models; () if the rank is not known."""
-    return _in_sets(_declared_dims, inferred)
+    return _in_sets(declared_dims, inferred)
 
 
 _Dims = TypeVar("_Dims")
@@ -157,7 +157,8 @@ def _in_sets(
     return read
 
 
-def _declared_dims(inferred: onnx.ModelProto) -> dict[str, Dims]:
+def declared_dims(inferred: onnx.ModelProto) -> dict[str, Dims]:
+    """Map the name of every tensor whose rank is declared to its dims, nested graphs included."""
     dims: dict[str, Dims] = {}
     for graph in all_graphs(inferred.graph):
         dims |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -208,7 +209,7 @@ def may_follow_values(inferred: onnx.ModelProto) -> bool:
 
 def describe_added(specialized_model: onnx.ModelProto, added: Mapping[str, Added]) -> None:
     """Declare the types and shapes of values that were added to an inferred model."""
-    shapes = {"": (), **_declared_dims(specialized_model)}
+    shapes = {"": (), **declared_dims(specialized_model)}
     for graph in all_graphs(specialized_model.graph):
         for name in [name for node in graph.node for name in node.output if name in added]:
             value = describe_value(graph, name)

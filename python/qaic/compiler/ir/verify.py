@@ -9,7 +9,7 @@ import onnx
 from onnx import shape_inference
 
 from qaic.compiler.ir.elem_types import FLOAT, type_name
-from qaic.compiler.ir.graph_edits import clear_descriptions, clear_type
+from qaic.compiler.ir.graph_edits import clear_descriptions
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, constant_names, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.value_info import Dims, agree, dims_of
@@ -98,7 +98,7 @@ def _type_faults(model: Model) -> Iterator[str]:
     for graph in all_graphs(view.graph):
         clear_descriptions(graph)
     for value in view.graph.output:
-        clear_type(value)
+        value.ClearField("type")
     graphs = _inferred(view.SerializeToString())
     nodes = [node for graph in graphs for node in graph.node]
     # A mask of Dropout that nothing reads has other types in later operator sets.

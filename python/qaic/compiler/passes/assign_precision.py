@@ -10,22 +10,24 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.diagnostics.messages import listing, warn
+from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.graph_walk import (
+    RANDOM,
+    SHAPE_READERS,
+    STANDARD_DOMAINS,
+    all_nodes,
+    node_key,
+    subgraphs,
+)
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import ROUNDED, Classification, FloatReason, PrecisionClass, has_node_options
-from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.table import CompileOptions
 from qaic.support.text import nearest_name
-
-_LARGEST_FLOAT16: Final = 65504
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -109,14 +111,10 @@ def _changing(model: onnx.ModelProto) -> set[str]:
     for node in model.graph.node:
         reads_shape = node.op_type in SHAPE_READERS and node.domain in STANDARD_DOMAINS
         if node.op_type in RANDOM or (
-            not reads_shape and (_has_graphs(node) or any(name in changing for name in node.input))
+            not reads_shape and (any(subgraphs(node)) or any(name in changing for name in node.input))
         ):
             changing.update(node.output)
     return changing
-
-
-def _has_graphs(node: onnx.NodeProto) -> bool:
-    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
 def _float_reason(
@@ -153,10 +151,8 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
     if missing and tell:
         warn(
             "options.unknown_operators",
-            "%s: the model has no operators of %d of the kinds given: %s",
-            option,
-            len(missing),
-            ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""),
+            f"{option}: the model has no operators of {len(missing)} of the kinds given: "
+            f"{', '.join(missing[:5]) + (f' and {len(missing) - 5} more' if len(missing) > 5 else '')}",
         )
     return found
 
@@ -178,11 +174,11 @@ def _instances(
 
 
 @compiler_pass()
-def assign_precision_pass(model: Model, context: Context) -> bool:
+def assign_precision_pass(model: Model, context: Context) -> None:
     """Select the precision of each node."""
     options, profile = context.options, context.profile
     if not has_node_options(options) and not model.facts.narrow:
-        return False
+        return
     if profile is None:
         context.plan = decide(model.proto, model.facts, options, None)
     else:
@@ -191,7 +187,6 @@ def assign_precision_pass(model: Model, context: Context) -> bool:
         _warn_untyped(model)
     if profile is not None:
         _warn_overflows(model, context.plan, profile.tensors)
-    return False
 
 
 def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, TensorProfile]) -> None:
@@ -201,18 +196,14 @@ def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, T
         for node in all_nodes(model.proto.graph.node)
         if plan.classes.get(node_key(node)) is PrecisionClass.FP16
         for name in node.output
-        if name in profiled
-        and max(abs(profiled[name].minimum), abs(profiled[name].maximum)) > _LARGEST_FLOAT16
+        if name in profiled and max(abs(profiled[name].minimum), abs(profiled[name].maximum)) > FLOAT16_MAX
     ]
     if beyond:
         warn(
             "float16.calibrated_overflow",
-            "%d values become float16 but exceeded its range (%d) in the calibration, so they become "
-            "infinite: %s; node_precision_info_file keeps them in float32, and `openqaic accuracy MODEL "
-            "--to fp16` finds the nodes to keep",
-            len(beyond),
-            _LARGEST_FLOAT16,
-            listing(beyond),
+            f"{len(beyond)} values become float16 but exceeded its range ({FLOAT16_MAX:.0f}) in the "
+            f"calibration, so they become infinite: {listing(beyond)}; node_precision_info_file keeps them "
+            "in float32, and `openqaic accuracy MODEL --to fp16` finds the nodes to keep",
             nodes=beyond,
         )
 
@@ -227,6 +218,6 @@ def _warn_untyped(model: Model) -> None:
     if op_types:
         warn(
             "float16.unknown_types",
-            "float16 rounding: the result types of %s are unknown; the results are not rounded",
-            listing(sorted(op_types)),
+            f"float16 rounding: the result types of {listing(sorted(op_types))} are unknown; the results "
+            "are not rounded",
         )

@@ -2,17 +2,15 @@
 
 from dataclasses import replace
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.messages import refuse, warn
 from qaic.compiler.frontend.specialization import named
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.interface import Interface, TensorSpec
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
 
 
 @compiler_pass()
-def name_specializations_pass(model: Model, context: Context) -> bool:
+def name_specializations_pass(model: Model, context: Context) -> None:
     """Check the inputs and outputs, and name the graphs of the container."""
     _check_outputs(model.interface)
     model.name, specializations = named(
@@ -20,7 +18,6 @@ def name_specializations_pass(model: Model, context: Context) -> bool:
     )
     model.known = replace(model.interface, specializations=specializations)
     context.given_weights = dict(model.weights)
-    return True
 
 
 def _check_outputs(interface: Interface) -> None:
@@ -73,9 +70,7 @@ def check_retained(interface: Interface) -> None:
         if base not in inputs:
             warn(
                 "retained_state.plain_output",
-                "retained_state: output %r has no input %r and is a plain output",
-                output.name,
-                base,
+                f"retained_state: output {output.name!r} has no input {base!r} and is a plain output",
             )
             continue
         found = True
@@ -84,8 +79,8 @@ def check_retained(interface: Interface) -> None:
     if not found:
         warn(
             "retained_state.no_state",
-            "retained_state: the model has no output X%s with an input X; it has no state",
-            RETAINED_STATE_SUFFIX,
+            f"retained_state: the model has no output X{RETAINED_STATE_SUFFIX} with an input X; it has no "
+            "state",
         )
 
 
@@ -128,7 +123,6 @@ def _check_specializations(interface: Interface, position: int, output: int) -> 
 
 
 @compiler_pass(lambda context: context.options.retained_state)
-def check_retained_state_pass(model: Model, _: Context) -> bool:
+def check_retained_state_pass(model: Model, _: Context) -> None:
     """Refuse state whose type or shape differs between an output and its input."""
     check_retained(model.interface)
-    return False

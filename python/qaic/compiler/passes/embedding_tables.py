@@ -19,15 +19,13 @@ from typing import IO, Any, Final
 import numpy as np
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import ConstantReader
+from qaic.compiler.diagnostics.messages import listing, refuse, warn
+from qaic.compiler.ir.constants.in_graph import ConstantReader
 from qaic.compiler.ir.constants.weights import CHUNK, Weight
-from qaic.compiler.ir.context import Context, SideFile, compiler_pass
 from qaic.compiler.ir.elem_types import OF_NUMPY, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import set_payload
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_walk import standard
+from qaic.compiler.ir.model import Context, Model, SideFile, compiler_pass
 from qaic.errors import CompileError
 from qaic.support.program_names import archive_names
 
@@ -111,8 +109,7 @@ def _load_tables(model: Model, file: Path) -> None:
     if unknown:
         warn(
             "embedding_tables.unknown_tables",
-            "load_embedding_tables: the model has no initializers for %s",
-            listing(unknown),
+            f"load_embedding_tables: the model has no initializers for {listing(unknown)}",
             nodes=unknown,
         )
 
@@ -221,20 +218,17 @@ def _refuse(file: Path, what: str, found: str, expected: str) -> CompileError:
 
 
 @compiler_pass(lambda context: context.options.dump_embedding_tables)
-def dump_embedding_tables_pass(model: Model, context: Context) -> bool:
+def dump_embedding_tables_pass(model: Model, context: Context) -> None:
     """Write the embedding tables of the model to a file."""
     path = context.options.dump_embedding_tables
     if path is not None:
         tables = find_tables(model.proto, model.weights)
         context.side_files.append(SideFile(path, partial(write_tables, tables)))
-    return False
 
 
 @compiler_pass(lambda context: context.options.load_embedding_tables)
-def load_embedding_tables_pass(model: Model, context: Context) -> bool:
+def load_embedding_tables_pass(model: Model, context: Context) -> None:
     """Replace the embedding tables of the model by those of a file."""
     file = context.options.load_embedding_tables
-    if file is None:
-        return False
-    _load_tables(model, file.path)
-    return True
+    if file is not None:
+        _load_tables(model, file.path)

@@ -10,16 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key, with_factors
+from qaic.compiler.ir.constants.in_graph import ConstantReader, with_factors
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context, Skip, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
-from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    attribute_of,
+    node_key,
+    producers,
+    standard,
+    standard_version,
+    uses,
+)
+from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.ir.precision_ops import attribute_of, standard
 
 
 def fold_batch_normalization(
@@ -100,7 +105,7 @@ def _is_inference(norm: onnx.NodeProto, version: int) -> bool:
 
 
 @compiler_pass(lambda context: context.for_integers)
-def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -> bool:
+def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -> None:
     """Fold a normalization into its convolution, so that both have one range.
 
     Which operators have which precision makes no difference, because a profile must fit whatever is asked of
@@ -112,11 +117,11 @@ def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -
     def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
         return not named & {node_key(conv), node_key(norm)}
 
-    return _fold(model, context, are_one_unit)
+    _fold(model, context, are_one_unit)
 
 
 @compiler_pass()
-def fold_batch_normalization_for_float16_pass(model: Model, context: Context) -> bool:
+def fold_batch_normalization_for_float16_pass(model: Model, context: Context) -> None:
     """Fold a float16 normalization into its convolution, so that both round once."""
     classes, requested = context.plan.classes, context.plan.requested
 
@@ -124,13 +129,12 @@ def fold_batch_normalization_for_float16_pass(model: Model, context: Context) ->
         same = classes.get(node_key(conv)) is classes.get(node_key(norm)) is PrecisionClass.FP16
         return same and {node_key(conv), node_key(norm)} <= requested
 
-    return bool(requested) and _fold(model, context, are_one_unit)
+    if requested:
+        _fold(model, context, are_one_unit)
 
 
 def _fold(
     model: Model, context: Context, are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool]
-) -> bool:
-    if not fold_batch_normalization(model.proto, model.weights, are_one_unit, context.skip):
-        return False
-    model.learn_constants()
-    return True
+) -> None:
+    if fold_batch_normalization(model.proto, model.weights, are_one_unit, context.skip):
+        model.learn_constants()

@@ -2,28 +2,39 @@
 
 Passes that keep facts by name need every name of a model to mean one value. Branches that are never alive
 together may use a name twice, so values of nested graphs are renamed.
+
+Every call of a function brings its own copy of the work on positions and shapes, layer after layer. The
+engine does not see that they are equal, because their constants are copies too, so equal nodes are merged.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 import onnx
-from onnx import inliner
+from onnx import helper, inliner, numpy_helper
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.frontend import symbols, validation
 from qaic.compiler.frontend.function_calls import FunctionKey, function_key
 from qaic.compiler.frontend.value_options import inside_functions
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
-from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_edits import clear_name, rename_declared, rename_operands
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, find_nodes, node_lists, subgraphs
+from qaic.compiler.ir.graph_walk import (
+    RANDOM,
+    FreshNames,
+    all_nodes,
+    find_nodes,
+    node_key,
+    node_lists,
+    standard,
+    subgraphs,
+)
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import needs_inner_nodes
-from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
@@ -108,18 +119,16 @@ def _expected(
 
 def expand(
     model: Model, keep: Callable[[onnx.FunctionProto], bool] = is_unit, names: InlinedNames | None = None
-) -> bool:
+) -> None:
     """Expand the functions of a model, whose bodies may bring text and unused constants along.
 
     Calls of functions for which `keep` returns True stay. `names` receives the new names of the values of
     bodies.
     """
     flat = inline_functions(model.proto, keep, names)
-    if flat is model.proto:
-        return False
-    validation.normalize(flat, model.weights)
-    model.proto = flat
-    return True
+    if flat is not model.proto:
+        validation.normalize(flat, model.weights)
+        model.proto = flat
 
 
 def _divides(model: Model) -> bool:
@@ -140,14 +149,15 @@ def _may_train(node: onnx.NodeProto) -> bool:
 
 
 @compiler_pass()
-def inline_functions_pass(model: Model, context: Context) -> bool:
+def inline_functions_pass(model: Model, context: Context) -> None:
     """Expand functions if the model contains functions of the card, or if an option requests it."""
     is_wanted = model.has_fused_functions or context.options.always_expand_onnx_functions
-    return bool(is_wanted) and expand(model, names=context.names)
+    if is_wanted:
+        expand(model, names=context.names)
 
 
 @compiler_pass()
-def inline_for_nodes_pass(model: Model, context: Context) -> bool:
+def inline_for_nodes_pass(model: Model, context: Context) -> None:
     """Expand functions if options refer to single nodes in them."""
     options = context.options
     proto = model.proto
@@ -168,13 +178,15 @@ def inline_for_nodes_pass(model: Model, context: Context) -> bool:
             or inside_functions(proto.graph, options.extra_output_tensors)
         )
     )
-    return bool(is_wanted) and expand(model, names=context.names)
+    if is_wanted:
+        expand(model, names=context.names)
 
 
 @compiler_pass()
-def inline_fused_functions_pass(model: Model, _: Context) -> bool:
+def inline_fused_functions_pass(model: Model, _: Context) -> None:
     """Expand functions of the card that were kept because they round once."""
-    return model.has_fused_functions and expand(model, lambda _: False)
+    if model.has_fused_functions:
+        expand(model, lambda _: False)
 
 
 def make_names_unique(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
@@ -199,9 +211,9 @@ def _separate(graph: onnx.GraphProto, outer: Mapping[str, str], taken: set[str],
         else:
             renamed.pop(name, None)
             taken.add(name)
-    rename_declared(graph, renamed)
+    edit.rename_declared(graph, renamed)
     for node in graph.node:
-        rename_operands(node, renamed)
+        edit.rename_operands(node, renamed)
         for inner in subgraphs(node):
             _separate(inner, renamed, taken, fresh)
 
@@ -221,18 +233,83 @@ def _name_once(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         # A name that is empty in the file stays in the file.
         if node.name and node.name in taken:
-            clear_name(node)
+            edit.clear_name(node)
         taken.add(node.name)
         for inner in subgraphs(node):
             _name_once(inner.node)
 
 
 @compiler_pass()
-def unique_names_pass(model: Model, context: Context) -> bool:
+def unique_names_pass(model: Model, context: Context) -> None:
     """Give every value of a graph a unique name, and remove names of nodes that repeat in it."""
     make_names_unique(model.proto.graph, model.weights)
     # Reports about operations show equal names, so `record_provenance_pass` keeps them and renames the nodes.
     if not context.measures_operations:
         for nodes in node_lists(model.proto):
             _name_once(nodes)
-    return True
+
+
+_RANDOM: Final = RANDOM | {"Dropout"}
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def eliminate_common_subexpressions(
+    graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] = _NOTHING
+) -> None:
+    """Remove nodes of the main graph that repeat an earlier one; changes `graph`.
+
+    Names mean one value each, nested graphs included. Equal means: one operator of the standard set,
+    attribute by attribute and input by input; the shape of a tensor is the list of its numbers where it is
+    known. The graph has no functions. A dim below 0 is not known. Nodes with different `labels` are not
+    equal.
+    """
+    outputs = {value.name for value in graph.output}
+    renamed: dict[str, str] = {}
+    known: dict[object, list[str]] = {}
+    kept: list[onnx.NodeProto] = []
+    for original in graph.node:
+        node = _constant_shape(original, shapes)
+        edit.replace_all_uses_with([node], renamed)
+        key = _key(node)
+        names = list(node.output)
+        if key is not None and labels:
+            key = key, tuple(labels.get(name) for name in names)
+        earlier = known.setdefault(key, names) if key is not None else names
+        if earlier is not names and outputs.isdisjoint(names):
+            renamed.update(zip(names, earlier, strict=True))
+            continue
+        kept.append(node)
+    edit.set_nodes(graph, kept)
+
+
+def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:
+    """Return the shape of a tensor as a constant where it is known, else the node."""
+    dims = shapes.get(node.input[0], (-1,)) if standard(node, "Shape") and not node.attribute else (-1,)
+    if any(dim < 0 for dim in dims):
+        return node
+    value = numpy_helper.from_array(np.array(dims, np.int64))
+    return helper.make_node("Constant", [], list(node.output), value=value)
+
+
+def _key(node: onnx.NodeProto) -> object:
+    """Return a key of a node's computation; None if two equal nodes may differ."""
+    if not standard(node, node.op_type) or node.op_type in _RANDOM or any(True for _ in subgraphs(node)):
+        return None
+    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+    return node.op_type, tuple(node.input), tuple(attributes), tuple(bool(name) for name in node.output)
+
+
+@compiler_pass()
+def merge_equal_nodes_pass(model: Model, context: Context) -> None:
+    """Merge equal nodes of expanded functions of the card."""
+    if model.has_fused_functions:
+        eliminate_common_subexpressions(model.proto.graph, model.facts.shapes, _listed(context))
+
+
+def _listed(context: Context) -> dict[str, str]:
+    """Map the values that a precision file lists to the precision of their nodes."""
+    lists = context.options.node_precision_info_file
+    if lists is None:
+        return {}
+    return dict.fromkeys(lists.fp16, "fp16") | dict.fromkeys(lists.fp32, "fp32")

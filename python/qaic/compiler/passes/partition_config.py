@@ -12,13 +12,9 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.diagnostics.record import Survey
-from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context, SideFile, compiler_pass
-from qaic.compiler.ir.graph_walk import all_nodes, producers, values_read_by
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.diagnostics.messages import Survey, refuse
+from qaic.compiler.ir.graph_walk import all_nodes, node_label, producers, standard, values_read_by
+from qaic.compiler.ir.model import Context, Model, SideFile, compiler_pass
 from qaic.compiler.passes.inlining import inline_small_functions
 from qaic.options.files.partitions import PartitionConfig
 
@@ -120,7 +116,7 @@ def write_template(names: list[str], cores: int, path: Path) -> None:
 
 
 @compiler_pass(lambda context: context.options.mdp_dump_partition_config)
-def dump_partition_template_pass(model: Model, context: Context) -> bool:
+def dump_partition_template_pass(model: Model, context: Context) -> None:
     """Write the nodes of the model to a partition file that the user may edit."""
     path = context.options.mdp_dump_partition_config
     if path is not None:
@@ -128,22 +124,19 @@ def dump_partition_template_pass(model: Model, context: Context) -> bool:
         context.side_files.append(
             SideFile(path, partial(write_template, names, context.options.aic_num_cores))
         )
-    return False
 
 
 @compiler_pass(lambda context: context.options.mdp_load_partition_config)
-def check_partitions_pass(model: Model, context: Context) -> bool:
+def check_partitions_pass(model: Model, context: Context) -> None:
     """Refuse a partition file that does not fit the model."""
     config = context.options.mdp_load_partition_config
     if config is not None:
         check_partitions(inline_small_functions(model.proto).graph, config, context.survey)
-    return False
 
 
 @compiler_pass(lambda context: context.options.mdp_load_partition_config)
-def check_placement_pass(model: Model, context: Context) -> bool:
+def check_placement_pass(model: Model, context: Context) -> None:
     """Report nodes of the user's model that a partition file does not contain."""
     config = context.options.mdp_load_partition_config
     if config is not None:
         check_placement(model.proto, model.weights, config, context.survey)
-    return False

@@ -9,19 +9,16 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.messages import listing, refuse
 from qaic.compiler.frontend import symbols
-from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.graph_edits import clear_dim, register_initializer, replace_input_with
-from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
-from qaic.compiler.passes.shape_inference.dynamic_shapes import sizes_of
+from qaic.compiler.ir.graph_walk import SHAPE_READERS, FreshNames, standard, subgraphs
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.passes.shape_inference.infer_shapes import sizes_of
 from qaic.errors import OptionConflictError
 
 #: the batch that exporters trace with
@@ -109,28 +106,18 @@ def _batched(model: onnx.ModelProto, inputs: set[str]) -> set[str]:
 
 def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> None:
     """Give each Reshape of batched data its own shape if its constant shape begins with the traced batch."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if standard(node, "Constant") and node.attribute and node.attribute[0].name == "value":
-            constants[node.output[0]] = node.attribute[0].t
-    fresh = FreshNames(model.graph)
+    read, fresh = constant_reader(model.graph), FreshNames(model.graph)
     for node in model.graph.node:
         if not standard(node, "Reshape") or node.input[0] not in batched:
             continue
-        tensor = constants.get(node.input[1]) if len(node.input) > 1 else None
-        shape = None if tensor is None else _shape(tensor)
-        if shape is None or not shape.size or shape[0] != _TRACED:
+        given = read(node.input[1]) if len(node.input) > 1 else None
+        if given is None or given.ndim != 1 or given.dtype != "int64" or given[:1].tolist() != [_TRACED]:
             continue
         # A copy, because other nodes may use the same constant without a batch.
-        shape[0] = batch
+        shape = np.array([batch, *given[1:]], np.int64)
         name = fresh.make(node.input[1], "batch")
         register_initializer(model.graph, numpy_helper.from_array(shape, name))
         replace_input_with(node, 1, name)
-
-
-def _shape(tensor: onnx.TensorProto) -> npt.NDArray[np.int64] | None:
-    values = dense(tensor)
-    return values.copy() if values.ndim == 1 and values.dtype == "int64" else None
 
 
 def _require_batch(model: Model, claims: set[str], batch: int, values: Mapping[str, int]) -> None:
@@ -154,7 +141,7 @@ def _require_batch(model: Model, claims: set[str], batch: int, values: Mapping[s
 
 
 @compiler_pass()
-def bind_symbols_pass(model: Model, context: Context) -> bool:
+def bind_symbols_pass(model: Model, context: Context) -> None:
     """Set the size of the batch and of every symbolic dimension in each specialization."""
     options = context.options
     defined = _batched_sizes(model, options.batchsize, options.onnx_define_symbol)
@@ -169,4 +156,3 @@ def bind_symbols_pass(model: Model, context: Context) -> bool:
     if options.output_shapes:
         symbols.declare_outputs(model.proto.graph, options.output_shapes, model.symbol_sizes)
         symbols.substitute(model.proto, symbols.common_sizes(model.symbol_sizes))
-    return True

@@ -8,25 +8,46 @@ would take gigabytes. Programs whose weights fit the caches of a processor stay 
 
 A mixture of experts gathers the matrices of the chosen experts, and multiplies with the copies. One operator
 of the device reads these matrices in place, each once.
+
+The engine's ``MatMulNBits`` copies its packed weights when a program is loaded, and decodes those of eight
+bits in each inference. Its rows are those that the kernels read; scales and zero points go behind them.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, as_rows, as_tiles
-from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
-from qaic.compiler.ir.context import Context, Skip, compiler_pass
-from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
-from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, FreshNames, producers, usages, uses
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import attribute_of, behind, cast_target, standard
-from qaic.compiler.ir.value_info import known_dims
+from qaic.compiler.ir.constants.in_graph import ConstantReader, read_array
+from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, as_rows, as_tiles, tiles
+from qaic.compiler.ir.constants.weights import (
+    BlockFormat,
+    ComputedSource,
+    StoredLayout,
+    TensorSource,
+    Weight,
+    read_all,
+)
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, UINT8
+from qaic.compiler.ir.graph_walk import (
+    DEVICE_DOMAIN,
+    FreshNames,
+    attribute_of,
+    behind,
+    producers,
+    standard,
+    usages,
+    uses,
+)
+from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
+from qaic.compiler.ir.precision import cast_target
+from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource, chooses_matrices, swaps
 
 PRODUCT: Final = "StoredMatMul"
@@ -62,9 +83,9 @@ class _Use:
 
 
 @compiler_pass(lambda context: context.options.stored_weights)
-def store_weights_pass(model: Model, context: Context) -> bool:
+def store_weights_pass(model: Model, context: Context) -> None:
     """Let products and gathers read large weights in their stored form."""
-    return _Rewriter(model, context.skip).run()
+    _Rewriter(model, context.skip).run()
 
 
 class _Rewriter:
@@ -81,13 +102,13 @@ class _Rewriter:
         self.constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.constants |= {weight.name: weight.dims for weight in model.weights.values()}
         #: sizes of values that are numbers, in each set of shapes
-        self.sizes = [_known_sizes(form.graph) for form in model.specialized]
+        self.sizes = list(map(collect_shapes, model.specialized))
         #: replacements of nodes, by the identity of these; empty for a removed node
         self.replaced: dict[int, list[onnx.NodeProto]] = {}
         self.used: set[str] = set()
 
-    def run(self) -> bool:
-        """Rewrite all suitable nodes; returns true if there were any."""
+    def run(self) -> None:
+        """Rewrite all suitable nodes."""
         found = [(weight, self._uses(weight)) for weight in self.model.weights.values()]
         candidates = [
             (weight, uses_of)
@@ -99,7 +120,7 @@ class _Rewriter:
         if total < LEAST_IN_PROGRAM:
             for use in chain.from_iterable(uses_of or () for _, uses_of in candidates):
                 self.skip("the weights of the program are small", use.node)
-            return False
+            return
         for weight, uses_of in candidates:
             if uses_of[0].indices:
                 # The engine copies the matrices of an inference, once for each index.
@@ -114,11 +135,9 @@ class _Rewriter:
                 reason = "the product has many rows"
             for use in uses_of:
                 self.skip(reason, use.node)
-        if not self.used:
-            return False
-        nodes = (self.replaced.get(id(node), [node]) for node in self.graph.node)
-        self.model.set_device_nodes(chain.from_iterable(nodes), sorted(self.used))
-        return True
+        if self.used:
+            nodes = (self.replaced.get(id(node), [node]) for node in self.graph.node)
+            self.model.set_device_nodes(chain.from_iterable(nodes), sorted(self.used))
 
     def _uses(self, weight: Weight) -> list[_Use] | None:
         """Find all readers of a weight; None if a reader needs it as a tensor."""
@@ -204,9 +223,7 @@ class _Rewriter:
 
     def _is_bias(self, name: str, columns: int) -> bool:
         """Return True if a value is a constant with a number for each column."""
-        while (maker := self.makers.get(name)) is not None and standard(maker, "Cast", "Identity"):
-            name = maker.input[0]
-        return self.constants.get(name) == (columns,)
+        return self.constants.get(behind(name, self.makers, "Cast", "Identity")) == (columns,)
 
     def _has_few_rows(self, uses_of: Sequence[_Use]) -> bool:
         """Return True if a product is known to have few rows of activations in some set of shapes."""
@@ -315,12 +332,6 @@ def stored_node(
     )
 
 
-def _known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """Collect the sizes of values that are known as numbers."""
-    values = (*graph.input, *graph.value_info, *graph.output)
-    return {value.name: dims for value in values if (dims := known_dims(value))}
-
-
 def _stored(weight: Weight, *, moved: bool) -> Weight:
     """Give a weight the layout of the kernels; `moved` if its columns become the rows."""
     *matrices, first, second = weight.dims
@@ -343,3 +354,119 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
 def _widens(node: onnx.NodeProto) -> bool:
     """Return whether a node is a cast to float32."""
     return standard(node, "Cast") and attribute_of(node, "to", 0) == FLOAT
+
+
+_PACKED_PRODUCT: Final = "MatMulNBits"
+_ENGINE_DOMAIN: Final = "com.microsoft"
+#: bits -> form of the rows, and the default zero point
+_FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
+
+
+def _packed(
+    codes: TensorSource, bits: int, scales: Weight, zeros: Weight | None, shape: tuple[int, int]
+) -> TensorSource:
+    """Put scales and zero points behind tiles of packed unsigned numbers; those of eight bits become signed.
+
+    `shape` is the number of rows, and of groups in each. A group has a scale, a float of any type, and a zero
+    point, which is packed like the numbers.
+    """
+
+    def chunks() -> Iterator[bytes | bytearray | memoryview]:
+        for piece in codes.chunks():
+            yield (np.frombuffer(piece, np.uint8) ^ 0x80).tobytes() if bits == 8 else piece
+        for numbers in (read_array(scales).astype("<f4"), _zero_points(bits, zeros, shape)):
+            yield tiles(numbers.reshape(shape)).tobytes()
+
+    rows = -(-shape[0] // TILE_ROWS) * TILE_ROWS
+    return ComputedSource(codes.nbytes + 5 * rows * shape[1], chunks)
+
+
+def _zero_points(bits: int, zeros: Weight | None, shape: tuple[int, int]) -> npt.NDArray[np.int8]:
+    offset = 128 if bits == 8 else 0
+    if zeros is None:
+        return np.full(shape, _FORMS[bits][1] - offset, np.int8)
+    held = np.frombuffer(read_all(zeros.source), np.uint8).reshape(shape[0], -1)
+    if bits == 4:
+        held = np.stack([held & 15, held >> 4], axis=-1).reshape(shape[0], -1)[:, : shape[1]]
+    return (held.astype(np.int16) - offset).astype(np.int8)
+
+
+@compiler_pass(lambda context: context.options.stored_weights)
+def store_packed_weights_pass(model: Model, context: Context) -> None:
+    """Let products read packed weights in their stored form."""
+    finder = _Finder(model, context.skip)
+    graph = model.proto.graph
+    found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}
+    if sum(math.prod(weight.dims) for weight in found.values()) < LEAST_IN_PROGRAM:
+        for node in graph.node:
+            if id(node) in found:
+                context.skip("the weights of the program are small", node)
+        return
+    for weight in found.values():
+        model.weights[weight.name] = weight
+    nodes = [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node]
+    model.set_device_nodes(nodes, [PRODUCT])
+    counts = uses(graph)
+    for name in finder.copied:
+        # Scales and zero points are now stored after the rows.
+        if not counts[name]:
+            model.weights.pop(name, None)
+
+
+class _Finder:
+    def __init__(self, model: Model, skip: Skip) -> None:
+        self.skip = skip
+        self.constants = ConstantReader(model.proto.graph, model.weights)
+        self.makers = producers(model.proto.graph.node)
+        self.counts = uses(model.proto.graph)
+        self.types = model.facts.types
+        #: constants whose numbers are stored with those of a weight
+        self.copied: set[str] = set()
+
+    def stored(self, node: onnx.NodeProto) -> Weight | None:
+        """Describe the weight of a product as the kernels read it; None where they cannot."""
+        if node.op_type != _PACKED_PRODUCT or node.domain != _ENGINE_DOMAIN:
+            return None
+        rows, length = attribute_of(node, "N", 0), attribute_of(node, "K", 0)
+        bits, group = attribute_of(node, "bits", 4), attribute_of(node, "block_size", 0)
+        is_known = bits in _FORMS and group >= UNIT and group & (group - 1) == 0
+        if not is_known or length % group or rows * length < LEAST_ELEMENTS:
+            self.skip("the matrix or its groups are small, or its number of bits has no stored form", node)
+            return None
+        given = [*node.input, "", "", ""]
+        # The engine computes products with an order of groups or a computed bias.
+        if given[4] or given[5] or self.types.get(node.input[0]) != FLOAT:
+            self.skip("the groups have an order, or a bias or other type is used", node)
+            return None
+        groups = length // group
+        codes, scales = self._constant(given[1]), self._constant(given[2])
+        zeros = self._constant(given[3]) if given[3] else None
+        if codes is None or scales is None or (given[3] and zeros is None):
+            self.skip("the weight, its scales or its zero points are not constants", node)
+            return None
+        fits = (
+            codes.elem_type == UINT8
+            and codes.source.nbytes == rows * length * bits // 8
+            and self.counts[codes.name] == 1
+            and scales.elem_type in {FLOAT, FLOAT16, BFLOAT16}
+            and math.prod(scales.dims) == rows * groups
+        )
+        if not fits or (
+            zeros is not None
+            and (zeros.elem_type != UINT8 or zeros.source.nbytes != rows * -(-groups * bits // 8))
+        ):
+            self.skip("the weight has other readers, or its constants other types or sizes", node)
+            return None
+        self.copied |= {constant.name for constant in (scales, zeros) if constant is not None}
+        source = _packed(as_tiles(codes.source, rows, UNIT * bits // 8), bits, scales, zeros, (rows, groups))
+        blocks, layout = BlockFormat(_FORMS[bits][0], 1), StoredLayout(TILES, group)
+        return Weight(codes.name, UINT8, (rows, length), source, blocks, layout)
+
+    def _constant(self, name: str) -> Weight | None:
+        """Find the constant behind casts that widen it."""
+        return self.constants.describe(behind(name, self.makers, "Cast", "Identity"))
+
+
+def _product(node: onnx.NodeProto, weight: Weight) -> onnx.NodeProto:
+    attributes = {"weight": weight.name, "rounding": FLOAT}
+    return stored_node(PRODUCT, [node.input[0]], node.output, node, **attributes)

@@ -9,12 +9,11 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
+from qaic.compiler.ir.constants.in_graph import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import add_attribute, import_opset, rename_output
-from qaic.compiler.ir.graph_walk import FreshNames
+from qaic.compiler.ir.graph_walk import FreshNames, node_key, standard_version
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization import QuantParams
 

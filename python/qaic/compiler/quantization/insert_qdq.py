@@ -22,21 +22,13 @@ import onnx
 from onnx import helper
 
 from qaic import _core
-from qaic.compiler.ir.constants.propagation import read_array, with_factors
+from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.constants.in_graph import read_array, with_factors
 from qaic.compiler.ir.constants.weights import ComputedSource, MemoryRange, Weight
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8, tensor_bytes
-from qaic.compiler.ir.graph_edits import (
-    add_attribute,
-    clone,
-    rename_output,
-    replace_input_with,
-    set_inputs,
-    set_nodes,
-)
 from qaic.compiler.ir.graph_walk import subgraphs, uses
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import PrecisionClass, is_quantizing
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization import (
     FloatNodes,
     Group,
@@ -51,6 +43,7 @@ from qaic.compiler.ir.quantization import (
     results,
 )
 from qaic.compiler.quantization.builder import GraphBuilder, QuantizedTensor
+from qaic.options.table import is_quantizing
 
 
 def quantized_weight(
@@ -68,8 +61,6 @@ def quantized_weight(
     There is one scale, or one per channel along `axis`; the offset is that of all of them, in the signed
     view. `precision` is ``Int8`` or ``Int16``. With `unsigned`, int8 is stored as uint8, shifted by 128.
     """
-    if inner.elem_type != FLOAT:
-        raise TypeError(inner.name)
     elem_type = INT16 if precision == "Int16" else UINT8 if unsigned else INT8
 
     def chunks() -> Iterator[bytes | memoryview]:
@@ -114,7 +105,7 @@ class Inserter(GraphBuilder):
     def written(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Copy a node of the plan once; insertions change names in the copy."""
         if id(node) not in self._written:
-            self._written[id(node)] = clone(node)
+            self._written[id(node)] = edit.clone(node)
         return self._written[id(node)]
 
     def insert(self, plan: QuantizationPlan) -> None:
@@ -127,7 +118,7 @@ class Inserter(GraphBuilder):
                 self.kind = PrecisionClass.INT8 if entry.precision == "Int8" else PrecisionClass.INT16
                 self._insert_group(entry)
         self._drop_unread()
-        set_nodes(self.graph, self.nodes)
+        edit.set_nodes(self.graph, self.nodes)
 
     def _insert_group(self, planned: QuantizedGroup) -> None:
         match planned.scheme:
@@ -148,7 +139,7 @@ class Inserter(GraphBuilder):
             case Scheme.DEQUANTIZED:
                 node = self.written(planned.group.node)
                 for position in operands(node):
-                    replace_input_with(node, position, self.real(node.input[position], planned))
+                    edit.replace_input_with(node, position, self.real(node.input[position], planned))
                 self.finish(planned, node)
 
     def _share_operands(self, entry: FloatNodes) -> None:
@@ -158,7 +149,7 @@ class Inserter(GraphBuilder):
             for node in map(self.written, entry.readers):
                 for position, given in enumerate(node.input):
                     if given == name:
-                        replace_input_with(node, position, shared)
+                        edit.replace_input_with(node, position, shared)
 
     def _shared(self, real: str, stored: QuantizedTensor) -> str:
         """Add a node without an effect after a dequantized value: a Clip to the range of the integers.
@@ -190,7 +181,7 @@ class Inserter(GraphBuilder):
         for node in (*before, last):
             for position, name in enumerate(node.input):
                 if name == entry:
-                    replace_input_with(node, position, real)
+                    edit.replace_input_with(node, position, real)
         for node in before:
             self.add(node)
         self.finish(planned, last)
@@ -199,10 +190,10 @@ class Inserter(GraphBuilder):
         """Let an operator move the integers of its operand."""
         node = self.written(planned.group.node)
         source = self.integers(node.input[0], planned)
-        replace_input_with(node, 0, source.name)
+        edit.replace_input_with(node, 0, source.name)
         names = [node.output[position] for position in results(node)]
         for position, name in zip(results(node), names, strict=True):
-            rename_output(node, position, self.fresh.make(name, "quantized"))
+            edit.rename_output(node, position, self.fresh.make(name, "quantized"))
             self.note_like(node.output[position], source.params.elem_type, name)
         self.add(node)
         for position, name in zip(results(node), names, strict=True):
@@ -214,7 +205,7 @@ class Inserter(GraphBuilder):
         """Write an operator between DQ and Q that share scale and zero point."""
         node = self.written(planned.group.node)
         source = self.integers(node.input[0], planned)
-        replace_input_with(node, 0, self.real(node.input[0], planned))
+        edit.replace_input_with(node, 0, self.real(node.input[0], planned))
         renamed = [(self.rename(node, position), node.output[position]) for position in results(node)]
         self.add(node)
         for name, raw in renamed:
@@ -226,10 +217,10 @@ class Inserter(GraphBuilder):
         params = planned.results[output]
         sources = [self.integers(node.input[position], planned) for position in operands(node)]
         for position, source in zip(operands(node), sources, strict=True):
-            replace_input_with(node, position, source.name)
+            edit.replace_input_with(node, position, source.name)
         if node.op_type == "Pad":
             self._store_padding(node, params)
-        rename_output(node, 0, self.fresh.make(output, "quantized"))
+        edit.rename_output(node, 0, self.fresh.make(output, "quantized"))
         self.note_like(node.output[0], params.elem_type, output)
         self.add(node)
         result = QuantizedTensor(node.output[0], params, sources[0].scale, sources[0].zero)
@@ -242,13 +233,13 @@ class Inserter(GraphBuilder):
         dtype = np.uint8 if params.precision == "Int8" else np.int16
         name = self.number(node.output[0], "padding", np.array(params.store(value), dtype))
         data, pads, _, *axes = [*node.input, "", ""][: max(3, len(node.input))]
-        set_inputs(node, [data, pads, name, *axes])
+        edit.set_inputs(node, [data, pads, name, *axes])
 
     def finish(self, planned: QuantizedGroup, node: onnx.NodeProto) -> None:
         """Add the node of a group and quantize its result, bounds included."""
         group = planned.group
         raw = self.fresh.make(group.output, "float")
-        rename_output(node, 0, raw)
+        edit.rename_output(node, 0, raw)
         self.note_like(raw, FLOAT, group.output)
         self.add(node)
         if node.op_type == "Softmax" and self.kind is PrecisionClass.INT8:
@@ -292,7 +283,7 @@ class Inserter(GraphBuilder):
                 clip = helper.make_node("Clip", [raw], [name])
                 for side, value in (("min", low), ("max", high)):
                     if not math.isinf(value):
-                        add_attribute(clip, helper.make_attribute(side, value))
+                        edit.add_attribute(clip, helper.make_attribute(side, value))
                 self.add(clip)
             else:
                 self.add(self._clip(raw, name, map(np.float32, (low, high))))
@@ -379,13 +370,11 @@ class Inserter(GraphBuilder):
 
 
 @compiler_pass(lambda context: is_quantizing(context.options))
-def insert_qdq_pass(model: Model, context: Context) -> bool:
+def insert_qdq_pass(model: Model, context: Context) -> None:
     """Insert QuantizeLinear and DequantizeLinear around the groups of the plan."""
     plan = context.quantization
-    if plan is None or not any(True for _ in plan.groups()):
-        return False
-    Inserter(model, context.plan.classes).insert(plan)
-    return True
+    if plan is not None and any(True for _ in plan.groups()):
+        Inserter(model, context.plan.classes).insert(plan)
 
 
 def insert_kernel(inserter: Inserter, planned: QuantizedGroup, weight: PlannedWeight) -> None:
@@ -405,7 +394,7 @@ def insert_kernel(inserter: Inserter, planned: QuantizedGroup, weight: PlannedWe
             if attribute.name in {"alpha", "beta"}:
                 attribute.f = 1.0
     data = inserter.real(node.input[0], planned)
-    set_inputs(node, [data, *operands])
+    edit.set_inputs(node, [data, *operands])
     inserter.finish(planned, node)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.graph_walk import node_key
 from qaic.compiler.ir.quantization import PlannedWeight, QuantizationPlan, QuantizedGroup, QuantParams
 from qaic.support.text import counted
 

@@ -6,16 +6,12 @@ from typing import Final
 import numpy as np
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.diagnostics.messages import listing, warn
+from qaic.compiler.ir.constants.in_graph import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision import INTEGERS, Classification, FloatReason, PrecisionClass, is_quantizing
-from qaic.compiler.ir.precision_ops import attribute_of
+from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, node_key, standard_version, subgraphs
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.precision import INTEGERS, Classification, FloatReason, PrecisionClass
 from qaic.compiler.ir.quantization import (
     INTEGER_KERNELS,
     VALUE_PRESERVING,
@@ -32,11 +28,18 @@ from qaic.compiler.ir.quantization import (
     results,
 )
 from qaic.compiler.quantization.groups import find_groups
-from qaic.compiler.quantization.parameters import FloatGraph, QuantParamsChooser, value_range
-from qaic.compiler.quantization.raise_opset import has_integer_forms
+from qaic.compiler.quantization.parameters import (
+    FloatGraph,
+    QuantParamsChooser,
+    has_constant_kernel,
+    is_rowwise,
+    plan_table,
+    plan_weight,
+    value_range,
+)
+from qaic.compiler.quantization.prepare import has_integer_forms
 from qaic.compiler.quantization.small_values import SmallValues
-from qaic.compiler.quantization.weights import has_constant_kernel, is_rowwise, plan_table, plan_weight
-from qaic.options.table import CompileOptions
+from qaic.options.table import CompileOptions, is_quantizing
 
 #: operators by which the engine recognizes an activation with a kernel
 _FUSED: Final = frozenset({"Erf", "Tanh"})
@@ -328,7 +331,7 @@ class _Planner:
 
 
 @compiler_pass(lambda context: is_quantizing(context.options))
-def plan_quantization_pass(model: Model, context: Context) -> bool:
+def plan_quantization_pass(model: Model, context: Context) -> None:
     """Select the groups of nodes to quantize and their parameters, and record reasons for all other nodes."""
     graph, chosen = model.proto.graph, context.plan
     if context.profile is None or not has_integer_forms(model.proto, chosen.classes):
@@ -338,4 +341,3 @@ def plan_quantization_pass(model: Model, context: Context) -> bool:
         constants = ConstantReader(graph, model.weights)
         of = FloatGraph(graph, constants, model.facts, chosen.classes, parameters)
         context.quantization = _Planner(model, chosen, context.options, of).run()
-    return False

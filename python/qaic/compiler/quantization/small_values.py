@@ -11,16 +11,13 @@ from typing import Final
 import numpy as np
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import node_key, read_array
+from qaic.compiler.diagnostics.messages import listing, warn
+from qaic.compiler.ir.constants.in_graph import read_array
 from qaic.compiler.ir.elem_types import FLOAT, NARROW_FLOATS, OF_NUMPY
-from qaic.compiler.ir.graph_walk import producers
-from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
-from qaic.compiler.ir.precision_ops import behind, selected_inputs, standard
+from qaic.compiler.ir.graph_walk import behind, node_key, producers, standard
+from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass, selected_inputs
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group, quantizable, results
-from qaic.compiler.quantization.parameters import FloatGraph
-from qaic.compiler.quantization.weights import output_channels
+from qaic.compiler.quantization.parameters import FloatGraph, output_channels
 
 #: levels of a common scale that the values of one operand or result need
 _LEAST_LEVELS: Final = 16
@@ -212,16 +209,14 @@ class SmallValues:
         while pending:
             name = pending.pop()
             maker = self._makers.get(name)
-            if maker is None or name in seen or not self._is_coarse(name):
+            is_coarse = self._parameters.profiled(name) and self._step(name) > _LARGEST_STEP
+            if maker is None or name in seen or not is_coarse:
                 continue
             seen.add(name)
             self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
             self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
             if maker.op_type in _PROPORTIONAL:
                 pending.extend(maker.input)
-
-    def _is_coarse(self, name: str) -> bool:
-        return self._parameters.profiled(name) and self._step(name) > _LARGEST_STEP
 
     def _is_root(self, node: onnx.NodeProto) -> bool:
         exponent = node.input[1]

@@ -18,7 +18,7 @@ from qaic.support.atomic_io import write_replacing
 from qaic.support.open_regular import read_regular
 
 if TYPE_CHECKING:
-    from qaic.compiler.ir.context import SideFile
+    from qaic.compiler.ir.model import SideFile
 
 #: options that name a file to write, and what such a file begins with; with one of them a container from the
 #: cache is not enough

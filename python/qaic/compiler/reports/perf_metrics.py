@@ -17,11 +17,12 @@ from typing import Final
 import numpy as np
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.ir.constants.propagation import constant_values, node_key
+from qaic.compiler.diagnostics.messages import listing
+from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX
+from qaic.compiler.ir.constants.in_graph import constant_values
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, INT64, TABLE, tensor_bytes, type_name
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, producers, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, node_key, producers, subgraphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
@@ -156,7 +157,6 @@ _MOVES: Final = frozenset(
 )
 #: channels and columns are computed in groups of this many
 _GROUP: Final = 32
-_HALF_MAX: Final = 65504.0
 _BEFORE_BATCH_NORM: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
@@ -216,11 +216,7 @@ def _of_node(
 
 
 def _exceeds_half(weight: Weight) -> bool:
-    if weight.elem_type != FLOAT:
-        return False
-    for piece in weight.source.chunks():
-        values = np.frombuffer(piece, "<f4")
-        with np.errstate(invalid="ignore"):
-            if bool(np.any(np.isfinite(values) & (np.abs(values) > _HALF_MAX))):
-                return True
-    return False
+    return weight.elem_type == FLOAT and any(
+        (np.abs(np.nan_to_num(np.frombuffer(piece, "<f4"), posinf=0, neginf=0)) > FLOAT16_MAX).any()
+        for piece in weight.source.chunks()
+    )

@@ -16,21 +16,11 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from qaic.compiler.ir.graph_edits import add_input, clear_shape, clone, set_initializers, set_shape
-from qaic.compiler.ir.graph_walk import subgraphs
-from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
+from qaic.compiler.ir.graph_walk import RANDOM, SHAPE_READERS, subgraphs
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference import engine_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred
-from qaic.compiler.reports.row_rules import (
-    DOMAINS,
-    RULES,
-    SHAPE_OPERANDS,
-    Constant,
-    Known,
-    Node,
-    NotProvedError,
-    Rows,
-)
+from qaic.compiler.reports import row_rules
 from qaic.errors import CompileError
 
 Shape = tuple[int, ...]
@@ -64,7 +54,7 @@ def why_dependent(
             for size in analyzed:
                 shapes = {name: (size, *rest) for name, rest in zip(input_shapes[0], tail, strict=True)}
                 layouts.append(Analysis(model, shapes, weights, is_one_size=len(analyzed) == 1).run())
-        except NotProvedError as reason:
+        except row_rules.NotProvedError as reason:
             return str(reason)
         except CompileError as error:
             return f"its shapes are unknown: {error.message}"
@@ -74,7 +64,7 @@ def why_dependent(
     return ""
 
 
-class Analysis(Known):
+class Analysis(row_rules.Known):
     """One set of shapes."""
 
     def __init__(
@@ -86,9 +76,9 @@ class Analysis(Known):
         is_one_size: bool,
     ) -> None:
         batch = next(iter(shapes.values()))[0]
-        rows = {name: Rows(shape, 0) for name, shape in shapes.items()}
+        rows = {name: row_rules.Rows(shape, 0) for name, shape in shapes.items()}
         constants = {
-            tensor.name: Constant(tuple(tensor.dims), read=partial(_stored, tensor, weights))
+            tensor.name: row_rules.Constant(tuple(tensor.dims), read=partial(_stored, tensor, weights))
             for tensor in model.graph.initializer
         }
         super().__init__(model, batch, _infer_shapes(model, shapes), {**rows, **constants})
@@ -98,31 +88,33 @@ class Analysis(Known):
         """Return the layout of each value with rows: its dimension of rows, and the others."""
         for proto in self.model.graph.node:
             try:
-                self._visit(Node(proto, self))
-            except NotProvedError as reason:
+                self._visit(row_rules.Node(proto, self))
+            except row_rules.NotProvedError as reason:
                 name = proto.name or next(iter(proto.output), "")
-                raise NotProvedError(f"{proto.op_type} {name!r} {reason}") from None
+                raise row_rules.NotProvedError(f"{proto.op_type} {name!r} {reason}") from None
         for output in self.model.graph.output:
             value = self.values.get(output.name)
-            if isinstance(value, Rows):
+            if isinstance(value, row_rules.Rows):
                 is_batch = (value.axis, value.shape[0]) == (0, self.batch)
             else:
                 is_batch = value is not None and value.is_same_along(0, self.batch)
             if not is_batch:
-                raise NotProvedError(f"the first dimension of output {output.name!r} is not the batch")
+                raise row_rules.NotProvedError(
+                    f"the first dimension of output {output.name!r} is not the batch"
+                )
         # Sizes are compared among batches, so the batch itself is left out.
         return {
             name: (value.axis, (value.shape[value.axis] // self.batch, *_without(value.shape, value.axis)))
             for name, value in self.values.items()
-            if isinstance(value, Rows)
+            if isinstance(value, row_rules.Rows)
         }
 
-    def _visit(self, node: Node) -> None:
+    def _visit(self, node: row_rules.Node) -> None:
         proto = node.proto
         if any(True for _ in subgraphs(proto)):
-            raise NotProvedError("runs nested graphs")
+            raise row_rules.NotProvedError("runs nested graphs")
         if proto.op_type in RANDOM:
-            raise NotProvedError("draws random numbers")
+            raise row_rules.NotProvedError("draws random numbers")
         if not node.rows:
             self._fold(node)
             return
@@ -130,15 +122,15 @@ class Analysis(Known):
             self._read_shape(node)
             return
         if proto.op_type == "DynamicQuantizeLinear":
-            raise NotProvedError("quantizes each row with the range of all rows")
-        rule = RULES.get(proto.op_type)
-        if rule is None or proto.domain not in DOMAINS:
-            raise NotProvedError("has no rule that keeps rows apart")
+            raise row_rules.NotProvedError("quantizes each row with the range of all rows")
+        rule = row_rules.RULES.get(proto.op_type)
+        if rule is None or proto.domain not in row_rules.DOMAINS:
+            raise row_rules.NotProvedError("has no rule that keeps rows apart")
         if not self.is_one_size and any(
-            value.is_sized and index not in SHAPE_OPERANDS.get(proto.op_type, ())
+            value.is_sized and index not in row_rules.SHAPE_OPERANDS.get(proto.op_type, ())
             for index, value in node.constants.items()
         ):
-            raise NotProvedError("computes with the batch size, which varies")
+            raise row_rules.NotProvedError("computes with the batch size, which varies")
         found = rule(node)
         axes = [found] * len(proto.output) if isinstance(found, int) else found
         for name, axis in zip(proto.output, axes, strict=False):
@@ -146,16 +138,18 @@ class Analysis(Known):
                 continue
             shape = self.shape(name)
             if not 0 <= axis < len(shape) or shape[axis] % self.batch or 0 in shape:
-                raise NotProvedError("has a result without the batch dimension")
-            self.values[name] = Rows(shape, axis)
+                raise row_rules.NotProvedError("has a result without the batch dimension")
+            self.values[name] = row_rules.Rows(shape, axis)
 
-    def _fold(self, node: Node) -> None:
+    def _fold(self, node: row_rules.Node) -> None:
         is_sized = any(value.is_sized for value in node.constants.values())
         for index, name in enumerate(node.proto.output):
             if name:
-                self.values[name] = Constant(self.shape(name), is_sized, partial(_evaluate, node, index))
+                self.values[name] = row_rules.Constant(
+                    self.shape(name), is_sized, partial(_evaluate, node, index)
+                )
 
-    def _read_shape(self, node: Node) -> None:
+    def _read_shape(self, node: row_rules.Node) -> None:
         (rows,) = node.rows.values()
         begin, end, _ = slice(node.attribute("start", 0), node.attribute("end", None)).indices(
             len(rows.shape)
@@ -163,7 +157,7 @@ class Analysis(Known):
         is_shape = node.proto.op_type == "Shape"
         data = np.array(rows.shape[begin:end] if is_shape else math.prod(rows.shape), np.int64)
         is_sized = not is_shape or begin <= rows.axis < end
-        self.values[node.proto.output[0]] = Constant(data.shape, is_sized, lambda: data)
+        self.values[node.proto.output[0]] = row_rules.Constant(data.shape, is_sized, lambda: data)
 
 
 def _stored(tensor: onnx.TensorProto, weights: Mapping[str, NDArray[Any]]) -> NDArray[Any] | None:
@@ -195,7 +189,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _evaluate(node: Node, index: int) -> NDArray[Any] | None:
+def _evaluate(node: row_rules.Node, index: int) -> NDArray[Any] | None:
     """Compute a constant; None where that is not possible."""
     from onnx.reference import ReferenceEvaluator
 

@@ -11,9 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import attribute_of
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, standard_version
 
 Shape = tuple[int, ...]
 

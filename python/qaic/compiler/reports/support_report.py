@@ -10,15 +10,20 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.diagnostics.record import Survey, warn
-from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.diagnostics.messages import Survey, listing, refuse, warn
 from qaic.compiler.ir.elem_types import TABLE, type_name
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, constant_names, consumers, subgraphs
+from qaic.compiler.ir.graph_walk import (
+    SHAPE_READERS,
+    STANDARD_DOMAINS,
+    all_nodes,
+    attribute_of,
+    constant_names,
+    consumers,
+    node_label,
+    subgraphs,
+)
 from qaic.compiler.ir.interface import Interface
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import SHAPE_READERS, attribute_of
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.operator_list import OperatorList
 from qaic.options.table import CompileOptions
@@ -157,7 +162,7 @@ def report(survey: Survey, options: CompileOptions) -> None:
                 fix="correct the model or the options, or omit strict_aic",
                 context={"findings": dict(survey.refusals)},
             )
-        warn("support.refused", "a card's compiler refuses this model: %s", text)
+        warn("support.refused", f"a card's compiler refuses this model: {text}")
     if not survey.findings:
         return
     text = _listed(survey.findings)
@@ -170,7 +175,7 @@ def report(survey: Survey, options: CompileOptions) -> None:
             fix="change the model, name your compiler's list with aic_operator_list, or omit strict_aic",
             context={"findings": dict(survey.findings)},
         )
-    warn("support.unlikely", "a compiler for the card is unlikely to accept this model: %s", text)
+    warn("support.unlikely", f"a compiler for the card is unlikely to accept this model: {text}")
 
 
 def _listed(findings: Mapping[str, list[str]]) -> str:
@@ -245,18 +250,16 @@ def _operator_name(node: onnx.NodeProto) -> str:
 
 
 @compiler_pass()
-def survey_operators_pass(model: Model, context: Context) -> bool:
+def survey_operators_pass(model: Model, context: Context) -> None:
     """Report operators that a card is unlikely to support."""
     operators = choose_list(context.options)
     custom = context.custom.operators
     survey_operators(model.proto, model.weights, operators, context.survey, custom=custom)
-    return False
 
 
 @compiler_pass()
-def survey_types_pass(model: Model, context: Context) -> bool:
+def survey_types_pass(model: Model, context: Context) -> None:
     """Report element types and sets of sizes that a card does not support, and all earlier findings."""
     survey_types(model.facts.types, context.options, context.survey)
     survey_specializations(model.interface, context.survey)
     report(context.survey, context.options)
-    return False

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from compiler_oracle import info, model_of, node
-from qaic.compiler.ir.constants.initializers import as_weight, constant_of, dense, lift_float_constants
+from qaic.compiler.ir.constants.in_graph import as_weight, constant_of, dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
 from qaic.errors import CompileError
 from single_pass import applied, before, content, outputs

@@ -11,7 +11,7 @@ import qaic
 from compiler_oracle import info, model_of, node
 from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers
-from qaic.compiler.passes.decoding.attended_rows import OPERATOR
+from qaic.compiler.passes.decoding.state_rows import OPERATOR
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize, unguarded
 from qaic.options import resolve
 from session_models import save

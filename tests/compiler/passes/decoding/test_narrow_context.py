@@ -17,10 +17,10 @@ import decoder_model
 import qaic
 from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN
-from qaic.compiler.passes.decoding.attended_rows import OPERATOR
 from qaic.compiler.passes.decoding.attention import Role
 from qaic.compiler.passes.decoding.context_proof import find_attention
 from qaic.compiler.passes.decoding.narrow_context import GRANULE
+from qaic.compiler.passes.decoding.state_rows import OPERATOR
 from qaic.options import resolve
 from single_pass import before, skipped
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from qaic import _core
-from qaic.compiler.passes.emulation import mx_fake_quantize
+from qaic.compiler.passes.emulation import mxint8
 from qaic.errors import CompileError
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -80,16 +80,14 @@ def given_shape(x, known):
 @given(tensors(), st.sampled_from(["all", "last", "none"]), st.sampled_from([13, 17, 18, 21]))
 def test_rounding_is_that_of_the_format(x, known, opset):
     shape = given_shape(x, known)
-    out = run(
-        lambda g: mx_fake_quantize.append_mxint8_rounding(g, "x", opset=opset, shape=shape), x, opset=opset
-    )
+    out = run(lambda g: mxint8.append_mxint8_rounding(g, "x", opset=opset, shape=shape), x, opset=opset)
     np.testing.assert_array_equal(out, oracle(x))
 
 
 @settings(max_examples=150, deadline=None)
 @given(tensors())
 def test_rounding_is_that_of_the_device(x):
-    out = run(lambda g: mx_fake_quantize.append_mxint8_rounding(g, "x", opset=17, shape=x.shape), x)
+    out = run(lambda g: mxint8.append_mxint8_rounding(g, "x", opset=17, shape=x.shape), x)
     np.testing.assert_array_equal(out, _core.mx_round(x, "mxint8"))
 
 
@@ -97,31 +95,31 @@ def test_rounding_is_that_of_the_device(x):
 def test_stored_shape_counts_the_bytes(lead, last):
     shape = (*lead, last)
     stored = _core.mx_encode(np.zeros(shape, np.float32), "mxint8")
-    assert np.prod(mx_fake_quantize.packed_shape(shape)) == len(stored)
+    assert np.prod(mxint8.packed_shape(shape)) == len(stored)
 
 
 def test_vector_of_the_specification():
     x = np.zeros((1, 32), np.float32)
     x[0, :8] = [1, -0.3, 0.07, 3.9, -2.2, 0.001, 0.5, -3.3]
-    out = run(lambda g: mx_fake_quantize.append_mxint8_rounding(g, "x", opset=17, shape=x.shape), x)
+    out = run(lambda g: mxint8.append_mxint8_rounding(g, "x", opset=17, shape=x.shape), x)
     np.testing.assert_array_equal(out[0, :8], [1, -0.3125, 0.0625, 3.90625, -2.1875, 0, 0.5, -3.3125])
 
 
 def test_scalar_is_a_block_of_one():
     x = np.float32(0.3)
-    out = run(lambda g: mx_fake_quantize.append_mxint8_rounding(g, "x", opset=17, shape=()), np.array(x))
+    out = run(lambda g: mxint8.append_mxint8_rounding(g, "x", opset=17, shape=()), np.array(x))
     np.testing.assert_array_equal(out, oracle(x.reshape(1))[0])
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
 def test_tensor_without_elements(shape):
     x = np.zeros(shape, np.float32)
-    out = run(lambda g: mx_fake_quantize.append_mxint8_rounding(g, "x", opset=17, shape=shape), x)
+    out = run(lambda g: mxint8.append_mxint8_rounding(g, "x", opset=17, shape=shape), x)
     assert out.shape == shape
 
 
 def test_old_operator_set_is_refused_by_number():
     graph = helper.make_graph([], "net", [], [])
     with pytest.raises(CompileError, match=r"'x'.*operator set 12.*at least 13") as caught:
-        mx_fake_quantize.append_mxint8_rounding(graph, "x", opset=12)
+        mxint8.append_mxint8_rounding(graph, "x", opset=12)
     assert caught.value.code == "compile.unsupported_opset"

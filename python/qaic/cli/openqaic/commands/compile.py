@@ -10,7 +10,7 @@ from qaic.cli.console import SUCCESS, Parser, print_json, print_line
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view, resolve_options
-from qaic.compiler.diagnostics.record import recorded
+from qaic.compiler.diagnostics.messages import recorded
 from qaic.compiler.driver import compile_resolved
 from qaic.compiler.output_folder import check_alone
 from qaic.model_path import open_model

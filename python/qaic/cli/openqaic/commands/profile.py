@@ -34,7 +34,7 @@ from qaic.cli.openqaic.program import (
 )
 from qaic.cli.openqaic.program_graph import with_shapes
 from qaic.cli.stored_weights import bandwidth_limit, stored_weights
-from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.messages import listing
 from qaic.errors import OptionError
 from qaic.page.graph import DrawnGraph
 from qaic.qpc import Qpc

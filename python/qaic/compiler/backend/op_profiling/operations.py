@@ -5,24 +5,36 @@ Their numbers are their places: those of a nested graph follow the node that has
 knows its operations by the values of the program that they give and by their places between these. Another
 engine, or another processor, may optimize otherwise; what it runs that is not in the list is counted to the
 last one.
+
+The CPU device has no float16 or bfloat16 arithmetic: a program computes in float32 and rounds. The result of
+a node ``y`` is called ``y/unrounded``, is cast to the format and back, and the cast back has the name ``y``.
+Element types alone would call such a node one of float32.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy.typing as npt
 import onnx
-from onnx import AttributeProto, defs, helper, inliner, numpy_helper
+from onnx import AttributeProto, defs, helper, inliner
 
 from qaic import _core
-from qaic.compiler.backend.cpu.qpc_writer import declared, light_form, prove, write_unchecked
-from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.backend.op_profiling.values import ValueTable
-from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
-from qaic.compiler.ir.model import Model, OpsTable
+from qaic.compiler.backend.qpc_writer import declared, light_form, prove, write_unchecked
+from qaic.compiler.ir.constants.in_graph import constant_reader
+from qaic.compiler.ir.elem_types import type_name
+from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, standard, subgraphs, usages
+from qaic.compiler.ir.model import Context, Model, OpsTable, compiler_pass
+from qaic.compiler.ir.precision import (
+    FLOAT_FORMATS,
+    UNROUNDED,
+    cast_target,
+    parameter_inputs,
+    selected_inputs,
+)
 from qaic.support.atomic_io import work_folder
 
 _log = logging.getLogger("qaic.compiler")
@@ -250,29 +262,24 @@ def _dependencies(graph: onnx.GraphProto) -> list[list[int]]:
 
 def _executions(graph: onnx.GraphProto) -> int:
     """Count how often the nodes of a graph can be executed in a run."""
-    numbers = {tensor.name: tensor for inner in all_graphs(graph) for tensor in inner.initializer}
-    for node in all_nodes(graph.node):
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            numbers[node.output[0]] = node.attribute[0].t
+    read = constant_reader(graph)
 
     def count(nodes: Iterable[onnx.NodeProto]) -> int:
         total = 0
         for node in nodes:
             inside = sum(count(inner.node) for inner in subgraphs(node))
-            total = min(total + 1 + inside * _trips(node, numbers), _MOST_EXECUTIONS)
+            total = min(total + 1 + inside * _trips(node, read), _MOST_EXECUTIONS)
         return total
 
     return count(graph.node)
 
 
-def _trips(node: onnx.NodeProto, numbers: Mapping[str, onnx.TensorProto]) -> int:
+def _trips(node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | None]) -> int:
     """Return how often a node executes its nested graphs."""
     if node.op_type == "If":
         return 1
-    limit = numbers.get(node.input[0]) if node.op_type == "Loop" and node.input else None
-    if limit is None or limit.data_location == limit.EXTERNAL or list(limit.dims) not in ([], [1]):
-        return _UNKNOWN_TRIPS
-    return max(int(numpy_helper.to_array(limit).reshape(-1)[0]), 1)
+    limit = read(node.input[0]) if node.op_type == "Loop" and node.input else None
+    return _UNKNOWN_TRIPS if limit is None or limit.size != 1 else max(int(limit.reshape(-1)[0]), 1)
 
 
 def _attributes(node: onnx.NodeProto) -> str:
@@ -318,10 +325,10 @@ _FUNCTION_DEPTH: Final = 4
 
 
 @compiler_pass(lambda context: context.measures_operations)
-def describe_operations_pass(model: Model, context: Context) -> bool:
+def describe_operations_pass(model: Model, context: Context) -> None:
     """Let the engine optimize the program, and record its operations by name."""
     if model.provenance is None:
-        return False
+        return
     provenance = model.provenance
     with context.work_folder() as folder:
         with declared(model):
@@ -338,7 +345,6 @@ def describe_operations_pass(model: Model, context: Context) -> bool:
             optimized = _optimized(folder / "program.bin", model, context)
     with declared(model):
         model.operations = describe_operations(model.proto, optimized, owners, model.described)
-    return True
 
 
 def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
@@ -348,3 +354,63 @@ def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
     optimized = engine_graph(path)
     path.unlink()
     return optimized
+
+
+def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
+    """Find the nodes of the main graph whose floats are rounded to a format.
+
+    `floats` are the float32 values. Returns first output of a node -> ``float16`` or ``bfloat16``. The casts
+    of a rounding belong to it.
+    """
+    #: casts to a format -> the value that they round; also constants stored in a format
+    narrow = {tensor.name: ("", tensor.data_type) for tensor in graph.initializer}
+    #: values in a format
+    in_format: dict[str, int] = {}
+    formats: dict[str, int] = {}
+    #: values before the rounding of their node
+    unrounded: dict[str, int] = {}
+    for node in graph.node:
+        if not node.output:
+            continue
+        result = node.output[0]
+        if float_format := cast_target(node):
+            narrow[result] = (node.input[0], float_format)
+            formats[result] = float_format
+            continue
+        source, float_format = narrow.get(node.input[0], ("", 0)) if standard(node, "Cast") else ("", 0)
+        if float_format in FLOAT_FORMATS and result in floats:
+            if source.startswith(f"{result}{UNROUNDED}"):
+                unrounded[source] = float_format
+        else:
+            float_format = _picked_format(node, floats, in_format)
+        if float_format in FLOAT_FORMATS:
+            formats[result] = float_format
+            in_format.update((name, float_format) for name in node.output if name in floats)
+    readers = usages(graph.node)
+    for node in reversed(graph.node):
+        if not node.output or node.output[0] in formats:
+            continue
+        found = [unrounded[name] for name in node.output if name in unrounded]
+        # A node in a format that reads a value unrounded rounds it itself.
+        found += [
+            formats.get(reader.output[0], 0)
+            for name in node.output
+            if name in floats
+            for reader, position in readers.get(name, ())
+            if not cast_target(reader) and position not in parameter_inputs(reader)
+        ]
+        if any(found):
+            formats[node.output[0]] = max(found)
+    return {name: type_name(float_format) for name, float_format in formats.items()}
+
+
+def _picked_format(node: onnx.NodeProto, floats: set[str], in_format: dict[str, int]) -> int:
+    """Return the format of all floats from which a node picks its results; 0 for none."""
+    for float_format in FLOAT_FORMATS:
+        picked = selected_inputs(node, float_format) or ()
+        read = [
+            node.input[place] for place in picked if place < len(node.input) and node.input[place] in floats
+        ]
+        if read and all(in_format.get(name) == float_format for name in read):
+            return float_format
+    return 0

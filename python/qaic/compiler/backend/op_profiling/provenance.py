@@ -10,19 +10,18 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import clone
 from qaic.compiler.ir.graph_walk import (
     all_graphs,
     all_nodes,
+    attribute_of,
     constant_names,
     consumers,
+    node_label,
     producers,
     values_read_by,
 )
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import attribute_of
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 
 #: prefix of the name of a node that was fused late
 _FUSED: Final = "fused "
@@ -231,7 +230,6 @@ class _Names:
 
 
 @compiler_pass(lambda context: context.measures_operations)
-def record_provenance_pass(model: Model, _: Context) -> bool:
+def record_provenance_pass(model: Model, _: Context) -> None:
     """Record the nodes of the user's model if operations are measured."""
     model.provenance = NodeProvenance(model.proto).owners
-    return True

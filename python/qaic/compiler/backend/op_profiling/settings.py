@@ -4,18 +4,13 @@ The level determines the measurements. If the level was *requested*, callers see
 default level has a buffer without a binding, so callers need not pass memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic import _core
-from qaic.compiler.ir.context import OPERATIONS_LEVEL
+from qaic.compiler.ir.model import OPERATIONS_LEVEL, OpsTable
 from qaic.options.table import CompileOptions
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.model import OpsTable
 
 #: levels; each includes the levels below it
 INFERENCES: Final = 40

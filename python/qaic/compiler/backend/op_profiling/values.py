@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import onnx
 from onnx import shape_inference
 
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import clone, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import cast_target
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.precision import cast_target
 from qaic.compiler.ir.value_info import collect_shapes, known_dims, may_follow_values
-from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
+from qaic.compiler.passes.shape_inference.infer_shapes import infer_specializations
 from qaic.errors import QaicError
 
 
@@ -150,14 +149,14 @@ _log = logging.getLogger("qaic.compiler")
 
 
 @compiler_pass(lambda context: context.measures_operations)
-def infer_finished_pass(model: Model, _: Context) -> bool:
+def infer_finished_pass(model: Model, _: Context) -> None:
     """Infer types and shapes of the finished graph again if operations are measured."""
     try:
         finished, _interface = infer_specializations(model)
     except QaicError as error:
         _log.debug("sizes of values that the compiler added are unknown: %s", error)
         model.described = [[specialized_model] for specialized_model in model.specialized]
-        return False
+        return
     for specialized_model in finished:
         shapes = collect_shapes(specialized_model)
         results = [name for node in specialized_model.graph.node for name in node.output if name]
@@ -167,4 +166,3 @@ def infer_finished_pass(model: Model, _: Context) -> bool:
             complete(specialized_model, unknown, model.library_paths, folding=True)
     # Facts about the earlier model still hold for values that kept their name.
     model.described = list(map(list, zip(finished, model.specialized, strict=True)))
-    return False

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import refuse
 
 if TYPE_CHECKING:
     import onnx

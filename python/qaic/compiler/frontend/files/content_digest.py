@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from qaic.compiler.frontend.files.external_data import finds_the_same
 from qaic.compiler.ir.constants.weights import FileRange, InputFile
@@ -67,18 +67,6 @@ def _combine(digests: list[list[bytes]]) -> str:
     return whole.hexdigest()
 
 
-class Fingerprinted(Protocol):
-    """A file, and the facts of the system about it before it was read."""
-
-    @property
-    def path(self) -> Path:
-        """Path of the file."""
-
-    @property
-    def stat(self) -> os.stat_result:
-        """The system's status of the file."""
-
-
 @dataclass(frozen=True, slots=True)
 class DigestIndex:
     """Remembered digests, one small file per model path."""
@@ -99,22 +87,23 @@ class DigestIndex:
     def store(
         self,
         path: Path,
-        files: Sequence[Fingerprinted],
+        files: Mapping[Path, os.stat_result],
         digest: str,
         search: Mapping[str, object] | None = None,
     ) -> None:
         """Store a digest; does nothing if a file is too new or the index cannot be written.
 
-        `path` is the key of the digest, and `files` are the files that it covers. `search` describes how the
-        files were found (`DataFiles.search`), if their paths are not enough.
+        `path` is the key of the digest, and `files` are the files that it covers, with the facts of the
+        system about each before it was read. `search` describes how the files were found
+        (`DataFiles.search`), if their paths are not enough.
         """
-        newest = max(max(file.stat.st_mtime_ns, file.stat.st_ctime_ns) for file in files)
+        newest = max(max(found.st_mtime_ns, found.st_ctime_ns) for found in files.values())
         if time.time_ns() - newest < SETTLED_NS:
             return
         record = {
             "digest": digest,
             "search": dict(search or {"looked_up": {}, "variables": {}}),
-            "files": [[str(file.path.absolute()), _fingerprint(file.stat)] for file in files],
+            "files": [[str(file.absolute()), _fingerprint(found)] for file, found in files.items()],
         }
         entry = self._entry(path)
         with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import not_inside, refuse
 from qaic.compiler.ir.constants.weights import FileRange, InputFile
 
 
@@ -142,13 +142,7 @@ class ExternalData:
         """Convert a location to a path inside the model's folder."""
         relative = Path(location)
         if not self.folders:
-            raise refuse(
-                what,
-                code="external_data",
-                found=f"location {location!r} in a model that is not a file",
-                expected="all data inside the model",
-                fix="pass the path of the model instead of its content",
-            )
+            raise not_inside(what, f"location {location!r} in a model that is not a file")
         if not location or relative.is_absolute() or ".." in relative.parts or "\0" in location:
             raise refuse(
                 what,

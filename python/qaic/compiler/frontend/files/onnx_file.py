@@ -11,10 +11,9 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from qaic.compiler.diagnostics.compile_error import damaged, refuse
+from qaic.compiler.diagnostics.messages import damaged, not_inside, refuse
 from qaic.compiler.frontend.files import tensor_record
 from qaic.compiler.frontend.files.external_data import DataFiles, ExternalData
 from qaic.compiler.frontend.files.tensor_record import EXTERNAL_FIELD, TensorRecord, read_entry, read_record
@@ -92,9 +91,7 @@ class OnnxFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def parse(self) -> onnx.ModelProto:
@@ -232,8 +229,7 @@ class _Walk:
             ) from error
 
     def take_checkpoint(self, model: onnx.ModelProto) -> None:
-        from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
-        from qaic.compiler.frontend.files.weight_free import take_weights
+        from qaic.compiler.frontend.files.weight_free import CheckpointFiles, take_weights
         from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
 
         if len(self.specs) > 1:
@@ -242,13 +238,8 @@ class _Walk:
         if not spec.places:
             return
         if not self.folders:
-            raise refuse(
-                f"weights of input {spec.places[0].input_name!r}",
-                code="external_data",
-                found="a checkpoint, but the model is not a file",
-                expected="all data inside the model",
-                fix="pass the path of the model instead of its content",
-            )
+            what = f"weights of input {spec.places[0].input_name!r}"
+            raise not_inside(what, "a checkpoint, but the model is not a file")
         checkpoint = CheckpointFiles(self.folders, spec.model_id, self.out.data)
         take_weights(model, self.out.weights, spec, checkpoint, self.out.overflows)
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.ir.constants.weights import FileRange, InputFile, read_all
 from qaic.compiler.ir.elem_types import CODES
 from qaic.errors import CompileError

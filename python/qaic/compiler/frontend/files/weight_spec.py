@@ -14,7 +14,7 @@ location because they stayed in the model.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.frontend.files.safetensors_file import shown
 from qaic.errors import CompileError
 from qaic.support.json import parse_json

@@ -1,19 +1,16 @@
 """Weights that are converted to another float type while they are read, and counts of lost values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qaic.compiler.diagnostics.record import Diagnostic
+import numpy as np
+import numpy.typing as npt
+
+from qaic.compiler.diagnostics.messages import Diagnostic
 from qaic.compiler.ir.constants.weights import ComputedSource, TensorSource
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 #: largest finite float16
 FLOAT16_MAX: Final = 65504.0
@@ -23,6 +20,13 @@ _MOST_TOLD: Final = 5
 
 #: bits of infinity
 _NOT_FINITE: Final = 0x7C00
+
+
+def beyond_float16(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+    """Return where an array has finite values that float16 makes infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        beyond: npt.NDArray[np.bool_] = np.isinf(values.astype(np.float16)) & np.isfinite(values)
+    return beyond
 
 
 @dataclass(slots=True)
@@ -52,18 +56,13 @@ class Overflows:
 
     def note_lost(self, name: str, values: npt.NDArray[np.generic]) -> None:
         """Count an array if it has values and float16 turns all of them into zeros."""
-        import numpy as np
-
         with np.errstate(over="ignore"):
             if values.any() and not values.astype(np.float16).any():
                 self.lost[name] = max(self.lost.get(name, 0.0), float(np.abs(values).max()))
 
     def note_beyond(self, name: str, values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
         """Count the finite values of an array that float16 makes infinite; returns where they are."""
-        import numpy as np
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            beyond: npt.NDArray[np.bool_] = np.isinf(values.astype(np.float16)) & np.isfinite(values)
+        beyond = beyond_float16(values)
         if beyond.any():
             lost = values[beyond]
             self.counts[name] = self.counts.get(name, 0) + lost.size
@@ -79,8 +78,6 @@ class Overflows:
         The range of bfloat16 is that of float32, whose very largest values round to infinity without being
         counted.
         """
-        import numpy as np
-
         if float_format == BFLOAT16:
             import ml_dtypes
 
@@ -121,8 +118,6 @@ def converted_floats(
             yield converted(data, whole // item_bytes).tobytes()
 
     def converted(data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
-        import numpy as np
-
         values: npt.NDArray[np.floating]
         if from_type == BFLOAT16:
             # The upper half of a float32.

@@ -12,10 +12,9 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.messages import changed, refuse
 
 if TYPE_CHECKING:
     import onnx
@@ -116,14 +115,6 @@ class InputFile:
         now = os.fstat(self.fd)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
@@ -141,12 +132,9 @@ class FileRange:
             want = min(CHUNK, self.nbytes - done)
             got = os.preadv(self.file.fd, [buffer[:want]], self.offset + done)
             if got == 0:
-                raise refuse(
-                    f"model file {str(self.file.path)!r}",
-                    code="model_changed",
-                    found=f"its end at byte {self.offset + done}",
-                    expected=f"{self.file.size} bytes as when it was opened",
-                    fix="do not write to the model while it is compiled",
+                found, expected = f"its end at byte {self.offset + done}", f"{self.file.size} bytes"
+                raise changed(
+                    f"model file {str(self.file.path)!r}", found, f"{expected} as when it was opened"
                 )
             yield buffer[:got]
             done += got

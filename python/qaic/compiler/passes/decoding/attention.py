@@ -7,14 +7,12 @@ copies.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 import onnx
-from onnx import numpy_helper
 
-from qaic.compiler.ir.constants.initializers import constant_of
-from qaic.compiler.ir.graph_walk import producers
-from qaic.compiler.ir.precision_ops import behind, standard
+from qaic.compiler.ir.constants.in_graph import constant_reader
+from qaic.compiler.ir.graph_walk import behind, producers, standard
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS
 
 #: functions that write rows into a cache and that read rows of it, with the number of their operands
@@ -88,14 +86,8 @@ class AttentionGraph:
         for node in graph.node:
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(node)
-        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
-
-    def constant(self, name: str) -> Any:
-        """Return the numbers of a small constant, or None."""
-        tensor, maker = self.initializers.get(name), self.makers.get(name)
-        if tensor is not None:
-            return None if tensor.external_data else numpy_helper.to_array(tensor)
-        return None if maker is None else constant_of(maker)
+        #: reads the numbers of a small constant; None for other values
+        self.constant = constant_reader(graph)
 
     def number(self, name: str) -> float | None:
         """Return the one number that all elements of a constant have, or None."""

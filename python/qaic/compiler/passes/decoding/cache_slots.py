@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from qaic.compiler.ir.graph_walk import producers
-from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
+from qaic.compiler.ir.graph_walk import attribute_of, behind, producers, standard
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 

@@ -11,8 +11,7 @@ from typing import Final
 import onnx
 from onnx import numpy_helper
 
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
-from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, behind, standard, subgraphs
 from qaic.compiler.passes.decoding.attention import (
     GATHERS,
     OF_ROWS,
@@ -236,9 +235,9 @@ class _Proof:
     def _other_sizes(self, node: onnx.NodeProto) -> tuple[int, ...]:
         """Return the chosen sizes of rows; none if the number of rows is among them."""
         numbers = [self.of.constant(name) for name in node.input[1:]]
-        if any(array is None or array.size != 1 for array in numbers):
+        chosen = [int(array.reshape(-1)[0]) for array in numbers if array is not None and array.size == 1]
+        if len(chosen) != len(numbers):
             return ()
-        chosen = [int(array.reshape(-1)[0]) for array in numbers]
         if node.op_type == "Gather":
             sizes: tuple[int, ...] = (chosen[0] % RANK,)
         else:

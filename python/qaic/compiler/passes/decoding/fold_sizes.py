@@ -13,18 +13,18 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.context import Context, Skip, compiler_pass
-from qaic.compiler.ir.graph_edits import (
-    drop_unneeded_nodes,
-    rename_operands,
-    replace_all_uses_with,
-    replace_input_with,
-    set_nodes,
+from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    attribute_of,
+    behind,
+    consumers,
+    read_values,
+    standard,
+    subgraphs,
 )
-from qaic.compiler.ir.graph_walk import FreshNames, consumers, read_values, subgraphs
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
-from qaic.compiler.ir.value_info import collect_types, dims_of
+from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
+from qaic.compiler.ir.value_info import collect_types, declared_dims
 from qaic.compiler.passes.decoding.attention import AttentionGraph
 from qaic.compiler.passes.shape_inference.engine_shapes import forms_with
 
@@ -33,15 +33,13 @@ _MOST_SETS: Final = 16
 
 
 @compiler_pass(lambda context: context.moves_parts_of_state)
-def fold_sizes_pass(model: Model, context: Context) -> bool:
+def fold_sizes_pass(model: Model, context: Context) -> None:
     """Replace sizes of decoders by constants if they are known in every specialization."""
     if model.state_rows is None or len(model.symbol_sizes) > _MOST_SETS:
-        return False
+        return
     folder = _Folder(model)
-    if not folder.learn():
-        return False
-    folder.fold(context.skip)
-    return True
+    if folder.learn():
+        folder.fold(context.skip)
 
 
 class _Folder:
@@ -74,7 +72,7 @@ class _Folder:
         declared = {value.name for value in (*self.graph.input, *self.graph.output)}
         wanted = [name for name in dict.fromkeys(wanted) if name not in declared]
         for form in forms_with(model, wanted):
-            self.set_sizes.append(_sizes(form))
+            self.set_sizes.append(declared_dims(form))
             self.types = collect_types(form)
         return bool(self.set_sizes)
 
@@ -84,11 +82,11 @@ class _Folder:
             if shape is None:
                 skip("several sizes are unknown or differ between sets of shapes", node)
             else:
-                replace_input_with(node, 1, self._constant(shape))
+                edit.replace_input_with(node, 1, self._constant(shape))
         self._fold_fills()
         nodes = self._without_casts()
-        set_nodes(self.graph, [*self.made, *nodes])
-        drop_unneeded_nodes(self.graph)
+        edit.set_nodes(self.graph, [*self.made, *nodes])
+        edit.drop_unneeded_nodes(self.graph)
 
     def _shape(self, node: onnx.NodeProto) -> list[int] | None:
         """Write the result of a node as a constant: -1 for a derived size, 0 for a size of the operand."""
@@ -141,7 +139,7 @@ class _Folder:
             tensor = numpy_helper.from_array(np.zeros((), np.float32) if number is None else number)
             self.made.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
             for reader in self.readers.get(node.output[0], []):
-                rename_operands(reader, {node.output[0]: name})
+                edit.rename_operands(reader, {node.output[0]: name})
 
     def _is_chosen(self, name: str, base: str) -> bool:
         """Return whether all readers of a value choose between it and `base`, not counting casts of both."""
@@ -170,7 +168,7 @@ class _Folder:
                 renamed[result] = renamed.get(source, source)
             else:
                 kept.append(node)
-        replace_all_uses_with(kept, renamed)
+        edit.replace_all_uses_with(kept, renamed)
         return kept
 
     def _keeps_type(self, node: onnx.NodeProto) -> bool:
@@ -180,10 +178,3 @@ class _Folder:
         if standard(node, "CastLike"):
             return self.types.get(node.input[1]) == own
         return standard(node, "Cast") and attribute_of(node, "to", 0) == own
-
-
-def _sizes(form: onnx.ModelProto) -> dict[str, Sequence[int | None]]:
-    graph = form.graph
-    values = (*graph.input, *graph.output, *graph.value_info)
-    found = {value.name: dims_of(value.type.tensor_type) for value in values}
-    return {name: dims for name, dims in found.items() if dims is not None}

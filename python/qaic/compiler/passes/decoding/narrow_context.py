@@ -19,22 +19,10 @@ from onnx import helper
 
 from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.size_expressions import evaluate
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
-from qaic.compiler.ir.graph_edits import (
-    add_function,
-    clear_descriptions,
-    clone,
-    drop_unneeded_nodes,
-    rename_output,
-    replace_input_with,
-    set_inputs,
-    set_nodes,
-)
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.node_writer import NodeWriter
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers, standard
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.passes.decoding.attention import (
     GATHERS,
     RANK,
@@ -71,13 +59,13 @@ def _is_needed(context: Context) -> bool:
 
 
 @compiler_pass(_is_needed)
-def narrow_context_pass(model: Model, context: Context) -> bool:
+def narrow_context_pass(model: Model, context: Context) -> None:
     """Let decoders read only the attended part of their caches, if results stay the same."""
     if not any(_is_cache_function(function) for function in model.proto.functions):
-        return False
+        return
     flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f))
     if flat is model.proto:
-        flat = clone(flat)
+        flat = edit.clone(flat)
     found = find_attention(flat.graph)
     if not all(_scatters_once(f) for f in flat.functions if f.domain in DOMAINS and f.name in SCATTERS):
         found = "a function that writes caches has an unknown body"
@@ -85,14 +73,13 @@ def narrow_context_pass(model: Model, context: Context) -> bool:
         for node in flat.graph.node:
             if node.domain in DOMAINS and node.op_type in GATHERS:
                 context.skip(f"whole caches are read: {found}", node)
-        return False
+        return
     options = context.options
     is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None
     has_one_batch = all(_has_one_batch(flat.graph, gather, options) for gather in found.gathers)
     _Rewriter(flat, found, is_rounded=is_rounded, has_one_batch=has_one_batch).run()
     validation.normalize(flat, model.weights)
     model.proto = flat
-    return True
 
 
 def _is_cache_function(function: onnx.FunctionProto) -> bool:
@@ -143,7 +130,7 @@ class _Rewriter:
         self.version = next(s.version for s in model.opset_import if s.domain in STANDARD_DOMAINS)
         self.fresh = FreshNames(graph)
         self.makers = producers(graph.node)
-        self.writer = NodeWriter(self.fresh, self.version, "attended", names_nodes=True)
+        self.writer = edit.NodeWriter(self.fresh, self.version, "attended", names_nodes=True)
         self.nodes = self.writer.nodes
         known = {self._known_sizes(node.input[0]) for node in found.scatters}
         types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
@@ -187,13 +174,13 @@ class _Rewriter:
                 continue
             if standard(node, "Shape") and node.input[0] in caches:
                 # Only sizes of the whole cache are read.
-                replace_input_with(node, 0, caches[node.input[0]].input[0])
-            set_inputs(node, [self.renamed.get(name, name) for name in node.input])
+                edit.replace_input_with(node, 0, caches[node.input[0]].input[0])
+            edit.set_inputs(node, [self.renamed.get(name, name) for name in node.input])
             if is_fixed and {*found.other_sizes.get(result, (0,))} <= {1, RANK - 1}:
                 # The engine knows these of whole rows, and not of their attended part. What it can compute
                 # before it runs, as the scale of scores, it then makes part of its kernels. Where rows are
                 # chosen for a batch that differs between sets of shapes, it knows neither.
-                replace_input_with(node, 0, shape_of_cache)
+                edit.replace_input_with(node, 0, shape_of_cache)
             if result in gathers and len(node.input) == GATHERS["CtxGather"]:
                 # It reads row after row; rows read in place of unused ones are hidden or blanked.
                 self.renamed[result] = node.input[0]
@@ -203,9 +190,9 @@ class _Rewriter:
                 self._write_mixture(node)
             else:
                 self.nodes.append(node)
-        set_nodes(graph, self.nodes)
-        clear_descriptions(graph)
-        drop_unneeded_nodes(graph)
+        edit.set_nodes(graph, self.nodes)
+        edit.clear_descriptions(graph)
+        edit.drop_unneeded_nodes(graph)
 
     def _known_sizes(self, cache: str) -> tuple[int, int]:
         dims = next(v for v in self.graph.input if v.name == cache).type.tensor_type.shape.dim
@@ -268,13 +255,13 @@ class _Rewriter:
             ],
             function.opset_import,
         )
-        self.bodies[node.domain, name] = add_function(self.model, variant)
+        self.bodies[node.domain, name] = edit.add_function(self.model, variant)
         return name
 
     def _write_mixture(self, node: onnx.NodeProto) -> None:
         """Write the shape of a product, which does not depend on the length."""
         result = node.output[0]
-        rename_output(node, 0, self.fresh.make(result, "attended"))
+        edit.rename_output(node, 0, self.fresh.make(result, "attended"))
         self.nodes.append(node)
         (batch, count), (groups, width) = self.rows, self.sizes
         heads = groups * self.copies.get(result, 1)

@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import node_key, node_label
+from qaic.compiler.ir.constants.float16_weights import Overflows, beyond_float16
+from qaic.compiler.ir.constants.in_graph import dense
 from qaic.compiler.ir.elem_types import FLOAT16
-from qaic.compiler.ir.graph_walk import all_graphs
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_walk import all_graphs, node_key, node_label, standard
 
 #: operators whose results are always in [-1, 1]
 _OF_ONE: Final = (
@@ -40,11 +38,7 @@ def filling(node: onnx.NodeProto) -> npt.NDArray[np.generic] | None:
 
 def exceeds(values: npt.NDArray[np.generic]) -> bool:
     """Return whether a finite value of an array becomes infinite in float16."""
-    if values.dtype.kind not in "fiu":
-        return False
-    magnitudes = np.abs(values.astype(np.float64))
-    with np.errstate(over="ignore"):
-        return bool((np.isfinite(magnitudes) & np.isinf(magnitudes.astype(np.float16))).any())
+    return values.dtype.kind in "fiu" and bool(beyond_float16(values.astype(np.float64)).any())
 
 
 def may_exceed(

@@ -17,41 +17,34 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, Overflows, converted_floats
-from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import (
+from qaic.compiler.ir.constants.in_graph import dense, split_constants, value_preserving_inputs
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, FLOAT16, FLOATS, type_name
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
     node_key,
     node_label,
-    split_constants,
-    value_preserving_inputs,
+    standard,
+    standard_version,
+    subgraphs,
+    usages,
+    uses,
 )
-from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context, compiler_pass
-from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, FLOAT16, FLOATS, type_name
-from qaic.compiler.ir.graph_edits import (
-    clone_unnamed,
-    register_initializer,
-    rename_output,
-    replace_input_with,
-    set_initializers,
-    set_nodes,
-    set_values,
-)
-from qaic.compiler.ir.graph_walk import FreshNames, subgraphs, usages, uses
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
-from qaic.compiler.ir.precision import Classification, PrecisionClass
-from qaic.compiler.ir.precision_ops import (
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.precision import (
     BIAS_TAKERS,
     COMMUTING,
     FLOAT_FORMATS,
     NOT_COMMUTING,
+    Classification,
+    PrecisionClass,
     cast_target,
     parameter_inputs,
     parameter_outputs,
-    standard,
 )
+from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.computed_constants import (
     ConstantClasses,
@@ -219,12 +212,12 @@ class Float16Emulator:
                     scope, value.name, float_format
                 ):
                     value.name = self._copy(scope, value.name, float_format)
-        set_nodes(graph, scope.nodes)
+        edit.set_nodes(graph, scope.nodes)
 
     def _folded(self, scope: _Scope, node: onnx.NodeProto, outputs: set[str]) -> None:
         """Keep a constant computation in float32; round it only where it is an output of the program."""
         for position, name in enumerate(node.input):
-            replace_input_with(node, position, self._folded_name(scope, name))
+            edit.replace_input_with(node, position, self._folded_name(scope, name))
         scope.nodes.append(node)
         if filling(node) is not None:
             self.fillings[node.output[0]] = node
@@ -248,9 +241,9 @@ class Float16Emulator:
         casts = float_format and cast_target(node) == float_format
         for position, name in enumerate(node.input):
             if casts or not self.reads(node, position):
-                replace_input_with(node, position, self._folded_name(scope, name))
+                edit.replace_input_with(node, position, self._folded_name(scope, name))
             elif name not in scope.deferred and not self._is_in_format(scope, name, float_format):
-                replace_input_with(node, position, self._copy(scope, name, float_format))
+                edit.replace_input_with(node, position, self._copy(scope, name, float_format))
         nested = list(subgraphs(node))
         controls = bool(nested) and standard(node, "If", "Loop", "Scan")
         for inner in nested:
@@ -327,7 +320,7 @@ class Float16Emulator:
         name = node.output[position]
         raw = self.fresh.make(name, "unrounded")
         narrow = self.fresh.make(name, type_name(float_format))
-        rename_output(node, position, raw)
+        edit.rename_output(node, position, raw)
         self.types[raw] = self.types[name]
         source = raw
         if name in self.beyond and float_format == FLOAT16:
@@ -356,7 +349,7 @@ class Float16Emulator:
             return
         limited = self.overflows.round_to(name, values, FLOAT16).astype(values.dtype)
         attribute = next(item for item in node.attribute if item.name == "value")
-        set_values(attribute.t, limited)
+        edit.set_values(attribute.t, limited)
 
     def _clipped(self, scope: _Scope, source: str, name: str) -> str:
         """Add nodes that clip a computed constant but keep infinities and NaN; return the clipped value.
@@ -365,8 +358,8 @@ class Float16Emulator:
         """
         made = self.fillings.get(name)
         if made is not None:
-            twin = clone_unnamed(made)
-            rename_output(twin, 0, self.fresh.make(name, "clipped"))
+            twin = edit.clone_unnamed(made)
+            edit.rename_output(twin, 0, self.fresh.make(name, "clipped"))
             self.types[twin.output[0]] = self.types[name]
             self._clip_filling(twin, name)
             scope.nodes.append(twin)
@@ -392,7 +385,7 @@ class Float16Emulator:
         if key not in self.scalars:
             self.scalars[key] = self.fresh.make("limit", type_name(elem_type))
             tensor = helper.make_tensor(self.scalars[key], elem_type, [], [value])
-            register_initializer(self.model.graph, tensor)
+            edit.register_initializer(self.model.graph, tensor)
             self.types[tensor.name] = elem_type
         return self.scalars[key]
 
@@ -418,7 +411,7 @@ class Float16Emulator:
                         name=narrow, data_type=float_format, dims=tensor.dims, raw_data=values.tobytes()
                     )
                 )
-        set_initializers(scope.graph, kept)
+        edit.set_initializers(scope.graph, kept)
         if scope.parent is not None:
             return
         entries = list(self.weights.values())
@@ -476,12 +469,10 @@ class Float16Emulator:
 
 
 @compiler_pass()
-def emulate_float16_pass(model: Model, context: Context) -> bool:
+def emulate_float16_pass(model: Model, context: Context) -> None:
     """Round the floats of each node to its precision."""
-    if not any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
-        return False
-    Float16Emulator(model, context.plan, context.overflows).run()
-    return True
+    if any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
+        Float16Emulator(model, context.plan, context.overflows).run()
 
 
 def round_as_model(model: Model, hardware: str | None) -> None:

@@ -13,36 +13,29 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.messages import listing, warn
+from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX
-from qaic.compiler.ir.constants.propagation import node_key, node_label, split_constants
-from qaic.compiler.ir.elem_types import (
-    BOOL,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-)
-from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs, usages
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import Classification, PrecisionClass
-from qaic.compiler.ir.precision_ops import (
+from qaic.compiler.ir.constants.in_graph import constant_reader, split_constants
+from qaic.compiler.ir.graph_walk import (
     SHAPE_READERS,
+    all_graphs,
+    all_nodes,
+    node_key,
+    node_label,
+    standard,
+    subgraphs,
+    usages,
+)
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.precision import (
+    Classification,
+    PrecisionClass,
     parameter_inputs,
     parameter_outputs,
     selected_inputs,
-    standard,
 )
 from qaic.compiler.passes.emulation.computed_constants import filling
-from qaic.compiler.passes.legalize.guard_nodes import constant_reader
 
 #: operators that make larger integers by a factor that their operands do not show
 _GROWING: Final = (
@@ -59,15 +52,15 @@ _ADDING: Final = ("Add", "Sub")
 
 #: integer type -> its largest magnitude
 _LARGEST: Final = {
-    BOOL: 1,
-    INT8: 128,
-    UINT8: 255,
-    INT16: 1 << 15,
-    UINT16: (1 << 16) - 1,
-    **dict.fromkeys((INT32, INT64, UINT32, UINT64), math.inf),
+    elem_types.BOOL: 1,
+    elem_types.INT8: 128,
+    elem_types.UINT8: 255,
+    elem_types.INT16: 1 << 15,
+    elem_types.UINT16: (1 << 16) - 1,
+    **dict.fromkeys((elem_types.INT32, elem_types.INT64, elem_types.UINT32, elem_types.UINT64), math.inf),
 }
 #: element types whose values are rounded; float64 is treated as float32
-ROUNDED: Final = frozenset({FLOAT, DOUBLE})
+ROUNDED: Final = frozenset({elem_types.FLOAT, elem_types.DOUBLE})
 #: limit of an input integer, which may be larger: it stays float32, without a warning
 _GIVEN: Final = FLOAT16_MAX
 #: limit of a float that is a scale
@@ -80,7 +73,7 @@ class IntegerSums:
     def __init__(self, model: Model, decided: Classification) -> None:
         # A dim of shapes is -1 if it differs between sets of shapes.
         self._types, self._shapes, self._decided = model.facts.types, model.facts.shapes, decided
-        self._constant = constant_reader(model.proto, model.weights)
+        self._constant = constant_reader(model.proto.graph, model.weights)
         #: largest magnitude of integers
         self._integers: dict[str, float] = {}
         #: largest magnitude of integers that were cast to float, and of what is made of them
@@ -148,7 +141,10 @@ class IntegerSums:
     @staticmethod
     def _may_scale(node: onnx.NodeProto) -> bool:
         """Return true if a node of this kind can read unrounded values."""
-        return standard(node, *_SCALING, *_ADDING, *_CASTING) or selected_inputs(node, FLOAT16) is not None
+        return (
+            standard(node, *_SCALING, *_ADDING, *_CASTING)
+            or selected_inputs(node, elem_types.FLOAT16) is not None
+        )
 
     def _integer_limit(self, node: onnx.NodeProto) -> float:
         """Return the largest magnitude of the integers that a node makes."""
@@ -177,7 +173,7 @@ class IntegerSums:
         if standard(node, "ReduceL1", "ReduceSum"):
             kept = math.prod(self._shapes.get(node.output[0], ()))
             return math.inf if known else limits[0] * math.prod(sizes) / max(kept, 1)
-        picked = selected_inputs(node, FLOAT16)
+        picked = selected_inputs(node, elem_types.FLOAT16)
         if picked is None and standard(node, *_SCATTERING):
             return math.inf
         positions = range(len(limits)) if picked is None else (at for at in picked if at < len(limits))
@@ -207,7 +203,7 @@ class IntegerSums:
             if not any(limits):
                 return _SCALE
             return _GIVEN if others or _SCALE in limits or node.op_type == "Div" else math.inf
-        picked = (0, 1) if standard(node, *_ADDING) else selected_inputs(node, FLOAT16)
+        picked = (0, 1) if standard(node, *_ADDING) else selected_inputs(node, elem_types.FLOAT16)
         if standard(node, *_CASTING):
             picked = (0,)
         names = [node.input[at] for at in picked or () if at < len(node.input) and node.input[at]]

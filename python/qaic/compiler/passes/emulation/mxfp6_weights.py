@@ -17,18 +17,15 @@ import onnx
 from onnx import helper
 
 from qaic import _core
-from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
+from qaic.compiler.diagnostics.messages import listing, refuse, warn
+from qaic.compiler.ir.constants.in_graph import ConstantReader
 from qaic.compiler.ir.constants.stored_rows import strips
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import DOUBLE, FLOAT, FLOATS, INT32, INT64, array_type
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, attribute_of, node_key, producers, standard
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
-from qaic.compiler.ir.precision_ops import attribute_of, standard
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.errors import InputError
 
@@ -114,7 +111,7 @@ class MxSource:
 
 
 @compiler_pass(lambda context: context.options.mxfp6_matmul)
-def compress_weights_pass(model: Model, context: Context) -> bool:
+def compress_weights_pass(model: Model, context: Context) -> None:
     """Convert constant weights of matrix products to MXFP6."""
     options = context.options
     original = model.facts.original
@@ -128,10 +125,8 @@ def compress_weights_pass(model: Model, context: Context) -> bool:
     if unknown:
         warn(
             "mxfp6.unknown_nodes",
-            "exclude_mxfp6_matmul: %d of %d names are not those of a node or its output: %s",
-            len(unknown),
-            len(excluded),
-            listing(unknown),
+            f"exclude_mxfp6_matmul: {len(unknown)} of {len(excluded)} names are not those of a node or its "
+            f"output: {listing(unknown)}",
         )
     lists = options.node_precision_info_file
     excluded |= set() if lists is None else set(lists.fp32)
@@ -146,11 +141,9 @@ def compress_weights_pass(model: Model, context: Context) -> bool:
     else:
         warn(
             "mxfp6.no_products",
-            "mxfp6_matmul: the model has no product with a constant matrix of at least %d x %d",
-            _LEAST_SIDE,
-            _LEAST_SIDE,
+            f"mxfp6_matmul: the model has no product with a constant matrix of at least {_LEAST_SIDE} x "
+            f"{_LEAST_SIDE}",
         )
-    return count > 0
 
 
 def swaps(node: onnx.NodeProto, rank: int) -> bool:

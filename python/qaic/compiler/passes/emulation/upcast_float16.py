@@ -11,22 +11,14 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.initializers import dense, lift_float_constants
+from qaic.compiler.diagnostics.messages import warn
+from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.constants.in_graph import dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
-from qaic.compiler.ir.graph_edits import (
-    rename_values,
-    set_attributes,
-    set_inputs,
-    set_nodes,
-    set_values,
-)
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import has_node_options
-from qaic.compiler.ir.precision_ops import FLOAT_FORMATS, standard
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, standard
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.precision import FLOAT_FORMATS, has_node_options
 from qaic.compiler.ir.value_info import ValueInfo
 
 #: attributes that choose the element type of an output
@@ -58,7 +50,7 @@ def as_float32(model: onnx.ModelProto) -> bool:
                 value.type.tensor_type.elem_type = FLOAT
         for tensor in graph.initializer:
             if tensor.data_type in FLOAT_FORMATS:
-                set_values(tensor, dense(tensor).astype("float32"))
+                edit.set_values(tensor, dense(tensor).astype("float32"))
         bodies.append(list(graph.node))
     for nodes in bodies:
         for node in nodes:
@@ -112,7 +104,7 @@ def upcast(model: Model) -> None:
         else:
             _widen_values((*graph.input, *graph.output), halves)
         _widen_values(graph.value_info, halves)
-        set_nodes(graph, (*front, *graph.node, *back))
+        edit.set_nodes(graph, (*front, *graph.node, *back))
     for name in halves:
         types[name] = FLOAT
     facts.narrow.update(halves)
@@ -123,8 +115,8 @@ def _write_casts(model: onnx.ModelProto, types: dict[str, int]) -> None:
     for node in find_nodes(model.graph.node, {"CastLike"}):
         if types.get(node.output[0]) in FLOAT_FORMATS:
             node.op_type = "Cast"
-            set_inputs(node, node.input[:1])
-            set_attributes(node, [helper.make_attribute("to", types[node.output[0]])])
+            edit.set_inputs(node, node.input[:1])
+            edit.set_attributes(node, [helper.make_attribute("to", types[node.output[0]])])
 
 
 def _widen_values(values: Iterable[onnx.ValueInfoProto], halves: Collection[str]) -> None:
@@ -170,7 +162,7 @@ def _widen_interface(
             renamed[value.name] = fresh.make(value.name, "float32")
             out_of.append(_cast(renamed[value.name], value.name, halves[value.name]))
             _move(value.name, renamed[value.name], halves, facts)
-    rename_values((*casts, *graph.node), renamed)
+    edit.rename_values((*casts, *graph.node), renamed)
     return into, out_of
 
 
@@ -188,7 +180,7 @@ def _widen_attributes(node: onnx.NodeProto) -> None:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOAT_FORMATS:
             attribute.i = FLOAT
         elif attribute.HasField("t") and attribute.t.data_type in FLOAT_FORMATS:
-            set_values(attribute.t, dense(attribute.t).astype("float32"))
+            edit.set_values(attribute.t, dense(attribute.t).astype("float32"))
 
 
 def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
@@ -196,13 +188,13 @@ def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
 
 
 @compiler_pass()
-def upcast_float16_pass(model: Model, context: Context) -> bool:
+def upcast_float16_pass(model: Model, context: Context) -> None:
     """Change the type of all computed floats to float32, and record the original types."""
     options = context.options
     facts = model.facts
     types = set(facts.types.values())
     if not context.for_integers and not has_node_options(options) and not types & {FLOAT16, BFLOAT16}:
-        return False
+        return
     if options.convert_to_fp16 and DOUBLE in types:
         warn(
             "float16.float64_tensors",
@@ -213,8 +205,7 @@ def upcast_float16_pass(model: Model, context: Context) -> bool:
     if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
         warn(
             "float16.bfloat16",
-            "the model computes in bfloat16, which the hardware family ai100 does not support; "
-            "the program computes in %s (aic_hw_version=ai200 keeps bfloat16)",
-            "float16" if options.convert_to_fp16 else "float32",
+            "the model computes in bfloat16, which the hardware family ai100 does not support; the program "
+            f"computes in {'float16' if options.convert_to_fp16 else 'float32'} (aic_hw_version=ai200 keeps "
+            "bfloat16)",
         )
-    return True

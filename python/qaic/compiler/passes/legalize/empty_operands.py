@@ -15,11 +15,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, node_label, standard
 from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 

@@ -1,6 +1,6 @@
 """Nodes that check operands while a program runs, constant operands, and the error about a wrong one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -9,34 +9,14 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.initializers import constant_of, dense
-from qaic.compiler.ir.constants.propagation import node_label, read_array
-from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.ir.elem_types import BOOL, INT64
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes, producers
+from qaic.compiler.ir.graph_walk import FreshNames, node_label
 from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets
 from qaic.errors import CompileError
 
 #: first operator set in which the axes of Unsqueeze are an input
 _AXES_AS_INPUT: Final = 13
-
-
-def constant_reader(
-    model: onnx.ModelProto, weights: Mapping[str, Weight] = MappingProxyType({})
-) -> Callable[[str], npt.NDArray[Any] | None]:
-    """Make a function that reads a constant in or next to a graph; returns None for other values."""
-    makers = producers(find_nodes(model.graph.node, {"Constant"}))
-    stored = {tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer}
-
-    def read(name: str) -> npt.NDArray[Any] | None:
-        if name in weights:
-            return read_array(weights[name])
-        if name in stored:
-            return dense(stored[name])
-        return constant_of(makers[name]) if name in makers else None
-
-    return read
 
 
 def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileError:

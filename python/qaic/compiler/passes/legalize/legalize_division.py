@@ -17,15 +17,20 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT8, UINT16
-from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, producers
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, rewrite_nodes
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    all_nodes,
+    find_nodes,
+    producers,
+    standard,
+    standard_version,
+)
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
-from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
 #: operators that divide; Mod traps in the engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})
@@ -69,13 +74,12 @@ def legalize_division(
     if not divisions.found:
         return added
     fresh, version = FreshNames(model.graph), standard_version(model)
-    for graph in all_graphs(model.graph):
-        nodes: list[onnx.NodeProto] = []
-        for node in graph.node:
-            guard = divisions.found.get(_key(node))
-            nodes += [node] if guard is None else _guarded(node, guard, GuardNodes(fresh, added, version))
-        if len(nodes) != len(graph.node):
-            set_nodes(graph, nodes)
+
+    def guarded(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        guard = divisions.found.get(_key(node))
+        return [node] if guard is None else _guarded(node, guard, GuardNodes(fresh, added, version))
+
+    rewrite_nodes(model.graph, guarded)
     return added
 
 
@@ -103,12 +107,7 @@ class _Guard:
 
 
 class _Divisions:
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        types: Mapping[str, int],
-        shapes: ShapesInSets,
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets) -> None:
         self.found: dict[tuple[str, ...], _Guard] = {}
         self._shapes = shapes
         #: a division by a constant that contains a zero
@@ -119,7 +118,7 @@ class _Divisions:
         if not divisions:
             return
         self.makers = producers(all_nodes(model.graph.node))
-        self._constant = constant_reader(model)
+        self._constant = constant_reader(model.graph)
         for node, elem_type in divisions:
             divisor = self._constant(node.input[1])
             if divisor is not None and not divisor.all():
@@ -182,6 +181,6 @@ def _guarded(node: onnx.NodeProto, guard: _Guard, guards: GuardNodes) -> list[on
 
 
 @compiler_pass()
-def legalize_division_pass(model: Model, _: Context) -> bool:
+def legalize_division_pass(model: Model, _: Context) -> None:
     """Guard integer divisions by 0 and -1, which would end the process."""
-    return model.rewrite(partial(legalize_division, shapes=shapes_in(*model.specialized)))
+    model.rewrite(partial(legalize_division, shapes=shapes_in(*model.specialized)))

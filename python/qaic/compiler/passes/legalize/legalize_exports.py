@@ -21,36 +21,26 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.diagnostics.messages import listing, warn
+from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.constants.in_graph import dense
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT16
-from qaic.compiler.ir.graph_edits import (
-    add_attribute,
-    clone,
-    remove_nodes,
-    rename_output,
-    replace_all_uses_with,
-    set_attributes,
-    set_inputs,
-    set_nodes,
-)
 from qaic.compiler.ir.graph_walk import (
     STANDARD_DOMAINS,
     FreshNames,
     all_graphs,
     all_nodes,
+    attribute_of,
     find_nodes,
+    node_label,
     op_types,
     producers,
     read_values,
+    standard,
+    standard_version,
     subgraphs,
 )
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.shape_arithmetic import computed_node
 from qaic.compiler.ir.value_info import Added, dims_in
 from qaic.compiler.passes.legalize.guard_nodes import refused_operand
@@ -69,7 +59,7 @@ _Dims = tuple[int | str | None, ...]
 
 
 @compiler_pass()
-def legalize_exports_pass(model: Model, _: Context) -> bool:
+def legalize_exports_pass(model: Model, _: Context) -> None:
     """Rewrite patterns of exporters that shape inference or the engine does not support, in functions too.
 
     Warns of nodes that drop values in each inference.
@@ -87,12 +77,10 @@ def legalize_exports_pass(model: Model, _: Context) -> bool:
     if random:
         warn(
             "legalize.training",
-            "the training mode of %s is on, so each inference drops values at random; "
-            "export the model in inference mode (with PyTorch, after model.eval())",
-            f"Dropout {listing(random)}",
+            f"the training mode of Dropout {listing(random)} is on, so each inference drops values at random;"
+            " export the model in inference mode (with PyTorch, after model.eval())",
             nodes=random,
         )
-    return True
 
 
 def _legalize(
@@ -113,7 +101,7 @@ def _legalize(
             for at, node in enumerate(body.node)
             if standard(node, "SplitToSequence") and node.output[0] not in read
         ]
-        remove_nodes(body, unread)
+        edit.remove_nodes(body, unread)
 
 
 @dataclass(slots=True)
@@ -178,7 +166,7 @@ class _Scope:
             changed = changed or replacement is not node
             written += [*self.made, replacement]
         if changed:
-            set_nodes(body, written)
+            edit.set_nodes(body, written)
 
     def add(self, operator: str, result: str, *inputs: str, **attributes: Any) -> str:
         """Add a node in front; returns the name of its result, which is made from `result`."""
@@ -274,7 +262,7 @@ def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     sliced = scope.add("Slice", result, split.input[0], *bounds)
     if scope.version < _AXES_AS_INPUT:
         squeezed = _copy(node, "Squeeze", [sliced])
-        add_attribute(squeezed, helper.make_attribute("axes", [axis]))
+        edit.add_attribute(squeezed, helper.make_attribute("axes", [axis]))
         return squeezed
     return _copy(node, "Squeeze", [sliced, bounds[2]])
 
@@ -310,8 +298,8 @@ def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     del scope
     if any(attribute.name == "onesided" for attribute in node.attribute):
         return node
-    copy = clone(node)
-    add_attribute(copy, helper.make_attribute("onesided", 1))
+    copy = edit.clone(node)
+    edit.add_attribute(copy, helper.make_attribute("onesided", 1))
     return copy
 
 
@@ -325,11 +313,11 @@ def _steps_first(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
         if inputs[at]:
             inputs[at] = scope.add("Transpose", base, inputs[at], perm=[1, 0, 2])
     moved = _copy(node, inputs=inputs)
-    set_attributes(moved, [attribute for attribute in node.attribute if attribute.name != "layout"])
+    edit.set_attributes(moved, [attribute for attribute in node.attribute if attribute.name != "layout"])
     scope.made.append(moved)
     for at, result in enumerate(node.output):
         if result:
-            rename_output(moved, at, scope.name(result, "steps_first"))
+            edit.rename_output(moved, at, scope.name(result, "steps_first"))
             perm = [1, 0, 2] if at else [2, 0, 1, 3]
             scope.made.append(helper.make_node("Transpose", [moved.output[at]], [result], perm=perm))
     return scope.made.pop()
@@ -355,33 +343,32 @@ def read_masks(model: onnx.ModelProto) -> dict[str, str]:
 
     Returns each float that was added, and the value that has its type.
     """
-    fresh: FreshNames | None = None
     added: dict[str, str] = {}
-    for graph in all_graphs(model.graph):
-        nodes: list[onnx.NodeProto] = []
-        for node in graph.node:
-            nodes.append(node)
-            if standard(node, "Dropout") and any(node.input[_TRAINING:]):
-                fresh = fresh or FreshNames(model.graph)
-                result, *masks = node.output
-                kept = fresh.make(result, "kept")
-                mask = next(filter(None, masks), "") or fresh.make(result, "mask")
-                nodes[-1] = helper.make_node("Dropout", node.input, [kept, mask], node.name)
-                set_attributes(nodes[-1], node.attribute)
-                nodes.append(helper.make_node("Where", [mask, kept, kept], [result]))
-                added[kept] = result
-        if len(nodes) != len(graph.node):
-            set_nodes(graph, nodes)
+    if not any(any(node.input[_TRAINING:]) for node in find_nodes(model.graph.node, {"Dropout"})):
+        return added
+    fresh = FreshNames(model.graph)
+
+    def read(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        if not standard(node, "Dropout") or not any(node.input[_TRAINING:]):
+            return [node]
+        result, *masks = node.output
+        kept = fresh.make(result, "kept")
+        mask = next(filter(None, masks), "") or fresh.make(result, "mask")
+        dropout = helper.make_node("Dropout", node.input, [kept, mask], node.name)
+        edit.set_attributes(dropout, node.attribute)
+        added[kept] = result
+        return [dropout, helper.make_node("Where", [mask, kept, kept], [result])]
+
+    edit.rewrite_nodes(model.graph, read)
     return added
 
 
 @compiler_pass()
-def read_masks_pass(model: Model, _: Context) -> bool:
+def read_masks_pass(model: Model, _: Context) -> None:
     """Read the mask of each Dropout that may drop values, behind all passes that options direct."""
     types = model.facts.types
     added = read_masks(model.proto)
     types.update((new, types[name]) for new, name in added.items() if name in types)
-    return bool(added)
 
 
 #: first operator set in which the axes of Squeeze are an input
@@ -412,11 +399,11 @@ _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]]
 
 def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[str] = ()) -> onnx.NodeProto:
     """Copy a node with other inputs; with `operator`, as another operator without attributes."""
-    copy = clone(node)
-    set_inputs(copy, inputs)
+    copy = edit.clone(node)
+    edit.set_inputs(copy, inputs)
     if operator is not None:
         copy.op_type = operator
-        set_attributes(copy, ())
+        edit.set_attributes(copy, ())
     return copy
 
 
@@ -434,7 +421,7 @@ def resizes_from_the_end(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto
 
 
 @compiler_pass()
-def legalize_resize_pass(model: Model, _: Context) -> bool:
+def legalize_resize_pass(model: Model, _: Context) -> None:
     """Replace negative axes of Resize with non-negative ones."""
     dims = dims_in(*model.specialized)
     found = resizes_from_the_end(model.proto.graph.node)
@@ -446,7 +433,6 @@ def legalize_resize_pass(model: Model, _: Context) -> bool:
         for attribute in node.attribute:
             if attribute.name == "axes":
                 attribute.ints[:] = [axis % rank for axis in attribute.ints]
-    return bool(found)
 
 
 #: types of which some supported engine lacks the kernel
@@ -458,29 +444,23 @@ def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str
 
     The model has no functions around such nodes. Returns the values that were added.
     """
-    fresh: FreshNames | None = None
     added: dict[str, Added] = {}
-    if not find_nodes(model.graph.node, {"Where"}):
+    nodes = find_nodes(model.graph.node, {"Where"})
+    if not any(_elem_type(node, types) in _WITHOUT_KERNEL for node in nodes):
         return added
-    for graph in all_graphs(model.graph):
-        found = {at for at, node in enumerate(graph.node) if _is_without_kernel(node, types)}
-        if not found:
-            continue
-        fresh = fresh or FreshNames(model.graph)
-        made: list[onnx.NodeProto] = []
-        for at, node in enumerate(graph.node):
-            made += _as_int32(node, types, fresh, added) if at in found else [node]
-        set_nodes(graph, made)
+    fresh = FreshNames(model.graph)
+
+    def with_kernel(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        is_without = standard(node, "Where") and _elem_type(node, types) in _WITHOUT_KERNEL
+        return _as_int32(node, types, fresh, added) if is_without else [node]
+
+    edit.rewrite_nodes(model.graph, with_kernel)
     return added
 
 
 def _elem_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
     """Return the element type of the values that a Where selects from, from any known one."""
     return next((types[name] for name in (*node.input[1:], *node.output) if name in types), 0)
-
-
-def _is_without_kernel(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
-    return standard(node, "Where") and _elem_type(node, types) in _WITHOUT_KERNEL
 
 
 def _as_int32(
@@ -499,9 +479,9 @@ def _as_int32(
 
 
 @compiler_pass()
-def legalize_where_pass(model: Model, _: Context) -> bool:
+def legalize_where_pass(model: Model, _: Context) -> None:
     """Compute Where in int32 for types without a kernel in the engine."""
-    return model.rewrite(legalize_where)
+    model.rewrite(legalize_where)
 
 
 #: operators whose results may be moved or reused
@@ -545,15 +525,14 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
             nodes.append(node)
             nodes += [helper.make_node("Max", [name], [apart[name]]) for name in node.output if name in apart]
         # Operands of the node itself are also renamed, because both names have the same value.
-        replace_all_uses_with([node for node in graph.node if any(subgraphs(node))], apart)
-        set_nodes(graph, nodes)
+        edit.replace_all_uses_with([node for node in graph.node if any(subgraphs(node))], apart)
+        edit.set_nodes(graph, nodes)
     return added
 
 
 @compiler_pass()
-def legalize_captured_values_pass(model: Model, _: Context) -> bool:
+def legalize_captured_values_pass(model: Model, _: Context) -> None:
     """Separate values of quantized graphs from the control flow that captures them."""
     types = model.facts.types
     added = legalize_captured_values(model.proto, types)
     types.update((new, types[name]) for new, name in added.items())
-    return bool(added)

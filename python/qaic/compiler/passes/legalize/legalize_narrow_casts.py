@@ -12,13 +12,10 @@ from typing import Final
 import numpy as np
 import onnx
 
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, DOUBLE, FLOAT
-from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_edits import clone, replace_input_with, rewrite_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, find_nodes, standard, standard_version
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import Added
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes
 
@@ -43,19 +40,16 @@ def legalize_narrow_casts(model: onnx.ModelProto, types: Mapping[str, int]) -> d
     if not any(is_unsaturated(node) for node in find_nodes(model.graph.node, _CASTING)):
         return added
     fresh, version = FreshNames(model.graph), standard_version(model)
-    for graph in all_graphs(model.graph):
-        nodes: list[onnx.NodeProto] = []
-        for node in graph.node:
-            target = types.get(node.output[0], 0) if is_unsaturated(node) else 0
-            if target in _LIMITS:
-                guards = GuardNodes(fresh, added, version)
-                written = clone(node)
-                replace_input_with(written, 0, _with_infinities(node, target, types, guards))
-                nodes += [*guards.nodes, written]
-            else:
-                nodes.append(node)
-        if len(nodes) != len(graph.node):
-            set_nodes(graph, nodes)
+
+    def written(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        target = types.get(node.output[0], 0) if is_unsaturated(node) else 0
+        if target not in _LIMITS:
+            return [node]
+        guards, copy = GuardNodes(fresh, added, version), clone(node)
+        replace_input_with(copy, 0, _with_infinities(node, target, types, guards))
+        return [*guards.nodes, copy]
+
+    rewrite_nodes(model.graph, written)
     return added
 
 
@@ -90,6 +84,6 @@ def _with_infinities(node: onnx.NodeProto, target: int, types: Mapping[str, int]
 
 
 @compiler_pass()
-def legalize_narrow_casts_pass(model: Model, _: Context) -> bool:
+def legalize_narrow_casts_pass(model: Model, _: Context) -> None:
     """Make numbers infinite that casts to float8 without saturation round beyond the largest number."""
-    return model.rewrite(legalize_narrow_casts)
+    model.rewrite(legalize_narrow_casts)

@@ -13,14 +13,17 @@ from typing import Any, Final
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
-from qaic.compiler.ir.graph_edits import add_attribute, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.node_writer import NodeWriter
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.graph_edits import NodeWriter, add_attribute, replace_input_with, set_nodes
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    all_nodes,
+    attribute_of,
+    standard,
+    standard_version,
+    subgraphs,
+)
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 
 #: domains of functions that stand for operators of the card
 DOMAINS: Final = frozenset({"com.qualcomm.cloud", "com.qti.aisw.onnx"})
@@ -222,7 +225,6 @@ def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
 
 
 @compiler_pass()
-def legalize_qualcomm_functions_pass(model: Model, _: Context) -> bool:
+def legalize_qualcomm_functions_pass(model: Model, _: Context) -> None:
     """Replace the bodies of functions for operators of the card by operators of the engine."""
     model.has_fused_functions = legalize(model.proto)
-    return model.has_fused_functions

@@ -17,27 +17,25 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
+from qaic.compiler.diagnostics.messages import refuse
+from qaic.compiler.ir.constants.in_graph import ConstantReader, dense, read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
-from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
-from qaic.compiler.ir.graph_edits import replace_input_with, set_nodes, set_payload
+from qaic.compiler.ir.graph_edits import NodeWriter, replace_input_with, set_nodes, set_payload
 from qaic.compiler.ir.graph_walk import (
     FreshNames,
     all_graphs,
     all_nodes,
+    attribute_of,
     find_nodes,
     nodes_of,
     op_types,
+    standard,
+    standard_version,
     subgraphs,
 )
 from qaic.compiler.ir.inlined_names import InlinedNames
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.node_writer import NodeWriter
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 
 #: the operator set with types of four bits and scales of blocks
 _HAS_BLOCKS: Final = 21
@@ -124,9 +122,8 @@ def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None
 
 def _widen(tensor: onnx.TensorProto) -> None:
     kept = _KEPT_IN.get(tensor.data_type)
-    if kept is None:
-        return
-    set_payload(tensor, kept, dense(tensor).astype("int8" if kept == INT8 else "uint8").tobytes())
+    if kept is not None:
+        set_payload(tensor, kept, dense(tensor).astype("int8" if kept == INT8 else "uint8").tobytes())
 
 
 def _wide(weight: Weight) -> Weight:
@@ -250,9 +247,8 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: 
 
 
 @compiler_pass()
-def legalize_quantized_weights_pass(model: Model, context: Context) -> bool:
+def legalize_quantized_weights_pass(model: Model, context: Context) -> None:
     """Convert quantized weights to a form that every supported engine computes correctly."""
     context.exact = _quantized_weights(model.proto, model.weights)
     if context.exact and context.names is None:
         context.names = InlinedNames(model.proto)
-    return bool(context.exact)

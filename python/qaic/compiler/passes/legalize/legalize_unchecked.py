@@ -21,21 +21,20 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
-from qaic.compiler.ir.graph_edits import (
-    add_attribute,
-    clone,
-    rename_output,
-    replace_input_with,
-    set_attributes,
-    set_nodes,
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    attribute_of,
+    node_label,
+    producers,
+    standard,
+    standard_version,
 )
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, producers
-from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision_ops import attribute_of, standard
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets, dims_in, shapes_in
 from qaic.compiler.passes.legalize.empty_operands import (
     OVER_NOTHING,
@@ -49,7 +48,7 @@ from qaic.compiler.passes.legalize.empty_operands import (
     with_elements,
     zeros,
 )
-from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 from qaic.compiler.passes.legalize.ml_attributes import CHECKED, checked_operand
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
@@ -86,9 +85,7 @@ def is_unchecked(node: onnx.NodeProto) -> bool:
 
 
 def fault(
-    node: onnx.NodeProto,
-    shapes: Mapping[str, tuple[int, ...]],
-    values: Mapping[str, npt.NDArray[Any]],
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, npt.NDArray[Any]]
 ) -> str:
     """Return why constant operands of a node would let the engine read or write beyond a tensor.
 
@@ -238,13 +235,13 @@ def _guarded(
         return added
     fresh, version = FreshNames(proto.graph), standard_version(proto)
     makers = producers(all_nodes(proto.graph.node))
-    read = constant_reader(proto, model.weights)
+    read = constant_reader(proto.graph, model.weights)
     for graph in all_graphs(proto.graph):
         nodes: list[onnx.NodeProto] = []
         checked: dict[tuple[Any, ...], str] = {}
         for node in graph.node:
             guards = GuardNodes(fresh, added, version, types=types, shapes=shapes, dims=dims)
-            guarded, axis, rank = clone(node), None, 0
+            guarded, axis, rank = edit.clone(node), None, 0
             is_ended = is_over_nothing(node, shapes)
             results = results_in(node, shapes) if is_ended else []
             if is_ended and len(results) == 1 and is_zero(node, results[0]):
@@ -268,15 +265,15 @@ def _guarded(
                 if diagonal is not None and -_FARTHEST < diagonal.min() <= diagonal.max() < _FARTHEST:
                     nodes.append(node)
                     continue
-                replace_input_with(guarded, 1, _limited(node.input[1], guards))
+                edit.replace_input_with(guarded, 1, _limited(node.input[1], guards))
             elif standard(node, "MaxUnpool") and not _is_of_pool(node, makers.get(node.input[1]), shapes):
-                replace_input_with(guarded, 1, _inside(node, shapes(node.output[0]), guards))
+                edit.replace_input_with(guarded, 1, _inside(node, shapes(node.output[0]), guards))
             elif operator_of(node) in CHECKED and node.input:
-                replace_input_with(guarded, *checked_operand(node, guards))
+                edit.replace_input_with(guarded, *checked_operand(node, guards))
             elif standard(node, "Col2Im"):
                 image, block = (read(name) for name in node.input[1:3])
                 if image is None or block is None:
-                    replace_input_with(guarded, 2, _fitting(node, guards))
+                    edit.replace_input_with(guarded, 2, _fitting(node, guards))
                 else:
                     found = [
                         _col2im_fault(node, data, image, block) for data in shapes(node.input[0]) or (None,)
@@ -286,20 +283,20 @@ def _guarded(
             elif standard(node, "STFT") and _frame_length(node):
                 length = read(_frame_length(node))
                 if length is None:
-                    replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, guards))
+                    edit.replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, guards))
                 elif not length.all():
                     raise refused_operand(node, "a frame length of 0", "another length")
             elif standard(node, "OneHot", "TopK") and not dims(node.input[0]) and node.input[0] in types:
-                replace_input_with(guarded, 0, with_elements(node, guards))
+                edit.replace_input_with(guarded, 0, with_elements(node, guards))
             elif standard(node, "DFT"):
                 rank = next((len(shape) for shape in shapes(node.input[0])), 0)
                 axis = _dft_axis(node, read, 1 if version < _DFT_AXIS_AS_INPUT else _DFT_AXIS)
                 if reason := _dft_fault(axis, rank):
                     raise refused_operand(node, reason, "another axis")
                 if axis is None:
-                    replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
+                    edit.replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
             for at, name in checked_operands(node, guards, checked, dft_axis=axis):
-                replace_input_with(guarded, at, name)
+                edit.replace_input_with(guarded, at, name)
             if axis is not None and rank == _SIGNAL_RANK and node.output[0] in types:
                 nodes += _in_a_batch(guarded, guards)
                 continue
@@ -313,17 +310,17 @@ def _guarded(
                     checked[key] = selection.indices
                 elif key not in checked:
                     checked[key] = _selected(node, selection, counts, guards)
-                replace_input_with(guarded, selection.at, checked[key])
+                edit.replace_input_with(guarded, selection.at, checked[key])
             is_cached = node.op_type == "GroupQueryAttention" and node.domain == _ENGINE_DOMAIN
             if is_cached and all(node.input[_LENGTHS : _TOTAL + 1]) and len(node.input) > _TOTAL:
                 sizes = [node.input[at] if at < len(node.input) else "" for at in (_QUERY, _PAST, _ANGLES)]
                 key = (*node.input[_LENGTHS : _TOTAL + 1], *(shapes(name) or name for name in sizes))
                 if key not in checked:
                     checked[key] = _lengths(node, sizes, guards)
-                replace_input_with(guarded, _LENGTHS, checked[key])
+                edit.replace_input_with(guarded, _LENGTHS, checked[key])
             nodes += [*guards.nodes, guarded]
         if len(nodes) != len(graph.node):
-            set_nodes(graph, nodes)
+            edit.set_nodes(graph, nodes)
     return added
 
 
@@ -341,27 +338,27 @@ def _divided_axis(node: onnx.NodeProto, dims: DimsInSets) -> tuple[int, int] | N
 
 
 def _without_axis(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = clone(node)
-    set_attributes(copy, [attribute for attribute in node.attribute if attribute.name != "axis"])
+    copy = edit.clone(node)
+    edit.set_attributes(copy, [attribute for attribute in node.attribute if attribute.name != "axis"])
     return copy
 
 
 def _along_first_axis(node: onnx.NodeProto, axis: int, rank: int, guards: GuardNodes) -> list[onnx.NodeProto]:
     """Make nodes that compute a TopK or OneHot along the first axis, which has one row in front of it."""
     moved, types = _without_axis(node), guards.types
-    add_attribute(moved, helper.make_attribute("axis", 0))
+    edit.add_attribute(moved, helper.make_attribute("axis", 0))
     order = list(range(rank))
     if node.op_type == "TopK":
         order[0], order[axis] = axis, 0
         source = node.input[0]
         turned = guards.value(source, "turned", None, types[source])
-        replace_input_with(moved, 0, guards.add("Transpose", [source], turned, perm=order))
+        edit.replace_input_with(moved, 0, guards.add("Transpose", [source], turned, perm=order))
     else:
         order.insert(axis, order.pop(0))
     guards.nodes.append(moved)
     for position, result in enumerate(node.output):
         if result:
-            rename_output(moved, position, guards.value(result, "along_first", None, types[result]))
+            edit.rename_output(moved, position, guards.value(result, "along_first", None, types[result]))
             guards.add("Transpose", [moved.output[position]], result, perm=order)
     return guards.nodes
 
@@ -374,9 +371,9 @@ def _in_a_batch(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto
     moved = _without_axis(node)
     # The axis can only be that of the elements, which is the default of a batch in every set.
     if len(moved.input) > _AXIS:
-        replace_input_with(moved, _AXIS, guards.constant(result, np.array(_DFT_AXIS)))
-    replace_input_with(moved, 0, batch)
-    rename_output(moved, 0, guards.value(result, "batch", None, elem_type))
+        edit.replace_input_with(moved, _AXIS, guards.constant(result, np.array(_DFT_AXIS)))
+    edit.replace_input_with(moved, 0, batch)
+    edit.rename_output(moved, 0, guards.value(result, "batch", None, elem_type))
     guards.nodes.append(moved)
     guards.add("Squeeze", [moved.output[0], guards.constant(result, first)], result)
     return guards.nodes
@@ -521,7 +518,7 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 
 
 @compiler_pass()
-def legalize_unchecked_pass(model: Model, _: Context) -> bool:
+def legalize_unchecked_pass(model: Model, _: Context) -> None:
     """Check operands that the engine does not check."""
     shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
-    return model.rewrite(partial(_guarded, shapes=shapes, dims=dims, model=model))
+    model.rewrite(partial(_guarded, shapes=shapes, dims=dims, model=model))

@@ -16,13 +16,11 @@ import numpy as np
 import onnx
 from onnx import defs, helper
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.diagnostics.messages import refuse
+from qaic.compiler.ir.constants.in_graph import dense
 from qaic.compiler.ir.elem_types import BOOL, INT64
-from qaic.compiler.ir.graph_walk import all_nodes
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.graph_walk import all_nodes, node_label
+from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import DimsInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
@@ -381,10 +379,9 @@ def _open_rows(node: onnx.NodeProto, dims: DimsInSets) -> list[int]:
 
 
 @compiler_pass()
-def check_ml_attributes_pass(model: Model, _: Context) -> bool:
+def check_ml_attributes_pass(model: Model, _: Context) -> None:
     """Refuse operators of ai.onnx.ml with attributes that contradict each other."""
     for node in all_nodes(model.proto.graph.node):
         if node.domain == _DOMAIN and node.op_type in _RULES:
             for found, expected in _RULES[node.op_type](_Attributes(node)):
                 raise refused_operand(node, found, expected)
-    return False

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
+from qaic.compiler.diagnostics.messages import engine_reason, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir import shape_arithmetic
@@ -22,7 +22,7 @@ from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, descri
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.operand_ranks import rank_fault
-from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
+from qaic.compiler.ir.precision import FLOAT_FORMATS
 from qaic.compiler.ir.value_info import (
     collect_shapes,
     collect_types,

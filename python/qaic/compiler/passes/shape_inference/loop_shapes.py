@@ -10,21 +10,20 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.graph_edits import (
-    add_input,
-    clear_descriptions,
-    clear_shape,
     clone,
-    describe_value,
-    redescribe,
-    register_initializer,
-    set_attributes,
-    set_nodes,
     set_shape,
 )
-from qaic.compiler.ir.graph_walk import producers, read_values, subgraphs
-from qaic.compiler.ir.precision_ops import attribute_of, behind, standard
+from qaic.compiler.ir.graph_walk import (
+    attribute_of,
+    behind,
+    node_key,
+    producers,
+    read_values,
+    standard,
+    subgraphs,
+)
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, known_dims
 
@@ -53,11 +52,11 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
                 continue
             if at < states and not is_stable[at]:
                 continue
-            value = describe_value(found.graph, name) if own is None else own
-            described = clone(result)
+            value = edit.describe_value(found.graph, name) if own is None else own
+            described = edit.clone(result)
             described.name = name
-            redescribe(value, described)
-            set_shape(value, dims if at < states else (trips, *dims))
+            edit.redescribe(value, described)
+            edit.set_shape(value, dims if at < states else (trips, *dims))
             learned = True
     return learned
 
@@ -135,34 +134,34 @@ def _model_of(
     start: int,
 ) -> onnx.ModelProto:
     """Make a model of a body whose inputs from `start` on have the shapes of their first values."""
-    graph = clone(body)
-    clear_descriptions(graph)
+    graph = edit.clone(body)
+    edit.clear_descriptions(graph)
     for value, first, is_stable in zip(graph.input[start:], firsts, stable, strict=False):
         if first is not None:
-            described = clone(first)
+            described = edit.clone(first)
             described.name = value.name
             if not is_stable:
-                clear_shape(described)
-            redescribe(value, described)
+                edit.clear_shape(described)
+            edit.redescribe(value, described)
     for value in graph.input[:start]:
-        set_shape(value, ())
+        edit.set_shape(value, ())
     for value in graph.output:
-        clear_shape(value)
+        edit.clear_shape(value)
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     captured = read_values(body) - own - {name for node in body.node for name in node.output}
     for tensor in found.graph.initializer:
         if tensor.name in captured:
             captured.discard(tensor.name)
-            register_initializer(graph, tensor)
+            edit.register_initializer(graph, tensor)
     constants = {
         n.output[0]: n for n in found.graph.node if standard(n, "Constant") and n.output[0] in captured
     }
     captured -= constants.keys()
     for name in sorted(captured):
         if name in outer:
-            add_input(graph, outer[name])
+            edit.add_input(graph, outer[name])
     if constants:
-        set_nodes(graph, [*constants.values(), *graph.node])
+        edit.set_nodes(graph, [*constants.values(), *graph.node])
     return type(found)(
         ir_version=found.ir_version, opset_import=found.opset_import, functions=found.functions, graph=graph
     )
@@ -212,7 +211,7 @@ def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
     for node in view.graph.node:
         if node_key(node) in padding:
             kept = [item for item in node.attribute if item.name not in {"ceil_mode", "pads"}]
-            set_attributes(node, [*kept, helper.make_attribute("pads", padding[node_key(node)])])
+            edit.set_attributes(node, [*kept, helper.make_attribute("pads", padding[node_key(node)])])
 
 
 def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]] | None:

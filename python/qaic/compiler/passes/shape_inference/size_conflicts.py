@@ -16,23 +16,23 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from qaic.compiler.diagnostics.compile_error import engine_reason, engine_refused, refuse
+from qaic.compiler.diagnostics.messages import engine_reason, engine_refused, refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
+from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
 from qaic.compiler.ir.engine_session import engine_session
-from qaic.compiler.ir.graph_edits import (
-    add_output,
-    clear_descriptions,
-    clear_shape,
-    clone,
-    clone_unnamed,
-    remove_nodes,
-    set_outputs,
+from qaic.compiler.ir.graph_walk import (
+    ONNX_DOMAINS,
+    RANDOM,
+    STANDARD_DOMAINS,
+    attribute_of,
+    producers,
+    standard,
+    subgraphs,
+    values_read_by,
 )
-from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, subgraphs, values_read_by
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.operand_ranks import infer_shapes, rank_fault
-from qaic.compiler.ir.precision_ops import RANDOM, attribute_of, standard
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
@@ -48,28 +48,12 @@ Dims = tuple[int | str, ...]
 _ASKED: Final = frozenset(
     {
         *("AffineGrid", "Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger"),
-        *(
-            "ConstantOfShape",
-            "ConvTranspose",
-            "CumSum",
-            "DFT",
-            "DeformConv",
-            "DepthToSpace",
-            "DequantizeLinear",
-            "Einsum",
-        ),
+        *("ConstantOfShape", "ConvTranspose", "CumSum", "DFT", "DeformConv", "DepthToSpace"),
+        *("DequantizeLinear", "Einsum"),
         *("GRU", "Gather", "GatherElements", "GatherND", "Gemm", "GroupNormalization"),
         *("InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "LpPool", "MatMulInteger", "MaxPool"),
-        *(
-            "MaxRoiPool",
-            "MaxUnpool",
-            "MelWeightMatrix",
-            "NegativeLogLikelihoodLoss",
-            "NonMaxSuppression",
-            "PRelu",
-            "Pad",
-            "QLinearConv",
-        ),
+        *("MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "NegativeLogLikelihoodLoss", "NonMaxSuppression"),
+        *("PRelu", "Pad", "QLinearConv"),
         *("QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Range", "Resize", "ReverseSequence"),
         *("RoiAlign", "RotaryEmbedding", "STFT", "Scatter", "ScatterElements", "ScatterND"),
         *("SoftmaxCrossEntropyLoss", "SpaceToDepth", "Split", "TensorScatter", "Tile", "Upsample"),
@@ -212,7 +196,7 @@ class SizeCheck:
     def fits(self, view: onnx.ModelProto) -> bool:
         """Return whether a model that was not inferred yet has no conflict."""
         try:
-            return self.find(inferred_alone(clone(view))) is None
+            return self.find(inferred_alone(edit.clone(view))) is None
         except CompileError:
             return False
 
@@ -343,10 +327,10 @@ def _suspects(found: onnx.ModelProto) -> set[int]:
     # A failed inference leaves a result open, unless the model declares its shape.
     if all(name in shapes for node in found.graph.node for name in node.output if name):
         return {at for at, node in enumerate(found.graph.node) if outputs.intersection(node.output)}
-    numbered = clone(found)
-    clear_descriptions(numbered.graph)
+    numbered = edit.clone(found)
+    edit.clear_descriptions(numbered.graph)
     for value in numbered.graph.output:
-        clear_shape(value)
+        edit.clear_shape(value)
     for at, node in enumerate(numbered.graph.node):
         node.name = f"@{at}@"
     try:
@@ -371,7 +355,7 @@ def _alone(
     ]
     tensors = [numpy_helper.from_array(_widened(value), name) for name, value in constants.items()]
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    graph = helper.make_graph([clone_unnamed(node)], "node", inputs, outputs, tensors)
+    graph = helper.make_graph([edit.clone_unnamed(node)], "node", inputs, outputs, tensors)
     return type(found)(ir_version=found.ir_version, opset_import=found.opset_import, graph=graph)
 
 
@@ -570,12 +554,14 @@ def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
             continue
         needed[id(current)] = current
         pending.extend(makers[name] for name in values_read_by(current) if name in makers)
-    cut = clone(view)
-    remove_nodes(cut.graph, [at for at, current in enumerate(view.graph.node) if id(current) not in needed])
-    set_outputs(cut.graph, ())
+    cut = edit.clone(view)
+    edit.remove_nodes(
+        cut.graph, [at for at, current in enumerate(view.graph.node) if id(current) not in needed]
+    )
+    edit.set_outputs(cut.graph, ())
     for name in own.output:
         if name:
-            add_output(cut.graph, helper.make_empty_tensor_value_info(name))
+            edit.add_output(cut.graph, helper.make_empty_tensor_value_info(name))
     return cut
 
 

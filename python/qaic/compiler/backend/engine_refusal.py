@@ -9,15 +9,15 @@ from typing import Final, NoReturn
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
-from qaic.compiler.diagnostics.compile_error import engine_reason, engine_refused
-from qaic.compiler.ir.constants.propagation import node_label, read_array
+from qaic.compiler.diagnostics.messages import engine_reason, engine_refused
+from qaic.compiler.ir.constants.in_graph import read_array
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.elem_types import OF_NUMPY
 from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_outputs
-from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import all_nodes, node_label, subgraphs
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.precision import UNROUNDED
 from qaic.errors import QaicError
 
 #: most bytes of a weight whose values a kernel may check

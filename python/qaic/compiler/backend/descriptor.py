@@ -9,18 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qaic.compiler.backend.op_profiling.settings import StatsSettings
-from qaic.compiler.ir.elem_types import (
-    BFLOAT16,
-    BOOL,
-    FLOAT,
-    FLOAT16,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    TABLE,
-    UINT8,
-)
+from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.interface import MAX_BYTES, Specialization, TensorSpec
 from qaic.support.program_names import STATS_OUTPUT
 
@@ -42,14 +31,6 @@ _DECREMENT: Final = 3
 _WAIT_GREATER_OR_EQUAL: Final = 5
 _DDR: Final = 1
 _PORTS: Final = {TO_DEVICE: 100, FROM_DEVICE: 101}
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Tensors of one direction: buffer number and byte offset of each; sizes of the buffers."""
-
-    places: tuple[tuple[int, int], ...]
-    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +111,10 @@ def dma_buffers(
     stats: StatsSettings | None = None,
 ) -> DmaBuffers:
     """Lay out the DMA buffers of a program: inputs, outputs, statistics, control."""
-    placed_in = place(inputs, 0, combine=combine_inputs)
-    placed_out = place(outputs, len(placed_in.sizes), combine=combine_outputs)
-    buffers = [(size, TO_DEVICE) for size in placed_in.sizes]
-    buffers += [(size, FROM_DEVICE) for size in placed_out.sizes]
+    places_in, sizes_in = place(inputs, 0, combine=combine_inputs)
+    places_out, sizes_out = place(outputs, len(sizes_in), combine=combine_outputs)
+    buffers = [(size, TO_DEVICE) for size in sizes_in]
+    buffers += [(size, FROM_DEVICE) for size in sizes_out]
     stats_buffer = control = None
     if stats is not None:
         stats_buffer = len(buffers)
@@ -141,11 +122,15 @@ def dma_buffers(
     if stats is not None or has_specializations:
         control = len(buffers)
         buffers.append((CONTROL_BYTES, TO_DEVICE))
-    return DmaBuffers(placed_in.places, placed_out.places, tuple(buffers), stats_buffer, control)
+    return DmaBuffers(places_in, places_out, tuple(buffers), stats_buffer, control)
 
 
-def place(specs: Sequence[TensorSpec], first_buffer: int, *, combine: bool) -> Placement:
+def place(
+    specs: Sequence[TensorSpec], first_buffer: int, *, combine: bool
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     """Lay out the tensors of one direction in DMA buffers.
+
+    Returns buffer number and byte offset of each, and the sizes of the buffers.
 
     No buffer is empty, because a card has no empty buffers. With `combine`, there is one buffer for all,
     unless its size has no room in an u32.
@@ -158,9 +143,9 @@ def place(specs: Sequence[TensorSpec], first_buffer: int, *, combine: bool) -> P
             places.append((first_buffer, start))
             end = start + spec.nbytes
         if _aligned(end) <= MAX_BYTES:
-            return Placement(tuple(places), (_buffer_bytes(end),))
+            return tuple(places), (_buffer_bytes(end),)
     sizes = tuple(_buffer_bytes(spec.nbytes) for spec in specs)
-    return Placement(tuple((first_buffer + i, 0) for i in range(len(specs))), sizes)
+    return tuple((first_buffer + i, 0) for i in range(len(specs))), sizes
 
 
 def _buffer_bytes(size: int) -> int:
@@ -174,16 +159,16 @@ def _aligned(size: int) -> int:
 
 #: ONNX element type -> (buffer type code, scale, offset)
 _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
-    FLOAT: (0, 0.0, 0),
-    FLOAT16: (1, 0.0, 0),
-    UINT8: (3, 1.0, -128),
-    INT16: (4, 1.0, 0),
-    INT32: (6, 0.0, 0),
-    INT64: (7, 0.0, 0),
-    INT8: (8, 0.0, 0),
-    BOOL: (8, 0.0, 0),
+    elem_types.FLOAT: (0, 0.0, 0),
+    elem_types.FLOAT16: (1, 0.0, 0),
+    elem_types.UINT8: (3, 1.0, -128),
+    elem_types.INT16: (4, 1.0, 0),
+    elem_types.INT32: (6, 0.0, 0),
+    elem_types.INT64: (7, 0.0, 0),
+    elem_types.INT8: (8, 0.0, 0),
+    elem_types.BOOL: (8, 0.0, 0),
     # Only custom I/O tensors of programs for ai200 have this type.
-    BFLOAT16: (11, 0.0, 0),
+    elem_types.BFLOAT16: (11, 0.0, 0),
 }
 
 #: buffer type code of int8 with its own scale and offset
@@ -233,7 +218,7 @@ def network_descriptor(
     instrumented: dict[str, object] = dict(_CARD_THREADS)
     if stats is not None and buffers.stats is not None:
         if stats.is_asked:
-            spec = TensorSpec(STATS_OUTPUT, INT8, (buffers.buffers[buffers.stats][0],))
+            spec = TensorSpec(STATS_OUTPUT, elem_types.INT8, (buffers.buffers[buffers.stats][0],))
             measured.append((spec, (buffers.stats, 0)))
         instrumented = {**_CPU_THREADS, "stats": stats.message(buffers.stats)}
     return {
@@ -331,5 +316,5 @@ def _binding(spec: TensorSpec, where: tuple[int, int], direction: int) -> dict[s
         ],
     }
     if direction == TO_DEVICE:
-        binding["align"] = TABLE[spec.elem_type][1] // 8
+        binding["align"] = elem_types.TABLE[spec.elem_type][1] // 8
     return binding

@@ -5,7 +5,7 @@ import pytest
 
 from compiler_oracle import info, model_of, node
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.quantization.raise_opset import raise_operator_set
+from qaic.compiler.quantization.prepare import raise_operator_set
 from single_pass import applied, before, content, outputs
 
 NAME = "raise-opset-version"

@@ -1,22 +1,108 @@
-"""Warnings and notes of one compilation as objects: code, message, and the affected nodes or values.
+"""Messages of the compiler: errors of one form (what failed, found, expected, fix), warnings and notes.
 
-Recording shows a diagnostic to the user at once, through the logger ``qaic.compiler``. The record that takes
-it is that of the compilation which runs in this thread, as `warnings.catch_warnings` and `decimal` have it.
+A user of ``Session`` sees only the text of an exception, a user of the command line also the hints, and a
+program the code and the context; one place creates all of them, so that they agree.
+
+Warnings and notes of one compilation are objects: code, message, and the nodes or values they are about.
+Recording shows one to the user at once, through the logger ``qaic.compiler``. The record that takes it is
+that of the compilation which runs in this thread, as `warnings.catch_warnings` and `decimal` have it.
 """
 
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Final
 
 from qaic import _core
-from qaic.errors import QpcError
+from qaic.errors import CompileError, QpcError
 from qaic.support.program_names import DIAGNOSTICS_SECTION
 from qaic.support.text import escape_lines
+
+
+def refuse(
+    what: str,
+    *,
+    code: str,
+    found: str,
+    expected: str,
+    fix: str = "",
+    context: Mapping[str, object] | None = None,
+) -> CompileError:
+    """Build the exception for a model that cannot be compiled.
+
+    `code` has no ``compile.`` prefix. `fix` is empty where nothing can be advised; `context` is data behind
+    the message.
+    """
+    return CompileError(
+        f"{what}: found {found}, expected {expected}",
+        code=f"compile.{code}",
+        context=dict(context or {}),
+        hints=(fix,) if fix else (),
+    )
+
+
+def damaged(what: str, found: str, expected: str) -> CompileError:
+    """Build the exception for a part of a model file that contradicts the rest of it."""
+    fix = "export the model again; the file is damaged"
+    return refuse(what, code="invalid_model", found=found, expected=expected, fix=fix)
+
+
+def engine_refused(name: str, operator: str, reason: str) -> CompileError:
+    """Build the exception for a node that the engine refuses for a reason of its own."""
+    return refuse(
+        f"node {name!r} ({operator})",
+        code="engine_refused",
+        found=f"an operator that the engine of the CPU device cannot run ({reason})",
+        expected="attributes, constants, sizes and types for which the engine has a kernel",
+        fix="export the model with another operator set, or replace this node",
+        context={"node": name, "operator": operator},
+    )
+
+
+def changed(what: str, found: str, expected: str) -> CompileError:
+    """Build the exception for a file or weight that was written to during the compilation."""
+    fix = "do not write to the model while it is compiled"
+    return refuse(what, code="model_changed", found=found, expected=expected, fix=fix)
+
+
+def not_inside(what: str, found: str, expected: str = "all data inside the model") -> CompileError:
+    """Build the exception for data outside of a model that is not a file."""
+    fix = "pass the path of the model instead of its content"
+    return refuse(what, code="external_data", found=found, expected=expected, fix=fix)
+
+
+def listing(names: list[str], limit: int = 5) -> str:
+    """Write a list of names, cut to its first `limit` entries with the number of the rest."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    rest = len(names) - limit
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+#: text before a reason: kind of the error, place in a source, signature and types of a function
+_BEFORE: Final = (
+    re.compile(r"^.*(?:Status Message: |InferenceError\] |Exception during initialization: )", re.DOTALL),
+    re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : "),
+    re.compile(r"^.*\.(?:cc|h|cpp):\d+ ", re.DOTALL),
+    re.compile(r"^.*\[with .*?\] (?=\S)", re.DOTALL),
+    re.compile(r"^[\w:<>, ]+::\w+\(.*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?=\S)"),
+    re.compile(r"^(?:operator\(\)|Compute) (?=\S)"),
+    re.compile(r"^.* was false\. (?=\S)", re.DOTALL),
+)
+
+
+def engine_reason(error: Exception) -> str:
+    """Return the last part of a message, which contains the engine's reason."""
+    text = str(error)
+    for pattern in _BEFORE:
+        text = pattern.sub("", text)
+    lines = text.strip().splitlines()
+    return " ".join(lines[0].split()).rstrip(". ") if lines else "no reason is given"
+
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -117,17 +203,14 @@ def record(item: Diagnostic) -> None:
         current.add(item)
 
 
-def warn(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> None:
-    """Record a warning.
-
-    `text` has places for `values` as `logging` has them; the other arguments are those of `Diagnostic`.
-    """
-    record(Diagnostic("warning", code, text % values if values else text, tuple(nodes)))
+def warn(code: str, text: str, nodes: Iterable[str] = ()) -> None:
+    """Record a warning; the arguments are those of `Diagnostic`."""
+    record(Diagnostic("warning", code, text, tuple(nodes)))
 
 
-def note(code: str, text: str, *values: object) -> None:
+def note(code: str, text: str) -> None:
     """Record a note; see `warn`."""
-    record(Diagnostic("note", code, text % values if values else text))
+    record(Diagnostic("note", code, text))
 
 
 def repeat(items: Iterable[Diagnostic]) -> None:

@@ -1,7 +1,7 @@
-"""Adds results of inner operators as outputs (``set_output_tensors`` and related options).
+"""Adds results of inner operators as outputs (``set_output_tensors`` and others), or removes outputs.
 
-The model keeps its outputs in front, under their names and in their order; so a program with further
-outputs serves the users of the one without.
+With further outputs, the model keeps its own in front, under their names and in their order; so the program
+serves the users of the one without. `output_node_names` cuts a model to the requested outputs.
 """
 
 import logging
@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection, Sequence
 
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.frontend.interface import read_spec
-from qaic.compiler.frontend.value_options import as_outputs, unknown_result
-from qaic.compiler.ir.context import Context, compiler_pass
+from qaic.compiler.diagnostics.messages import listing, note, refuse, warn
+from qaic.compiler.frontend.specialization import read_spec
+from qaic.compiler.frontend.value_options import as_outputs, inside_functions, unknown_result
 from qaic.compiler.ir.elem_types import BOOL
-from qaic.compiler.ir.graph_edits import add_output
+from qaic.compiler.ir.graph_edits import add_output, drop_unneeded_nodes, remove_inputs, set_outputs
+from qaic.compiler.ir.graph_walk import values_read_by
 from qaic.compiler.ir.inlined_names import InlinedNames
-from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.passes.inlining import expand
 from qaic.errors import CompileError
 
 _log = logging.getLogger("qaic.compiler")
@@ -119,23 +120,79 @@ def _ranks(specialized_model: onnx.ModelProto) -> dict[str, int]:
 
 
 @compiler_pass(lambda context: context.options.extra_output_tensors)
-def add_named_outputs_pass(model: Model, context: Context) -> bool:
+def add_named_outputs_pass(model: Model, context: Context) -> None:
     """Turn requested results of inner operators into outputs."""
     options = context.options
-    graph_names = {
-        model.proto.graph.name,
-        *(entry.name for entry in model.requested),
-        *options.graph_names,
-    }
+    graph_names = {model.proto.graph.name, *(entry.name for entry in model.requested), *options.graph_names}
     was_cut = bool(options.output_node_names)
     add_named(model.proto, options.extra_output_tensors, graph_names, context.names, was_cut=was_cut)
     model.specialized = []
-    return True
 
 
 @compiler_pass(lambda context: context.options.all_intermediate_outputs)
-def add_every_output_pass(model: Model, _: Context) -> bool:
+def add_every_output_pass(model: Model, _: Context) -> None:
     """Turn the results of all operators into outputs."""
     add_every(model.proto, model.specialized)
     model.specialized = []
-    return True
+
+
+def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Make the named tensors the outputs of a model; changes `model` in place.
+
+    Outputs of the model come first and in its order, then results of inner nodes in the order of the nodes.
+    Unused nodes are removed, with the inputs that only they read. Initializers stay; see
+    `validation.drop_unused`. Without names the model stays as it is. Raises CompileError if a name is no
+    result of a node of the main graph.
+    """
+    if not names:
+        return
+    graph = model.graph
+    outputs = {value.name: value for value in graph.output}
+    inner = {name: None for node in graph.node for name in node.output if name and name not in outputs}
+    wanted = set(names)
+    for name in names:
+        if name not in outputs and name not in inner:
+            raise unknown_result("output_node_names", graph, name, [*outputs, *inner])
+    ordered = [name for name in (*outputs, *inner) if name in wanted]
+    if ordered != list(dict.fromkeys(names)):
+        warn(
+            "outputs.order", f"output_node_names: outputs keep the order of the model: {listing(ordered, 20)}"
+        )
+    set_outputs(graph, ordered)
+    _prune(graph)
+
+
+def _prune(graph: onnx.GraphProto) -> None:
+    """Drop the nodes that no output needs, and the inputs that only such nodes read."""
+    read_before = set().union(*map(values_read_by, graph.node))
+    needed = drop_unneeded_nodes(graph)
+    unread = [value.name for value in graph.input if value.name in read_before - needed]
+    for name in reversed(unread):
+        note(
+            "outputs.unused_input",
+            f"output_node_names: input {name!r} is not needed for the outputs and was removed",
+        )
+    remove_inputs(graph, unread)
+
+
+@compiler_pass()
+def prune_outputs_pass(model: Model, context: Context) -> None:
+    """Remove nodes that the requested outputs do not need, also inside functions."""
+    # Finding them may replace the graph.
+    wanted = _wanted(model, context)
+    prune_outputs(model.proto, wanted)
+
+
+def _wanted(model: Model, context: Context) -> Sequence[str]:
+    """Find the requested outputs; functions are expanded if outputs are inside them."""
+    names, wanted = context.names, context.options.output_node_names
+    if names is None or not inside_functions(model.proto.graph, wanted):
+        return wanted
+    expand(model, names=names)
+    graph = model.proto.graph
+    computed = {name for node in graph.node for name in node.output}
+    return [
+        output
+        for name in wanted
+        for output in ([name] if name in computed else as_outputs(graph, name, names) or [name])
+    ]

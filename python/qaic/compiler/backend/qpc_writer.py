@@ -5,8 +5,6 @@ depends on paths, times or the order of a hash table. Constants are streamed; th
 memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -16,29 +14,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic import _core
-from qaic.compiler.backend.cpu import descriptor
-from qaic.compiler.backend.cpu.descriptor import DmaBuffers, dma_buffers
+from qaic.compiler.backend import descriptor
+from qaic.compiler.backend.descriptor import DmaBuffers, dma_buffers
+from qaic.compiler.backend.engine_refusal import raise_with_node
 from qaic.compiler.backend.op_profiling.settings import StatsSettings, settings_of
-from qaic.compiler.diagnostics import record
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics import messages
+from qaic.compiler.diagnostics.messages import Diagnostic, changed, refuse
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.compiler.ir.constants.weights import Weight, initializers_of
 from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES, type_name
 from qaic.compiler.ir.graph_walk import has_loops
 from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
+from qaic.compiler.ir.model import Model, StateRows
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
 from qaic.support.json import canonical_json
 from qaic.support.program_names import DIAGNOSTICS_SECTION, GRAPH_SECTION, OPERATIONS_SECTION, PLAN_SECTION
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.model import Model, StateRows
 
 #: version of a plan that every reader can run
 PLAN_VERSION: Final = 1
@@ -133,8 +129,6 @@ def prove(path: Path, model: Model, light: Model | None, options: CompileOptions
     try:
         _core.check_program(str(path))
     except CompileError as error:
-        from qaic.compiler.backend.cpu.engine_refusal import raise_with_node
-
         raise_with_node(error, model)
 
 
@@ -152,7 +146,8 @@ class _Content:
 
 def _content_of(model: Model) -> _Content:
     places, constants_size = _place_constants(model)
-    return _Content(model, _graph_bytes(model, places), places, constants_size)
+    with declared(model, places):
+        return _Content(model, _serialized(model.proto), places, constants_size)
 
 
 def _write(
@@ -206,7 +201,7 @@ def _write(
         # The ELF repeats it, because a card receives only the ELF and the constants of a container.
         sections.append((OPERATIONS_SECTION, operations))
     if any(item.is_of_program for item in diagnostics):
-        sections.append((DIAGNOSTICS_SECTION, record.encode(diagnostics)))
+        sections.append((DIAGNOSTICS_SECTION, messages.encode(diagnostics)))
     elf = _core.encode_elf(sections)
     small = {
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
@@ -374,13 +369,8 @@ def _write_constants(
             if progress is not None:
                 progress.advance(done, total)
         if done != places[weight.name] + weight.source.nbytes:
-            raise refuse(
-                f"initializer {weight.name!r}",
-                code="model_changed",
-                found=f"{done - places[weight.name]} bytes",
-                expected=f"{weight.source.nbytes} bytes as when the model was opened",
-                fix="do not write to the model while it is compiled",
-            )
+            expected = f"{weight.source.nbytes} bytes as when the model was opened"
+            raise changed(f"initializer {weight.name!r}", f"{done - places[weight.name]} bytes", expected)
     writer.write("constants.bin.crc", struct.pack("<I", writer.crc32("constants.bin")))
 
 
@@ -394,20 +384,12 @@ def _place_constants(model: Model) -> tuple[dict[str, int], int]:
     return places, end
 
 
-def _graph_bytes(model: Model, places: Mapping[str, int]) -> bytes:
-    """Serialize the graph with its weights declared as external data in ``constants.bin``."""
-    with declared(model, places):
-        return _serialized(model.proto)
-
-
 @contextlib.contextmanager
 def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[None]:
     """Have the weights of a model in its graph meanwhile, without their numbers.
 
     `places` are byte offsets in ``constants.bin``, 0 for others. The graph may be replaced meanwhile.
     """
-    import onnx
-
     graph = model.proto.graph
     weights = initializers_of(model.weights)
     for weight in weights:

@@ -5,7 +5,7 @@ import pytest
 from onnx import defs, helper
 
 from compiler_oracle import info, node
-from qaic.compiler.ir.opset_version import lower_opset_version
+from qaic.compiler.frontend.check_model import lower_opset_version
 
 
 def stamped(op, version, *, domain="", ir_version=onnx.IR_VERSION, functions=()):

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 import decoder_model
 from compiler_oracle import info, lowered, model_of, node, run, whole
-from qaic.compiler.passes.cse import eliminate_common_subexpressions
+from qaic.compiler.passes.inlining import eliminate_common_subexpressions
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.files.specializations import Specializations
 

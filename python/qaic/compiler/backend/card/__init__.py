@@ -1,6 +1,0 @@
-"""Containers by the vendor's compiler."""
-
-from typing import Final
-
-#: environment variable that holds undocumented switches for the vendor's compiler
-EXTRA_OPTIONS: Final = "QAIC_COMPILER_OPTS_UNSUPPORTED"

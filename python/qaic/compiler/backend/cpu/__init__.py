@@ -1,1 +1,0 @@
-"""Containers of CPU programs."""
