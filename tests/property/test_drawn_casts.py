@@ -71,7 +71,9 @@ class Drawn:
         if step == "twice":
             found = self.op(nodes, "Cast", found, to=TYPES[self.next(len(TYPES))])
         if step == "like":
-            return self.op(nodes, "CastLike", found, value)
+            other = self.op(nodes, "Cast", scaled, to=TYPES[self.next(len(TYPES))])
+            casts = [self.op(nodes, "CastLike", one, value) for one in (found, other)]
+            return self.op(nodes, "Sub", *casts)
         return self.op(nodes, "Cast", found, to=1)
 
     def in_if(self, nodes, value, depth):
@@ -107,6 +109,7 @@ class Drawn:
 
 @pytest.mark.parametrize("options", [{}, {"always_expand_onnx_functions": True}], ids=["float32", "expanded"])
 @settings(deadline=None, max_examples=30)
+@example(choices=[0, 2, 1, 2, 6], opset=17)
 @example(choices=[2, 7, 1, 1, 4, 8, 2, 0, 5, 9, 1, 3, 2], opset=17)
 @given(choices=st.lists(st.integers(0, 9), min_size=4, max_size=40), opset=st.sampled_from([17, 18, 21, 22]))
 def test_casts_in_nested_graphs(options, choices, opset):
