@@ -20,7 +20,7 @@ from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
 from qaic.compiler.ir.graph_edits import set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
-from qaic.compiler.ir.operand_ranks import infer_shapes
+from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
 from qaic.compiler.ir.value_info import Dims, dims_of, may_follow_values
 from qaic.errors import OptionError
 from qaic.options.codecs.structures import ModelInput
@@ -349,16 +349,16 @@ def _is_open(inferred: onnx.ModelProto) -> bool:
 def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto:
     """Infer strictly if possible, else partially; refuse a model with contradictory shapes."""
     try:
-        return infer_shapes(view, check_type=True, strict_mode=True, data_prop=follows_values)
+        return infer_with_valid_ranks(view, check_type=True, strict_mode=True, data_prop=follows_values)
     except (shape_inference.InferenceError, ValueError) as strict_error:
         # Strict mode also refuses unknown shapes. The engine reports real contradictions.
         _log.debug("strict shape inference: %s", strict_error)
     try:
-        return infer_shapes(view, data_prop=follows_values)
+        return infer_with_valid_ranks(view, data_prop=follows_values)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         text = str(error)
         try:
-            infer_shapes(with_named_nodes(view), data_prop=follows_values)
+            infer_with_valid_ranks(with_named_nodes(view), data_prop=follows_values)
         except (shape_inference.InferenceError, RuntimeError, ValueError) as named:
             text = str(named)
         place = _NODE.search(text)

@@ -57,7 +57,7 @@ def _equation_fault(equation: str, ranks: list[int]) -> str:
     return "" if fits else f"operands of {ranks} dims, which do not fit {equation!r}"
 
 
-def infer_shapes(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
+def infer_with_valid_ranks(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """Infer types and shapes with onnx, without the nodes that would end the process.
 
     Older releases read a dim of a convolution that has another number of them than the kernel. Their nodes

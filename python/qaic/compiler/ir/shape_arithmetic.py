@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper, shape_inference
 
 from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, standard_version
-from qaic.compiler.ir.operand_ranks import infer_shapes
+from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
 from qaic.compiler.ir.value_info import known_dims, may_follow_values
 
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ def complete(found: onnx.ModelProto) -> None:
             return
         computed |= values.keys()
         try:
-            inferred = infer_shapes(_with_constants(found, values), data_prop=follows_values)
+            inferred = infer_with_valid_ranks(_with_constants(found, values), data_prop=follows_values)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return
         _learn(found, inferred)

@@ -32,7 +32,7 @@ from qaic.compiler.ir.graph_walk import (
     values_read_by,
 )
 from qaic.compiler.ir.macs import macs_of
-from qaic.compiler.ir.operand_ranks import infer_shapes, rank_fault
+from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks, rank_fault
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
@@ -314,7 +314,7 @@ def _is_asked(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], made:
 def _is_inferred(alone: onnx.ModelProto) -> bool:
     """Return whether inference finds the shapes of the results of a model of one node."""
     try:
-        inferred = infer_shapes(alone, strict_mode=True)
+        inferred = infer_with_valid_ranks(alone, strict_mode=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError):
         return False
     return collect_shapes(inferred).keys() >= {value.name for value in alone.graph.output}
@@ -334,7 +334,7 @@ def _suspects(found: onnx.ModelProto) -> set[int]:
     for at, node in enumerate(numbered.graph.node):
         node.name = f"@{at}@"
     try:
-        infer_shapes(numbered, strict_mode=True, data_prop=may_follow_values(found))
+        infer_with_valid_ranks(numbered, strict_mode=True, data_prop=may_follow_values(found))
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         return {int(number) for number in _TOKEN.findall(str(error))}
     return set()
