@@ -115,3 +115,12 @@ def test_the_title_names_the_model_and_the_device():
     found = capture(("/a", "Conv", 10))
     (network,) = {reading.facts.network for reading in found.each()}
     assert f"<h1>{network or 'Measurements'} on the CPU device</h1>" in capture_page(found, [])
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_the_page_states_how_many_samples_an_inference_has_if_an_option_set_it(samples):
+    program = made.cpu_program([("/a", "Conv")])
+    ops = [{"oc": 0, "start_u": 100, "dur_u": 10, "flags": 64}]
+    buffer = made.buffer(program, {(0, 0): ops}, span=(90, 120), device=1, batch_size=samples)
+    stated = re.findall(r"\d+ samples per inference|batch \d+", capture_page(Capture([buffer]), []))
+    assert stated == ([] if samples == 1 else ["4 samples per inference"])

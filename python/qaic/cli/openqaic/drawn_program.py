@@ -340,7 +340,7 @@ def _subtitle(qpc: Qpc) -> str:
     facts = [
         f"compiled for {'a card' if qpc.target == 'card' else 'the CPU device'}",
         counted(info.num_cores, "core"),
-        f"batch {info.batch_size}",
+        *([f"{info.batch_size} samples per inference"] if info.batch_size > 1 else ()),
         f"openqaic {__version__}",
     ]
     return " \u00b7 ".join(facts)

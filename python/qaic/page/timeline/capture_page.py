@@ -96,7 +96,7 @@ def _subtitle(capture: Capture) -> str:
     facts = [
         f"{inferences} {'inference' if inferences == 1 else 'inferences'}",
         f"stats level {run.stats_level}",
-        f"batch {run.batch_size}",
+        *([f"{run.batch_size} samples per inference"] if int(run.batch_size) > 1 else ()),
     ]
     if int(run.epoch_utc_ns):
         seconds = (
