@@ -7,10 +7,21 @@ from pathlib import Path
 import qaicrt
 from generators.errors_page import render
 from qaic import _core, errors
+from qaic.cli.openqaic.commands.explain import error_codes
+from qaic.options.conflicts import RULES
+from qaic.options.rules import Severity
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 BINDING = ROOT / "rust" / "qaic-python" / "src"
+#: codes of calls that are given the whole message, such as those of helpers
+MESSAGES_FROM_ELSEWHERE = {
+    "compile.model_changed", "compile.weight_spec", "devices.json", "option.cache_limit",
+    "option.calibration_sample", "option.command_line", "option.conflict", "option.invalid_file",
+    "option.model_inputs", "option.no_flag_text", "option.only_for_tools", "option.output_shapes",
+    "option.unknown", "qpc.plan", "runner.batch_json", "runner.options", "stats.layout",
+    "stats.no_descriptor", "stats.not_a_layout", "stats.opstats_schema", "stats.opstats_version",
+}  # fmt: skip
 
 
 def test_the_page_is_the_generated_one():
@@ -30,6 +41,18 @@ def test_a_code_belongs_to_one_error_of_the_core():
     codes = Counter(code for code, _, _, message in _core.error_catalogue() if message)
     # The format and the host each have a limit, and their errors have different classes.
     assert [code for code, count in codes.items() if count > 1] == ["qpc.tensor_too_large"]
+
+
+def test_codes_of_rules_between_options_are_listed():
+    rules = {f"option.{one.name}" for one in RULES if one.severity is Severity.ERROR}
+    assert len(rules) > 10
+    assert rules <= {one.code for one in error_codes() if one.message}
+
+
+def test_every_code_of_python_has_a_message_in_words():
+    silent = {one.code for one in error_codes() if not re.search(r"[a-z]{3}", one.message)}
+    own = {code for code, _, _, message in _core.error_catalogue() if not message}
+    assert silent - own <= MESSAGES_FROM_ELSEWHERE
 
 
 def test_what_the_binding_raises_itself_is_listed():

@@ -7,7 +7,6 @@ the sources of the package. The page is checked in as ``docs/reference/errors.md
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 
 from qaic import errors
 from qaic.cli.openqaic.commands.explain import error_codes, meaning
@@ -75,11 +74,11 @@ These errors report defects of a stats buffer, or of the description of its oper
 _OTHERS = """
 ## Arguments, options, compiler and tools
 
-Only `qaic` and its tools raise these errors. The message contains the argument, the found
-value and the expected value.
+Only `qaic` and its tools raise these errors. In the messages, `...` stands for the argument, the found value
+and the expected value.
 
-| exception | codes |
-|---|---|
+| code | exception | message |
+|---|---|---|
 """
 
 
@@ -88,11 +87,8 @@ def render() -> str:
     rows = error_codes()
     runtime = [row for row in rows if row.status and not row.code.startswith("qpc.")]
     containers = [row for row in rows if row.status and row.code.startswith("qpc.")]
-    statistics = [row for row in rows if row.message and not row.status]
-    others: defaultdict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        if not row.message:
-            others[row.exception].add(row.code)
+    statistics = [row for row in rows if row.code.startswith("stats.")]
+    others = [row for row in rows if not row.status and row not in statistics]
     return "".join(
         [
             _INTRODUCTION,
@@ -106,8 +102,8 @@ def render() -> str:
             *(_row(f"`{row.code}`", f"`{row.exception}`", row.message) for row in statistics),
             _OTHERS,
             *(
-                _row(f"`{name}`", ", ".join(f"`{code}`" for code in sorted(codes)))
-                for name, codes in sorted(others.items())
+                _row(f"`{row.code}`", f"`{row.exception}`", _quoted(row.message))
+                for row in sorted(others, key=lambda row: row.code)
             ),
         ]
     )
@@ -115,6 +111,10 @@ def render() -> str:
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+
+
+def _quoted(message: str) -> str:
+    return f"`{message.replace('`', '')}`" if message else ""
 
 
 def _bases(name: str) -> str:

@@ -676,6 +676,22 @@ def test_cache_lists_and_removes(call, model, own_cache):
     assert call("compile", model)[1].startswith("compiled in ")
 
 
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["explain", "device.bsy"], "explain.unknown"),
+        (["cache", "prune"], "cache.limit"),
+        (["compile", "open.onnx", "-o", "program"], "compile.unbound_symbol"),
+    ],
+)
+def test_explain_shows_the_message_with_dots_for_the_values(call, tmp_path, monkeypatch, argv, code):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path, model_of_open_batch()).rename("open.onnx")
+    raised = call(*argv)[2].splitlines()[0].removeprefix("error: ")
+    shown = [row["message"] for row in json.loads(call("explain", code, "--json")[1])]
+    assert any(re.fullmatch(".+".join(map(re.escape, message.split("..."))), raised) for message in shown)
+
+
 def test_explain_knows_codes_of_both_languages(call):
     for code, exception in (("device.busy", "DeviceBusyError"), ("option.cache_limit", "OptionError")):
         out = json.loads(call("explain", code, "--json")[1])

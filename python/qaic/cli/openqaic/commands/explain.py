@@ -13,6 +13,8 @@ from qaic._core import error_catalogue
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionError
+from qaic.options.conflicts import RULES
+from qaic.options.rules import Severity
 from qaic.report.text import rows_text
 from qaic.support.text import format_value, nearest_name
 
@@ -69,10 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
     return SUCCESS
 
 
-#: tokens that decide where an argument ends: texts, comments and brackets
+#: tokens that decide where a call ends: texts, comments and brackets
 _TOKEN: Final = re.compile(
-    r'''"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|[()\[\]{},]|\bcode='''
+    r'''"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|[()\[\]{}]'''
 )
+#: a word that tells more than the form of a message
+_TELLING: Final = re.compile(r"\b(?!found|expected)[a-z]{2}")
+#: values without text between them
+_ADJACENT: Final = re.compile(r"(?:\.\.\. ?){2,}(?<! )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +90,24 @@ class ErrorCode:
     exception: str
     #: Status that a call of ``qaicrt`` returns; empty if none.
     status: str
-    #: An example; empty if the message is written in Python.
+    #: An example, in which ``...`` stands for a value; empty if a call gets its message from elsewhere.
     message: str
 
 
 def error_codes() -> list[ErrorCode]:
     """List all codes: those of the compiled module first, each once for an exception."""
-    found = [ErrorCode(*row) for row in error_catalogue()]
+    examples: dict[tuple[str, str], str] = {}
+    for code, exception, message in _raised_by_python():
+        examples[code, exception] = examples.get((code, exception)) or message
+    for one in RULES:
+        if one.severity is Severity.ERROR:
+            examples.setdefault((f"option.{one.name}", "OptionConflictError"), one.summary.replace("`", ""))
+    found = [
+        ErrorCode(code, exception, status, message or examples.get((code, exception), ""))
+        for code, exception, status, message in error_catalogue()
+    ]
     known = {(one.code, one.exception) for one in found}
-    for code, exception in _raised_by_python():
-        if (code, exception) not in known:
-            known.add((code, exception))
-            found.append(ErrorCode(code, exception, "", ""))
+    found += [ErrorCode(*key, "", message) for key, message in examples.items() if key not in known]
     return found
 
 
@@ -104,33 +116,47 @@ def meaning(exception: str) -> str:
     return str(getattr(errors, exception).__doc__).split("\n", maxsplit=1)[0]
 
 
-def _raised_by_python() -> Iterator[tuple[str, str]]:
-    """Yield (code, exception) of every call in the package that makes an exception with a literal code."""
+def _raised_by_python() -> Iterator[tuple[str, str, str]]:
+    """Yield (code, exception, message) of every call that makes an exception with a literal code."""
     call = re.compile(rf"(?<![\w.])({'|'.join(errors.__all__)}|refuse)\(")
     for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         # Parsing all files takes seconds.
         for found in call.finditer(text) if "code=" in text else ():
-            value = _code_argument(text, found.end())
+            source = _arguments(text, found.end())
+            made = ast.parse(f"made({source})", mode="eval").body if "code=" in source else None
+            if not isinstance(made, ast.Call) or not made.args:
+                continue
+            given = {keyword.arg: keyword.value for keyword in made.keywords}
+            message = _shown(made.args[0])
             # The compiler raises its errors in one function, which sets the first half of the code.
-            refused = found[1] == "refuse"
-            name, prefix = ("CompileError", "compile.") if refused else (found[1], "")
-            yield from ((prefix + code, name) for code in _literals(value))
+            name, prefix = found[1], ""
+            if name == "refuse":
+                name, prefix = "CompileError", "compile."
+                message += f": found {_shown(given['found'])}, expected {_shown(given['expected'])}"
+            message = _ADJACENT.sub("...", message if _TELLING.search(message) else "")
+            yield from ((prefix + code, name, message) for code in _literals(given.get("code")))
 
 
-def _code_argument(text: str, begin: int) -> ast.expr | None:
-    """Return the argument `code` of a call whose arguments begin at a place; None without one."""
-    depth, start = 1, None
+def _arguments(text: str, begin: int) -> str:
+    """Return the arguments of a call, which begin at a place of a source."""
+    depth = 1
     for token in _TOKEN.finditer(text, begin):
-        if token[0] in "([{":
-            depth += 1
-        elif token[0] in ")]}":
-            depth -= 1
-        elif depth == 1 and token[0] == "code=":
-            start = token.end()
-        if depth == 0 or (depth == 1 and start is not None and token[0] == ","):
-            return None if start is None else ast.parse(f"({text[start : token.start()]})", mode="eval").body
-    return None
+        depth += (token[0] in "([{") - (token[0] in ")]}")
+        if depth == 0:
+            return text[begin : token.start()]
+    return ""
+
+
+def _shown(value: ast.expr) -> str:
+    """Return a text of a source with ``...`` for the values in it."""
+    if isinstance(value, ast.JoinedStr):
+        return "".join(map(_shown, value.values))
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return _shown(value.left) + _shown(value.right)
+    if isinstance(value, ast.IfExp):
+        return _shown(value.body)
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else "..."
 
 
 def _literals(value: ast.expr | None) -> Iterator[str]:
