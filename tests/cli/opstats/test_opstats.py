@@ -1,6 +1,7 @@
 """``qaic-opstats`` as its users see it: whole outputs, names of files, and what it does with bad ones."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -266,6 +267,14 @@ def test_wrong_usage(run, arguments, error):
         assert (code, err) == (0, "")
     else:
         assert (code, err.splitlines()[0]) == (2, f"error: {error}")
+
+
+def test_usage_without_an_output_gives_a_command_that_writes_one(run, folder):
+    code, _, err = run()
+    command = err.splitlines()[-1].split("`")[1]
+    assert (code, shlex.split(command)[-1]) == (2, "--summary")
+    assert main(shlex.split(command)[1:]) == 0
+    assert outputs(folder)
 
 
 def test_options_of_the_trace(run, folder):

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Final
 import qaic.stats
 from qaic import _core
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_line, print_message
 from qaic.cli.opstats.refusals import Refusals
 from qaic.cli.opstats.report import report
 from qaic.errors import QaicError
@@ -39,7 +40,12 @@ def _tool(argv: Sequence[str]) -> int:
     parser = tool_parser()
     arguments = parser.parse_args(argv)
     if not (arguments.summary or arguments.trace):
-        parser.error("nothing to do: give --summary, --trace or both")
+        print_message(
+            "error",
+            "nothing to do: give --summary, --trace or both",
+            f"`{shlex.join([parser.prog, *argv, '--summary'])}` writes a summary for each buffer",
+        )
+        return USAGE
     return _Run(arguments).run()
 
 
