@@ -69,7 +69,7 @@ CHANGES = {
 # Those that need another model, a file, or are no matter of the container; their effect is shown there.
 ELSEWHERE = {
     "aic_operator_list": "compiler/reports/test_support_report.py",
-    "allow_mxint8_mdp_io": "compiler/passes/emulation/test_partition_io.py",
+    "allow_mxint8_mdp_io": "compiler/passes/emulation/test_mxint8.py",
     "allow_profile_mismatch": "quantized/test_calibration_files.py",
     "allow_unknown_options": "compiler/backend/test_card_driver.py",
     "always_expand_onnx_functions": "compilation/test_compiler_inlining.py",
