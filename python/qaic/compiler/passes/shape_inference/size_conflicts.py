@@ -26,6 +26,7 @@ from qaic.compiler.ir.graph_walk import (
     RANDOM,
     STANDARD_DOMAINS,
     attribute_of,
+    node_key,
     producers,
     standard,
     subgraphs,
@@ -170,21 +171,20 @@ class SizeCheck:
         types, shapes = collect_types(found), collect_shapes(found)
         values: dict[str, NDArray[Any]] | None = None
         made = {name for node in found.graph.node if node.op_type != "Constant" for name in node.output}
-        bodies = loop_shapes.bodies(found, inferred_body)
-        loops = {node.output[0]: body for node, body, _, _ in bodies if node.output}
+        loops = {node_key(node): body for node, body, _, _ in loop_shapes.bodies(found, inferred_body)}
         for at, node in enumerate(found.graph.node):
-            body = loops.get(node.output[0]) if node.output else None
-            is_entered = self.in_branches or not standard(node, "If")
-            inner = loop_shapes.nested(found, node, inferred_body) if is_entered and body is None else (body,)
-            for graph in inner:
-                if graph is not None and (inside := self.find(graph, outer or node)) is not None:
-                    return inside
-            if body is not None:
+            if any(subgraphs(node)):
+                body = loops.get(node_key(node))
+                inner = loop_shapes.nested(found, node, inferred_body) if body is None else (body,)
+                is_entered = self.in_branches or not standard(node, "If")
+                for graph in inner if is_entered else ():
+                    if (inside := self.find(graph, outer or node)) is not None:
+                        return inside
                 continue
             is_asked = _is_asked(node, shapes, made)
             if at not in suspects and not is_asked:
                 continue
-            if any(subgraphs(node)) or not all(name in shapes for name in node.input if name):
+            if not all(name in shapes for name in node.input if name):
                 continue
             if values is None:
                 values = computed_values(found)
