@@ -93,7 +93,8 @@ def bodies(
 
 def nested(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> Iterator[onnx.ModelProto]:
     """Yield the inferred branches or the inferred body of a node that is no Loop."""
-    outer = _described(found.graph)
+    # Descriptions of the whole graph for each node take time that grows as its square.
+    outer = _described(found.graph) if any(subgraphs(node)) else {}
     for body in subgraphs(node):
         given: list[onnx.ValueInfoProto | None] = [None] * len(body.input)
         if standard(node, "Scan") and len(node.input) == len(body.input):
