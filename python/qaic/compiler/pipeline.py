@@ -64,6 +64,7 @@ from qaic.compiler.passes.legalize.legalize_exports import (
     read_masks_pass,
 )
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
+from qaic.compiler.passes.legalize.legalize_quantized_chains import legalize_quantized_chains_pass
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
 from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
 from qaic.compiler.passes.legalize.ml_attributes import check_ml_attributes_pass
@@ -162,6 +163,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         copy_attended_rows_pass,
         store_weights_pass,
         store_packed_weights_pass,
+        legalize_quantized_chains_pass,
     ),
     "annotate": (describe_operations_pass,),
 }

@@ -485,7 +485,7 @@ def legalize_where_pass(model: Model, _: Context) -> None:
 
 
 #: operators whose results may be moved or reused
-_MOVING: Final = (
+MOVING: Final = (
     *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "If", "Loop", "MaxPool", "Pad", "Reshape"),
     *("Scan", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
 )
@@ -499,7 +499,7 @@ def moved_captures(graph: onnx.GraphProto) -> set[str]:
         for node in graph.node
         for body in subgraphs(node)
         for name in read_values(body)
-        if name in made_by and standard(made_by[name], *_MOVING)
+        if name in made_by and standard(made_by[name], *MOVING)
     }
 
 

@@ -184,6 +184,9 @@ impl Graph {
             // A product with weights that a DequantizeLinear computes keeps its activations in float. By default, the engine
             // rounds them to int8.
             (c"session.qdq_matmulnbits_accuracy_level", c"0"),
+            // Two roundings in a row keep both steps. By default, the engine merges pairs of QuantizeLinear and
+            // DequantizeLinear into one pair with other parameters.
+            (c"session.disable_double_qdq_remover", c"1"),
         ];
         if let Some(save) = settings.save {
             // Constants of 1 KiB or more are stored outside the graph, so that the graph has no size limit.

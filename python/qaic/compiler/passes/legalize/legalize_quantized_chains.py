@@ -1,0 +1,86 @@
+"""Quantized chains that the engine's optimizer would compute in another type, or refuse.
+
+* The engine repeats a ``DequantizeLinear`` behind operators that move values. It rounds to uint8 for an
+  operand without a zero point, and refuses int8 with one in operator set 21 (onnxruntime 1.22 and 1.32).
+* It takes a ``Relu`` in front of every ``QuantizeLinear`` to float8 away, and refuses a ``Clip`` there. It
+  also moves float8 into a ``MaxPool``, which has no kernel for it (onnxruntime 1.22).
+* It refuses ``output_dtype`` next to a zero point of int8.
+
+The maximum of one value between two nodes keeps them apart, and keeps the numbers.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import onnx
+from onnx import helper
+
+from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.elem_types import INT8, UINT8
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, op_types, standard, standard_version, usages
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.passes.legalize.legalize_exports import MOVING
+
+#: operators of quantized chains
+ROUNDING: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
+#: the operator set whose QuantizeLinear has a type of its own
+_HAS_TYPE: Final = 21
+#: the four types of float8
+_FLOAT8: Final = range(17, 21)
+
+
+def legalize_quantized_chains(
+    model: onnx.ModelProto, types: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, str]:
+    """Separate nodes that the engine must not merge; changes `model`.
+
+    Returns each value that was added, and the value that it equals.
+    """
+    added: dict[str, str] = {}
+    if op_types(model).isdisjoint(ROUNDING):
+        return added
+    fresh, has_type = FreshNames(model.graph), standard_version(model) >= _HAS_TYPE
+
+    def is_repeated(node: onnx.NodeProto) -> bool:
+        if node.op_type != "DequantizeLinear" or shapes.get(node.input[1], ()) not in {(), (1,)}:
+            return False
+        elem_type = types.get(node.input[0])
+        if _has_zero_point(node):
+            return elem_type in _FLOAT8 or (has_type and elem_type == INT8)
+        return elem_type != UINT8
+
+    def is_apart(node: onnx.NodeProto, reader: onnx.NodeProto) -> bool:
+        if is_repeated(node):
+            return standard(reader, *MOVING)
+        rounds = standard(node, "Clip", "Relu", *MOVING) and standard(reader, "QuantizeLinear")
+        return rounds and types.get(reader.output[0]) in _FLOAT8
+
+    for graph in all_graphs(model.graph):
+        readers, nodes = usages(graph.node), list[onnx.NodeProto]()
+        for node in graph.node:
+            nodes.append(node)
+            if standard(node, "QuantizeLinear") and _has_zero_point(node):
+                edit.set_attributes(node, [one for one in node.attribute if one.name != "output_dtype"])
+            name = next(iter(node.output), "")
+            found = [one for one, at in readers.get(name, ()) if at == 0 and is_apart(node, one)]
+            if found:
+                apart = fresh.make(name, "apart")
+                added[apart] = name
+                nodes.append(helper.make_node("Max", [name], [apart]))
+                for reader in found:
+                    edit.replace_input_with(reader, 0, apart)
+        if len(nodes) > len(graph.node):
+            edit.set_nodes(graph, nodes)
+    return added
+
+
+def _has_zero_point(node: onnx.NodeProto) -> bool:
+    return len(node.input) > 2 and bool(node.input[2])
+
+
+@compiler_pass()
+def legalize_quantized_chains_pass(model: Model, _: Context) -> None:
+    """Keep quantized values in their types where the engine would move or merge their nodes."""
+    types = model.facts.types
+    added = legalize_quantized_chains(model.proto, types, model.facts.shapes)
+    types.update((new, types[name]) for new, name in added.items() if name in types)

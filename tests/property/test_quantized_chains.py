@@ -1,0 +1,104 @@
+"""Chains of QuantizeLinear and DequantizeLinear, equal to the unoptimized model to the bit."""
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import qaic
+from compiler_oracle import PLACES, info, model_of, node, run
+
+SHAPE = [1, 2, 4, 4]
+#: type -> zero points, and the first operator set that has it
+TYPES = {
+    "INT8": ([-128, -9, -1, 0, 127], 13),
+    "UINT8": ([0, 3, 128, 255], 13),
+    "INT16": ([-32768, -1, 0, 7], 21),
+    "UINT16": ([0, 5, 32768], 21),
+    "FLOAT8E4M3FN": ([0], 19),
+    "FLOAT8E5M2": ([0], 19),
+}
+SCALES = [0.01, 0.05, 0.2, 1 / 3]
+BETWEEN = {
+    "Relu": ([], {}),
+    "Clip": (["low", "high"], {}),
+    "Neg": ([], {}),
+    "Identity": ([], {}),
+    "Transpose": ([], {"perm": [0, 1, 3, 2]}),
+    "Reshape": (["shape"], {}),
+    "Slice": (["start", "stop"], {}),
+    "MaxPool": ([], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+}
+CONSTANTS = [
+    ("low", np.float32(-0.7)),
+    ("high", np.float32(1.9)),
+    ("shape", np.int64([0, 0, -1, 4])),
+    ("start", np.int64([0])),
+    ("stop", np.int64([1])),
+]
+
+
+def pair(at, value, opset, kind, scale, zero, form):
+    """Round a value; `form` states how the type is written."""
+    elem_type = getattr(TensorProto, kind)
+    inputs, constants = [f"s{at}"], [(f"s{at}", np.float32(scale))]
+    is_typed = opset >= 21 and (form == "both" or (form == "no zero point" and zero == 0))
+    typed = {"output_dtype": elem_type} if is_typed else {}
+    if not typed or form == "both":
+        inputs.append(f"z{at}")
+        constants.append(helper.make_tensor(f"z{at}", elem_type, [], [zero]))
+    read = inputs if form != "no zero point" or zero else inputs[:1]
+    nodes = [
+        node("QuantizeLinear", [value, *inputs], [f"q{at}"], **typed),
+        node("DequantizeLinear", [f"q{at}", *read], [f"d{at}"]),
+    ]
+    return nodes, constants
+
+
+pairs = st.sampled_from(sorted(TYPES)).flatmap(
+    lambda kind: st.tuples(
+        st.just(kind),
+        st.sampled_from(SCALES),
+        st.sampled_from(TYPES[kind][0]),
+        st.sampled_from(["zero point", "no zero point", "both"]),
+        st.lists(st.sampled_from(sorted(BETWEEN)), max_size=2),
+    )
+)
+
+
+@settings(max_examples=100)
+@given(
+    steps=st.lists(pairs, min_size=1, max_size=4),
+    opset=st.sampled_from([13, 19, 21]),
+    place=st.sampled_from(sorted(PLACES)),
+)
+# The engine merges pairs in a row.
+@example([("INT8", 0.01, 0, "zero point", []), ("INT8", 0.2, 0, "zero point", [])], 13, "graph")
+@example([("INT8", 0.05, -9, "zero point", []), ("INT8", 0.05, -1, "zero point", [])], 13, "graph")
+# It repeats pairs behind operators that move values.
+@example([("INT8", 0.05, 0, "no zero point", ["Transpose"])], 13, "graph")
+@example([("INT16", 0.05, 0, "no zero point", ["Identity", "Reshape"])], 21, "function")
+@example([("INT8", 0.05, 3, "zero point", ["MaxPool"])], 21, "graph")
+@example([("INT8", 0.05, 3, "both", [])], 21, "function")
+@example([("FLOAT8E4M3FN", 0.01, 0, "zero point", ["MaxPool"])], 19, "graph")
+@example([("UINT8", 0.2, 128, "both", ["MaxPool"]), ("FLOAT8E5M2", 0.2, 0, "zero point", [])], 21, "graph")
+# It drops bounds in front of float8.
+@example([("UINT8", 0.2, 128, "zero point", ["Relu"]), ("FLOAT8E5M2", 0.2, 0, "zero point", [])], 19, "graph")
+@example([("UINT8", 0.2, 128, "zero point", ["Clip"]), ("FLOAT8E4M3FN", 0.2, 0, "both", [])], 21, "function")
+def test_chains_keep_the_numbers_of_the_unoptimized_model(steps, opset, place):
+    value, nodes, constants = "x", [], list(CONSTANTS)
+    for at, (kind, scale, zero, form, between) in enumerate(steps):
+        if TYPES[kind][1] > opset:
+            continue
+        made, held = pair(at, value, opset, kind, scale, zero, form)
+        nodes, constants, value = nodes + made, constants + held, f"d{at}"
+        for place_of, op in enumerate(between):
+            operands, attributes = BETWEEN[op]
+            nodes.append(node(op, [value, *operands], [f"m{at}_{place_of}"], **attributes))
+            value = f"m{at}_{place_of}"
+    nodes.append(node("Identity", [value], ["y"]))
+    model = PLACES[place](model_of(nodes, [info("x", SHAPE)], [info("y", None)], constants, opset=opset))
+    x = np.random.default_rng(len(nodes)).uniform(-4, 4, SHAPE).astype(np.float32)
+    expected = run(model, {"x": x}, optimize=False)["y"]
+    with qaic.Session(model.SerializeToString()) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], expected)
