@@ -16,6 +16,7 @@ import qaic
 from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.decoding.fold_sizes import _Folder
+from qaic.compiler.passes.shape_inference.engine_shapes import forms_with
 from qaic.options import resolve
 
 
@@ -52,6 +53,7 @@ def folded(nodes, inputs, outputs, symbols, skip=lambda _reason, _node: None):
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     requested = [type("Entry", (), {"name": str(number)})() for number in range(len(symbols))]
     model = Model(proto, {}, symbol_sizes=symbols, requested=requested)
+    model.forms = forms_with(model, [])
     folder = _Folder(model)
     assert folder.learn()
     folder.fold(skip)

@@ -26,9 +26,8 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
 from qaic.compiler.ir.value_info import collect_types, declared_dims
 from qaic.compiler.passes.decoding.attention import AttentionGraph
-from qaic.compiler.passes.shape_inference.engine_shapes import forms_with
 
-#: most sets of shapes, because each set is inferred
+#: most sets of shapes whose sizes are compared
 _MOST_SETS: Final = 16
 
 
@@ -66,12 +65,8 @@ class _Folder:
         return not any(standard(reader, "ScatterND") for reader in self.readers.get(node.output[0], []))
 
     def learn(self) -> bool:
-        """Infer the types of all values, and the relevant sizes, in each set of shapes."""
-        model = self.model
-        wanted = [name for node in self.reshapes for name in (node.input[0], node.output[0])]
-        declared = {value.name for value in (*self.graph.input, *self.graph.output)}
-        wanted = [name for name in dict.fromkeys(wanted) if name not in declared]
-        for form in forms_with(model, wanted):
+        """Collect the types of all values, and the sizes in each set of shapes."""
+        for form in self.model.forms:
             self.set_sizes.append(declared_dims(form))
             self.types = collect_types(form)
         return bool(self.set_sizes)

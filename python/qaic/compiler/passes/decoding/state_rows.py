@@ -224,13 +224,17 @@ def take_out_state_rows_pass(model: Model, context: Context) -> None:
         dims = [column[0] if len(set(column)) == 1 else None for column in zip(*tensor.dims, strict=True)]
         edit.add_output(graph, helper.make_tensor_value_info(tensor.name, tensor.elem_type, dims))
     edit.drop_unneeded_nodes(changed.proto.graph)
-    model.proto = changed.proto
+    model.proto, model.forms = changed.proto, changed.forms
     model.state_rows = StateRows(tuple(tensors), tuple(updates))
 
 
 def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
     """Infer types and shapes of values in each specialization; empty if one is not known."""
-    forms = forms_with(model, names)
+    made = {value.name for value in (*model.proto.graph.input, *model.proto.graph.output)}
+    reshapes = (node for node in model.proto.graph.node if standard(node, "Reshape"))
+    sized = {name: None for node in reshapes for name in (node.input[0], node.output[0]) if name not in made}
+    # The engine is asked once, for `fold-sizes` too.
+    forms = model.forms = forms_with(model, list(dict.fromkeys(names) | sized))
     shapes = [collect_shapes(form) for form in forms]
     types = collect_types(forms[-1]) if forms else {}
     if any(name not in types or any(name not in each for each in shapes) for name in names):
