@@ -331,3 +331,24 @@ def test_the_line_of_a_check_without_sizes_gives_the_sizes_of_all_inputs(tmp_pat
     assert (tool, name, path) == ("openqaic", "check", str(tmp_path / "model.onnx"))
     assert any(flag.startswith("--shape=") for flag in flags) == (dims not in (["2*n", 4], ["n*m", 4]))
     qaic.compile(path, **{option.name: option.value for option in read_argv(flags)})
+
+
+def test_no_batch_is_proposed_that_the_model_does_not_take(tmp_path):
+    branch = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["r"])], "b", [], [helper.make_tensor_value_info("r", 1, [1, 4])]
+    )
+    nodes = [
+        helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1, 4])],
+        [helper.make_tensor_value_info("y", 1, [1, 4])],
+        [numpy_helper.from_array(np.array(True), "c")],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert "batchsize" not in str(qaic.check(path))
+    assert "batchsize=1" in str(qaic.check(path, batchsize=1))
+    assert "batchsize=16" not in str(qaic.check(path, batchsize=1))

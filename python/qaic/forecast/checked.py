@@ -44,6 +44,8 @@ class Checked:
     measurements: Measurements | None
     analysis: Analysis | None = None
     memory: Memory | None = None
+    #: True unless the model compiles only for its own batch.
+    has_batches: bool = True
     failure: CompileError | None = None
     warnings: list[Diagnostic] = field(default_factory=list)
     accuracy: AccuracyReport | None = None
@@ -70,7 +72,7 @@ class Checked:
         """
         table = shapes.table
         settled = fixed or self.fixed
-        if table.state_bytes or table.samples > 1:
+        if table.state_bytes or table.samples > 1 or not self.has_batches:
             # Caches have the batch in their shape.
             settled = replace(settled, batch=settled.batch or table.samples)
         settings = candidates(self.card, settled)
@@ -137,6 +139,12 @@ class Checked:
         return kept
 
     def _line(self, command: str, *words: str, **options: object) -> str:
+        return shlex.join(
+            ["openqaic", command, self.path, *words, *_flags(self.with_options(**options), "--")]
+        )
+
+    def with_options(self, **options: object) -> dict[str, object]:
+        """Return the options of a command line that repeats the request with some more options."""
         kept = {**self._kept(options), **options}
         batch = options.get("batchsize")
         if isinstance(batch, int) and kept.get("model_inputs"):
@@ -148,7 +156,7 @@ class Checked:
                 else one
                 for one in _model_inputs(kept)
             ]
-        return shlex.join(["openqaic", command, self.path, *words, *_flags(kept, "--")])
+        return kept
 
 
 def _model_inputs(options: Mapping[str, object]) -> tuple[ModelInput, ...]:

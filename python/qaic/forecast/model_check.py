@@ -118,6 +118,8 @@ def check(
             compile_resolved(content, resolved)
         except CompileError as error:
             checked.failure = error
+    if checked.analysis is not None and (fixed.batch or 1) == 1:
+        checked.has_batches = _compiles(content, checked.with_options(batchsize=2))
     checked.warnings = [item for item in diagnostics.items if item.severity == "warning"]
     if checked.analysis is not None:
         checked.memory = memory_of(checked.analysis, name, chosen, chosen.devices * count)
@@ -128,6 +130,16 @@ def check(
             model, to=name, samples=samples, tokens=None, against=None, decide=None, **given
         )
     return CheckReport(checked)
+
+
+def _compiles(content: Path | bytes | onnx.ModelProto, options: Mapping[str, object]) -> bool:
+    """Return true if shapes fit with other options."""
+    with recorded():
+        try:
+            analyze(content, resolve(options, options_path=None, model_is_container=False).compile)
+        except (CompileError, OptionError):
+            return False
+    return True
 
 
 def _precision(precision: object) -> str:

@@ -152,7 +152,7 @@ def _memory(one: Checked) -> Section:
                 "mdp_load_partition_config."
             )
     sentences = [sentence]
-    if memory.largest_batch:
+    if memory.largest_batch and one.has_batches:
         samples = (
             f"{'More than' if memory.largest_batch > _MANY else 'Up to'} {min(memory.largest_batch, _MANY):,}"
         )
@@ -353,7 +353,7 @@ def _gains(one: Checked) -> Iterator[tuple[str, float, str]]:
         open_ = replace(one.fixed, **{name: None})
         best = one.ranking(shapes, fixed=open_).best("throughput", 1)[0]
         if best.samples_per_s[1] > base * _LEAST_GAIN:
-            yield f"{what}: {getattr(best, name)}", best.samples_per_s[1] / base, _compile_line(one, best)
+            yield f"{what} ({getattr(best, name)})", best.samples_per_s[1] / base, _compile_line(one, best)
     half = replace(
         shapes.table, input_bytes=shapes.table.input_bytes // 2, output_bytes=shapes.table.output_bytes // 2
     )
