@@ -230,10 +230,15 @@ def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
     )
 
 
+def _content(model: Model) -> tuple[bytes, tuple[str, ...]]:
+    """Return what differs after a pass that has changed a model."""
+    return model.proto.SerializeToString(), tuple(model.weights)
+
+
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
     """Run the passes that are needed, in order; each is timed, and with `enable_debug` checked and kept."""
     is_verified = context.options.enable_debug or VERIFY_VARIABLE in os.environ
-    is_changed, facts, seen = True, model.facts, None
+    is_changed, facts, seen = True, model.facts, _content(model) if is_verified else None
     for step in passes:
         if not step.is_needed(context):
             continue
@@ -246,7 +251,7 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
                 # Passes load and run the graph too, for example to calibrate it.
                 raise_with_node(error, model)
         if is_verified:
-            found = model.proto.SerializeToString(), tuple(model.weights)
+            found = _content(model)
             is_changed = found != seen
             if context.is_checked and (is_changed or model.facts is not facts):
                 # Inference of onnx takes time, and has faults, which must not refuse a user's model.

@@ -62,6 +62,14 @@ def test_nodes_of_a_graph_can_be_given_back_to_it():
     assert not graph.node
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_rule_may_return_any_number_of_other_nodes(count):
+    graph = chain("x", "a", "y")
+    made = [helper.make_node("Abs", ["x"], [f"b{number}"]) for number in range(count)]
+    graph_edits.rewrite_nodes(graph, lambda node: made if node.output[0] == "a" else [node])
+    assert [node.output[0] for node in graph.node] == [*(f"b{number}" for number in range(count)), "y"]
+
+
 def test_nodes_are_removed_by_position_and_the_others_stay_themselves():
     graph = chain("x", "a", "b", "y")
     last = graph.node[2]

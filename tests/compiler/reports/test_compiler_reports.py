@@ -251,6 +251,7 @@ def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     assert "Cast" in {node.op_type for node in last.graph.node}
     log = (folder / emit_report.DEBUG_LOG).read_text()
     assert "debug qaic.compiler: pass check-model: " in log
+    assert onnx.load(graphs[1]) != first
     # What an earlier run left there is no result of this one; what someone else put there stays.
     (folder / "thesis.txt").touch()
     build(model, enable_debug=True, output_dir=out)

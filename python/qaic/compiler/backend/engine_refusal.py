@@ -34,8 +34,8 @@ _REFUSALS: Final = frozenset({"compile.engine_refused", "engine.graph"})
 def raise_with_node(error: QaicError, model: Model) -> NoReturn:
     """Raise a refusal of the engine with the node in it.
 
-    Raises the same error if it contains the node, or if the engine accepts each beginning of the graph. So it
-    does for other errors, and for models with operators of their own, which only the device loads.
+    Raises the same error if it contains the node, or if the engine accepts each beginning of the graph.
+    Raises other errors unchanged, and those of models with own operators, which only the device loads.
     """
     named = None
     if (

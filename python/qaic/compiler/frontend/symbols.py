@@ -146,8 +146,11 @@ def require_static(
     parts = frozenset[str]().union(*(symbols_in(text) for text in texts))
     # Shapes of inputs give no size to symbols that occur only in expressions.
     wanted = (str, NoneType) if texts == parts else NoneType
-    is_open = {value.name for value in listed if any(isinstance(_size(dim), wanted) for dim in _dims(value))}
-    open_inputs = [value for value in listed if value.name in is_open]
+    open_inputs = [
+        value
+        for value in listed
+        if any(isinstance(_size(dim), wanted) for dim in _dims(value)) or _has_no_shape(value)
+    ]
     for value in listed:
         _require_static(value, specialization, sizes, sorted(parts - sizes.keys()), open_inputs)
 
@@ -237,16 +240,25 @@ def _require_static(
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
         return  # refused with its type later
-    if not tensor.HasField("shape"):
+    # An input without a shape has one dim as an example.
+    shapes = {one.name: [_size(dim) for dim in _dims(one)] or [None] for one in open_inputs}
+    sized = [
+        {
+            "input_name": one.name,
+            "input_type": type_name(one.type.tensor_type.elem_type),
+            "input_shape": [size if isinstance(size, int) else 1 for size in shapes[one.name]],
+        }
+        for one in open_inputs
+    ]
+    if _has_no_shape(value):
         raise refuse(
             what,
             code="unbound_dimension",
             found="no shape",
             expected="a fixed shape",
-            fix="give it with model_inputs",
-            context={"tensor": value.name},
+            fix=f"give all dims (one of size 1 is a guess), e.g. model_inputs={sized}",
+            context={"tensor": value.name, "option": "model_inputs", "shapes": shapes},
         )
-    shapes = {one.name: [_size(dim) for dim in _dims(one)] for one in open_inputs}
     for position, dim in enumerate(tensor.shape.dim):
         if dim.dim_param:
             size = evaluate(dim.dim_param, sizes)
@@ -282,14 +294,6 @@ def _require_static(
                 context=context,
             )
         if _size(dim) is None:
-            sized = [
-                {
-                    "input_name": one.name,
-                    "input_type": type_name(one.type.tensor_type.elem_type),
-                    "input_shape": [size if isinstance(size, int) else 1 for size in shapes[one.name]],
-                }
-                for one in open_inputs
-            ]
             raise refuse(
                 what,
                 code="unbound_dimension",
@@ -412,6 +416,10 @@ def _dims(value: onnx.ValueInfoProto) -> Iterable[onnx.TensorShapeProto.Dimensio
         return ()
     dims: Iterable[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
     return dims
+
+
+def _has_no_shape(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
 
 
 def _shape_text(value: onnx.ValueInfoProto) -> str:

@@ -68,8 +68,9 @@ def rewrite_nodes(graph: onnx.GraphProto, rule: Callable[[onnx.NodeProto], Seque
     A rule returns the node itself where nothing changes.
     """
     for current in all_graphs(graph):
-        made = [rule(node) for node in current.node]
-        if any(len(nodes) != 1 for nodes in made):
+        nodes = list(current.node)
+        made = [rule(node) for node in nodes]
+        if any(len(new) != 1 or new[0] is not node for node, new in zip(nodes, made, strict=True)):
             set_nodes(current, chain.from_iterable(made))
 
 

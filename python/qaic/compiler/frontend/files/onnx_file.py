@@ -115,7 +115,7 @@ def open_model(path: Path) -> OnnxFile:
     """Open a model file and find its weights.
 
     External data must be in its folder; the checkpoint of a model without weights may lie elsewhere
-    (`checkpoint_files`). Raises OSError if a file cannot be opened, and CompileError if the file is no ONNX
+    (`weight_free`). Raises OSError if a file cannot be opened, and CompileError if the file is no ONNX
     model, or the place of a payload makes no sense.
     """
     main = InputFile(path)
