@@ -35,6 +35,8 @@ def rank_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
     places = _ALIKE.get(node.op_type, tuple(others))
     if max(places, default=0) >= len(node.input):
         return ""
+    if not all(node.input[at] for at in places):
+        return "a required operand is left out"
     known = [{len(sizes) for sizes in dims(node.input[at])} for at in places]
     if any(len(ranks) != 1 for ranks in known):
         return None
@@ -45,23 +47,28 @@ def rank_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
         if any(0 in sizes[:1] for at in (1, 2) for sizes in dims(node.input[at])):
             return "weights of no direction"
         return "" if ranks == [3, 3, 3] else f"operands of {ranks} dims, expected 3"
-    return _equation_fault(attribute_of(node, "equation", b"").decode(), ranks)
+    equations = (one.s for one in node.attribute if one.name == "equation" and one.type == one.STRING)
+    return _equation_fault(next(equations, b""), ranks)
 
 
-def _equation_fault(equation: str, ranks: list[int]) -> str:
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
+def _equation_fault(equation: bytes, ranks: list[int]) -> str:
+    """Compare the terms of an equation with ranks; inference names an equation that is missing."""
+    terms = equation.replace(b" ", b"").partition(b"->")[0].split(b",")
     fits = len(terms) == len(ranks) and all(
-        len(term) == rank or ("..." in term and len(term) - 3 <= rank)
+        len(term) == rank or (b"..." in term and len(term) - 3 <= rank)
         for term, rank in zip(terms, ranks, strict=True)
     )
-    return "" if fits else f"operands of {ranks} dims, which do not fit {equation!r}"
+    is_fine = fits or not equation
+    return (
+        "" if is_fine else f"operands of {ranks} dims, which do not fit {equation.decode(errors='replace')!r}"
+    )
 
 
 def infer_with_valid_ranks(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """Infer types and shapes with onnx, without the nodes that would end the process.
 
-    Older releases read a dim of a convolution that has another number of them than the kernel. Their nodes
-    are hidden until the ranks of their operands are known.
+    Older releases read beyond the dims of an operand whose rank differs from the kernel's. Such nodes are
+    hidden until the ranks of their operands are known.
     """
     if _RELEASE >= _SAFE or not _doubtful(model):
         return shape_inference.infer_shapes(model, **options)

@@ -7,7 +7,7 @@ each node whose inputs are known numbers is computed with numpy, as long as the 
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import onnx
@@ -101,7 +101,8 @@ def _result(
     try:
         with np.errstate(all="ignore"):
             return np.asarray(compute(inputs, attributes, version))
-    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        # An operand that is left out has no dims.
         return None
 
 
@@ -307,6 +308,6 @@ _OPERATORS: Final[Mapping[str, Compute]] = {
     "Squeeze": lambda inputs, given, _: np.squeeze(inputs[0], _axes_of(inputs, given)),
     "Sub": _operands(np.subtract),
     "Transpose": lambda inputs, given, _: np.transpose(inputs[0], given.get("perm")),
-    "Unsqueeze": lambda inputs, given, _: np.expand_dims(inputs[0], _axes_of(inputs, given) or ()),
+    "Unsqueeze": lambda inputs, given, _: np.expand_dims(inputs[0], cast("Any", _axes_of(inputs, given))),
     "Where": _operands(np.where),
 }

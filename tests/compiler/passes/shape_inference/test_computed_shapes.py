@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from compiler_oracle import FLOAT, info, lowered, model_of, node, run, whole
+from qaic.compiler.ir.shape_arithmetic import computed_node
 from qaic.errors import CompileError
 
 
@@ -40,3 +41,9 @@ def test_a_shape_that_depends_on_data_is_refused_with_the_node_it_depends_on(nam
     found = rf"only known when the program runs, from node '{name or 'n'}' \(NonZero\) on"
     with pytest.raises(CompileError, match=found):
         lowered(model_of(nodes, [info("x", [3, 4])], [info("y", None)]))
+
+
+@pytest.mark.parametrize(("attributes", "shape"), [({"axes": [0]}, (1, 2)), ({}, None)])
+def test_unsqueeze_without_axes_has_no_value(attributes, shape):
+    made = computed_node(node("Unsqueeze", ["x"], ["y"], **attributes), {"x": np.array([1, 6])}, 11)
+    assert (None if made is None else made.shape) == shape

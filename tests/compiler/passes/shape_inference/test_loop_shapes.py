@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+import engine_version
 from compiler_oracle import info, lowered, model_of, node
 from qaic.errors import CompileError, OptionError
 from qaic.options.files.specializations import SpecializationEntry
@@ -126,3 +127,29 @@ def test_a_given_shape_must_be_that_which_follows():
     assert lowered(model, output_shapes={"y": (2, 3)}).outputs[0].dims == (2, 3)
     with pytest.raises(OptionError, match=r"output 'y' has the shape \[2, 3\], not \[2, 4\]"):
         lowered(model, output_shapes={"y": (2, 4)})
+
+
+@pytest.mark.skipif(not engine_version.is_newest(), reason="inference of onnx 1.18 ends the process")
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"num_scan_inputs": 1, "scan_input_axes": [0, 0, 1]}, "Number of scan input axes specified"),
+        ({"num_scan_inputs": 5}, "cannot exceed the number of Scan inputs"),
+        ({"num_scan_inputs": 5, "scan_input_axes": [0] * 5}, "cannot exceed the number of Scan inputs"),
+        ({"num_scan_inputs": 1 << 40}, "cannot exceed the number of Scan inputs"),
+        ({"num_scan_inputs": -1}, "value -1"),
+        ({"num_scan_inputs": b"1"}, "num_scan_inputs"),
+        ({"num_scan_inputs": 1, "scan_input_axes": 0}, "scan_input_axes"),
+        ({"num_scan_inputs": 1, "scan_input_axes": [7]}, "axis value 7"),
+        ({}, "num_scan_inputs"),
+    ],
+)
+def test_scans_without_valid_axes_are_refused_by_the_engine(attributes, reason):
+    inner = [node("Add", ["s", "r"], ["t"]), node("Identity", ["t"], ["o"])]
+    ends = [[info(name, None) for name in names] for names in ("sr", "to")]
+    scan = node(
+        "Scan", ["first", "rows"], ["y", "z"], body=helper.make_graph(inner, "body", *ends), **attributes
+    )
+    inputs, outputs = [info("first", [3]), info("rows", [4, 3])], [info("y", None), info("z", None)]
+    with pytest.raises(CompileError, match=reason):
+        lowered(model_of([scan], inputs, outputs))

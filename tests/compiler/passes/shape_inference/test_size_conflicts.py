@@ -1,5 +1,8 @@
 """A set of sizes compiles if and only if onnxruntime runs the user's model with these sizes."""
 
+from contextlib import suppress
+from itertools import combinations
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -468,6 +471,69 @@ def test_operands_of_another_rank_end_no_process(operator, place):
                 texts.append(str(error))
     assert all("'mine'" in text for text in texts), texts
     assert len(texts) >= len([array for array in arrays if np.ndim(array) >= 3])
+
+
+#: operators whose operands are read for reasons of their own -> operands and attributes
+LEFT_OUT = {
+    **{name: case for name, case in ALL_CONSTANT.items() if "domain" not in case[1]},
+    "Col2Im": ([_filled(1, 4, 4), _integers(4, 4), _integers(2, 2)], {}),
+    "DFT": ([_filled(1, 4, 2), np.int64(4), np.int64(1)], {}),
+    "STFT": ([_filled(1, 8, 1), np.int64(4), _filled(4), np.int64(4)], {}),
+    "FusedConv": ([_filled(1, 3, 4, 4), _filled(2, 3, 1, 1)], {"domain": "com.microsoft"}),
+}
+
+
+@pytest.mark.parametrize("place", ["constants", "inputs"])
+@pytest.mark.parametrize("operator", LEFT_OUT)
+def test_nodes_without_some_operands_compile_or_are_refused(operator, place):
+    arrays, attributes = LEFT_OUT[operator]
+    count = len(arrays)
+    for kept in {range(count)[:end] for end in range(count)} | {*combinations(range(count), count - 1)}:
+        for length in {len(kept), count}:
+            names = [f"k{at}" if at in kept else "" for at in range(length)]
+            given = {f"k{at}": np.asarray(arrays[at]) for at in kept if at < length}
+            inputs = [info("x", [2])]
+            if place == "inputs":
+                types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
+                inputs += [info(name, array.shape, types[name]) for name, array in given.items()]
+            nodes = [
+                helper.make_node(operator, names, ["r"], name="mine", **attributes),
+                node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+                node("Neg", ["x"], ["z"]),
+            ]
+            constants = {} if place == "inputs" else given
+            model = model_of(nodes, inputs, [info("y", None), info("z", [2])], constants.items())
+            model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+            with suppress(CompileError):
+                lowered(model)
+
+
+@pytest.mark.parametrize("operands", [["x", "w"], ["x"], ["x", ""]])
+def test_operators_of_other_domains_are_not_those_of_the_engine(operands):
+    made = helper.make_node("FusedConv", operands, ["y"], domain="my")
+    model = model_of([made], [info("x", [2, 3]), info("w", [2])], [info("y", [2, 3])])
+    model.opset_import.append(helper.make_opsetid("my", 1))
+    assert SizeCheck().find(model) is None
+
+
+@pytest.mark.parametrize(
+    ("equation", "reason"),
+    [
+        ({}, "Required attribute 'equation' is missing"),
+        ({"equation": b"\xff,ij->i"}, "which do not fit '\ufffd,ij->i'"),
+        ({"equation": [1, 2]}, "equation"),
+        ({"equation": "ij,ij->i"}, ""),
+    ],
+)
+def test_equations_of_any_form_are_refused_with_their_reason(equation, reason):
+    made = helper.make_node("Einsum", ["x", "z"], ["y"], name="mine", **equation)
+    model = model_of([made], [info("x", [2, 3]), info("z", [2, 3])], [info("y", None)])
+    if not reason:
+        lowered(model)
+        return
+    with pytest.raises(CompileError) as caught:
+        lowered(model)
+    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [np.zeros((0, 3), np.int64), np.ones((1, 1), np.int64), np.int64(1)])

@@ -59,7 +59,7 @@ class _Needed:
         if not known[0] or len({*map(len, known)}) != 1:
             return None
         filled = [all(sizes) for sizes in zip(*known, strict=True)]
-        twins = dims(node.input[self.twin]) if self.twin is not None else ()
+        twins = () if self.twin is None else dims(next(iter(node.input[self.twin :]), ""))
         filled[-1] |= bool(twins) and all(sizes and sizes[-1] for sizes in twins)
         needed = range(len(filled))[0 if isinstance(self.first, str) else self.first : self.stop]
         if all(filled[dim] for dim in needed):

@@ -91,8 +91,9 @@ def fault(
 
     `values` are those of constant operands. Returns "" where nothing is wrong, or nothing is known.
     """
-    if standard(node, "MaxUnpool") and node.input[1] in values and node.output[0] in shapes:
-        indices, count = values[node.input[1]], math.prod(shapes[node.output[0]])
+    indices = values.get(next(iter(node.input[1:]), "")) if standard(node, "MaxUnpool") else None
+    if indices is not None and node.output[0] in shapes:
+        count = math.prod(shapes[node.output[0]])
         is_inside = bool(((indices >= 0) & (indices < count)).all())
         return "" if is_inside else f"an index outside the {count} elements of the result"
 
@@ -112,7 +113,7 @@ def fault(
         # The default axis is valid in set 20; onnx checks that of older sets.
         axis = _dft_axis(node, values.get, _DFT_AXIS)
         return _dft_fault(axis, len(shapes[node.input[0]]) if node.input[0] in shapes else 0)
-    if standard(node, "Col2Im") and all(name in values for name in node.input[1:3]):
+    if standard(node, "Col2Im") and len(node.input) > 2 and all(name in values for name in node.input[1:3]):
         return _col2im_fault(node, shapes.get(node.input[0]), *(values[name] for name in node.input[1:3]))
     return ""
 

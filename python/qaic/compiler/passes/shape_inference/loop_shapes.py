@@ -1,7 +1,8 @@
-"""Shapes of values that a Loop carries, which onnx does not infer, because an iteration may change them.
+"""Shapes inside of nested graphs: states of Loop, rows of Scan, values of branches.
 
-A state has the shape of its first value in every iteration, if an iteration that is given this shape gives it
-back. Bodies without annotations, as older exporters write them, are inferred with these shapes.
+Onnx does not infer the states of a Loop, because an iteration may change their shapes. A state has the shape
+of its first value in every iteration, if an iteration that is given this shape gives it back. Bodies without
+annotations, as older exporters write them, are inferred with these shapes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +12,6 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir import graph_edits as edit
-from qaic.compiler.ir.graph_edits import (
-    clone,
-    set_shape,
-)
 from qaic.compiler.ir.graph_walk import (
     attribute_of,
     behind,
@@ -98,11 +95,14 @@ def nested(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> Iterat
     for body in subgraphs(node):
         given: list[onnx.ValueInfoProto | None] = [None] * len(body.input)
         if standard(node, "Scan") and len(node.input) == len(body.input):
-            given = [outer.get(name) for name in node.input]
-            count = attribute_of(node, "num_scan_inputs", 0)
-            axes = attribute_of(node, "scan_input_axes", [0] * count)
-            for at, axis in enumerate(axes, len(given) - count):
-                given[at] = _row(given[at], axis)
+            # The engine refuses other types, more inputs than operands, and another number of axes.
+            count = sum(one.i for one in node.attribute if one.name == "num_scan_inputs")
+            axes = [axis for one in node.attribute if one.name == "scan_input_axes" for axis in one.ints]
+            axes = axes or [0] * min(max(count, 0), len(given))
+            if len(axes) == count <= len(given):
+                given = [outer.get(name) for name in node.input]
+                for at, axis in enumerate(axes, len(given) - count):
+                    given[at] = _row(given[at], axis)
         yield infer(_model_of(found, body, given, [True] * len(given), outer, start=0))
 
 
@@ -111,8 +111,8 @@ def _row(value: onnx.ValueInfoProto | None, axis: int) -> onnx.ValueInfoProto | 
     dims = None if value is None else known_dims(value)
     if value is None or not dims or not -len(dims) <= axis < len(dims):
         return None
-    row = clone(value)
-    set_shape(row, [size for at, size in enumerate(dims) if at != axis % len(dims)])
+    row = edit.clone(value)
+    edit.set_shape(row, [size for at, size in enumerate(dims) if at != axis % len(dims)])
     return row
 
 

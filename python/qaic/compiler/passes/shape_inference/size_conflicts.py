@@ -218,7 +218,7 @@ class SizeCheck:
             return _reshape_reason(node, shapes, values)
         if standard(node, "Conv"):
             return _conv_reason(node, shapes)
-        if node.op_type == "FusedConv" and (reason := _conv_reason(node, shapes)):
+        if node.op_type == "FusedConv" and _is_compared(node) and (reason := _conv_reason(node, shapes)):
             return reason
         if misfit := rank_fault(node, lambda name: (shapes[name],) if name in shapes else ()):
             return misfit
@@ -279,7 +279,7 @@ def _most_elements(
     factors = [abs(float(value)) for name in names for value in constants[name].flat]
     # A step of a range, or a scale, may be less than 1.
     large = [max(factor, 1 / factor) for factor in factors if factor > 0]
-    return math.prod(shapes[node.input[0]]) * math.prod(large)
+    return math.prod(shapes.get(node.input[0], ())) * math.prod(large)
 
 
 def _is_compared(node: onnx.NodeProto) -> bool:
@@ -426,7 +426,7 @@ def _is_loaded(model: onnx.ModelProto) -> bool:
 def _reshape_reason(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
 ) -> str:
-    if len(node.input) < 2 or node.input[1] not in values:
+    if len(node.input) < 2 or node.input[0] not in shapes or node.input[1] not in values:
         return ""
     data, shape = shapes[node.input[0]], values[node.input[1]]
     if shape.ndim != 1:
@@ -443,6 +443,8 @@ def _reshape_reason(
 
 
 def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    if len(node.input) < 2 or not all(node.input[:2]):
+        return ""
     data, weight = (shapes[name] for name in node.input[:2])
     group = attribute_of(node, "group", 1)
     kernel = attribute_of(node, "kernel_shape", list(weight[2:]))
