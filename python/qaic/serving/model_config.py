@@ -102,7 +102,8 @@ def read_settings(name: str, path: Path) -> ModelSettings:
         device_id=None if device_id == -1 else device_id,
         set_size=_parameter(config, path, "set_size", _DEFAULT_SET_SIZE, 1),
         num_activations=_parameter(config, path, "no_of_activations", 1, 1),
-        # Without the field, the container decides. Only the text, not the message, differs from 0.
+        # Without the field, the container decides. The message has 0 both for a missing field and for
+        # `max_batch_size: 0`, so the text decides.
         max_batch_size=config.max_batch_size or (0 if _SAYS_NO_BATCH.search(text) else None),
         max_queue_delay_s=config.dynamic_batching.max_queue_delay_microseconds / 1e6,
         max_queue_size=policy.max_queue_size or MAX_QUEUE_SIZE,

@@ -215,7 +215,7 @@ async def _take_last_calls(host: str, port: int) -> None:
     unread = await asyncio.to_thread(unread_connections, port)
     while unread:
         await asyncio.sleep(0.001)
-        # Data that clients send from now on is ignored.
+        # The loop does not wait for data that clients send from now on.
         unread &= await asyncio.to_thread(unread_connections, port)
     options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
     async with grpc.aio.insecure_channel(f"{host}:{port}", options) as channel:

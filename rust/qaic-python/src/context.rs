@@ -26,8 +26,6 @@ pub(crate) struct PyContext {
     pub(crate) context: Arc<Context>,
 }
 
-impl PyContext {}
-
 #[pymethods]
 impl PyContext {
     #[new]

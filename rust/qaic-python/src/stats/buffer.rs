@@ -23,8 +23,6 @@ pub(crate) struct PyStatsBuffer {
     path: Option<String>,
 }
 
-impl PyStatsBuffer {}
-
 #[pymethods]
 impl PyStatsBuffer {
     /// Opens a file or takes bytes. Buffers other than `bytes` are copied, because they can change.

@@ -41,7 +41,8 @@ pub(crate) struct IoBinding {
     stats: Option<StatsPlace>,
     // True while the device has an inference whose end was not awaited.
     is_started: bool,
-    /// True if [`Self::submit`] must wait for the device first, because the last inference failed.
+    /// True if [`Self::submit`] must wait for the device first: from the start of an inference until it succeeds, so also
+    /// after a failure.
     pub(crate) needs_reclaim: bool,
     // True if the present inference is measured.
     is_measured: bool,
