@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.cli import console
 from qaic.cli.console import SUCCESS, USAGE, print_line, print_message, print_text
 from qaic.errors import OptionError
+from qaic.options.table import is_quantizing
 from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
@@ -186,8 +187,6 @@ def _target_line(options: CompileOptions) -> str:
 
 def _precision_line(options: CompileOptions) -> str:
     """Return the line about the program's precision."""
-    from qaic.options.table import is_quantizing
-
     parts = [f"precision {'float16' if options.convert_to_fp16 else 'as in the model'}"]
     if is_quantizing(options):
         parts.append(f"quantized to {options.quantization_precision}")
