@@ -72,6 +72,24 @@ def test_pages_link_to_the_repository_if_its_address_is_known(
     assert shown == f"{linked}, [p](../b.md#q)"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["![x](../../x.png)", "`[x](../../x)`", "```md\n[x](../../x)\n```", "  ~~~~\n[x](../../x)\n```\n  ~~~~"],
+)
+def test_pictures_and_code_stay_as_they_are(text):
+    shown = runpy.run_path(str(ROOT / SITE["hooks"][1]))["on_page_markdown"]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="guide/a.md"))
+    text = f"{text}\n[`y`](../../y)"
+    config = SimpleNamespace(repo_url="https://c.d")
+    assert shown(text, page=page, config=config) == text.replace("../../y", "https://c.d/tree/HEAD/y")
+
+
+def test_no_address_is_known_without_git(tmp_path, monkeypatch):
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert runpy.run_path(str(ROOT / SITE["hooks"][1]))["address"]() == ""
+
+
 def test_the_first_page_shows_the_product():
     assert SITE["theme"]["icon"]["logo"]
     assert "(images/report.png)" in (ROOT / "docs" / "index.md").read_text()

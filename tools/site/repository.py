@@ -10,7 +10,13 @@ import subprocess
 from typing import Any
 from urllib.parse import urlsplit
 
-_LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)")
+#: a link to another folder, or code, which stays as it is
+_LINK = re.compile(
+    r"^ *(?P<fence>```+|~~~+).*?^ *(?P=fence)"
+    r"|`[^`\n]+`"
+    r"|(?<!!)\[(?P<text>[^\[\]]*)\]\((?P<target>(?:\.\./)+[^)#\s]*)(?P<part>#[^)]*)?\)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def on_config(config: Any, **_: Any) -> Any:
@@ -26,14 +32,12 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     folder = posixpath.dirname(posixpath.join("docs", page.file.src_uri))
 
     def linked(found: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join(folder, found[2]))
-        if path.startswith("docs/"):
+        path = posixpath.normpath(posixpath.join(folder, found["target"] or ""))
+        if found["target"] is None or path.startswith("docs/"):
             return found[0]
-        return (
-            f"[{found[1]}]({config.repo_url}/tree/HEAD/{path}{found[3] or ''})"
-            if config.repo_url
-            else found[1]
-        )
+        if not config.repo_url:
+            return found["text"]
+        return f"[{found['text']}]({config.repo_url}/tree/HEAD/{path}{found['part'] or ''})"
 
     return _LINK.sub(linked, markdown)
 
@@ -42,9 +46,12 @@ def address() -> str:
     """Return the web address of the repository; empty if none is known."""
     if name := os.environ.get("GITHUB_REPOSITORY"):
         return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{name}"
-    asked = subprocess.run(
-        ["git", "remote", "get-url", "origin"], capture_output=True, text=True, check=False
-    )
+    try:
+        asked = subprocess.run(
+            ["git", "remote", "get-url", "origin"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
     url = re.sub(r"^git@([^:]+):", r"https://\1/", asked.stdout.strip()).removesuffix(".git")
     # An address may contain a user name or a password.
     url = re.sub(r"^https://[^/]*@", "https://", url)
