@@ -42,11 +42,8 @@ class Spread:
         scales = _SCALES[self.unit]
         scale, name = next((pair for pair in scales if abs(self.median) >= pair[0]), scales[-1])
         # Budgets of ratios are in hundredths, so one more digit shows on which side of the budget a ratio is.
-        digits = (
-            digits3
-            if self.unit != "x"
-            else lambda value: f"{value:.3f}" if 0.1 <= value < 10 else digits3(value)
-        )
+        is_fine = self.unit == "x" and self.median >= 0.1 and self.high < 10
+        digits = (lambda value: f"{value:.3f}") if is_fine else digits3
         median, low, high = (digits(value / scale) for value in (self.median, self.low, self.high))
         joint = "" if name == "/s" else " "
         return f"{median}{joint}{name} [{low} - {high}]"
