@@ -125,15 +125,15 @@ test-rust: setup
 	QAIC_ONNXRUNTIME_LIB="$$($(BIN)/python -c 'from qaic import _core; print(_core.engine_info()[0])')" cargo test --workspace --quiet
 
 # A file's tests stay in one process, in their order. A process that dies ends the run, because xdist can wait for ever after that.
-JOBS ?= $(shell nproc)
-PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
+PROCESSES := $(shell nproc)
+PARALLEL = -n $(or $(JOBS),$(PROCESSES)) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 DURATIONS := --durations=50 --durations-min=1
 
 test-py: setup
 	$(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) tests
 
 # Half of the time of tests of threads is waits for cards, so there is a process more than cores.
-test-kmd: JOBS := $(shell expr $$(nproc) + 1)
+test-kmd: PROCESSES := $(shell expr $$(nproc) + 1)
 test-kmd: setup ## Run the Python tests that open a device on an emulated card
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) $(KMD_TESTS)
 
