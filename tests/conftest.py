@@ -71,8 +71,7 @@ def pytest_collection_modifyitems(config, items):
         random.Random(seed).shuffle(files)
         places = {path: place for place, path in enumerate(files)}
         items.sort(key=lambda item: places[item.path])
-    if not sampling.is_whole(config):
-        sampling.take_samples(config, items)
+    sampling.take_samples(config, items)
     for item in items:
         # Properties take most of the time, and are about something else.
         if item.originalname in timing.tests_of(item.path) and not hasattr(item.obj, "hypothesis"):

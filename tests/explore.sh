@@ -39,7 +39,7 @@ part() {
 
 while :; do
     seed=$((RANDOM << 30 | RANDOM << 15 | RANDOM))
-    explore=("$python" -m pytest -q -m 'hypothesis or whole or slow' -p no:cacheprovider --hypothesis-profile=explore "--hypothesis-seed=$seed")
+    explore=("$python" -m pytest -q -m 'hypothesis or whole or slow' -p no:cacheprovider --whole --hypothesis-profile=explore "--hypothesis-seed=$seed")
     part 'Rust' env "PROPTEST_RNG_SEED=$seed" cargo test --workspace --quiet
     part 'Python' "${explore[@]}"
     part 'Python on an emulated card' env QAIC_DEVICE=kmd QAIC_KMD=emu "${explore[@]}"

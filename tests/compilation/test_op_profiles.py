@@ -13,8 +13,6 @@ from qaic.stats.reports import diff
 
 ZOO = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 ZOO_MODELS = sorted(path.stem.removeprefix("light_") for path in ZOO.glob("*.onnx"))
-#: branches that are joined, and shuffled channels; the others repeat their blocks
-SAMPLE = ("inception_v1", "shufflenet", "squeezenet")
 
 COMPILE = """
 import os
@@ -96,10 +94,7 @@ def compiled_elsewhere(model, folder):
 
 
 @pytest.mark.run_profiles
-@pytest.mark.parametrize(
-    "name",
-    [*BUILT, *(pytest.param(name, marks=() if name in SAMPLE else pytest.mark.whole) for name in ZOO_MODELS)],
-)
+@pytest.mark.parametrize("name", [*BUILT, *ZOO_MODELS])
 def test_a_producer_ends_before_its_consumer_starts(name, tmp_path):
     if name in BUILT:
         model = tmp_path / "model.onnx"

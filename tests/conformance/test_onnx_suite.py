@@ -36,7 +36,7 @@ def selected(request, forms):
     if emulated_cards.are_meant():
         return forms
     others = sorted(set(onnx_suite.names(QaicBackend)).difference(forms))
-    return forms + (others if sampling.is_whole(request.config) else others[::6])
+    return forms + (others[::6] if sampling.is_sampled(request.node) else others)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_what_onnxruntime_passes_is_refused_only_for_limits_of_a_program(outcome
 @pytest.mark.virtual_card("functions are expanded before a device is chosen")
 def test_functions_with_default_attributes_give_the_same_results(request, forms, outcomes):
     ours, _ = outcomes
-    expanded = forms if sampling.is_whole(request.config) else forms[::3]
+    expanded = forms[::3] if sampling.is_sampled(request.node) else forms
     found = onnx_suite.run(QaicBackend, expanded, onnx_suite.WAYS["expanded"])
     # The engine lacks kernels of the newest operators, which it expands only outside of functions.
     changed = {

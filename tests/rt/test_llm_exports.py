@@ -16,7 +16,7 @@ DECODERS = ["gpt2-fp16", "llama-cb3", "llama-float16", "llama-fp16", "llama-sub"
 
 
 def cases(*more):
-    """List decoders and precisions; without `--whole`, each decoder has one precision."""
+    """List decoders and precisions; a sample has one precision of each decoder."""
     return [
         pytest.param(name, is_float32, *more, marks=[pytest.mark.whole] * ((place + is_float32) % 2))
         for place, name in enumerate(DECODERS)
