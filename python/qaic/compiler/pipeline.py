@@ -66,6 +66,7 @@ from qaic.compiler.passes.legalize.legalize_exports import (
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
 from qaic.compiler.passes.legalize.legalize_quantized_chains import legalize_quantized_chains_pass
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
+from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent_pass
 from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
 from qaic.compiler.passes.legalize.ml_attributes import check_ml_attributes_pass
 from qaic.compiler.passes.outputs import add_every_output_pass, add_named_outputs_pass, prune_outputs_pass
@@ -148,6 +149,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         inline_fused_functions_pass,
         legalize_captured_values_pass,
         read_masks_pass,
+        legalize_recurrent_pass,
         remove_unused_pass,
         externalize_constants_pass,
         fix_interface_pass,

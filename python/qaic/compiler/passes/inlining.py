@@ -42,6 +42,7 @@ from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_narrow_casts import is_unsaturated
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
 from qaic.compiler.passes.legalize.legalize_quantized_chains import ROUNDING
+from qaic.compiler.passes.legalize.legalize_recurrent import may_be_batch_first
 from qaic.compiler.passes.legalize.legalize_unchecked import is_unchecked
 
 _log = logging.getLogger("qaic.compiler")
@@ -171,7 +172,11 @@ def inline_for_nodes_pass(model: Model, context: Context) -> None:
             or any(
                 resizes_from_the_end(function.node)
                 or any(
-                    node.op_type in ROUNDING or is_unchecked(node) or _may_train(node) or is_unsaturated(node)
+                    node.op_type in ROUNDING
+                    or is_unchecked(node)
+                    or _may_train(node)
+                    or is_unsaturated(node)
+                    or may_be_batch_first(node)
                     for node in all_nodes(function.node)
                 )
                 for function in proto.functions

@@ -36,6 +36,7 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.quantization import operands, quantizable
+from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.options.table import is_quantizing
 
 #: the engine fuses into operators of this version, whatever the version of the model
@@ -282,6 +283,7 @@ def _computed(
         output=[onnx.helper.make_tensor_value_info(name, FLOAT, None)],
     )
     program = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
+    legalize_recurrent(program)
     content = program.SerializeToString(deterministic=True)
     chunks = partial(read_result, content, list(leaves.values()), name, nbytes)
     return Weight(name, FLOAT, shape, ComputedSource(nbytes, chunks))

@@ -79,6 +79,22 @@ def test_no_elements_end_a_run_with_an_error_only_where_they_would_end_the_proce
             run(program, feeds(0))
 
 
+@pytest.mark.parametrize(("cut", "other", "is_error"), [("x0", "x1", True), ("x1", "x0", False)])
+def test_recurrent_operators_need_a_batch_in_both_layouts(cut, other, is_error):
+    made = node("LSTM", ["x", "w", "u"], ["r"], hidden_size=2, layout=1)
+    operands = LSTM[1] | {"x": np.ascontiguousarray(LSTM[1]["x"].swapaxes(0, 1))}
+    model, feeds = cut_model(made, operands, [cut], 17)
+    plain, others = cut_model(*LSTM, [other], 17)
+    program = whole(lowered(model))
+    for share in (1, 4, *([] if is_error else [0])):
+        expected = run(plain, others(share))
+        for name, value in run(program, feeds(share)).items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5)
+    if is_error:
+        with pytest.raises(Exception, match=r"r .operand without elements: LSTM needs sizes"):
+            run(program, feeds(0))
+
+
 def cut_model(last, operands, cuts, opset):
     """Make a model of one node, some of whose operands are cut to a size that the model reads.
 

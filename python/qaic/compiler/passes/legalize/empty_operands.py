@@ -133,6 +133,8 @@ def _needed(node: onnx.NodeProto) -> tuple[_Needed, ...]:
     found = _NEEDED.get(operator_of(node), ())
     if standard(node, "LpNormalization"):
         found = (_along(attribute_of(node, "axis", -1)),)
+    elif standard(node, "LSTM") and attribute_of(node, "layout", 0):
+        found = (replace(found[0], first=0, stop=1), *found[1:])
     elif standard(node, "QuantizeLinear") and attribute_of(node, "block_size", 0):
         found = (_Needed(first=attribute_of(node, "axis", 1)),)
     elif standard(node, "Unique") and (first := attribute_of(node, "axis", -1) + 1):

@@ -6,7 +6,6 @@
 * The mask of ``Attention`` has a row for each query. ONNX lets one row stand for all.
 * ``STFT`` states ``onesided``. Shape inference takes 0 where the operator's default is 1.
 * Axes of ``Resize`` count from the first. The engine skips others where it keeps proportions.
-* Recurrent operators have the steps in front of the batch. The engine has no kernels for the other layout.
 * A ``Dropout`` that drops nothing has no training mode. The mask of another one is read, because the engine
   removes each Dropout with an unread mask.
 """
@@ -303,26 +302,6 @@ def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-def _steps_first(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """RNN, GRU, LSTM: transpose operands and results that have the batch in front."""
-    if not attribute_of(node, "layout", 0):
-        return node
-    base = next(filter(None, node.output))
-    inputs = list(node.input)
-    for at in {0, *_INITIAL_STATES}.intersection(range(len(inputs))):
-        if inputs[at]:
-            inputs[at] = scope.add("Transpose", base, inputs[at], perm=[1, 0, 2])
-    moved = _copy(node, inputs=inputs)
-    edit.set_attributes(moved, [attribute for attribute in node.attribute if attribute.name != "layout"])
-    scope.made.append(moved)
-    for at, result in enumerate(node.output):
-        if result:
-            edit.rename_output(moved, at, scope.name(result, "steps_first"))
-            perm = [1, 0, 2] if at else [2, 0, 1, 3]
-            scope.made.append(helper.make_node("Transpose", [moved.output[at]], [result], perm=perm))
-    return scope.made.pop()
-
-
 def _known_mode(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     """Dropout: leave out the training mode if nothing is dropped, and record a node that drops values."""
     if scope.version < _INFERRING:
@@ -378,9 +357,6 @@ _AXES_AS_INPUT: Final = 13
 _MASK: Final = 3
 _PAST_KEY: Final = 4
 
-#: inputs of recurrent operators that are states
-_INITIAL_STATES: Final = (5, 6)
-
 #: input of Dropout, and first operator set in which it drops nothing without that
 _TRAINING: Final = 2
 _INFERRING: Final = 7
@@ -388,9 +364,6 @@ _INFERRING: Final = 7
 _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
     "Attention": _whole_mask,
     "Dropout": _known_mode,
-    "GRU": _steps_first,
-    "LSTM": _steps_first,
-    "RNN": _steps_first,
     "Range": _scalar_operands,
     "STFT": _one_sided,
     "SequenceAt": _piece,

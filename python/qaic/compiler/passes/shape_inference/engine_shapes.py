@@ -34,6 +34,7 @@ from qaic.compiler.ir.value_info import (
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
+from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.errors import QaicError
 
@@ -57,6 +58,7 @@ def complete(
     # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
     legalize_where(probe, types)
     legalize_division(probe, types, shapes_in(view))
+    legalize_recurrent(probe, dims_in(view))
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)

@@ -38,6 +38,7 @@ from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
+from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.legalize.legalize_unchecked import fault
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
@@ -261,6 +262,7 @@ class SizeCheck:
             )
             alone = _alone(found, node, kinds, shapes, constants)
             is_known = not is_asked and _is_inferred(alone)
+            legalize_recurrent(alone, lambda name: (shapes[name],))
             self.answers[key] = "" if is_known else _answer(alone, is_run=is_run)
         return self.answers[key]
 
