@@ -1,13 +1,14 @@
 """Ranks of operands that older releases of onnx and of the engine do not check, so the process ends."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import onnx
-from onnx import shape_inference
+from onnx import inliner, shape_inference
 
 from qaic.compiler.ir.graph_edits import clone, import_opset
-from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, standard
+from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, nodes_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, dims_in
 
 #: operators of which two operands have the same rank, and their positions
@@ -64,19 +65,48 @@ def _equation_fault(equation: bytes, ranks: list[int]) -> str:
     )
 
 
+def first_rank_fault(model: onnx.ModelProto) -> str:
+    """Return why the ranks of operands of a node do not fit, nested graphs and functions included."""
+    if any(standard(node, *_CHECKED, *_RECURRENT) for node in _nodes_in_functions(model)):
+        model = infer_with_valid_ranks(inliner.inline_local_functions(model))
+    dims = dims_in(model)
+    return next(filter(None, (rank_fault(node, dims) for node in all_nodes(model.graph.node))), "")
+
+
 def infer_with_valid_ranks(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """Infer types and shapes with onnx, without the nodes that would end the process.
 
     Older releases read beyond the dims of an operand whose rank differs from the kernel's. Such nodes are
-    hidden until the ranks of their operands are known.
+    hidden until the ranks of their operands are known; those of functions, if one does not fit in a call.
     """
-    if _RELEASE >= _SAFE or not _doubtful(model):
+    if _RELEASE >= _SAFE or not any(map(_is_doubtful, nodes_of(model))):
         return shape_inference.infer_shapes(model, **options)
     view = clone(model)
-    import_opset(view, _HIDDEN, 1)
-    hidden = _doubtful(view)
-    for node in hidden:
+    if any(map(_is_doubtful, _nodes_in_functions(model))):
+        flat: onnx.ModelProto = inliner.inline_local_functions(model)
+        if not _hide_faults(flat):
+            return shape_inference.infer_shapes(model, **options)
+    _hide_faults(view)
+    inferred = shape_inference.infer_shapes(view, **options)
+    for node in nodes_of(inferred):
+        if node.domain == _HIDDEN:
+            node.domain = ""
+    for body in _with_opsets(inferred):
+        kept = [entry for entry in body.opset_import if entry.domain != _HIDDEN]
+        del body.opset_import[:]
+        body.opset_import.extend(kept)
+    return inferred
+
+
+def _hide_faults(view: onnx.ModelProto) -> bool:
+    """Hide the nodes whose operands do not fit, and those that inference does not check in functions."""
+    for body in _with_opsets(view):
+        import_opset(body, _HIDDEN, 1)
+    in_functions = [node for node in _nodes_in_functions(view) if _is_doubtful(node)]
+    hidden = [node for node in all_nodes(view.graph.node) if _is_doubtful(node)]
+    for node in (*in_functions, *hidden):
         node.domain = _HIDDEN
+    faults: list[str | None] = []
     count: float = math.inf
     while hidden and len(hidden) < count:
         count = len(hidden)
@@ -87,24 +117,23 @@ def infer_with_valid_ranks(model: onnx.ModelProto, **options: Any) -> onnx.Model
         hidden = [node for node, found in zip(hidden, faults, strict=True) if found != ""]
         for node in hidden:
             node.domain = _HIDDEN
+    faults = [found for found in faults if found != ""]
     # Inference knows no more about operands of unknown rank.
-    for node, found in zip(hidden, [found for found in faults if found != ""], strict=True):
+    for node, found in zip(hidden, faults, strict=True):
         node.domain = "" if found is None else _HIDDEN
-    inferred = shape_inference.infer_shapes(view, **options)
-    for node in all_nodes(inferred.graph.node):
-        if node.domain == _HIDDEN:
-            node.domain = ""
-    kept = [entry for entry in inferred.opset_import if entry.domain != _HIDDEN]
-    del inferred.opset_import[:]
-    inferred.opset_import.extend(kept)
-    return inferred
+    return bool(in_functions) or any(faults)
 
 
-def _doubtful(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """List the nodes whose operands inference does not check; it compares `kernel_shape` with both."""
-    return [
-        node
-        for node in all_nodes(model.graph.node)
-        if standard(node, *_CHECKED)
-        and (node.op_type in {"ConvTranspose", "MaxUnpool"} or not attribute_of(node, "kernel_shape", []))
-    ]
+def _with_opsets(model: onnx.ModelProto) -> list[onnx.ModelProto | onnx.FunctionProto]:
+    return [model, *model.functions]
+
+
+def _nodes_in_functions(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    return all_nodes(node for function in model.functions for node in function.node)
+
+
+def _is_doubtful(node: onnx.NodeProto) -> bool:
+    """Return true if inference does not check the operands; it compares `kernel_shape` with both."""
+    return standard(node, *_CHECKED) and (
+        node.op_type in {"ConvTranspose", "MaxUnpool"} or not attribute_of(node, "kernel_shape", [])
+    )

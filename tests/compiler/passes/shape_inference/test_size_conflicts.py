@@ -438,7 +438,40 @@ def test_constants_that_contradict_each_other_are_refused_before_they_are_folded
     assert f"{name} is {list(arrays[at].shape)}" in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["constants", "computed", "input"])
+def _held(made, place):
+    """Put a node into a nested graph that declares its outputs."""
+    if place not in {"branch", "loop", "scan"}:
+        return [made]
+    inner = [
+        made,
+        node("Cast", ["r"], ["c"], to=TensorProto.FLOAT),
+        node("ReduceSum", ["c"], ["s"], keepdims=0),
+    ]
+    result = info("s", [])
+    if place == "branch":
+        other = [node("ReduceSum", ["x"], ["o"], keepdims=0)]
+        graphs = {
+            "then_branch": helper.make_graph(inner, "then", [], [result]),
+            "else_branch": helper.make_graph(other, "else", [], [info("o", [])]),
+        }
+        return [
+            node("ReduceSum", ["x"], ["t"], keepdims=0),
+            node("Cast", ["t"], ["b"], to=TensorProto.BOOL),
+            node("If", ["b"], ["r"], **graphs),
+        ]
+    if place == "scan":
+        body = helper.make_graph(inner, "body", [info("row", [])], [result])
+        return [node("Scan", ["x"], ["r"], body=body, num_scan_inputs=1)]
+    inner.append(node("Identity", ["go"], ["on"]))
+    inputs = [info("i", [], INT64), info("go", [], BOOL)]
+    body = helper.make_graph(inner, "body", inputs, [info("on", [], BOOL), result])
+    once = helper.make_node("Constant", [], ["once"], value_int=1)
+    return [once, node("Loop", ["once", ""], ["r"], body=body)]
+
+
+@pytest.mark.parametrize(
+    "place", ["constants", "computed", "input", "branch", "loop", "scan", "function", "branch, input"]
+)
 @pytest.mark.parametrize(
     "operator",
     [*("Conv", "ConvInteger", "ConvTranspose", "Einsum", "GRU", "LSTM", "MaxUnpool", "QLinearConv", "RNN")],
@@ -448,28 +481,30 @@ def test_operands_of_another_rank_end_no_process(operator, place):
     arrays, attributes = ALL_CONSTANT[operator]
     texts = []
     for at, array in enumerate(map(np.asarray, arrays)):
-        for how, axis in (("stacked", 0), ("taken", 0), ("taken", 1), ("wider", 0)):
+        for how, axis in (("stacked", 0), ("taken", 0), ("taken", 1), ("wider", 0), ("scalar", 0)):
             given = [*arrays]
-            given[at] = _of_another_shape(array, how, axis)
+            given[at] = array.reshape(-1)[0] if how == "scalar" else _of_another_shape(array, how, axis)
             names = [f"k{number}" for number in range(len(given))]
             read = [f"{name}_read" for name in names] if place == "computed" else names
             nodes = [node("Identity", [name], [f"{name}_read"]) for name in names if place == "computed"]
-            nodes.append(helper.make_node(operator, read, ["r"], name="mine", **attributes))
+            made = helper.make_node(operator, read, ["r"], name="mine", **attributes)
+            nodes += _held(made, place.partition(",")[0])
             nodes.append(node("Cast", ["r"], ["y"], to=TensorProto.FLOAT))
             constants = dict(zip(names, map(np.asarray, given), strict=True))
             inputs = [info("x", [2])]
-            if place == "input":
+            if "input" in place:
                 changed = constants.pop(names[at])
                 kind = helper.np_dtype_to_tensor_dtype(changed.dtype)
-                inputs = [info(names[at], changed.shape, kind)]
-            else:
+                inputs = [info("x", [2]), info(names[at], changed.shape, kind)]
+            if place != "input":
                 nodes.append(node("Neg", ["x"], ["z"]))
             outputs = [info("y", None), *([] if place == "input" else [info("z", [2])])]
+            model = model_of(nodes, inputs, outputs, constants.items())
             try:
-                lowered(model_of(nodes, inputs, outputs, constants.items()))
+                lowered(as_call(model) if place == "function" else model)
             except CompileError as error:
                 texts.append(str(error))
-    assert all("'mine'" in text for text in texts), texts
+    assert all("mine'" in text for text in texts), texts
     assert len(texts) >= len([array for array in arrays if np.ndim(array) >= 3])
 
 

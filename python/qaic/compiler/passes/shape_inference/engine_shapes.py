@@ -19,9 +19,9 @@ from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.elem_types import CODES, FLOAT
 from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, describe_value, set_shape
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
+from qaic.compiler.ir.graph_walk import FreshNames, producers
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.operand_ranks import rank_fault
+from qaic.compiler.ir.operand_ranks import first_rank_fault
 from qaic.compiler.ir.precision import FLOAT_FORMATS
 from qaic.compiler.ir.value_info import (
     collect_shapes,
@@ -53,6 +53,9 @@ def complete(
     constants first, so it knows shapes that the model computes from shapes. Returns what the engine stated
     when it could not load the model, which leaves `view` as it is; else "".
     """
+    if fault := first_rank_fault(view):
+        # Older engines end the process.
+        return f"[ShapeInferenceError] {fault}"
     probe = clone(view)
     types = collect_types(view)
     # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
@@ -145,10 +148,7 @@ def inferred(
         found = inferred_alone(view)
     missing = untyped_values(found.graph)
     if missing or _open_outputs(found):
-        dims = dims_in(found)
-        faults = filter(None, (rank_fault(node, dims) for node in all_nodes(found.graph.node)))
-        # Older engines end the process.
-        problem = next(faults, "") or complete(found, missing, libraries)
+        problem = complete(found, missing, libraries)
         if problem and _open_outputs(found):
             raise refuse(
                 f"shape of output {_open_outputs(found)[0]!r}",
