@@ -352,3 +352,38 @@ def test_no_batch_is_proposed_that_the_model_does_not_take(tmp_path):
     assert "batchsize" not in str(qaic.check(path))
     assert "batchsize=1" in str(qaic.check(path, batchsize=1))
     assert "batchsize=16" not in str(qaic.check(path, batchsize=1))
+
+
+@pytest.mark.parametrize(
+    ("second", "options"),
+    [
+        ([None, 4], {"batchsize": 8}),
+        ([None, 4], {"batchsize": 8, "model_inputs": "b:3x4"}),
+        ([None, 4], {"batchsize": 8, "model_inputs": "b:1x4"}),
+        (["n", "m"], {"batchsize": 8}),
+        (["n", "m"], {"batchsize": 8, "onnx_define_symbol": {"m": 2}}),
+        ([None, 4], {"onnx_define_symbol": {"n": 1}, "model_inputs": "b:1x4"}),
+    ],
+)
+def test_every_line_of_a_check_compiles_with_the_batch(tmp_path, second, options):
+    shapes = {"a": ["n", 4], "b": second}
+    first, last = (
+        [
+            helper.make_tensor_value_info(before + name, TensorProto.FLOAT, dims)
+            for name, dims in shapes.items()
+        ]
+        for before in ("", "of_")
+    )
+    nodes = [helper.make_node("Neg", [name], [f"of_{name}"]) for name in shapes]
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", first, last), ir_version=8), tmp_path / "m.onnx"
+    )
+    found = qaic.check(tmp_path / "m.onnx", **options).to_json()["sections"]
+    lines = {line for section in found.values() for line in section["next"].values()}
+    for line in sorted(lines):
+        _, _, path, *words = shlex.split(line)
+        # Words before the options of the compiler are those of the command.
+        given = {option.name: option.value for option in read_argv([word for word in words if "=" in word])}
+        if line.startswith("openqaic"):
+            assert "batchsize" not in options or "batchsize" in given, line
+            qaic.compile(path, **given)

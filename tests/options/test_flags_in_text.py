@@ -42,6 +42,12 @@ def test_what_is_no_keyword_stays(text):
     assert with_flags(text, "-") == text
 
 
+@pytest.mark.parametrize("name", ["batchsize", "my batchsize", "batchsize 2", "convert_to_fp16"])
+def test_names_of_users_stay_beside_options(name):
+    text = f"{name}: not a model; {name} has no stats_level"
+    assert with_flags(text, "--", names=[name]) == text.replace("stats_level", "--stats-level")
+
+
 @given(st.text())
 def test_any_text_can_be_shown(text):
     shown = with_flags(text, "--")

@@ -13,16 +13,19 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from qaic.cli import entry
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 from qaic.support.status_line import erase, exclusive
 from qaic.support.text import escape_json, escape_lines, escape_unprintable, nearest_name
+
+if TYPE_CHECKING:
+    from qaic.report import Prose, Report
 
 SUCCESS = 0
 FAILURE = 1
@@ -85,6 +88,8 @@ class _Spelling:
     typed: Mapping[str, str] = field(default_factory=dict)
     #: options of the tool or its subcommand
     parser: "Parser | None" = None
+    #: names of the user: words of the command line, and what an error is about
+    names: frozenset[str] = frozenset()
 
 
 _spelling: ContextVar[_Spelling] = ContextVar("spelling")
@@ -100,17 +105,33 @@ def take_options_as_flags(dashes: str, argv: Sequence[str] = ()) -> None:
     _spelling.set(replace(_spelling.get(_Spelling()), dashes=dashes, typed=typed))
 
 
-def _spelled(text: str) -> str:
-    """Return a text with options in the form of the running tool."""
+def _spelled(text: str, names: Iterable[str] = ()) -> str:
+    """Return a text with options in the form of the running tool; `names` in it do not change."""
     from qaic.options.argv import with_flags
 
     spelling = _spelling.get(_Spelling())
-    return with_flags(text, spelling.dashes, spelling.parser.own_options() if spelling.parser else {})
+    own = spelling.parser.own_options() if spelling.parser else {}
+    return with_flags(text, spelling.dashes, own, spelling.names.union(names))
 
 
-def print_report(text: str) -> None:
-    """Print a report, with options in the form of the running tool."""
-    print_text(_spelled(text))
+def _shown(prose: "Prose") -> str:
+    """Return a sentence of a report with the options that the running tool takes."""
+    from qaic.report import Prose
+
+    parser = _spelling.get(_Spelling()).parser
+    flags = []
+    for option in prose.options:
+        flag = (parser.flag_of(option) if parser else None) or _spelled(option)
+        flags += [flag] if flag != option else []
+    return str(Prose(_spelled(prose.text, prose.names), options=flags))
+
+
+def print_reports(reports: "Sequence[Report]", width: int | None = None, whole: str = "") -> None:
+    """Print reports, with options in the form of the running tool; `whole` is as of `to_text`."""
+    from qaic.report.files import rendered
+
+    shown = [report.with_prose(_shown) for report in reports]
+    print_text(rendered(shown, "text", width=width or text_width(), whole=whole).rstrip("\n"))
 
 
 def print_message(kind: str, text: str, *hints: str, verbatim: bool = False) -> None:
@@ -168,6 +189,11 @@ class Parser(argparse.ArgumentParser):
             if spec is not None and action.option_strings and spec.stage is not Stage.COMPILE:
                 own[spec.name] = action.option_strings[0]
         return {name: flag for name, flag in own.items() if "_" in name}
+
+    def flag_of(self, argument: str) -> str | None:
+        """Return the option that sets an argument; None if there is none."""
+        flags = (action.option_strings for action in self._actions if action.dest == argument)
+        return next((texts[0] for texts in flags if texts), None)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse what is known, with positional arguments before, between and behind options."""
@@ -310,6 +336,19 @@ def _termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _keep_names(names: Iterable[str]) -> None:
+    """Have messages of the running tool keep the names of a user, which may be those of options."""
+    spelling = _spelling.get(_Spelling())
+    _spelling.set(replace(spelling, names=spelling.names.union(names)))
+
+
+def _words(argv: Sequence[str]) -> Iterator[str]:
+    """Yield arguments, values of options, and the names of files without their folders."""
+    for word in argv:
+        for name in (word, *word.split("=")[word.startswith("-") :]):
+            yield from (name, name.rpartition("/")[2])
+
+
 def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """Run a tool: exceptions become lines on stderr and an exit code."""
     # A stream that the parent process closed, as with `>&-`, is None; its output is dropped.
@@ -319,10 +358,11 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         # Names come from files; characters that the terminal cannot show are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
-    token = _spelling.set(_Spelling())
+    given = sys.argv[1:] if argv is None else argv
+    token = _spelling.set(_Spelling(names=frozenset(_words(given))))
     try:
         with _termination():
-            code = tool(sys.argv[1:] if argv is None else argv)
+            code = tool(given)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the output has gone, for example `| head`, which is not an error.
@@ -332,8 +372,11 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         print_message("error", "terminated" if isinstance(error, Terminated) else "interrupted")
         return exit_code(error)
     except QaicError as error:
+        from qaic.options.argv import names_in
+
         keyword, colon, rest = error.message.partition(":")
         name = _spelling.get().typed.get(keyword, keyword) if isinstance(error, OptionError) else keyword
+        _keep_names(names_in(error))
         print_message("error", f"{name}{colon}{rest}", *error.hints)
         return exit_code(error)
     except OSError as error:

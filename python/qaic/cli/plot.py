@@ -12,7 +12,7 @@ import numpy as np
 
 import qaic.stats
 from qaic import page
-from qaic.cli.console import Parser, print_line, print_message, print_report
+from qaic.cli.console import Parser, print_line, print_message, print_reports, print_text
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
@@ -23,7 +23,6 @@ from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.page.timeline.trace_page import trace_figures
 from qaic.page.timeline.trace_tracks import timeline_of_trace
 from qaic.report import Report
-from qaic.report.text import to_text
 from qaic.stats.reports import REPORTS, Capture, HostLatencies
 from qaic.support.open_regular import NotRegularError, read_regular
 
@@ -119,7 +118,10 @@ def _plot_latencies(
     path: Path, target: Path | None, distribution: Distribution, reports: list[Report]
 ) -> int:
     if target is None:
-        _show(latency_text(distribution, width=_width()), *map(_text, reports))
+        print_text(latency_text(distribution, width=_width()))
+        if reports:
+            print_text("")
+            _show(*reports)
         return 0
     return _say(draw_latencies(distribution, target, title=path.name, reports=reports))
 
@@ -127,7 +129,7 @@ def _plot_latencies(
 def _plot_trace(path: Path, target: Path | None) -> int:
     timeline = timeline_of_trace(path)
     if target is None:
-        _show(_text(trace_figures(timeline)))
+        _show(trace_figures(timeline))
         for note in timeline.notes:
             print_line(note)
         return 0
@@ -140,7 +142,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
         print_message("hint", "--qpc takes the container of the buffer, which names the operations")
     capture: Capture = Capture([buffer], name=path.name)
     if target is None:
-        _show(*(_text(REPORTS[name](capture)) for name in ("overview", "ops")))
+        _show(*(REPORTS[name](capture) for name in ("overview", "ops")))
         return 0
     if target.suffix.lower() == ".html":
         return _say(page.write(capture, [make(capture) for make in REPORTS.values()], target))
@@ -148,12 +150,8 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
     return _say(draw_timeline(timeline_of(capture), target, title=path.name))
 
 
-def _show(*texts: str) -> None:
-    print_report("\n\n".join(text.strip("\n") for text in texts))
-
-
-def _text(report: Report) -> str:
-    return to_text(report, width=_width(), whole="-o page.html")
+def _show(*reports: Report) -> None:
+    print_reports(reports, _width(), "-o page.html")
 
 
 def _width() -> int:

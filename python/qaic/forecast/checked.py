@@ -1,7 +1,7 @@
 """Request and findings of a check, forecasts from them, and command lines that repeat the request."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -21,9 +21,7 @@ from qaic.options.argv import to_argv
 from qaic.options.codecs.structures import ModelInput
 
 #: options that a line does not repeat: samples have no form there, and lines set the others themselves
-_NOT_REPEATED: Final = frozenset(
-    {"calibration_data", "aic_num_cores", "batchsize", "num_activations", "set_size"}
-)
+_NOT_REPEATED: Final = frozenset({"calibration_data", "aic_num_cores", "num_activations", "set_size"})
 _WIDEST: Final = 8.0
 
 
@@ -138,23 +136,39 @@ class Checked:
             }
         return kept
 
-    def _line(self, command: str, *words: str, **options: object) -> str:
-        return shlex.join(
-            ["openqaic", command, self.path, *words, *_flags(self.with_options(**options), "--")]
+    def _needs_batch(self, sized: Collection[str]) -> bool:
+        """Return True if a batch changes an input without a shape; the compiler refuses other batches."""
+        if self.fixed.batch is not None or self.analysis is None:
+            return self.fixed.batch is not None
+        shapes = self.analysis.sets[0].inputs
+        return "" not in sized and any(
+            shape[:1] == (1,) for name, shape in shapes.items() if name not in sized
         )
+
+    def _line(self, command: str, *words: str, **options: object) -> str:
+        try:
+            flags = _flags(self.with_options(**options), "--")
+        except OptionError as error:
+            # Flags have no form for shapes of inputs with some names.
+            if error.code != "option.no_flag_text":
+                raise
+            return f"openqaic explain {error.code}"
+        return shlex.join(["openqaic", command, self.path, *words, *flags])
 
     def with_options(self, **options: object) -> dict[str, object]:
         """Return the options of a command line that repeats the request with some more options."""
         kept = {**self._kept(options), **options}
         batch = options.get("batchsize")
         if isinstance(batch, int) and kept.get("model_inputs"):
+            sized = _model_inputs(kept)
+            if not self._needs_batch({one.input_name for one in sized}):
+                del kept["batchsize"]
             # Shapes and a batch would give the first dimension two sizes.
-            del kept["batchsize"]
             kept["model_inputs"] = [
                 replace(one, input_shape=(batch, *one.input_shape[1:]))
-                if one.input_shape[:1] == (1,)
+                if one.input_shape[:1] == (self.fixed.batch or 1,)
                 else one
-                for one in _model_inputs(kept)
+                for one in sized
             ]
         return kept
 

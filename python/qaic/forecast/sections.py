@@ -9,7 +9,8 @@ from qaic.forecast.analysis import ShapeSet
 from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import OBJECTIVES, Configuration, Fixed
 from qaic.forecast.memory import ASSUMPTION
-from qaic.report import Report, Table, columns_of
+from qaic.options.argv import names_in
+from qaic.report import Prose, Report, Table, columns_of
 from qaic.support.text import bytes_text, counted, duration, shortened
 
 _SHOWN_NODES: Final = 3
@@ -82,12 +83,12 @@ def _operators(one: Checked) -> Section:
     if one.failure is not None:
         message = str(one.failure.args[0])
         data["reason"] = {"code": one.failure.code, "message": message, "hints": list(one.failure.hints)}
-        sentences = [f"The model does not compile: {message}."]
+        sentences: list[str] = [Prose(f"The model does not compile: {message}.", names=names_in(one.failure))]
         is_open = not one.failure.context.keys().isdisjoint({"shapes", "example"})
         if is_open:
             sentences.append("The sizes in the next line are examples. Replace them with your sizes.")
         else:
-            sentences += [f"Fix: {hint}." for hint in one.failure.hints]
+            sentences += [Prose(f"Fix: {hint}.", names=names_in(one.failure)) for hint in one.failure.hints]
         verdict = "unknown" if is_open else "no"
         return _section("Operators", verdict, sentences, tables, lines={"": _fix(one)}, data=data)
     assert one.analysis is not None  # noqa: S101  # it compiled
@@ -99,8 +100,10 @@ def _operators(one: Checked) -> Section:
     verdict = "no" if refused else "perhaps" if unlikely else "yes"
     if rows:
         sentences.append(
-            "A compiler for the card may refuse the nodes in the table. The list of operators is an "
-            "estimate, because the vendor publishes none; aic_operator_list selects another list."
+            Prose(
+                "A compiler for the card may refuse the nodes in the table. The list of operators is an "
+                "estimate, because the vendor publishes none; aic_operator_list selects another list."
+            )
         )
     else:
         sentences.append("All operators are on the list of operators, which is an estimate.")
@@ -151,7 +154,7 @@ def _memory(one: Checked) -> Section:
                 f" It must be split over {memory.devices} devices ({counted(cards, 'card')}), with "
                 "mdp_load_partition_config."
             )
-    sentences = [sentence]
+    sentences: list[str] = [Prose(sentence)]
     if memory.largest_batch and one.has_batches:
         samples = (
             f"{'More than' if memory.largest_batch > _MANY else 'Up to'} {min(memory.largest_batch, _MANY):,}"
@@ -183,7 +186,7 @@ def _precision(one: Checked) -> Section:
     sentences = [f"Weights: {text}." for text in losses]
     if not losses and "fp16" in one.precision:
         sentences = ["All weights are in the range of float16."]
-    sentences.append("An assessment of activations needs samples of real data.")
+    sentences.append(Prose("An assessment of activations needs samples of real data.", options=("samples",)))
     data = {"measured": False, "findings": losses}
     verdict = "perhaps" if losses else "unknown"
     return _section("Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data=data)
@@ -359,7 +362,7 @@ def _gains(one: Checked) -> Iterator[tuple[str, float, str]]:
     )
     best = one.ranking(replace(shapes, table=half)).best("throughput", 1)[0]
     if best.samples_per_s[1] > base * _LEAST_GAIN:
-        what = "float16 inputs and outputs, with custom_io_list_file"
+        what = Prose("float16 inputs and outputs, with custom_io_list_file")
         yield what, best.samples_per_s[1] / base, one.template_line("io.yaml")
 
 

@@ -7,12 +7,13 @@ taken too. Both directions come from the option table, so that what one writes t
 import ast
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from qaic.errors import OptionError
+from qaic.errors import OptionError, QaicError
 from qaic.options.codecs.scalars import ListOf, ValueMismatchError
 from qaic.options.codecs.structures import ModelInputs
 from qaic.options.names import in_style_of
@@ -242,19 +243,23 @@ _ONE_WORD: Final = frozenset({"batchsize"})
 _QUOTED: Final = r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`"""
 #: a name as it is written in an options file
 _IN_FILE: Final = r" \([^()\n]*, line \d+\)"
+#: keys of the context of errors whose values name options
+_OF_OPTIONS: Final = frozenset({"option", "options", "problems"})
 _CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
 
 
-def with_flags(text: str, dashes: str, own: Mapping[str, str] | None = None) -> str:
+def with_flags(
+    text: str, dashes: str, own: Mapping[str, str] | None = None, names: Collection[str] = ()
+) -> str:
     """Return a message with flags in place of keywords; flags of several letters begin with `dashes`.
 
     `own` maps further keywords to flags of the tool. In `text`, ``keyword=value`` with a value as Python
-    writes it becomes the flags that give it. Text in quotes is a user's, and does not change.
+    writes it becomes the flags that give it. `names` and text in quotes are a user's, and do not change.
     """
     by_name, own = _by_name(), own or {}
     parts = []
     place = 0
-    for found in _pattern(tuple(own)).finditer(text):
+    for found in _pattern(tuple(own), frozenset(names)).finditer(text):
         if found.start() < place or (name := found.group("name")) is None:
             continue
         if name in own:
@@ -264,13 +269,19 @@ def with_flags(text: str, dashes: str, own: Mapping[str, str] | None = None) -> 
         spec = by_name[name]
         value, end = _value(text, found.end())
         flags = _flags(spec, value, dashes) if end > found.end() else None
-        if flags is None:
-            flags, end = _flag_of(spec, dashes), found.end()
+        if end == found.end():
+            flags = _flag_of(spec, dashes)
         if flags is None:
             continue
         parts += [text[place : found.start()], flags]
         place = end
     return "".join([*parts, text[place:]])
+
+
+def names_in(error: QaicError) -> list[str]:
+    """Return the names and files of a user that an error is about, which its message may contain."""
+    found = (value for key, value in error.context.items() if key not in _OF_OPTIONS)
+    return [str(value) for value in found if isinstance(value, str | PathLike)]
 
 
 @cache
@@ -280,9 +291,11 @@ def _by_name() -> dict[str, OptionSpec]:
 
 
 @cache
-def _pattern(own: tuple[str, ...]) -> re.Pattern[str]:
-    names = "|".join(sorted({*_by_name(), *own}, key=len, reverse=True))
-    return re.compile(rf"{_QUOTED}|(?<![\w./\\=-])(?P<name>{names})(?![\w/\\-]|\.\w|{_IN_FILE})")
+def _pattern(own: tuple[str, ...], names: frozenset[str]) -> re.Pattern[str]:
+    keywords = "|".join(sorted({*_by_name(), *own}, key=len, reverse=True))
+    kept = [re.escape(name) for name in sorted(names, key=len, reverse=True) if re.search(keywords, name)]
+    users = "".join(rf"(?<!\w){name}(?!\w)|" for name in kept)
+    return re.compile(rf"{users}{_QUOTED}|(?<![\w./\\=-])(?P<name>{keywords})(?![\w/\\-]|\.\w|{_IN_FILE})")
 
 
 def _value(text: str, place: int) -> tuple[object, int]:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qaic.report import _data
-from qaic.report._data import NOT_MEASURED, Cell, Column, columns_of
+from qaic.report._data import NOT_MEASURED, Cell, Column, Prose, columns_of
 from qaic.report.html import NOTEBOOK_ROWS, report_html, table_html
 from qaic.report.text import to_text
 from qaic.support.text import escape_html
 
-__all__ = ["NOT_MEASURED", "Cell", "Column", "Report", "Table", "columns_of"]
+__all__ = ["NOT_MEASURED", "Cell", "Column", "Prose", "Report", "Table", "columns_of"]
 
 
 class Table(_data.Table):

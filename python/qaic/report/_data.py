@@ -1,9 +1,9 @@
 """Data of reports, which no module outside of the package imports: `qaic.report` has the classes."""
 
 import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Self, cast
 
 from qaic.errors import StateError
 
@@ -12,6 +12,31 @@ Kind = Literal["text", "int", "float", "percent", "change", "bytes"]
 Cell = str | int | float | None
 
 NOT_MEASURED: Final = "not measured on this device"
+
+
+class Prose(str):
+    """Sentence that names options by keyword, for which tools show their flags.
+
+    Parameters
+    ----------
+    text
+        The sentence.
+    options
+        Keywords that help, in parentheses behind the text; a tool shows those that it takes.
+    names
+        Names of the user in the text, which tools do not change.
+    """
+
+    __slots__ = ("names", "options", "text")
+    text: str
+    options: Sequence[str]
+    names: Sequence[str]
+
+    def __new__(cls, text: str, *, options: Sequence[str] = (), names: Sequence[str] = ()) -> Self:
+        stem = text.removesuffix(".")
+        made = super().__new__(cls, f"{stem} ({', '.join(options)}){text[len(stem) :]}" if options else text)
+        made.text, made.options, made.names = text, options, names
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +157,16 @@ class Report:
     def table(self, name: str) -> Table:
         """Return the table of this name."""
         return next(table for table in self.tables if table.name == name)
+
+    def with_prose(self, shown: Callable[[Prose], str]) -> Self:
+        """Return the report with its prose as `shown` writes it, and all else as it is."""
+
+        def cell(value: Any) -> Any:
+            return shown(value) if isinstance(value, Prose) else value
+
+        tables = [replace(table, rows=[tuple(map(cell, row)) for row in table.rows]) for table in self.tables]
+        steps = {cell(purpose): line for purpose, line in self.next_steps.items()}
+        return replace(self, verdict=[*map(cell, self.verdict)], tables=tables, next_steps=steps)
 
 
 def _library(name: str) -> Any:

@@ -16,6 +16,7 @@ from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.metrics import OutputAccuracy, decibel_text
 from qaic.accuracy.observed import ObservedNode
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
+from qaic.report import Prose
 from qaic.support.text import counted
 
 #: columns of `AccuracyReport.nodes`
@@ -300,7 +301,7 @@ class PrecisionAccuracy:
             yield f"{self.to}: output {output.name} is {_VERDICTS[_verdict(output)]}: {_figures(output)}."
         offender = self.first_offender
         if offender is not None:
-            yield f"{self.to}: first offender is {offender}"
+            yield Prose(f"{self.to}: first offender is {offender}", names=(offender.name, offender.op_type))
         counts: dict[str, int] = {}
         for node in self._capture.nodes:
             counts[node.precision.value] = counts.get(node.precision.value, 0) + 1

@@ -158,7 +158,9 @@ class _Run:
         """Decode the buffers of one inference."""
         for number in sorted(set(expected) - set(devices_of(files))):
             where = files[0].path if files else "an inference"
-            print_message("warning", f"{where}: device {number} wrote no buffer for this inference")
+            print_message(
+                "warning", f"{where}: device {number} wrote no buffer for this inference", verbatim=True
+            )
         opened = [(file, buffer) for file in files if (buffer := self._open(file)) is not None]
         if self._arguments.summary:
             paths = [path for file, buffer in opened if (path := self._summary(file, buffer)) is not None]
@@ -186,10 +188,12 @@ class _Run:
             )
         warnings = buffer.warnings if arguments.verbose else buffer.warnings[:_SHOWN_WARNINGS]
         for text in warnings:
-            print_message("warning", f"{file.path}: {text}")
+            print_message("warning", f"{file.path}: {text}", verbatim=True)
         if len(warnings) < len(buffer.warnings):
             rest = len(buffer.warnings) - len(warnings)
-            print_message("warning", f"{file.path}: {rest} more like these; --verbose shows them")
+            print_message(
+                "warning", f"{file.path}: {rest} more like these; --verbose shows them", verbatim=True
+            )
         self._note_missing(file, buffer)
         return buffer
 
@@ -205,7 +209,7 @@ class _Run:
         if missing and tuple(missing) not in self._noted_cores:
             self._noted_cores.add(tuple(missing))
             verb = "is" if len(missing) == 1 else "are"
-            print_message("warning", f"{file.path}: there {verb} no {_some('core', missing)}")
+            print_message("warning", f"{file.path}: there {verb} no {_some('core', missing)}", verbatim=True)
 
     def _summary(self, file: StatsFile, buffer: StatsBuffer) -> Path | None:
         path = self._output / summary_name(file)

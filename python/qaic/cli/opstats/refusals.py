@@ -29,7 +29,7 @@ class Refusals:
         """Print the errors, then their hints."""
         for text, (first, *others) in self.files.items():
             more = f" and {counted(len(others), 'other file')}" if others else ""
-            print_message("error", f"{first}{more}: {text}")
+            print_message("error", f"{first}{more}: {text}", verbatim=True)
         for hint in self._hints:
             print_message("hint", hint)
 

@@ -8,7 +8,15 @@ from typing import Final
 import qaic.stats
 from qaic import page
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_report, print_text, text_width
+from qaic.cli.console import (
+    FAILURE,
+    SUCCESS,
+    print_line,
+    print_message,
+    print_reports,
+    print_text,
+    text_width,
+)
 from qaic.cli.opstats.refusals import Refusals
 from qaic.errors import QaicError, StatsError
 from qaic.report.files import rendered, write_files
@@ -148,8 +156,10 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
 
 def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Report]) -> None:
     if arguments.output_dir is None:
-        put_out = print_report if arguments.format == "text" else print_text
-        put_out(rendered(reports, arguments.format, width=text_width(), whole="--format json"))
+        if arguments.format == "text":
+            print_reports(reports, whole="--format json")
+        else:
+            print_text(rendered(reports, arguments.format, width=text_width()))
         return
     folder = Path(arguments.output_dir)
     folder.mkdir(exist_ok=True)

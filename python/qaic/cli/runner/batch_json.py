@@ -298,7 +298,7 @@ def read_bindings(path: Path, network: Network) -> Request:
         if number == following:
             refuse(where, f'"num" is {number}, which another buffer also has')
     for text in dict.fromkeys(text for _, _, row in numbered for text in unknown_keys(row, _KEYS)):
-        print_message("warning", f"{path}: {text}")
+        print_message("warning", f"{path}: {text}", verbatim=True)
     given = [(where, row) for _, where, row in numbered if not _is_output(row, network)]
     # Retained state that the file leaves out stays on the device.
     wanted = network.inputs

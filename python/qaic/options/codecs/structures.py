@@ -3,6 +3,7 @@
 Their text forms are small grammars, unlike those of the plain types in `scalars`.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -262,18 +263,21 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         )
 
     def to_shape_texts(self, value: object) -> tuple[str, ...]:
-        """Write shapes without types as ``"name:1x3"``, which shells take without quotes."""
+        """Write shapes without types as ``"name:1x3"``, which shells take without quotes.
+
+        Raises ValueMismatchError if no text gives the shape of an input with this name.
+        """
         return tuple(map(self._shape_text, self.parse(value)))
 
     def _shape_text(self, item: ModelInput) -> str:
         shape = ModelInput(item.input_name, None, item.input_shape)
-        text = f"{shape.input_name}:{'x'.join(map(str, shape.input_shape))}".removeprefix(":")
-        try:
-            is_read_back = self.parse(text) == (shape,)
-        except ValueMismatchError:
-            is_read_back = False
-        # Scalars and some names have only the form with brackets.
-        return text if is_read_back else self.to_texts((shape,))[0]
+        short = f"{shape.input_name}:{'x'.join(map(str, shape.input_shape))}".removeprefix(":")
+        # Scalars and some names have only a form with brackets, and some of these only one with the type.
+        for text in (short, *self.to_texts((shape,)), *self.to_texts((item,))):
+            with contextlib.suppress(ValueMismatchError):
+                if self.parse(text) in {(shape,), (item,)}:
+                    return text
+        raise ValueMismatchError("a name that texts of shapes can give", format_value(item.input_name))
 
     def _input(self, item: object) -> ModelInput:
         if isinstance(item, ModelInput):

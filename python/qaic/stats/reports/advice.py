@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from qaic.report import Cell, Column, Table
+from qaic.report import Cell, Column, Prose, Table
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums, share, spreads
 from qaic.stats.reports.capture.op_info import CONVERT, Coded, OpInfo
@@ -29,7 +29,7 @@ def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
     found: list[tuple[float, tuple[Cell, ...]]] = []
     if bottleneck is None:
         if capture.samples:
-            remedy = "compile with stats_level=70, which measures operations"
+            remedy = Prose("compile with stats_level=70, which measures operations")
             found.append((100.0, ("operations were not measured", "the stats level is below 70", remedy)))
     else:
         typical = capture.typical
@@ -53,7 +53,7 @@ def _converted(capture: Capture) -> _Advice:
         "on the CPU device, these are layouts of the engine and rounding to the card's types; a card needs "
         "neither, so compare operations without them"
         if capture.is_cpu
-        else "give inputs and outputs the type and layout of the program: custom_io_list_file"
+        else Prose("give inputs and outputs the type and layout of the program: custom_io_list_file")
     )
     yield part, (f"{part:.0f} % of the work converts types and layouts", named, remedy)
 
@@ -79,7 +79,10 @@ def _one_node(capture: Capture) -> _Advice:
 def _overhead(bottleneck: Bottleneck) -> _Advice:
     if bottleneck.overhead >= _MUCH_OVERHEAD:
         hazard = f"{bottleneck.overhead:.0f} % of the time no large operation runs"
-        remedy = "give the device more work: larger batches, more parallel inferences, or larger operations"
+        remedy = Prose(
+            "give the device more work: larger operations, larger batches, or more parallel inferences",
+            options=("batchsize", "num_activations", "set_size"),
+        )
         yield bottleneck.overhead, (hazard, "operations are small, or wait for each other", remedy)
 
 
@@ -90,7 +93,7 @@ def _float32(capture: Capture) -> _Advice:
     part = next((row[3] for row in types(capture).rows if row[0] == "float32"), None)
     if isinstance(part, float) and part >= _MOSTLY_FLOAT32:
         hazard = f"{part:.0f} % of the work computes in float32"
-        remedy = "compile with convert_to_fp16=True, and check the outputs with openqaic accuracy"
+        remedy = Prose("compile with convert_to_fp16=True, and check the outputs with openqaic accuracy")
         # Below what a rule about a part of the time finds.
         yield 1.0, (hazard, "matrix units are faster in narrower types", remedy)
 
@@ -99,7 +102,9 @@ def _uneven(capture: Capture) -> _Advice:
     spans = [span for sample in capture.samples if (span := sample.span_us)]
     if spans and max(spans) > UNEVEN * min(spans):
         reason = f"{duration(min(spans))} to {duration(max(spans))}: medians of parts do not add up"
-        remedy = "measure one inference at a time on an idle machine"
+        remedy = Prose(
+            "measure one inference at a time on an idle machine", options=("set_size=1", "num_activations=1")
+        )
         yield 0.0, ("the samples are uneven", reason, remedy)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_report, text_width
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_reports, print_text
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options, next_command
@@ -110,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.accuracy import compare
+    from qaic.accuracy.reports.tables import as_reports
 
     report = compare(
         arguments.model,
@@ -123,7 +124,7 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     if arguments.json == "-":
         print_json(report.to_json())
     else:
-        print_report(report.text(text_width()).rstrip("\n"))
+        print_reports(as_reports(report.title, report.precisions))
     if arguments.output is not None:
         print_line(wrote(report.page(arguments.output)), to=sys.stderr)
     if arguments.json not in {None, "-"}:
@@ -154,7 +155,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     if arguments.json == "-":
         print_json(plan.to_json())
     else:
-        print_report(str(plan))
+        print_text(str(plan))
         print_line(_next_step(arguments, options))
     print_line(wrote(written), to=sys.stderr)
     return SUCCESS

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_report, text_width
+from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_reports
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(report.to_json())
     else:
-        print_report(report.text(text_width()))
+        print_reports([section.report for section in report.sections])
         if arguments.output is not None:
             print_line(wrote(arguments.output, "; a browser opens it"))
     return SUCCESS if report.compiles else FAILURE

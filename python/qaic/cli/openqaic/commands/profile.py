@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from qaic import page
-from qaic.cli.console import SUCCESS, Parser, print_line, print_message, print_report, print_text, text_width
+from qaic.cli.console import SUCCESS, Parser, print_line, print_message, print_reports, print_text, text_width
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic.arguments import (
     add_device,
@@ -223,5 +223,5 @@ def _put_out(
             print_line(wrote(written, f", of {inferences}; a browser opens it"))
     elif not arguments.json:
         shown = [named["diff"]] if "diff" in named else [named[name] for name in _SHOWN]
-        print_report(rendered(shown, "text", width=text_width(), whole="--json"))
+        print_reports(shown, whole="--json")
         print_line(f"next: {next_step}")
