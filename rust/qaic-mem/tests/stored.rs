@@ -152,7 +152,7 @@ fn sizes() -> impl Strategy<Value = (usize, usize, usize)> {
 
 proptest! {
     // Portable code without optimizations is slow; a case has many sums.
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn products_are_those_of_float64(
@@ -279,6 +279,70 @@ proptest! {
         let bytes = vec![0; count];
         let found = StoredRows::new(FORMS[at], layout, rows, len, &bytes);
         prop_assert_eq!(found.is_ok(), FORMS[at].bytes(layout, rows, len) == Some(count));
+    }
+}
+
+/// Numbers from -2 to 2 without a pattern that rows or units share.
+fn spread(count: usize, seed: usize) -> Vec<f32> {
+    let number = |at: usize| u16::try_from((at + seed) * 7919 % 4001).unwrap();
+    (0..count).map(|at| f32::from(number(at)) / 1000.0 - 2.0).collect()
+}
+
+/// Compares sizes on both sides of the borders of tiles, panels, blocks, units and chunks with a part of one portable
+/// result.
+#[test]
+fn kernels_of_every_family_agree_at_the_borders_of_their_loops() {
+    const ROWS: [usize; 7] = [3, 4, 5, 8, 9, 12, 13];
+    const COLUMNS: [usize; 6] = [1, 15, 16, 17, 32, 33];
+    let [most_rows, most_columns] = [ROWS[6], COLUMNS[5]];
+    for (len, form) in [1, 31, 1024, 1025].into_iter().flat_map(|len| FORMS.map(|form| (len, form))) {
+        let (activations, numbers) = (spread(most_rows * len, 1), spread(most_columns * len, 17));
+        let (bytes, _) = matrix(form, Layout::Tiles, most_columns, len, &numbers);
+        let stored = StoredRows::new(form, Layout::Tiles, most_columns, len, &bytes).unwrap();
+        let portable = bits(&product(Isa::Portable, stored, &activations, &[], Rounding::Float32));
+        for (layout, columns) in LAYOUTS.into_iter().flat_map(|layout| COLUMNS.map(|count| (layout, count))) {
+            let (bytes, _) = matrix(form, layout, columns, len, &numbers[..columns * len]);
+            let stored = StoredRows::new(form, layout, columns, len, &bytes).unwrap();
+            for (rows, isa) in
+                ROWS.into_iter().flat_map(|rows| Isa::available().into_iter().map(move |isa| (rows, isa)))
+            {
+                // Long sums take minutes without optimizations, and chunks differ from each other only in length.
+                if len > UNIT && (isa == Isa::Portable || !([4, 13].contains(&rows) && columns == 17)) {
+                    continue;
+                }
+                let found = product(isa, stored, &activations[..rows * len], &[], Rounding::Float32);
+                for (row, found) in found.chunks(columns).enumerate() {
+                    let expected = &portable[row * most_columns..][..columns];
+                    assert_eq!(
+                        bits(found),
+                        expected,
+                        "{isa:?} {form:?} {layout:?} {rows} x {columns} x {len}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Passes and threads that pack parts in any order must not change a bit.
+#[test]
+fn passes_have_the_rows_of_the_whole_product() {
+    for rows in [1, 4, 5, 512, 513, 1025] {
+        let (columns, len) = (3, 1025);
+        let (bytes, _) = matrix(Form::Float16, Layout::Tiles, columns, len, &spread(columns * len, 17));
+        let stored = StoredRows::new(Form::Float16, Layout::Tiles, columns, len, &bytes).unwrap();
+        let (activations, bias) = (spread(rows * len, 1), spread(columns, 5));
+        let product = || Product::new(stored, &activations, &bias, Rounding::Float16).unwrap();
+        let mut found = Vec::new();
+        for pass in product().passes() {
+            assert!((rows.min(5)..=Product::PASS_ROWS).contains(&pass.rows()), "{} of {rows}", pass.rows());
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..pass.parts()).rev().for_each(|part| pass.pack(part)));
+                (0..pass.parts()).for_each(|part| pass.pack(part));
+            });
+            found.extend(computed(Isa::best(), &pass));
+        }
+        assert_eq!(bits(&found), bits(&computed(Isa::best(), &product())), "{rows} rows");
     }
 }
 

@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -39,6 +40,8 @@ const STREAMS: usize = 4;
 const LINES_AHEAD: usize = 16;
 /// Number of rows of a panel of activations.
 const PANEL_ROWS: usize = 4;
+/// Number of panels that one thread packs at a time.
+const PART_PANELS: usize = 8;
 /// Lanes in the order of their partial sums in a panel. The sums of neighbors are added, then the sums of pairs, so that
 /// partial sums are added as [`Simd::sums`] adds them.
 const ORDER: [usize; LANES] = [0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15];
@@ -68,10 +71,51 @@ pub enum Rounding {
 /// The left operand of a product.
 #[derive(Debug)]
 enum Activations<'a> {
-    /// A few rows, padded to whole units.
+    /// At most [`FEW_ROWS`] rows, padded to whole units.
     Rows(Cow<'a, [f32]>),
-    /// The panels of each chunk.
-    Panels(Vec<[f32; PANEL_ROWS]>),
+    /// More rows.
+    Panels(Packed<'a>),
+}
+
+/// Panels of rows of activations. The first thread that uses a part packs it.
+#[derive(Debug)]
+struct Packed<'a> {
+    activations: &'a [f32],
+    len: usize,
+    /// The panels of each chunk, [`PART_PANELS`] in a part.
+    parts: Vec<OnceLock<Vec<[f32; PANEL_ROWS]>>>,
+}
+
+impl<'a> Packed<'a> {
+    fn new(activations: &'a [f32], len: usize) -> Self {
+        let mut packed = Self { activations, len, parts: Vec::new() };
+        let count = chunks(len.div_ceil(UNIT)).count() * packed.parts_of_chunk();
+        packed.parts.resize_with(count, OnceLock::new);
+        packed
+    }
+
+    const fn parts_of_chunk(&self) -> usize {
+        self.activations.len().div_ceil(PART_PANELS * PANEL_ROWS * self.len)
+    }
+
+    /// Returns a part, and packs it if no thread has done so.
+    fn part(&self, part: usize) -> &[[f32; PANEL_ROWS]] {
+        self.parts[part].get_or_init(|| {
+            let units = self.len.div_ceil(UNIT);
+            let start = part / self.parts_of_chunk() * CHUNK;
+            let first = part % self.parts_of_chunk() * PART_PANELS * PANEL_ROWS * self.len;
+            let rows = &self.activations[first..];
+            let rows = &rows[..rows.len().min(PART_PANELS * PANEL_ROWS * self.len)];
+            panels(rows, self.len, start..units.min(start + CHUNK))
+        })
+    }
+
+    /// Returns a panel in a chunk of units.
+    fn panel(&self, chunk: &Range<usize>, panel: usize) -> &[[f32; PANEL_ROWS]] {
+        let part = self.part(chunk.start / CHUNK * self.parts_of_chunk() + panel / PART_PANELS);
+        let len = chunk.len() * UNIT;
+        &part[panel % PART_PANELS * len..][..len]
+    }
 }
 
 /// A matrix product whose result is computed in blocks of columns. One thread computes each block.
@@ -86,6 +130,9 @@ pub struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
+    /// Maximum number of rows of a pass ([`Self::passes`]).
+    pub const PASS_ROWS: usize = 512;
+
     /// Creates the product of rows of activations with all stored rows. `bias` has one number per stored row, or
     /// none.
     pub fn new(
@@ -106,7 +153,7 @@ impl<'a> Product<'a> {
         let rows = activations.len() / len;
         let padded_len = weights.units() * UNIT;
         let activations = if rows > FEW_ROWS {
-            Activations::Panels(panels(activations, len, weights.units()))
+            Activations::Panels(Packed::new(activations, len))
         } else if len == padded_len {
             Activations::Rows(Cow::Borrowed(activations))
         } else {
@@ -118,6 +165,37 @@ impl<'a> Product<'a> {
         };
         let prefers_streams = prefers_streams();
         Ok(Self { weights, activations, rows, bias, rounding, prefers_streams })
+    }
+
+    /// Splits the product into products with fewer rows, whose packed activations take limited memory.
+    pub fn passes(self) -> Vec<Self> {
+        let (activations, len) = match &self.activations {
+            Activations::Panels(packed) => (packed.activations, packed.len),
+            Activations::Rows(_) => return vec![self],
+        };
+        let count = self.rows.div_ceil(Self::PASS_ROWS);
+        // Passes of equal size: a few rows would be multiplied by the other kernel.
+        let passes = (0..count).map(|pass| {
+            let rows = self.rows * pass / count..self.rows * (pass + 1) / count;
+            let activations = &activations[rows.start * len..rows.end * len];
+            Self { activations: Activations::Panels(Packed::new(activations, len)), rows: rows.len(), ..self }
+        });
+        passes.collect()
+    }
+
+    /// Number of parts of the activations that threads can pack before they compute blocks.
+    pub const fn parts(&self) -> usize {
+        match &self.activations {
+            Activations::Panels(packed) => packed.parts.len(),
+            Activations::Rows(_) => 0,
+        }
+    }
+
+    /// Packs a part of the activations. Blocks pack the parts that are not packed yet, and wait for each other.
+    pub fn pack(&self, part: usize) {
+        if let Activations::Panels(packed) = &self.activations {
+            packed.part(part);
+        }
     }
 
     /// Sets whether plain weights are read as several streams, and packed weights prefetched; the processor decides
@@ -189,25 +267,6 @@ impl<'a> Product<'a> {
             }
         }
     }
-
-    /// A row of a few activations, in units.
-    fn row(&self, row: usize) -> &[[f32; UNIT]] {
-        let len = self.weights.units() * UNIT;
-        match &self.activations {
-            Activations::Rows(rows) => rows[row * len..(row + 1) * len].as_chunks().0,
-            Activations::Panels(_) => &[],
-        }
-    }
-
-    /// A panel of activations in a chunk of units.
-    fn panel(&self, chunk: &Range<usize>, panel: usize) -> &[[f32; PANEL_ROWS]] {
-        let count = self.rows.div_ceil(PANEL_ROWS);
-        let start = (chunk.start * count + panel * chunk.len()) * UNIT;
-        match &self.activations {
-            Activations::Panels(panels) => &panels[start..start + chunk.len() * UNIT],
-            Activations::Rows(_) => &[],
-        }
-    }
 }
 
 /// Ranges of units whose sums are added in this order.
@@ -215,22 +274,16 @@ fn chunks(units: usize) -> impl Iterator<Item = Range<usize>> {
     (0..units).step_by(CHUNK).map(move |start| start..units.min(start + CHUNK))
 }
 
-/// Packs rows of `len` activations. A panel has the elements of each partial sum in [`ORDER`].
-fn panels(activations: &[f32], len: usize, units: usize) -> Vec<[f32; PANEL_ROWS]> {
-    let count = (activations.len() / len).div_ceil(PANEL_ROWS);
-    let mut panels = vec![[0.0; PANEL_ROWS]; count * units * UNIT];
-    let mut rest = &mut panels[..];
-    for chunk in chunks(units) {
-        let elements = chunk.start * UNIT..len.min(chunk.end * UNIT);
-        let steps = chunk.len() * UNIT / LANES;
-        for rows in activations.chunks(PANEL_ROWS * len) {
-            let (panel, others) = rest.split_at_mut(steps * LANES);
-            rest = others;
-            for (at, row) in rows.chunks_exact(len).enumerate() {
-                for (step, numbers) in row[elements.clone()].chunks(LANES).enumerate() {
-                    for (place, number) in PLACES.iter().zip(numbers) {
-                        panel[place * steps + step][at] = *number;
-                    }
+/// Packs a chunk of rows of `len` activations. A panel has the elements of each partial sum in [`ORDER`].
+fn panels(activations: &[f32], len: usize, chunk: Range<usize>) -> Vec<[f32; PANEL_ROWS]> {
+    let elements = chunk.start * UNIT..len.min(chunk.end * UNIT);
+    let steps = chunk.len() * UNIT / LANES;
+    let mut panels = vec![[0.0; PANEL_ROWS]; activations.len().div_ceil(PANEL_ROWS * len) * steps * LANES];
+    for (panel, rows) in panels.chunks_exact_mut(steps * LANES).zip(activations.chunks(PANEL_ROWS * len)) {
+        for (at, row) in rows.chunks_exact(len).enumerate() {
+            for (step, numbers) in row[elements.clone()].chunks(LANES).enumerate() {
+                for (place, number) in PLACES.iter().zip(numbers) {
+                    panel[place * steps + step][at] = *number;
                 }
             }
         }
@@ -286,22 +339,22 @@ impl Task for Block<'_> {
 impl TilesTask for Block<'_> {
     #[inline(always)]
     fn run<S: Simd, T: Tile, const TOGETHER: usize>(mut self, simd: S, tile: impl Fn(usize) -> T) {
-        let rows = self.product.rows;
-        if rows > FEW_ROWS {
-            return match TOGETHER {
-                COLUMNS => self.in_panels::<S, T, 1>(simd, tile),
-                _ => self.in_panels::<S, T, COLUMNS>(simd, tile),
-            };
-        }
+        let rows = match &self.product.activations {
+            Activations::Rows(rows) => rows.as_chunks().0,
+            Activations::Panels(packed) if TOGETHER == COLUMNS => {
+                return self.in_panels::<S, T, 1>(simd, tile, packed);
+            }
+            Activations::Panels(packed) => return self.in_panels::<S, T, COLUMNS>(simd, tile, packed),
+        };
         let in_streams = T::IN_STREAMS && S::IS_WIDE && self.product.prefers_streams;
-        match (rows, in_streams, TOGETHER) {
-            (1, true, COLUMNS) => self.streamed::<S, T, 1, STREAMS, { STREAMS * COLUMNS }>(simd, tile),
-            (2, true, COLUMNS) => self.streamed::<S, T, 2, 2, { 2 * COLUMNS }>(simd, tile),
-            (1, true, _) => self.streamed::<S, T, 1, STREAMS, STREAMS>(simd, tile),
-            (_, true, 1) => self.streamed::<S, T, 2, STREAMS, STREAMS>(simd, tile),
-            (1, false, _) => self.streamed::<S, T, 1, 1, TOGETHER>(simd, tile),
-            (3.., _, COLUMNS) if S::IS_WIDE => self.streamed::<S, T, FEW_ROWS, 1, COLUMNS>(simd, tile),
-            _ => self.streamed::<S, T, 2, 1, TOGETHER>(simd, tile),
+        match (self.product.rows, in_streams, TOGETHER) {
+            (1, true, COLUMNS) => self.streamed::<S, T, 1, STREAMS, { STREAMS * COLUMNS }>(simd, tile, rows),
+            (2, true, COLUMNS) => self.streamed::<S, T, 2, 2, { 2 * COLUMNS }>(simd, tile, rows),
+            (1, true, _) => self.streamed::<S, T, 1, STREAMS, STREAMS>(simd, tile, rows),
+            (_, true, 1) => self.streamed::<S, T, 2, STREAMS, STREAMS>(simd, tile, rows),
+            (1, false, _) => self.streamed::<S, T, 1, 1, TOGETHER>(simd, tile, rows),
+            (3.., _, COLUMNS) if S::IS_WIDE => self.streamed::<S, T, FEW_ROWS, 1, COLUMNS>(simd, tile, rows),
+            _ => self.streamed::<S, T, 2, 1, TOGETHER>(simd, tile, rows),
         }
     }
 }
@@ -313,6 +366,7 @@ impl Block<'_> {
         &mut self,
         simd: S,
         tile: impl Fn(usize) -> T,
+        rows: &[[f32; UNIT]],
     ) {
         let together = COLUMNS / TILES;
         let last = (self.columns.end - 1) / together;
@@ -323,7 +377,7 @@ impl Block<'_> {
             for chunk in chunks(self.product.weights.units()) {
                 let weights = tiles.part(chunk.clone());
                 for row in (0..self.product.rows).step_by(ROWS) {
-                    self.tile_at::<S, _, ROWS, COLUMNS>(simd, &chunk, row, first, weights);
+                    self.tile_at::<S, _, ROWS, COLUMNS>(simd, rows, &chunk, row, first, weights);
                 }
             }
         }
@@ -331,7 +385,12 @@ impl Block<'_> {
 
     /// Decodes a part of the weights, and multiplies with the result. `TILES` tiles have four columns.
     #[inline(always)]
-    fn in_panels<S: Simd, T: Tile, const TILES: usize>(mut self, simd: S, tile: impl Fn(usize) -> T) {
+    fn in_panels<S: Simd, T: Tile, const TILES: usize>(
+        mut self,
+        simd: S,
+        tile: impl Fn(usize) -> T,
+        activations: &Packed<'_>,
+    ) {
         let together = COLUMNS / TILES;
         let last = (self.columns.end - 1) / together;
         let count = self.columns.len().div_ceil(LANES);
@@ -347,9 +406,9 @@ impl Block<'_> {
                 decode(simd, &tiles, chunk.len(), panel);
             }
             if T::SCALES_SUMS {
-                simd.run(Panels::<true> { block: &mut self, chunk: &chunk, weights: panels });
+                simd.run(Panels::<true> { block: &mut self, activations, chunk: &chunk, weights: panels });
             } else {
-                simd.run(Panels::<false> { block: &mut self, chunk: &chunk, weights: panels });
+                simd.run(Panels::<false> { block: &mut self, activations, chunk: &chunk, weights: panels });
             }
         }
         *self.lines = lines;
@@ -360,6 +419,7 @@ impl Block<'_> {
     fn panels<S: Simd, const PANELS: usize, const VECTORS: usize, const SUMS_UNITS: bool>(
         &mut self,
         simd: S,
+        activations: &Packed<'_>,
         chunk: &Range<usize>,
         weights: &[Panel],
     ) {
@@ -368,7 +428,7 @@ impl Block<'_> {
         let last_rows = product.rows.div_ceil(PANEL_ROWS) - 1;
         for first_panel in (0..=last_rows).step_by(PANELS) {
             let activations: [_; PANELS] =
-                std::array::from_fn(|at| product.panel(chunk, (first_panel + at).min(last_rows)));
+                std::array::from_fn(|at| activations.panel(chunk, (first_panel + at).min(last_rows)));
             for first in (0..=last).step_by(VECTORS) {
                 let weights: [_; VECTORS] = std::array::from_fn(|at| &weights[(first + at).min(last)]);
                 let sums =
@@ -395,15 +455,16 @@ impl Block<'_> {
     fn tile_at<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
         &mut self,
         simd: S,
+        activations: &[[f32; UNIT]],
         chunk: &Range<usize>,
         first_row: usize,
         first_column: usize,
         weights: T,
     ) {
-        let rows = self.product.rows;
+        let (rows, units) = (self.product.rows, self.product.weights.units());
         let activations: [_; ROWS] =
-            std::array::from_fn(|row| &self.product.row((first_row + row).min(rows - 1))[chunk.clone()]);
-        let prefetches = self.product.weights.units() > LONG_ROW || self.product.prefers_streams;
+            std::array::from_fn(|row| &activations[(first_row + row).min(rows - 1) * units..][chunk.clone()]);
+        let prefetches = units > LONG_ROW || self.product.prefers_streams;
         let sums = tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.len(), prefetches);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             self.add(first_row + row, first_column, sums);
@@ -447,6 +508,7 @@ fn decode<S: Simd, T: Tile>(simd: S, tiles: &[T; LANES / COLUMNS], units: usize,
 /// Multiplies with panels, one part of a [`Block`]. The task is compiled once for each order of sums.
 struct Panels<'a, 'b, const SUMS_UNITS: bool> {
     block: &'a mut Block<'b>,
+    activations: &'a Packed<'a>,
     chunk: &'a Range<usize>,
     weights: &'a [Panel],
 }
@@ -454,13 +516,15 @@ struct Panels<'a, 'b, const SUMS_UNITS: bool> {
 impl<const SUMS_UNITS: bool> Task for Panels<'_, '_, SUMS_UNITS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { block, chunk, weights } = self;
+        let Self { block, activations, chunk, weights } = self;
         let count = block.product.rows.div_ceil(PANEL_ROWS);
         // Tiles of equal size, so that few panels are computed twice.
-        match (S::IS_WIDE, count.div_ceil(count.div_ceil(3))) {
-            (false, _) => block.panels::<S, 1, 1, SUMS_UNITS>(simd, chunk, weights),
-            (true, ..=2) => block.panels::<S, 2, 2, SUMS_UNITS>(simd, chunk, weights),
-            (true, _) => block.panels::<S, 3, 2, SUMS_UNITS>(simd, chunk, weights),
+        match (S::IS_WIDE, count.div_ceil(count.div_ceil(3)), weights.len()) {
+            (false, ..) => block.panels::<S, 1, 1, SUMS_UNITS>(simd, activations, chunk, weights),
+            (true, ..=2, 1) => block.panels::<S, 2, 1, SUMS_UNITS>(simd, activations, chunk, weights),
+            (true, ..=2, _) => block.panels::<S, 2, 2, SUMS_UNITS>(simd, activations, chunk, weights),
+            (true, _, 1) => block.panels::<S, 3, 1, SUMS_UNITS>(simd, activations, chunk, weights),
+            (true, ..) => block.panels::<S, 3, 2, SUMS_UNITS>(simd, activations, chunk, weights),
         }
     }
 }

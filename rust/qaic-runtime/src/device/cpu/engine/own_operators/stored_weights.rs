@@ -128,15 +128,23 @@ impl ProductKernel {
             Product::new(stored, numbers, bias, self.rounding).map_err(|error| error.to_string())?;
         let columns = product.columns();
         let result = call.result(&dims, product.rows() * columns)?;
-        let block = |block: usize| {
-            product.block(block, |row, column, numbers| {
-                let start = row * columns + column;
-                // SAFETY: blocks and rows do not overlap, and the result has all of them.
-                let place = unsafe { result.part(start..start + numbers.len()) };
-                place.copy_from_slice(numbers);
-            });
-        };
-        call.in_parallel(product.blocks(), &block)
+        let mut first = 0;
+        for pass in product.passes() {
+            if pass.parts() > 0 {
+                call.in_parallel(pass.parts(), &|part| pass.pack(part))?;
+            }
+            let block = |block: usize| {
+                pass.block(block, |row, column, numbers| {
+                    let start = (first + row) * columns + column;
+                    // SAFETY: passes, blocks and rows do not overlap, and the result has all of them.
+                    let place = unsafe { result.part(start..start + numbers.len()) };
+                    place.copy_from_slice(numbers);
+                });
+            };
+            call.in_parallel(pass.blocks(), &block)?;
+            first += pass.rows();
+        }
+        Ok(())
     }
 }
 
