@@ -3,6 +3,8 @@
 import ast
 import cProfile
 import gc
+import subprocess
+import sys
 from unittest import mock
 
 import numpy as np
@@ -147,3 +149,28 @@ def test_explaining_an_unknown_code(code, monkeypatch, capsys):
     # Similar codes are searched for among hundreds.
     assert sum(entry.callcount for entry in profile.getstats()) < known + 300_000
     assert len(capsys.readouterr().err) < 300
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("openqaic", "--help"),
+        ("openqaic", "--version"),
+        ("openqaic", "cache dir"),
+        ("openqaic", "devices"),
+        ("opstats", "--help"),
+        ("qpc", "--help"),
+        ("runner", "--help"),
+        ("util", "--version"),
+    ],
+)
+def test_short_answers_load_no_libraries(tool, words):
+    code = (
+        f"import sys\nfrom qaic.cli.{tool} import main\n"
+        f"try:\n    main({words.split()!r})\nexcept SystemExit:\n    pass\n"
+        "print('loaded', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *_, loaded = done.stdout.splitlines()
+    assert loaded.startswith("loaded ")
+    assert {*loaded.split()}.isdisjoint({"numpy", "onnx", "yaml", "qaic.options.table", "qaic.stats.reports"})

@@ -13,11 +13,10 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
 
 from qaic.cli import entry
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
@@ -78,14 +77,13 @@ def print_json(value: object) -> None:
     print_text(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-@dataclass(frozen=True)
-class _Spelling:
+class _Spelling(NamedTuple):
     """Spelling of options in the messages and reports of a tool."""
 
     #: dashes of compile options; tools without such options name those of ``qaic-compile``
     dashes: str = "-"
-    #: keyword of an option that the user gave -> the option as typed, such as ``--shape``
-    typed: Mapping[str, str] = field(default_factory=dict)
+    #: options of the command line as they are typed, without dashes
+    typed: tuple[str, ...] = ()
     #: options of the tool or its subcommand
     parser: "Parser | None" = None
     #: names of the user: words of the command line, and what an error is about
@@ -97,12 +95,20 @@ _spelling: ContextVar[_Spelling] = ContextVar("spelling")
 
 def take_options_as_flags(dashes: str, argv: Sequence[str] = ()) -> None:
     """Have messages of the running tool name options as flags: compile options, and those in ``argv``."""
+    names = tuple(word.partition("=")[0].lstrip("-") for word in argv if word.startswith("-"))
+    _spelling.set(_spelling.get(_Spelling())._replace(dashes=dashes, typed=names))
+
+
+def _typed(keyword: str) -> str:
+    """Return an option as the user typed it, such as ``--shape``; other keywords stay."""
     from qaic.options.table import find
 
-    names = [word.partition("=")[0].lstrip("-") for word in argv if word.startswith("-")]
-    found = [(find(name), name) for name in names]
-    typed = {option.name if option else name.replace("-", "_"): f"{dashes}{name}" for option, name in found}
-    _spelling.set(replace(_spelling.get(_Spelling()), dashes=dashes, typed=typed))
+    spelling = _spelling.get(_Spelling())
+    for name in reversed(spelling.typed):
+        option = find(name)
+        if keyword == (option.name if option else name.replace("-", "_")):
+            return f"{spelling.dashes}{name}"
+    return keyword
 
 
 def _spelled(text: str, names: Iterable[str] = ()) -> str:
@@ -175,7 +181,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             command.error(self.about_unknown(unknown))
         if (spelling := _spelling.get(None)) is not None:
-            _spelling.set(replace(spelling, parser=command))
+            _spelling.set(spelling._replace(parser=command))
         return parsed
 
     def own_options(self) -> dict[str, str]:
@@ -339,7 +345,7 @@ def _termination() -> Iterator[None]:
 def _keep_names(names: Iterable[str]) -> None:
     """Have messages of the running tool keep the names of a user, which may be those of options."""
     spelling = _spelling.get(_Spelling())
-    _spelling.set(replace(spelling, names=spelling.names.union(names)))
+    _spelling.set(spelling._replace(names=spelling.names.union(names)))
 
 
 def _words(argv: Sequence[str]) -> Iterator[str]:
@@ -375,7 +381,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         from qaic.options.argv import names_in
 
         keyword, colon, rest = error.message.partition(":")
-        name = _spelling.get().typed.get(keyword, keyword) if isinstance(error, OptionError) else keyword
+        name = _typed(keyword) if isinstance(error, OptionError) else keyword
         _keep_names(names_in(error))
         print_message("error", f"{name}{colon}{rest}", *error.hints)
         return exit_code(error)

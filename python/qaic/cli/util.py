@@ -1,18 +1,19 @@
 """``qaic-util``: which devices there are and how they are."""
 
+from __future__ import annotations
+
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qaic import __version__
 from qaic.cli import console
 from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message, print_text
-from qaic.cli.device_info import Device, DeviceSource, DeviceTable, labels, runtime_version
 from qaic.errors import DeviceError, OptionError
-from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import escape_json, nearest_name
+
+if TYPE_CHECKING:
+    from qaic.cli.device_info import Device, DeviceSource
 
 _SHORTEST_PERIOD_SECONDS = 0.1
 
@@ -66,6 +67,8 @@ def _tool(argv: Sequence[str]) -> int:
     if arguments.filter is not None and "==" not in arguments.filter:
         parser.error(f"-f {arguments.filter!r} is not KEY==VALUE, such as 'Status==Ready'")
     if arguments.version:
+        from qaic import __version__
+
         print_line(f"qaic-util, openqaic {__version__}")
         return SUCCESS
     if arguments.soc_reset or arguments.enable_mdp:
@@ -76,10 +79,14 @@ def _tool(argv: Sequence[str]) -> int:
 
 
 def _query(arguments: argparse.Namespace) -> int:
+    from qaic.cli.device_info import DeviceSource
+
     devices, code = _chosen(arguments, DeviceSource())
     if arguments.json is not None:
         _write_json({"device_info": [device.record() for device in devices]}, arguments.json)
     if arguments.json is None or (arguments.query and arguments.json != "-"):
+        from qaic.cli.device_info import runtime_version
+
         version, variant = runtime_version()
         print_line(f"LRT QC_IMAGE_VERSION:{variant}.{version}")
         print_line(f"LRT IMAGE_VARIANT:{variant}")
@@ -92,6 +99,8 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
+    from qaic.cli.device_info import DeviceSource, DeviceTable
+
     try:
         source = DeviceSource()
         _, code = _chosen(arguments, source)
@@ -118,6 +127,8 @@ def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[D
 
 def _label(key: str, devices: Sequence[Device]) -> str:
     """Return the label of a property, whatever the case of its letters."""
+    from qaic.cli.device_info import labels
+
     known = {label.casefold(): label for label in labels(devices)}
     if key.casefold() in known:
         return known[key.casefold()]
@@ -128,6 +139,8 @@ def _label(key: str, devices: Sequence[Device]) -> str:
 
 def _act(arguments: argparse.Namespace) -> int:
     """Reset devices, or enable their use together; report the result of each."""
+    from qaic.cli.device_info import DeviceSource
+
     source = DeviceSource()
     devices, code = _chosen(arguments, source)
     if arguments.address is not None:
@@ -159,6 +172,11 @@ def _act(arguments: argparse.Namespace) -> int:
 
 
 def _write_json(report: object, target: str) -> None:
+    import json
+    from pathlib import Path
+
+    from qaic.support.atomic_io import replace_bytes
+
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     if target == "-":
         print_text(escape_json(text))

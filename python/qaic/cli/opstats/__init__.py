@@ -3,25 +3,26 @@
 ``qaic-opstats report`` states what they mean.
 """
 
+from __future__ import annotations
+
 import argparse
 import shlex
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import qaic.stats
 from qaic import _core
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_line, print_message
 from qaic.cli.opstats.refusals import Refusals
 from qaic.cli.opstats.report import report
 from qaic.errors import QaicError
-from qaic.stats import Descriptor, StatsBuffer
-from qaic.stats.opening import StatsFile, devices_of, samples_in
-from qaic.support.atomic_io import write_replacing
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted
+
+if TYPE_CHECKING:
+    from qaic.stats import Descriptor, StatsBuffer
+    from qaic.stats.opening import StatsFile
 
 #: least level with figures of operations
 _OP_LEVEL: Final = 70
@@ -101,6 +102,8 @@ def _numbers(text: str) -> list[int]:
     """Return the numbers of a list as `0,5,1`."""
     parts = text.replace(",", " ").split()
     if not parts or not all(part.isascii() and part.isdigit() and int(part[:6]) < 1 << 16 for part in parts):
+        from argparse import ArgumentTypeError
+
         raise ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,5,1")
     return [int(part) for part in parts]
 
@@ -108,6 +111,8 @@ def _numbers(text: str) -> list[int]:
 def _truth(text: str) -> bool:
     values = {"true": True, "1": True, "false": False, "0": False}
     if text.lower() not in values:
+        from argparse import ArgumentTypeError
+
         raise ArgumentTypeError(f"{text!r} is neither true nor false")
     return values[text.lower()]
 
@@ -127,6 +132,9 @@ class _Run:
 
     def run(self) -> int:
         """Decode what there is; returns the exit code."""
+        import qaic.stats
+        from qaic.stats.opening import devices_of, samples_in
+
         arguments = self._arguments
         directory = Path(arguments.input_dir)
         samples = samples_in(directory)
@@ -156,6 +164,8 @@ class _Run:
 
     def _sample(self, files: list[StatsFile], expected: list[int]) -> None:
         """Decode the buffers of one inference."""
+        from qaic.stats.opening import devices_of
+
         for number in sorted(set(expected) - set(devices_of(files))):
             where = files[0].path if files else "an inference"
             print_message(
@@ -172,6 +182,8 @@ class _Run:
 
     def _open(self, file: StatsFile) -> StatsBuffer | None:
         """Open and check a buffer, and report its errors."""
+        import qaic.stats
+
         arguments = self._arguments
         try:
             buffer = qaic.stats.open(
@@ -221,6 +233,8 @@ class _Run:
         return path
 
     def _trace(self, group: list[tuple[StatsFile, StatsBuffer]]) -> Path | None:
+        from qaic.support.atomic_io import write_replacing
+
         arguments = self._arguments
         path = self._output / trace_name([file for file, _ in group], arguments.format)
         parts = [

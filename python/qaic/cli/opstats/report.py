@@ -1,12 +1,12 @@
 """``qaic-opstats report``: reports on measured inferences, as text, CSV, JSON or a page."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import qaic.stats
-from qaic import page
 from qaic.cli import console
 from qaic.cli.console import (
     FAILURE,
@@ -19,11 +19,11 @@ from qaic.cli.console import (
 )
 from qaic.cli.opstats.refusals import Refusals
 from qaic.errors import QaicError, StatsError
-from qaic.report.files import rendered, write_files
-from qaic.stats.descriptor import Descriptor
-from qaic.stats.opening import files_in
-from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report, diff
 from qaic.support.text import nearest_name
+
+if TYPE_CHECKING:
+    from qaic.stats.descriptor import Descriptor
+    from qaic.stats.reports import Capture, HostLatencies, Report
 
 #: reports that are shown by default
 _FIRST: Final = ("overview", "ops", "nodes")
@@ -31,6 +31,8 @@ _FIRST: Final = ("overview", "ops", "nodes")
 
 def report(argv: Sequence[str]) -> int:
     """Run the sub-command with the arguments after its name; returns its exit code."""
+    from qaic.stats.reports import REPORTS, diff
+
     parser = tool_parser()
     arguments = parser.parse_args(argv)
     names, files = _split(parser, arguments)
@@ -51,6 +53,8 @@ def report(argv: Sequence[str]) -> int:
 
 def tool_parser() -> console.Parser:
     """Build the parser."""
+    from qaic.stats.reports import REPORTS
+
     parser = console.Parser(
         prog="qaic-opstats report",
         description="Report the limiting factor of the measured inferences, and the slowest operations.",
@@ -75,6 +79,8 @@ def tool_parser() -> console.Parser:
 
 def _split(parser: console.Parser, arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
     """Separate names of reports from files."""
+    from qaic.stats.reports import REPORTS
+
     names: list[str] = []
     files: list[Path] = []
     known = [*REPORTS, "diff", "all"]
@@ -109,6 +115,9 @@ def _capture(
     option: str = "--qpc",
 ) -> tuple[Capture | None, bool]:
     """Open all buffers; print those that cannot be opened, and return True if there are any."""
+    import qaic.stats
+    from qaic.stats.reports import Capture
+
     paths = [*files, *(_found(Path(place)) if place is not None else [])]
     programs: list[Descriptor] | None = None
     if qpc is not None:
@@ -134,11 +143,15 @@ def _capture(
 
 def _found(place: Path) -> list[Path]:
     """Return the stats buffers of a directory by name, or the file itself."""
+    from qaic.stats.opening import files_in
+
     return [place] if place.is_file() else [file.path for file in files_in(place)]
 
 
 def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
     """Read the given latency report, or the only one in the folder of the buffers."""
+    from qaic.stats.reports import HostLatencies
+
     if given is not None:
         return HostLatencies.of_file(given)
     beside = sorted(Path(place).glob("*-latency.txt")) if place is not None and Path(place).is_dir() else []
@@ -155,6 +168,8 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
 
 
 def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Report]) -> None:
+    from qaic.report.files import rendered, write_files
+
     if arguments.output_dir is None:
         if arguments.format == "text":
             print_reports(reports, whole="--format json")
@@ -164,6 +179,8 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
     folder = Path(arguments.output_dir)
     folder.mkdir(exist_ok=True)
     if arguments.format == "html":
+        from qaic import page
+
         written = [page.write(capture, reports, folder / "report.html")]
     else:
         written = write_files(reports, arguments.format, folder)

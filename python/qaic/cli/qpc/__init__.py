@@ -1,19 +1,21 @@
 """``qaic-qpc info | list | extract | validate | diff``: look into a program container."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_json, print_line, print_text
-from qaic.cli.qpc.facts import facts, segments
-from qaic.cli.qpc.text import info_text, segments_text, summary_text
 from qaic.errors import QaicError, QpcError
-from qaic.qpc import Finding, Qpc, validate
 from qaic.report.text import rows_text
 from qaic.support.text import escape_unprintable
+
+if TYPE_CHECKING:
+    from qaic.qpc import Finding, Qpc
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,10 +70,15 @@ def _path(arguments: argparse.Namespace) -> str:
 
 
 def _open(arguments: argparse.Namespace) -> Qpc:
+    from qaic.qpc import Qpc
+
     return Qpc(_path(arguments))
 
 
 def _info(arguments: argparse.Namespace) -> int:
+    from qaic.cli.qpc.facts import facts
+    from qaic.cli.qpc.text import info_text
+
     described = facts(_open(arguments))
     if arguments.json:
         print_json(described)
@@ -85,12 +92,16 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
     else:
+        from qaic.cli.qpc.text import segments_text
+
         print_text(segments_text(rows))
     return SUCCESS
 
 
 def _walk(qpc: Qpc, prefix: str = "", base: int = 0) -> list[dict[str, Any]]:
     """List segments with their positions in the file; nested segments have a path."""
+    from qaic.cli.qpc.facts import segments
+
     rows: list[dict[str, Any]] = []
     for segment in segments(qpc):
         name, start = segment["name"], base + segment["start"]
@@ -122,6 +133,8 @@ def _extract(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    from qaic.qpc import validate
+
     path = _path(arguments)
     findings = validate(path)
     valid = not any(finding.severity == "error" for finding in findings)
@@ -132,6 +145,8 @@ def _validate(arguments: argparse.Namespace) -> int:
         )
         return SUCCESS if valid else FAILURE
     if described is not None:
+        from qaic.cli.qpc.text import summary_text
+
         print_text(summary_text(described))
         for label, cores in _programs(described):
             print_line(f"Number of NSP required{label}: {cores}")
@@ -144,6 +159,9 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 def _facts_of_readable(path: str) -> dict[str, Any] | None:
     """Describe a container that opens; the findings contain the reasons if it does not."""
+    from qaic.cli.qpc.facts import facts
+    from qaic.qpc import Qpc
+
     try:
         return facts(Qpc(path))
     except QpcError:
@@ -167,8 +185,8 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
 
     Returns the exit code: 0 nothing, 1 something, 2 one cannot be read.
     """
-    # Only a comparison reads graphs, for which onnx is imported.
     from qaic.cli.qpc.diff import diff_text, differences
+    from qaic.qpc import Qpc
 
     opened = []
     for path in (a, b):

@@ -6,8 +6,6 @@ from typing import Final
 
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, set_examples
-from qaic.compiler.cache import cache_folder
-from qaic.compiler.cache_contents import entries, parse_size, remove_leftovers, shrink, size_limit
 from qaic.errors import OptionConflictError, OptionError
 from qaic.report.text import rows_text
 from qaic.support.text import bytes_text, counted
@@ -39,6 +37,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked for; what a process works on at this moment stays."""
+    from qaic.compiler.cache import cache_folder
+    from qaic.compiler.cache_contents import entries, remove_leftovers, shrink, size_limit
+
     folder = cache_folder()
     if arguments.limit is not None and arguments.action != "prune":
         raise OptionConflictError(f"--limit needs prune, found {arguments.action}", code="cache.limit")
@@ -90,6 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _limit(text: str) -> int:
+    from qaic.compiler.cache_contents import parse_size
+
     size = parse_size(text)
     if size is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; a size such as 500M or 20G is expected")

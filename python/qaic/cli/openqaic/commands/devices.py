@@ -6,8 +6,6 @@ from typing import Any
 
 from qaic import _core
 from qaic.cli.console import DEVICE, SUCCESS, Parser, print_json, print_line, print_text
-from qaic.cli.device_info import DeviceSource, DeviceTable
-from qaic.cli.info import device_lines
 from qaic.cli.openqaic.arguments import add_json, positive, set_examples
 from qaic.errors import OptionConflictError, QaicError
 
@@ -46,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise _conflict("--format and --json are different outputs; give one of them")
     if arguments.watch is not None:
         return _watch(arguments.watch)
+    from qaic.cli.info import device_lines
 
     devices = _core.Context().devices()
     if arguments.format:
@@ -86,6 +85,8 @@ def _next_step(devices: list[dict[str, Any]]) -> str:
 
 
 def _watch(period_seconds: float) -> int:
+    from qaic.cli.device_info import DeviceSource, DeviceTable
+
     source = DeviceSource()
     try:
         return DeviceTable(lambda: source.query(None)[0], period_seconds=period_seconds).run()

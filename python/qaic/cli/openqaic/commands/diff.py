@@ -4,9 +4,6 @@ import argparse
 
 from qaic.cli.console import FAILURE, Parser, print_line
 from qaic.cli.openqaic.arguments import add_container, add_json, set_examples
-from qaic.cli.openqaic.compile_options import next_view
-from qaic.cli.qpc import show_differences
-from qaic.qpc import Qpc
 
 
 def add_arguments(parser: Parser) -> None:
@@ -22,7 +19,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what differs, from A to B, and how to see the nodes of B."""
+    from qaic.cli.qpc import show_differences
+
     code = show_differences(arguments.a, arguments.b, as_json=arguments.json)
     if code == FAILURE and not arguments.json:
+        from qaic.cli.openqaic.compile_options import next_view
+        from qaic.qpc import Qpc
+
         print_line(f"next: {next_view(Qpc(arguments.b), str(arguments.b))}")
     return code
