@@ -232,15 +232,23 @@ def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
     )
 
 
-def _content(model: Model) -> tuple[bytes, tuple[str, ...]]:
-    """Return what differs after a pass that has changed a model."""
+def _graph(model: Model) -> tuple[bytes, tuple[str, ...]]:
+    """Return what differs after a pass that has changed the graph."""
     return model.proto.SerializeToString(), tuple(model.weights)
+
+
+def _knowledge(model: Model) -> list[object]:
+    """Return what differs after a pass that has changed the facts about the graph."""
+    facts, specialized = model.facts, [one.SerializeToString() for one in model.specialized]
+    # Shapes are collected at the first request.
+    return [id(facts), dict(facts.types), dict(vars(facts).get("shapes", {})), model.known, specialized]
 
 
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
     """Run the passes that are needed, in order; each is timed, and with `enable_debug` checked and kept."""
     is_verified = context.options.enable_debug or VERIFY_VARIABLE in os.environ
-    is_changed, facts, seen = True, model.facts, _content(model) if is_verified else None
+    is_changed, known = True, list[object]()
+    graph = _graph(model) if is_verified else None
     for step in passes:
         if not step.is_needed(context):
             continue
@@ -253,9 +261,9 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
                 # Passes load and run the graph too, for example to calibrate it.
                 raise_with_node(error, model)
         if is_verified:
-            found = _content(model)
-            is_changed = found != seen
-            if context.is_checked and (is_changed or model.facts is not facts):
+            found, learned = _graph(model), _knowledge(model)
+            is_changed = found != graph
+            if context.is_checked and (is_changed or learned != known):
                 # Inference of onnx takes time, and has faults, which must not refuse a user's model.
                 verify(model, step.name, are_types_verified=VERIFY_VARIABLE in os.environ)
-            facts, seen = model.facts, found
+            graph, known = found, learned
