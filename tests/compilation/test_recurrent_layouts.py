@@ -77,7 +77,12 @@ def computed(model, feeds, **options):
 @pytest.mark.parametrize(
     ("name", "is_shared"),
     # Partitions list nodes of the main graph.
-    [(name, is_shared) for name in OPTIONS for is_shared in (False, True)[: 1 + (name != "partitions")]],
+    [
+        pytest.param(
+            "partitions", False, marks=pytest.mark.virtual_card("cards run programs for one device only")
+        ),
+        *((name, is_shared) for name in OPTIONS if name != "partitions" for is_shared in (False, True)),
+    ],
 )
 def test_options_mean_the_same_in_both_layouts(name, operator, is_shared, monkeypatch):
     monkeypatch.setenv("QAIC_CPU_DEVICES", "3")
