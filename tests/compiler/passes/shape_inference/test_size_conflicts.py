@@ -11,6 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+import engine_version
 import qaic
 from compiler_oracle import as_call, info, lowered, model_of, node
 from qaic.compiler.passes.shape_inference import size_conflicts
@@ -376,6 +377,7 @@ def _of_another_shape(array, how, axis):
     ]
 
 
+@pytest.mark.skipif(not engine_version.is_newest(), reason="the oracle, onnxruntime 1.22, ends the process")
 @settings(max_examples=30)
 @given(
     operator=st.sampled_from(sorted(ALL_CONSTANT)),
