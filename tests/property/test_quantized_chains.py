@@ -1,6 +1,7 @@
 """Chains of QuantizeLinear and DequantizeLinear, equal to the unoptimized model to the bit."""
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -102,3 +103,25 @@ def test_chains_keep_the_numbers_of_the_unoptimized_model(steps, opset, place):
     expected = run(model, {"x": x}, optimize=False)["y"]
     with qaic.Session(model.SerializeToString()) as session:
         np.testing.assert_array_equal(session.run({"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "between", "opset"),
+    [("INT8", 3, "Transpose", 21), ("INT8", 3, "Reshape", 21), ("INT16", 0, "Transpose", 21)],
+)
+def test_models_with_chains_can_be_calibrated(kind, zero, between, opset):
+    """Calibration loads the model in the precision of the user."""
+    nodes, constants = pair(0, "x", opset, kind, 1 / 3, zero, "zero point")
+    operands, attributes = BETWEEN[between]
+    nodes.append(node(between, ["d0", *operands], ["m"], **attributes))
+    nodes.append(node("MatMul", ["m", "w"], ["y"]))
+    rng = np.random.default_rng(4)
+    constants += [*CONSTANTS, ("w", rng.normal(size=(4, 4)).astype(np.float32))]
+    model = model_of(nodes, [info("x", SHAPE)], [info("y", None)], constants, opset=opset)
+    x = rng.uniform(-4, 4, SHAPE).astype(np.float32)
+    expected = run(model, {"x": x}, optimize=False)["y"]
+    with qaic.Session(
+        model.SerializeToString(), convert_to_quantize=True, calibration_data=[{"x": x}]
+    ) as session:
+        found = session.run({"x": x})["y"]
+    assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
