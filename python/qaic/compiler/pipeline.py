@@ -241,7 +241,8 @@ def _knowledge(model: Model) -> list[object]:
     """Return what differs after a pass that has changed the facts about the graph."""
     facts, specialized = model.facts, [one.SerializeToString() for one in model.specialized]
     # Shapes are collected at the first request.
-    return [id(facts), dict(facts.types), dict(vars(facts).get("shapes", {})), model.known, specialized]
+    shapes = dict(vars(facts).get("shapes", {}))
+    return [dict(facts.types), shapes, dict(facts.narrow), dict(facts.original), model.known, specialized]
 
 
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:

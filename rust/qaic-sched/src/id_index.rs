@@ -398,7 +398,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Holds for shared ids, for an id of each inference, and for both, also beside inferences that are never collected.
+        /// Draws shared ids, an id of each inference, and both, also beside inferences that are never collected.
         #[test]
         fn inference_is_found_by_its_id_at_the_same_cost_in_a_small_and_in_a_large_set(
             kept in 0_u32..8,
@@ -417,7 +417,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list in order of insertion; few ids, so that they share buckets and places.
+        /// Compares with a list in order of insertion; few ids, so that they share buckets and places.
         #[test]
         fn index_behaves_like_a_list(steps in prop::collection::vec((0_u32..8, 0_u64..5), 0..300)) {
             let index = IdIndex::new(8);

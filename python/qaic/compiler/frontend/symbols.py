@@ -256,7 +256,7 @@ def _require_static(
             code="unbound_dimension",
             found="no shape",
             expected="a fixed shape",
-            fix=f"give all dims (one of size 1 is a guess), e.g. model_inputs={sized}",
+            fix=f"give all dims (sizes of 1 are guesses), e.g. model_inputs={sized}",
             context={"tensor": value.name, "option": "model_inputs", "shapes": shapes},
         )
     for position, dim in enumerate(tensor.shape.dim):
@@ -299,7 +299,7 @@ def _require_static(
                 code="unbound_dimension",
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
-                fix=f"it has no name, so give the shapes (1 is a guess), e.g. model_inputs={sized}",
+                fix=f"it has no name, so give the shapes (sizes of 1 are guesses), e.g. model_inputs={sized}",
                 context={"tensor": value.name, "dim": position, "option": "model_inputs", "shapes": shapes},
             )
     if tensor.elem_type in TABLE:

@@ -102,8 +102,9 @@ class Model:
     described: Sequence[Sequence[onnx.ModelProto]] = ()
     #: graph that the engine runs, if operations are measured
     operations: OpsTable | None = None
-    #: rows that the graph computes instead of the next values of state, and the inferred model of each set
+    #: rows that the graph computes instead of the next values of state
     state_rows: StateRows | None = None
+    #: the inferred model of each set of shapes, for the passes over state
     forms: Sequence[onnx.ModelProto] = ()
     #: operators of the device's domain in the graph
     own_operators: Sequence[str] = ()

@@ -61,6 +61,10 @@ class ValueInfo:
                 -1 if dim is None else dim for dim in dims_of(value.type.tensor_type) or ()
             )
 
+    def add(self, equals: Mapping[str, str]) -> None:
+        """Take up values that were added, with the value that each has the type of."""
+        self.types.update((new, self.types[name]) for new, name in equals.items() if name in self.types)
+
     def copy(self) -> ValueInfo:
         """Copy the facts known so far."""
         twin = ValueInfo(dict(self.types), (), dict(self.narrow), dict(self.original))

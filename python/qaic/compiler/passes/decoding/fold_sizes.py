@@ -69,6 +69,8 @@ class _Folder:
         for form in self.model.forms:
             self.set_sizes.append(declared_dims(form))
             self.types = collect_types(form)
+        # No other pass reads the inferred models, which are large.
+        self.model.forms = ()
         return bool(self.set_sizes)
 
     def fold(self, skip: Skip) -> None:

@@ -345,9 +345,7 @@ def read_masks(model: onnx.ModelProto) -> dict[str, str]:
 @compiler_pass()
 def read_masks_pass(model: Model, _: Context) -> None:
     """Read the mask of each Dropout that may drop values, behind all passes that options direct."""
-    types = model.facts.types
-    added = read_masks(model.proto)
-    types.update((new, types[name]) for new, name in added.items() if name in types)
+    model.facts.add(read_masks(model.proto))
 
 
 #: first operator set in which the axes of Squeeze are an input
@@ -506,6 +504,4 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
 @compiler_pass()
 def legalize_captured_values_pass(model: Model, _: Context) -> None:
     """Separate values of quantized graphs from the control flow that captures them."""
-    types = model.facts.types
-    added = legalize_captured_values(model.proto, types)
-    types.update((new, types[name]) for new, name in added.items())
+    model.facts.add(legalize_captured_values(model.proto, model.facts.types))

@@ -81,6 +81,5 @@ def _has_zero_point(node: onnx.NodeProto) -> bool:
 @compiler_pass()
 def legalize_quantized_chains_pass(model: Model, _: Context) -> None:
     """Keep quantized values in their types where the engine would move or merge their nodes."""
-    types = model.facts.types
-    added = legalize_quantized_chains(model.proto, types, model.facts.shapes)
-    types.update((new, types[name]) for new, name in added.items() if name in types)
+    facts = model.facts
+    facts.add(legalize_quantized_chains(model.proto, facts.types, facts.shapes))

@@ -74,6 +74,4 @@ def legalize_recurrent(model: onnx.ModelProto, dims: DimsInSets = lambda _: ()) 
 @compiler_pass()
 def legalize_recurrent_pass(model: Model, _: Context) -> None:
     """Put the steps of recurrent operators in front of the batch, behind all passes that options direct."""
-    types = model.facts.types
-    added = legalize_recurrent(model.proto)
-    types.update((new, types[name]) for new, name in added.items() if name in types)
+    model.facts.add(legalize_recurrent(model.proto))

@@ -345,7 +345,7 @@ fn pending_that_fails_says_so() {
     assert_eq!(reported, (0..4).filter(|token| !in_start(token)).collect::<Vec<_>>());
 }
 
-/// In every interleaving, exactly one path learns of the end: the report, the start, or the withdrawal.
+/// Shows that exactly one path learns of the end in every interleaving: the report, the start, or the withdrawal.
 #[test]
 fn pending_started_cancelled_and_revoked_by_many_threads_ends_exactly_once() {
     const THREADS: u64 = 3;
