@@ -79,7 +79,7 @@ def computed(model, feeds, **options):
     # Partitions list nodes of the main graph.
     [
         pytest.param(
-            "partitions", False, marks=pytest.mark.virtual_card("cards run programs for one device only")
+            "partitions", False, marks=pytest.mark.virtual_card("cards run only programs for one device")
         ),
         *((name, is_shared) for name in OPTIONS if name != "partitions" for is_shared in (False, True)),
     ],
