@@ -1,11 +1,10 @@
 """Compiled programs, identified by the content of their sources.
 
-Layout: ``<cache>/<key>/programqpc.bin``, ``<cache>/index/`` (see `digest`). The key covers the model's
-content, the options, and the versions of this package, of the plan and of the libraries that compute
-constants, never a path. A program is written aside and renamed, so a reader sees a whole program or none; a
-lock file per key makes others wait instead of compiling the same twice, and where locks do not work the
-loser's rename is harmless because both files are equal. A program is used only if no other user can have
-written it.
+Layout: ``<cache>/<key>/programqpc.bin``, ``<cache>/index/`` (see `digest`). The key covers the content of the
+model, the options, and the versions of this package, of the plan and of the libraries that compute constants,
+never a path. Programs are written atomically. A lock file per key makes other processes wait instead of
+compiling the same program. Where locks do not work, the last rename wins, which is harmless because both
+files are equal. A program is used only if no other user can have written it.
 """
 
 import atexit
@@ -53,22 +52,22 @@ class Cache:
         self.index = DigestIndex(folder / "index")
 
     def work_folder(self) -> AbstractContextManager[Path]:
-        """Make a folder for programs that are run while compiling; temporary folders may be in memory."""
+        """Make a folder for programs that run during compilation; temporary folders may be in memory."""
         return work_folder(self.folder)
 
     def lookup(self, key: str) -> Path | None:
-        """Return the program of a key; a damaged program, or that of another user, counts as absent."""
+        """Return the program of a key; a damaged program or one of another user counts as absent."""
         path = self.folder / key / QPC_FILE_NAME
         if not path.exists():
             return None
-        # Noted first, so that no other process removes the program while it is checked.
+        # Recording the use first keeps other processes from removing the program during the check.
         note_use(path)
         return path if _is_usable(path) else None
 
     def build(self, key: str, write: Callable[[Path], None], *, again: bool = False) -> Path:
-        """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
+        """Return the program of a key; writes it, or waits for another process that does.
 
-        `write` gets a path that does not exist. With `again`, it writes the program even if it is there.
+        `write` gets a path that does not exist. `again` replaces an existing program.
         """
         entry = self.folder / key
         entry.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,7 +116,7 @@ def _library_versions() -> dict[str, str]:
 
 
 def _installed_version(name: str) -> str:
-    """Find the version of a package without the import, which takes longer than a cache hit."""
+    """Find the version of a package without importing it, which takes longer than a cache hit."""
     found = find_spec(name)
     for place in (found and found.submodule_search_locations) or ():
         for installed in Path(place).parent.glob(f"{name}-*.dist-info"):
@@ -134,7 +133,7 @@ def _is_usable(path: Path) -> bool:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a file is a container of the size it states, with a table that can be read."""
+    """Return True if a file is a container of the size in its header, with a readable table."""
     try:
         with open_regular(path) as file:
             header = file.read(_SIZE_AT + 8)
@@ -150,9 +149,9 @@ def is_whole(path: Path) -> bool:
 def _survived(path: Path) -> bool:
     """Return True if the whole program reached the disk.
 
-    Programs are not synced when they are written, because that would cost more than the rest of a
-    compilation. Until the machine restarts, reads return the written bytes. A program from before the last
-    restart is checked by its CRCs once, because a crash may have left holes in it.
+    Programs are not synced when they are written, because syncing would take longer than the rest of a
+    compilation. Until the machine restarts, reads return the written bytes. The CRCs of a program from before
+    the last restart are checked once, because a crash may have left holes in it.
     """
     if _mark_of(path).exists():
         return True
@@ -163,7 +162,7 @@ def _survived(path: Path) -> bool:
 
 
 def _mark(path: Path) -> None:
-    """Record that a program is intact until the machine restarts."""
+    """Record that a program stays intact until the machine restarts."""
     with contextlib.suppress(OSError):
         _mark_of(path).touch()
 
@@ -174,7 +173,7 @@ def _mark_of(path: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Identify this run of the machine; where the kernel does not report it, this process."""
+    """Identify this boot of the machine, or this process if the kernel does not report the boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -182,7 +181,7 @@ def boot_id() -> str:
 
 
 def cache_folder() -> Path:
-    """Folder of the cache from the environment; it need not exist.
+    """Return the folder of the cache from the environment; it need not exist.
 
     If other users can write there, it contains a folder for each user. Raises RuntimeError if there is no
     home folder.
@@ -202,7 +201,7 @@ def cache_folder() -> Path:
 
 
 def open_cache() -> Cache:
-    """Open the cache that the environment names; where it cannot be used, one of this process alone."""
+    """Open the cache that the environment names; if it is unusable, a cache of this process alone."""
     folder = None
     try:
         folder = cache_folder()

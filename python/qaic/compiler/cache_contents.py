@@ -38,7 +38,7 @@ class Entry:
     """A program in the cache."""
 
     path: Path
-    #: bytes of it
+    #: size in bytes
     nbytes: int
     #: time of the last use, in nanoseconds since the epoch
     used_ns: int
@@ -48,7 +48,7 @@ def entries(folder: Path) -> list[Entry]:
     """List the programs in a cache, the most recently requested first.
 
     Returns no entries for a folder in which another user may write, because that user could replace folders
-    by links. A time in the future, from before the system's clock was set back, counts as the oldest.
+    by links. A time in the future counts as the oldest; it precedes a correction of the system's clock.
     """
     found: list[Entry] = []
     if not is_own(folder):
@@ -64,9 +64,9 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def size_limit() -> int | None:
-    """Read the bytes that the programs of a cache may have together; None without a limit.
+    """Read the limit for the total size of a cache's programs, in bytes; None without a limit.
 
-    Raises OptionError if ``QAIC_CACHE_LIMIT`` is no size.
+    Raises OptionError if ``QAIC_CACHE_LIMIT`` is not a size.
     """
     given = os.environ.get("QAIC_CACHE_LIMIT", "").strip()
     if not given:
@@ -79,13 +79,13 @@ def size_limit() -> int | None:
 
 
 def parse_size(text: str) -> int | None:
-    """Read bytes, as ``500M`` or ``20G``, by powers of 1024; None when it is no size."""
+    """Parse bytes, as ``500M`` or ``20G``, by powers of 1024; None if the text is not a size."""
     match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
     return None if match is None else int(match[1]) * _SIZE_SUFFIXES[match[2].upper()]
 
 
 def shrink(folder: Path, limit: int) -> int:
-    """Remove the programs that were not requested for the longest time, until the others are within a limit.
+    """Remove the least recently requested programs until the others are within a limit.
 
     Programs in use by a live process stay, whatever their size. Returns the number of freed bytes.
     """
@@ -104,7 +104,7 @@ def shrink(folder: Path, limit: int) -> int:
 def _remove_program(path: Path) -> bool:
     """Remove a program that no process is writing; its lock file stays, because others may wait for it."""
     with locked(path.with_name(LOCK_NAME)) as alone, contextlib.suppress(OSError):
-        # Another process may have been given the program while others were removed.
+        # Another process may have started to use the program while others were removed.
         if not alone or path.parent.name in _used(path.parent.parent):
             return False
         for entry in os.scandir(path.parent):
@@ -117,8 +117,8 @@ def _remove_program(path: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the unfinished work of killed processes, as far as it can be removed."""
-    # One process at a time is enough for that.
+    """Remove the unfinished work of killed processes, where permissions allow it."""
+    # One process at a time is enough.
     if not is_own(folder):
         return
     with locked(folder / LOCK_NAME) as alone, contextlib.suppress(OSError):
@@ -142,13 +142,13 @@ _uses: dict[Path, _Uses] = {}
 
 
 def note_use(program: Path) -> None:
-    """Remember that a program was wanted now, and keep it for as long as this process lives."""
+    """Record a request for a program, and keep the program until this process ends."""
     with contextlib.suppress(OSError):
         # The file system may not record access times.
         os.utime(program, ns=(time.time_ns(), program.stat().st_mtime_ns))
     folder, key = program.parent.parent, program.parent.name
     with contextlib.suppress(OSError):
-        # Concurrent threads may make a list each, which is harmless.
+        # Concurrent threads may each create a list, which is harmless.
         if folder not in _uses:
             _uses[folder] = _Uses(_new_list(folder))
         if key not in _uses[folder].keys:
@@ -162,7 +162,7 @@ def _new_list(folder: Path) -> int:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        # Another process may have removed it before it was locked.
+        # Another process may have removed the list before this one locked it.
         if path.exists():
             atexit.register(_remove_list, path, os.getpid())
             return handle
@@ -170,7 +170,7 @@ def _new_list(folder: Path) -> int:
 
 
 def _remove_list(path: Path, owner: int) -> None:
-    # A forked process has the list too, and the exit handlers.
+    # A forked process inherits the list and the exit handlers.
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
@@ -191,12 +191,12 @@ def _used(folder: Path) -> set[str]:
 
 
 def is_trusted(found: os.stat_result) -> bool:
-    """Return whether only this user and the administrator can have written a file or folder."""
+    """Return True if only this user and the administrator can have written a file or folder."""
     return found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def is_own(folder: Path) -> bool:
-    """Return whether only this user can write in a folder; a link of another user is not followed."""
+    """Return True if only this user can write in a folder; a link of another user is not followed."""
     with contextlib.suppress(OSError):
         return folder.lstat().st_uid in {0, os.geteuid()} and is_trusted(folder.stat())
     return False
@@ -204,10 +204,10 @@ def is_own(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, *, workplace: Path | None = None) -> Iterator[bool]:
-    """Hold a lock file that only this user can lock; yields whether it could be locked.
+    """Hold a lock file that only this user can lock; yields True if it was locked.
 
-    Waits for a lock that is held as long as a process of this user has a work folder in `workplace`, and else
-    for 10 s. Without `workplace`, does not wait.
+    Waits as long as a process of this user has a work folder in `workplace`, and otherwise for 10 s. Does not
+    wait without `workplace`.
     """
     handle = _open_lock(path)
     if handle is None:
@@ -220,7 +220,7 @@ def locked(path: Path, *, workplace: Path | None = None) -> Iterator[bool]:
 
 
 def _open_lock(path: Path) -> int | None:
-    """Open a lock file; a file of another user in its place is replaced."""
+    """Open a lock file; replaces a file of another user."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for _ in range(2):
         handle = None

@@ -1,7 +1,7 @@
-"""Compiling for a card: the vendor's compiler is run with the options that were set.
+"""Compilation for a card: runs the vendor's compiler with the options that were set.
 
-Our compiler never replaces it. Its results appear atomically: it works in a separate folder, and its
-container is moved only after our reader has opened it.
+The openqaic compiler never replaces it. Results appear atomically: the vendor's compiler works in a separate
+folder, and the container is moved only after the openqaic reader has opened it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _ABOUT_SPECIALIZATIONS: Final = re.compile("speciali[sz]ation", re.IGNORECASE)
 
 
 def find_compiler() -> Path:
-    """Find the vendor's compiler: the environment, the product's folder, ``PATH``.
+    """Find the vendor's compiler in the environment, the product's folder or ``PATH``.
 
-    Raises CompileError with the places if there is none.
+    Raises CompileError with the searched places if there is none.
     """
     named = os.environ.get(_VARIABLE)
     if named:
@@ -91,12 +91,12 @@ def find_compiler() -> Path:
 
 
 def compile_for_card(model: ModelSource, resolved: ResolvedOptions) -> Path:
-    """Compile a model with the vendor's compiler. Blocking; Ctrl-C ends the compiler and leaves nothing.
+    """Compile a model with the vendor's compiler. Blocking; Ctrl-C ends the compiler and leaves no files.
 
-    Options of ours are not passed on. Returns the container: in the output directory with everything else
-    that the compiler wrote there, or, without one, in the compile cache. Raises CompileError if there is no
-    compiler, it failed (the message has its words), or what it made is no container; OptionError if it takes
-    no such option; OSError if a file cannot be read or written.
+    Options of openqaic alone are not passed on. Returns the container: in the output directory with all other
+    results of the compiler, or in the compile cache if no directory is set. Raises CompileError if there is
+    no compiler, it failed (the message contains its output), or its result is not a container. Raises
+    OptionError if the compiler does not have an option, and OSError if a file cannot be read or written.
     """
     if resolved.compile.calibration_data is not None:
         raise OptionError(
@@ -213,10 +213,10 @@ class _Job:
     def _command(self, *, dumps: bool = True) -> list[str]:
         flags = to_argv(self._resolved, sdk=True, files=self._files)
         if "aic_hw" not in self._resolved.as_given:
-            # Without this flag it compiles for its simulation on the host.
+            # Without this flag, the compiler compiles for its simulation on the host.
             flags.insert(1, "-aic-hw")
         if self._compiler.name == "qaic-exec" and "-compile-only" not in flags:
-            # The older name also runs the program after compiling.
+            # The older compiler also runs the program after compiling.
             flags.append("-compile-only")
         command = [str(self._compiler), *flags, *shlex.split(os.environ.get(EXTRA_OPTIONS, ""))]
         return [text for text in command if dumps or text.partition("=")[0] not in _DUMPS]
@@ -229,7 +229,7 @@ def _warn_of_unknown(compiler: Path, command: Sequence[str]) -> None:
         return
     flags = [argument.partition("=")[0].replace("--", "-") for argument in command[1:]]
     unknown = dict.fromkeys(flag for flag in flags if flag.startswith("-") and flag not in known)
-    # `-vv` is the flag `-v` more than once.
+    # `-vv` is the repeated flag `-v`.
     missing = [flag for flag in unknown if not (set(flag[1:]) == {"v"} and "-v" in known)]
     if missing:
         _log.warning("%s does not list in its help: %s", compiler, ", ".join(missing))
@@ -268,7 +268,7 @@ def _checked(compiler: Path, path: Path) -> Path:
 
 
 def _problem(path: Path) -> str | None:
-    """Return why a path is not the vendor's compiler; None if it can be."""
+    """Return the reason why a path is not the vendor's compiler; None if it can be."""
     try:
         if not path.is_file():
             return "a missing file" if not path.exists() else "something that is not a file"

@@ -1,7 +1,7 @@
-"""The compiler's door, and the steps of a compilation: read from the cache, or lower and write a program.
+"""The entry point of the compiler: reads a program from the cache, or lowers and writes it.
 
-Each target has its own compiler, and none takes the place of another.
-Functions import what only a compilation needs: those modules take longer to import than a cache hit.
+Each target has its own compiler, and none replaces another. Functions import modules that only a compilation
+needs, because importing those takes longer than a cache hit.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def compile_resolved(model: ModelSource, resolved: ResolvedOptions) -> Path:
     """Compile a model for the target that the options name.
 
     `model` is a file, or in memory without external data. Returns the container: in the output directory if
-    there is one, else in the compile cache. Raises CompileError if the model cannot be compiled, or the
+    there is one, else in the compile cache. Raises CompileError if the model cannot be compiled or the
     target's compiler is missing, OptionError if an option contradicts the model, and OSError if a file cannot
-    be read or written; for an unwritable output directory before any work.
+    be read or written. An unwritable output directory is refused before any work.
     """
     options = resolved.compile
     if options.target == "card":
@@ -79,7 +79,8 @@ def compile_model(
     `model` is a file, or in memory without external data. `set_options` are in canonical JSON form, and are
     recorded in the container. Returns its path: in `output_dir`, which is created if needed, else in the
     compile cache. Raises CompileError if the model cannot be compiled, OptionError if an option contradicts
-    it, and OSError if a file cannot be read or written; for an unwritable `output_dir` before any work.
+    it, and OSError if a file cannot be read or written. An unwritable `output_dir` is refused before any
+    work.
     """
     _tell_recorded(options)
     extra_artifacts.check_targets(model, options)
@@ -103,10 +104,10 @@ def _tell_recorded(options: CompileOptions) -> None:
 
 
 def write_side_files(model: ModelSource, options: CompileOptions) -> list[Path]:
-    """Write the profile, templates and tables that the options ask for, and no container.
+    """Write the profiles, templates and tables that options name, and no container.
 
-    Returns the files written; none when the options name none. Raises what `compile_model` does; nothing is
-    written then.
+    Returns the written files; empty if the options name none. Raises the errors of `compile_model`, and then
+    writes nothing.
     """
     from qaic.compiler.pipeline import lower
 
@@ -118,7 +119,7 @@ def write_side_files(model: ModelSource, options: CompileOptions) -> list[Path]:
 
 
 def title_of(model: object) -> str:
-    """Return a name of a model for people."""
+    """Return a name of a model for messages."""
     return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
@@ -137,7 +138,7 @@ def _compiled(
         libraries = custom_ops.read(options.register_custom_op).libraries
         keyed["custom_op_libraries"] = [library.to_json() for library in libraries]
     path = Path(model) if isinstance(model, str | os.PathLike) else None
-    # A stream of samples has no name; only the values measured on it tell whether the program is cached.
+    # A stream of samples has no name; only its measured values show if the program is cached.
     is_measured_first = options.convert_to_quantize and options.calibration_data is not None
     is_kept = not (extra_artifacts.are_wanted(options) or emit_report.wanted(options))
     if path is not None and is_kept and not is_measured_first:

@@ -1,6 +1,6 @@
-"""Folders for results: they are checked for write access before any work, and other files in them are kept.
+"""Folders for results: write access is checked before any work, and other files in a folder are kept.
 
-The guard of every way to compile. A container is replaced if it is a program that openqaic compiled. Other
+Every compilation uses these checks. A container is replaced if it is a program that openqaic compiled. Other
 files are replaced if the record in their folder names them.
 """
 
@@ -20,16 +20,16 @@ from qaic.support.program_names import PLAN_SECTION, QPC_FILE_NAME
 #: file that lists the files of its folder that openqaic wrote
 RECORD_NAME: Final = ".openqaic.json"
 _KEY: Final = "written by openqaic"
-#: below the output directory, with `enable_debug`
+#: folder in the output directory for the files of `enable_debug`
 DEBUG_FOLDER: Final = "compiler-debug"
 
 
 @contextmanager
 def writable_folder(folder: Path | None) -> Iterator[None]:
-    """Make a folder for the length of a block; if the block fails, the created folders are removed.
+    """Create a folder for a block; if the block fails, the created folders are removed.
 
-    Parents are made too; with None nothing is done. Raises OSError if it cannot be made, or nothing can be
-    written there; the block is not entered.
+    Missing parents are created too. None creates nothing. Raises OSError before the block if the folder
+    cannot be created or written to.
     """
     created = [] if folder is None else _prepare(folder)
     try:
@@ -45,7 +45,7 @@ def writable_folder(folder: Path | None) -> Iterator[None]:
 
 
 def _prepare(folder: Path) -> list[Path]:
-    """Make sure that `folder` exists and can be written; returns the folders created, the innermost first."""
+    """Ensure that `folder` exists and is writable; returns the created folders, the innermost first."""
     missing = [at for at in (folder, *folder.parents) if not at.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -61,9 +61,8 @@ def _prepare(folder: Path) -> list[Path]:
 def check_container(path: Path, option: str = "output_dir", target: str = "cpu") -> None:
     """Refuse to replace a file that openqaic did not compile.
 
-    `option` names it or its folder in messages. A program for the CPU device does not replace one that was
-    compiled for a card. Raises OptionError if there is something at `path`, and it is no program that
-    openqaic compiled.
+    `option` names the file or its folder in messages. A program for the CPU device does not replace one that
+    was compiled for a card. Raises OptionError if `path` exists and is not a program that openqaic compiled.
     """
     if not os.path.lexists(path) or (target == "card" and path.name in recorded(path.parent)):
         return
@@ -78,7 +77,7 @@ def check_container(path: Path, option: str = "output_dir", target: str = "cpu")
 def check_alone(folder: Path, option: str, target: str) -> None:
     """Refuse a folder that holds more than the results of an earlier compilation.
 
-    Raises OptionError if it holds something else, or is no folder.
+    Raises OptionError if it contains something else, or is not a folder.
     """
     if not os.path.lexists(folder):
         return
@@ -94,10 +93,10 @@ def check_alone(folder: Path, option: str, target: str) -> None:
 
 
 def move_results(made: Path, folder: Path) -> None:
-    """Move the files of one folder into another, the container last, so that its files exist before it does.
+    """Move the files of one folder into another, the container last, so that its files exist before it.
 
-    Raises OptionError if a file of this name is there, and the record does not name it; nothing is moved
-    then. Raises OSError if a file cannot be moved.
+    Raises OptionError before any move if a file of the same name exists and is not in the record. Raises
+    OSError if a file cannot be moved.
     """
     found = [path for path in made.rglob("*") if path.is_symlink() or not path.is_dir()]
     names = sorted((str(path.relative_to(made)) for path in found), key=lambda name: name == QPC_FILE_NAME)
@@ -108,10 +107,10 @@ def move_results(made: Path, folder: Path) -> None:
 
 
 def record(folder: Path, names: Iterable[str]) -> None:
-    """Note files that are going to be written to a folder.
+    """Record files that will be written to a folder.
 
-    Raises OptionError if a file of this name is there, and the record does not name it, and OSError if the
-    record cannot be written.
+    Raises OptionError if a file of the same name exists and is not in the record, and OSError if the record
+    cannot be written.
     """
     known = recorded(folder)
     for name in names:
@@ -128,7 +127,7 @@ def _write_record(folder: Path, names: set[str]) -> None:
 
 
 def recorded(folder: Path) -> set[str]:
-    """Return the paths, relative to a folder, of the files that the record in it names."""
+    """Return the paths, relative to a folder, of the files in its record."""
     try:
         names = json.loads((folder / RECORD_NAME).read_bytes())[_KEY]
         return {name for name in names if not (name.startswith("/") or ".." in name.split("/"))}
@@ -137,10 +136,10 @@ def recorded(folder: Path) -> set[str]:
 
 
 def debug_folder(output_dir: Path) -> Path:
-    """Make the folder for the files of `enable_debug`, without those of an earlier compilation.
+    """Create the folder for the files of `enable_debug`, without those of an earlier compilation.
 
-    Raises OptionError if there is something of this name that openqaic did not make, and OSError if it cannot
-    be made.
+    Raises OptionError if the name belongs to something that openqaic did not create, and OSError if the
+    folder cannot be created.
     """
     folder = output_dir / DEBUG_FOLDER
     if os.path.lexists(folder) and not (folder / RECORD_NAME).is_file():
@@ -153,7 +152,7 @@ def debug_folder(output_dir: Path) -> Path:
 
 
 def refused(folder: Path, option: str, reason: str) -> OptionError:
-    """Return the error about a folder with files that a compilation would destroy."""
+    """Return the error about a folder with files that a compilation would overwrite."""
     return OptionError(
         f"{option}: {str(folder)!r} cannot be used, {reason}; expected a missing or empty directory, "
         f"or one with a container of openqaic, which is replaced",

@@ -157,7 +157,8 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         dump_io_template_pass,
         apply_custom_io_pass,
     ),
-    # Values are described before operators of the device exist, because the engine cannot infer these.
+    # Values are described before operators of the device exist, because the engine cannot infer types of
+    # these.
     "state": (
         take_out_state_rows_pass,
         fold_sizes_pass,
@@ -176,7 +177,7 @@ VERIFY_VARIABLE: Final = "QAIC_VERIFY_PASSES"
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a folder where the system keeps temporary files."""
+    """Create a folder where the system keeps temporary files."""
     with tempfile.TemporaryDirectory(prefix="openqaic-") as folder:
         yield Path(folder)
 
@@ -186,8 +187,8 @@ def lower(
 ) -> tuple[Model, Context]:
     """Apply the options to a model.
 
-    The weights of `source` are moved into the result. `work_folder` makes folders for programs that are run
-    while compiling; these are as large as the result. Returns the program before it is written, its facts,
+    The weights of `source` are moved into the result. `work_folder` creates folders for programs that run
+    during compilation, which are as large as the result. Returns the program before it is written, its facts,
     and the files to write next to it. Raises CompileError with the tensor or operator if the model cannot
     become a program, and OptionError if an option contradicts it.
     """
@@ -222,7 +223,7 @@ def begin(
 
 
 def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
-    """Return the error for a library's message about a model; of a checked model it is perhaps a defect."""
+    """Return the error for a message of a library; a checked model points to a defect."""
     return refuse(
         f"model, in the pass {name!r}",
         code="invalid_model",
@@ -233,12 +234,12 @@ def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
 
 
 def _graph(model: Model) -> tuple[bytes, tuple[str, ...]]:
-    """Return what differs after a pass that has changed the graph."""
+    """Return everything that a pass may have changed in the graph."""
     return model.proto.SerializeToString(), tuple(model.weights)
 
 
 def _knowledge(model: Model) -> list[object]:
-    """Return what differs after a pass that has changed the facts about the graph."""
+    """Return everything that a pass may have changed in the facts about the graph."""
     facts, specialized = model.facts, [one.SerializeToString() for one in model.specialized]
     # Shapes are collected at the first request.
     shapes = dict(vars(facts).get("shapes", {}))
@@ -246,7 +247,7 @@ def _knowledge(model: Model) -> list[object]:
 
 
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
-    """Run the passes that are needed, in order; each is timed, and with `enable_debug` checked and kept."""
+    """Run the needed passes in order; each is timed, and with `enable_debug` checked and saved."""
     is_verified = context.options.enable_debug or VERIFY_VARIABLE in os.environ
     is_changed, known = True, list[object]()
     graph = _graph(model) if is_verified else None
@@ -265,6 +266,6 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
             found, learned = _graph(model), _knowledge(model)
             is_changed = found != graph
             if context.is_checked and (is_changed or learned != known):
-                # Inference of onnx takes time, and has faults, which must not refuse a user's model.
+                # Inference of onnx is slow and has defects, which must not refuse a user's model.
                 verify(model, step.name, are_types_verified=VERIFY_VARIABLE in os.environ)
             graph, known = found, learned

@@ -1,4 +1,4 @@
-"""Containers: by this package for the CPU device, by the vendor's compiler for a card."""
+"""Container creation: by this package for the CPU device, by the vendor's compiler for a card."""
 
 from typing import Final
 

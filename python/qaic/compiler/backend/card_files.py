@@ -1,6 +1,6 @@
-"""Files for the vendor's compiler, for options whose content was given from Python.
+"""Files for the vendor's compiler, for options whose content comes from Python.
 
-A file of the user is passed on unchanged, because the user knows the format of the installed compiler.
+A user's file is passed on unchanged, because the user knows the format of the installed compiler.
 """
 
 import json
@@ -47,7 +47,7 @@ def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:
 
 
 def specializations_text(entries: Sequence[SpecializationEntry], *, flat: bool = False) -> str:
-    """Write sets of sizes: with names, or flat as older compilers read them."""
+    """Write sets of sizes: with names, or flat, the form of older compilers."""
     listed: list[Json] = []
     for entry in entries:
         # Existing files write numbers as text.

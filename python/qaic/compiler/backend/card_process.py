@@ -20,9 +20,9 @@ _output = logging.getLogger(OUTPUT_LOGGER)
 _LONGEST_LINE: Final = 1 << 14
 #: most characters of output that are kept for the error message
 _KEPT_CHARACTERS: Final = 1 << 20
-#: seconds that the compiler has to exit before it is killed
+#: seconds between the signal to exit and the signal that kills the compiler
 _GRACE: Final = 5.0
-#: seconds that the compiler has to print its help
+#: seconds that the compiler may take to print its help
 _HELP_TIME: Final = 30.0
 
 
@@ -37,7 +37,7 @@ class Ended:
 
 
 def run(command: Sequence[str]) -> Ended:
-    """Run a command to its end, in a process group of its own. Blocking.
+    """Run a command to its end, in its own process group. Blocking.
 
     Raises OSError if the command cannot be started. After a KeyboardInterrupt, the whole group has ended.
     """
@@ -73,7 +73,7 @@ def _start(command: Sequence[str], children: list[subprocess.Popen[str]]) -> Non
 
 
 def _followed(child: subprocess.Popen[str]) -> Ended:
-    """Pass on the output of a compiler until it exits."""
+    """Forward the output of a compiler until it exits."""
     assert child.stdout is not None  # noqa: S101
     assert child.stderr is not None  # noqa: S101
     kept = (_Tail(), _Tail())
@@ -94,7 +94,7 @@ def _followed(child: subprocess.Popen[str]) -> Ended:
         _end(child)
         raise
     finally:
-        # A grandchild may hold a stream open; then its reader still uses it.
+        # A grandchild may keep a stream open; then its reader still uses the stream.
         for reader, stream in zip(readers, (child.stdout, child.stderr), strict=True):
             if not reader.is_alive():
                 stream.close()

@@ -1,7 +1,7 @@
 """The network descriptor and the metadata of a CPU program, and its DMA buffers.
 
 A card moves whole buffers: those of the inputs to its memory, then those of the outputs back. One semaphore
-shows the cores that all inputs are there, another one lets the outputs go.
+signals to the cores that all inputs have arrived, and another permits the transfer of the outputs.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class DmaBuffers:
 
     @property
     def messages(self) -> list[dict[str, int]]:
-        """``dma_buffers`` of the network descriptor."""
+        """Return ``dma_buffers`` of the network descriptor."""
         return [{"size": size, "dir": direction} for size, direction in self.buffers]
 
     def metadata(self) -> dict[str, object]:
@@ -130,10 +130,10 @@ def place(
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     """Lay out the tensors of one direction in DMA buffers.
 
-    Returns buffer number and byte offset of each, and the sizes of the buffers.
+    Returns the buffer number and byte offset of each tensor, and the sizes of the buffers.
 
-    No buffer is empty, because a card has no empty buffers. With `combine`, there is one buffer for all,
-    unless its size has no room in an u32.
+    No buffer is empty, because a card has no empty buffers. `combine` creates one buffer for all tensors,
+    unless its size exceeds a u32.
     """
     if combine and specs:
         places = []
@@ -188,7 +188,7 @@ _CARD_THREADS: Final[dict[str, object]] = {
     "thread_group_issue_count": 3,
     "thread_group_names": ["HVX", "HMX", "DMAIssue"],
 }
-#: threads that are measured: the engine reports only the thread that calls it
+#: measured threads: the engine reports only the thread that calls it
 _CPU_THREADS: Final[dict[str, object]] = {
     "num_threads": 1,
     "num_hvx_threads": 0,
@@ -250,8 +250,8 @@ def metadata(
 
     The commands for the threads of a core are zero: no card of silicon runs this program.
 
-    The family ai100 is version 2. No document numbers ai200; the next one keeps a device of the other family
-    from taking the program.
+    The family ai100 is version 2. No document states the number of ai200. The next number keeps devices of
+    the other family from accepting the program.
     """
     return {
         "versionMajor": 1,
@@ -268,7 +268,7 @@ def metadata(
 
 
 def batch_of(inputs: Sequence[TensorSpec]) -> int:
-    """Return the batch: the first dim that all inputs with dims share, else 1."""
+    """Return the batch: the first dim that all inputs with dims share, or 1."""
     firsts = {spec.dims[0] for spec in inputs if spec.dims}
     batch = firsts.pop() if len(firsts) == 1 else 1
     return batch if 1 <= batch <= 0x7FFF_FFFF else 1
@@ -277,7 +277,7 @@ def batch_of(inputs: Sequence[TensorSpec]) -> int:
 def _shapes(
     specialization: Specialization, specs: Sequence[TensorSpec], constant: Sequence[TensorSpec]
 ) -> dict[str, object]:
-    """Describe one permitted combination of shapes; `constant` specs, at the end, have the same in all."""
+    """Describe one permitted combination of shapes; `constant` specs at the end do not vary."""
     specs = (*specs, *constant)
     dims = (*specialization.inputs, *specialization.outputs, *(spec.dims for spec in constant))
     return {
@@ -295,7 +295,7 @@ def _buffer_type(spec: TensorSpec) -> tuple[int, float, int]:
 
 
 def _binding(spec: TensorSpec, where: tuple[int, int], direction: int) -> dict[str, object]:
-    """Describe one tensor that is copied as it is."""
+    """Describe one tensor that is copied unchanged."""
     code, scale, offset = _buffer_type(spec)
     dims = list(spec.dims)
     descriptor = {"type": code, "qscale": scale, "qoffset": offset, "dims": dims, "layout": 0}

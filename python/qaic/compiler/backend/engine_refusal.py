@@ -1,6 +1,6 @@
-"""Finds the node that the engine refuses, if its message does not name it.
+"""Finds the node that the engine refuses, if the engine's message does not name the node.
 
-It is the last node of the shortest beginning of the graph that the engine refuses.
+The refused node is the last node of the shortest beginning of the graph that the engine refuses.
 """
 
 import re
@@ -32,10 +32,10 @@ _REFUSALS: Final = frozenset({"compile.engine_refused", "engine.graph"})
 
 
 def raise_with_node(error: QaicError, model: Model) -> NoReturn:
-    """Raise a refusal of the engine with the node in it.
+    """Raise a refusal of the engine with the refused node.
 
-    Raises the same error if it contains the node, or if the engine accepts each beginning of the graph.
-    Raises other errors unchanged, and those of models with own operators, which only the device loads.
+    Raises the same error if it contains the node, or if the engine accepts each beginning of the graph. Other
+    errors are raised unchanged, also those of models with custom operators, which only the device loads.
     """
     named = None
     if (
@@ -89,7 +89,7 @@ def _name_inner_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _refusal(whole: onnx.ModelProto, count: int) -> Exception | None:
-    """Return the error with which the engine refuses the first nodes of a graph; None if it takes them."""
+    """Return the engine's error about the first nodes of a graph; None if the engine accepts them."""
     begun = clone(whole)
     if count < len(whole.graph.node):
         remove_nodes(begun.graph, range(count, len(whole.graph.node)))

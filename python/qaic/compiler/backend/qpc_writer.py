@@ -1,8 +1,8 @@
 """Writes a model program as a container.
 
-The same model, options and version give the same bytes: messages are serialized deterministically, nothing
-depends on paths, times or the order of a hash table. Constants are streamed; the rest is small and built in
-memory.
+The same model, options and version give the same bytes: messages are serialized deterministically, and
+nothing depends on paths, times or the order of a hash table. Constants are streamed; the rest is small and
+built in memory.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ from qaic.support.program_names import DIAGNOSTICS_SECTION, GRAPH_SECTION, OPERA
 PLAN_VERSION: Final = 1
 #: version of a plan with specializations, retained state or weights in blocks
 STATEFUL_PLAN_VERSION: Final = 2
-#: version of a plan whose graph computes rows of the state instead of its next value
+#: version of a plan whose graph computes rows of the state instead of the whole next state
 ROWS_PLAN_VERSION: Final = 3
 #: version of a plan with weights in a layout of the device's kernels
 STORED_PLAN_VERSION: Final = 4
 #: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
 CHECKSUMS_SEGMENT: Final = "openqaic.crc"
-#: description of the operations; only in programs that measure them
+#: description of the operations, only in programs that measure operations
 OPERATIONS_SEGMENT: Final = "opstatsdesc.open"
 
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
@@ -69,12 +69,11 @@ def write_program(
     progress: Progress,
     said: Callable[[], Sequence[Diagnostic]] = tuple,
 ) -> None:
-    """Write a program and prove that it loads.
+    """Write a program, and load it once as proof that it loads.
 
-    The file must not exist, and nothing is left there on failure. `effective` has the options with their
-    defaults, `said` returns the messages about the program as far as its weights were read. Raises
-    CompileError if the engine cannot run the graph, or it is too large, and OSError if the file cannot be
-    written.
+    The file must not exist, and a failure leaves no file. `effective` contains the options with their
+    defaults. `said` returns the messages about the weights that were read so far. Raises CompileError if the
+    engine cannot run the graph, or the graph is too large, and OSError if the file cannot be written.
     """
     stats = settings_of(options, set_options)
     light = light_form(model)
@@ -86,7 +85,7 @@ def write_program(
         content, diagnostics = _content_of(model), said()
         _write(path, content, options, notes=notes, stats=stats, diagnostics=diagnostics, progress=progress)
         if diagnostics != (complete := said()):
-            # Some weights were converted only now and may be out of the range of their new type.
+            # Some weights were converted only now, and may exceed the range of their new type.
             path.unlink()
             _write(path, content, options, notes=notes, stats=stats, diagnostics=complete, progress=progress)
         progress.stage("load")
@@ -97,21 +96,21 @@ def write_program(
 
 
 def write_unchecked(path: Path, model: Model, options: CompileOptions) -> None:
-    """Write a program that is loaded at once, so that the engine will check it then. It measures nothing.
+    """Write a program for an immediate load, in which the engine checks it. The program measures nothing.
 
-    The file must not exist, and nothing is left there on failure.
+    The file must not exist, and a failure leaves no file.
     """
     _write(path, _content_of(model), options)
 
 
 def light_form(model: Model) -> Model | None:
-    """Make the form of a program without its weights, where the engine would copy too many of them."""
+    """Return a program without its weights if the engine would copy too many of them."""
     size = sum(weight.source.nbytes for weight in initializers_of(model.weights))
     return _without_weights(model) if size >= _LARGE_CONSTANTS else None
 
 
 def prove(path: Path, model: Model, light: Model | None, options: CompileOptions) -> None:
-    """Let the engine load a program; of one with large weights first the form without them.
+    """Let the engine load a program; a program with large weights is first loaded without them.
 
     Raises CompileError if the engine refuses the program.
     """
@@ -134,12 +133,12 @@ def prove(path: Path, model: Model, light: Model | None, options: CompileOptions
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Contents that all containers of a program have in common."""
+    """Contents that all containers of a program share."""
 
     model: Model
-    #: the graph, its weights declared to be in ``constants.bin``
+    #: the graph, whose weights are declared to be in ``constants.bin``
     graph: bytes
-    #: byte offset of each weight there
+    #: byte offset of each weight in ``constants.bin``
     places: Mapping[str, int]
     constants_size: int
 
@@ -198,7 +197,7 @@ def _write(
     )
     sections = [("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)]
     if operations is not None:
-        # The ELF repeats it, because a card receives only the ELF and the constants of a container.
+        # The ELF also contains the operations, because a card receives only the ELF and the constants.
         sections.append((OPERATIONS_SECTION, operations))
     if any(item.is_of_program for item in diagnostics):
         sections.append((DIAGNOSTICS_SECTION, messages.encode(diagnostics)))
@@ -207,7 +206,7 @@ def _write(
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
         "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
         "network.elf": bytes(elf),
-        # It covers the bytes that a card would load; here there are none.
+        # The CRC covers the bytes that a card would load; here there are none.
         "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
         "networkdesc.bin": bytes(network),
     }
@@ -245,7 +244,7 @@ def _metadata(model: Model, options: CompileOptions, constants_size: int, buffer
 
 
 def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, object]:
-    """Make the entries of the plan that the device needs."""
+    """Return the entries of the plan that the device needs."""
     model = content.model
     return {
         "version": _plan_version(model, options),
@@ -275,7 +274,7 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
 def _transfers(buffers: DmaBuffers) -> dict[str, object]:
     """Describe the positions of the tensors in DMA buffers, and the buffer that describes an inference.
 
-    The network descriptor stays on the host, so a card learns this from the plan.
+    The network descriptor stays on the host, so a card reads these positions from the plan.
     """
     entries: dict[str, object] = {"places": {"inputs": buffers.inputs, "outputs": buffers.outputs}}
     if buffers.control is not None:
@@ -306,7 +305,7 @@ def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -
 
 
 def _shapes_and_state(model: Model, options: CompileOptions) -> dict[str, object]:
-    """Make the entries of the plan that few programs have."""
+    """Return the entries of the plan that few programs have."""
     entries: dict[str, object] = {}
     if model.specializations:
         entries["variants"] = [
@@ -329,7 +328,7 @@ def _shapes_and_state(model: Model, options: CompileOptions) -> dict[str, object
     if model.own_operators:
         entries["own_operators"] = list(model.own_operators)
     if options.io_crc:
-        # 0: one sum per buffer.
+        # 0 means one checksum per buffer.
         entries["io_crc"] = options.io_crc_stride or 0
     if options.mdp_load_partition_config is not None:
         entries["devices"] = options.mdp_load_partition_config.devices
@@ -386,9 +385,10 @@ def _place_constants(model: Model) -> tuple[dict[str, int], int]:
 
 @contextlib.contextmanager
 def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[None]:
-    """Have the weights of a model in its graph meanwhile, without their numbers.
+    """Add the weights of a model to its graph for a block, without their values.
 
-    `places` are byte offsets in ``constants.bin``, 0 for others. The graph may be replaced meanwhile.
+    `places` are byte offsets in ``constants.bin``, 0 for other weights. The graph may be replaced in the
+    block.
     """
     graph = model.proto.graph
     weights = initializers_of(model.weights)
@@ -409,7 +409,7 @@ def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[Non
     try:
         yield
     finally:
-        # They are the last outputs, also in graphs that were made from this one.
+        # The declared weights are the last initializers, also in graphs derived from this one.
         initializers = model.proto.graph.initializer
         if weights:
             del initializers[len(initializers) - len(weights) :]
@@ -467,11 +467,11 @@ def _spec_json(spec: TensorSpec) -> dict[str, object]:
 
 
 def _without_weights(model: Model) -> Model | None:
-    """Return a program whose weights are inputs, without the weights that the engine never sees.
+    """Return a program whose weights are inputs, without the weights that the engine never reads.
 
     An engine that loads a program may copy every byte of its constants. The shapes of the weights are enough
-    to check that it accepts the operators, types and shapes. A kernel may insist that an operand is constant,
-    so a refusal of this form is not final.
+    to check the operators, types and shapes. A kernel may require a constant operand, so a refusal of this
+    form is not final.
 
     Returns None if a weight cannot be an input: its type has no buffer, or it is too large for one.
     """

@@ -1,14 +1,14 @@
 """The operations of a program, for segment ``opstatsdesc.open``.
 
 The operations are the nodes of the engine's optimized graph, which is created with the settings of a load.
-Their numbers are their places: those of a nested graph follow the node that has it. A loaded program
-knows its operations by the values of the program that they give and by their places between these. Another
-engine, or another processor, may optimize otherwise; what it runs that is not in the list is counted to the
+Their numbers are their positions: nodes of a nested graph follow the node that contains it. A loaded program
+identifies its operations by the values of the program that they compute, and by their positions between
+these. Another engine or processor may optimize differently; operations that are not in the list count as the
 last one.
 
 The CPU device has no float16 or bfloat16 arithmetic: a program computes in float32 and rounds. The result of
-a node ``y`` is called ``y/unrounded``, is cast to the format and back, and the cast back has the name ``y``.
-Element types alone would call such a node one of float32.
+a node ``y`` is called ``y/unrounded``. It is cast to the format and back, and the result of the last cast has
+the name ``y``. By element types alone, such a node would count as float32.
 """
 
 import logging
@@ -39,11 +39,11 @@ from qaic.support.atomic_io import work_folder
 
 _log = logging.getLogger("qaic.compiler")
 
-#: assumed iterations of a loop whose count is not known before the run; of a longer one, the first
+#: assumed iterations of a loop with an unknown count; only the first ones of a longer loop are recorded
 _UNKNOWN_TRIPS: Final = 100
 #: events of a run after which the engine stops reporting
 _MOST_EXECUTIONS: Final = 1_000_000
-#: room for executions of nodes that another engine adds and this one does not
+#: spare records for executions of nodes that another engine adds
 _SPARE: Final = 16
 #: most elements of an attribute that are shown
 _SHOWN: Final = 16
@@ -56,15 +56,15 @@ _MEMORY: Final = "HOST"
 def engine_graph(program: Path) -> onnx.ModelProto:
     """Return the graph that the engine runs for a program, without the values of larger constants.
 
-    Blocking: as long as a load of the program. Raises DeviceError if the engine cannot load the program.
+    Blocking, for as long as a load of the program. Raises DeviceError if the engine cannot load the program.
     """
-    # The engine writes the weights too.
+    # The engine also writes the weights.
     with work_folder(program.parent) as folder:
         return onnx.load(_core.save_optimized_graph(program, str(folder)), load_external_data=False)
 
 
 def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Expand the standard functions that the engine expands, because it gives their nodes no names.
+    """Expand the standard functions that the engine expands, because the engine gives their nodes no names.
 
     Returns a graph with the same operators and results; None if there is nothing to expand.
     """
@@ -97,8 +97,8 @@ def describe_operations(
 ) -> OpsTable:
     """Describe the operations that the engine runs for a program.
 
-    `owners` maps a node of the program to the user's nodes that it computes. `specialized` has, for
-    each set of sizes, the program with inferred types and shapes, and other facts that identify some.
+    `owners` maps a node of the program to the user's nodes that it computes. `specialized` contains, for
+    each set of sizes, the finished and the earlier program with inferred types and shapes.
     """
     return _Table(model.graph, optimized, owners, specialized).made()
 
@@ -180,7 +180,7 @@ class _Table:
     def _user_path(self, name: str) -> str:
         """Return the user's name of a node of the program, which may do the work of several nodes."""
         owners = self._owners.get(name, ())
-        # Other nodes are preferred to nodes that only make its constants.
+        # Other nodes are preferred to nodes that only compute its constants.
         return name if not owners or name in owners else owners[0]
 
     def _main_origin(self, place: int) -> str | None:
@@ -218,13 +218,13 @@ class _Table:
         return ", ".join(types[code] for code in sorted(types) if types[code])
 
     def _precision(self, main_origin: str | None, outputs: Sequence[str]) -> str:
-        """Return the precision of an operation on a card; emulated float16 is float32 that is rounded."""
+        """Return the precision of an operation on a card; emulated float16 is rounded float32."""
         results = [] if main_origin is None else self._sources[main_origin].output
         emulated = next((self._rounded[name] for name in results if name in self._rounded), None)
         return emulated or next((dtype for name in outputs if (dtype := self._values.get(name).dtype)), "")
 
     def _operands(self, node: onnx.NodeProto) -> list[str]:
-        """Describe operands in the form that traces have."""
+        """Describe operands in the form of traces."""
         found = []
         for direction, names in (("in", node.input), ("out", node.output)):
             for number, name in enumerate(names):
@@ -243,7 +243,7 @@ _ALWAYS: Final = frozenset({"name", "kind", "group", "memory", "types", "output_
 
 
 def _dependencies(graph: onnx.GraphProto) -> list[list[int]]:
-    """List, per node in the order of `all_nodes`, the places of the nodes that compute what it reads."""
+    """List, per node in the order of `all_nodes`, the positions of the nodes that compute its operands."""
     found: list[list[int]] = []
 
     def walk(nodes: Iterable[onnx.NodeProto], outer: Mapping[str, int]) -> None:
@@ -305,7 +305,7 @@ def _attributes(node: onnx.NodeProto) -> str:
 
 
 def _without_number(node: onnx.NodeProto) -> str:
-    """Return the name of a node; without its number where the engine has made and numbered it."""
+    """Return the name of a node, without the number that the engine added to a name of its own."""
     kind, token, number = node.name.rpartition("_token_")
     return kind if token and number.isdecimal() and kind == node.op_type else node.name
 
@@ -320,7 +320,7 @@ def _plain(value: object) -> str:
             return str(value)
 
 
-#: how deep the standard functions are nested that an engine has no kernel for
+#: depth of nesting of the standard functions that an engine has no kernel for
 _FUNCTION_DEPTH: Final = 4
 
 
@@ -348,7 +348,7 @@ def describe_operations_pass(model: Model, context: Context) -> None:
 
 
 def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
-    """Return the engine's graph of a container that is written for this purpose."""
+    """Return the engine's graph of a container that is written only to load it."""
     write_unchecked(path, model, context.options)
     prove(path, model, light_form(model), context.options)
     optimized = engine_graph(path)
@@ -359,8 +359,8 @@ def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
 def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
     """Find the nodes of the main graph whose floats are rounded to a format.
 
-    `floats` are the float32 values. Returns first output of a node -> ``float16`` or ``bfloat16``. The casts
-    of a rounding belong to it.
+    `floats` are the float32 values. Returns a map from the first output of a node to ``float16`` or
+    ``bfloat16``. The casts of a rounding belong to its node.
     """
     #: casts to a format -> the value that they round; also constants stored in a format
     narrow = {tensor.name: ("", tensor.data_type) for tensor in graph.initializer}
@@ -391,7 +391,7 @@ def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
         if not node.output or node.output[0] in formats:
             continue
         found = [unrounded[name] for name in node.output if name in unrounded]
-        # A node in a format that reads a value unrounded rounds it itself.
+        # A node in a format that reads an unrounded value rounds it itself.
         found += [
             formats.get(reader.output[0], 0)
             for name in node.output
@@ -405,7 +405,7 @@ def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
 
 
 def _picked_format(node: onnx.NodeProto, floats: set[str], in_format: dict[str, int]) -> int:
-    """Return the format of all floats from which a node picks its results; 0 for none."""
+    """Return the format of all floats from which a node selects its results; 0 for none."""
     for float_format in FLOAT_FORMATS:
         picked = selected_inputs(node, float_format) or ()
         read = [

@@ -1,8 +1,8 @@
-"""Nodes of a graph that the engine's operations compute, after it has fused and replaced nodes.
+"""Finds the nodes that each operation of the engine computes after fusion and replacement of nodes.
 
-The engine keeps the names of the values that survive. What an engine's node computes is then what lies
-between the values it gives and the values it gets in the graph it was made from; the names of the nodes,
-which are made up in many ways, decide only where a value has got a new name.
+The engine keeps the names of the values that remain. The nodes of an operation are therefore those between
+its operands and its results in the original graph. The engine's names of nodes have many forms; they only
+identify a value that has a new name.
 """
 
 from collections.abc import Collection, Iterable
@@ -37,9 +37,9 @@ _ADDED: Final = 3
 
 
 class Origins:
-    """Finds the nodes behind the engine's nodes.
+    """Finds the original nodes of the engine's nodes.
 
-    The nodes of the graph that the engine was given have names, each one. `optimized` is the engine's graph.
+    Each node of the original graph has a unique name. `optimized` is the engine's graph.
     """
 
     def __init__(self, graph: onnx.GraphProto, optimized: onnx.GraphProto) -> None:
@@ -64,7 +64,7 @@ class Origins:
         self.computed: list[list[str]] = self._trace()
 
     def main_origin(self, place: int) -> str | None:
-        """Return the node that gives an engine's node its name; None if there is none."""
+        """Return the node that an engine's node is named after; None if there is none."""
         return self._named(self.engine_nodes[place], self.computed[place])
 
     def _trace(self) -> list[list[str]]:
@@ -103,7 +103,7 @@ class Origins:
     def _with_sum(self, node: onnx.NodeProto, value: str) -> str:
         """Return the result of a convolution that also adds a value and applies an activation.
 
-        The engine still names it after the product.
+        The engine still names the operation after the product.
         """
         if len(node.input) <= _ADDED or not node.input[_ADDED]:
             return value
@@ -117,7 +117,7 @@ class Origins:
         return activations[0].output[0] if activations else value
 
     def _named_result(self, node: onnx.NodeProto) -> str | None:
-        """Return the result of the node that gives an engine node its name; None if there is none.
+        """Return the result of the node that an engine's node is named after; None if there is none.
 
         The engine renames the results of nodes whose layout it changes. For an integer node, the result is
         the rounded one.
@@ -150,7 +150,7 @@ class Origins:
         return kept or names
 
     def _between(self, values: Iterable[str]) -> list[str]:
-        """List the nodes that compute some values from those that the engine has."""
+        """List the nodes that compute some values from values that the engine has."""
         names: list[str] = []
         pending = list(values)
         seen: set[str] = set()
@@ -164,7 +164,7 @@ class Origins:
         return names
 
     def _named(self, node: onnx.NodeProto, among: Collection[str]) -> str | None:
-        """Find the longest name that the name of a node begins with, among some, or all if there are none."""
+        """Find the longest prefix of a name of a node, among some names, or all if there are none."""
         name = node.name.removeprefix(_FUSED)
         wanted: Collection[str] = set(among) or self._order
         for end in self._lengths:
@@ -179,11 +179,11 @@ class Origins:
 class NodeProvenance:
     """The nodes of a model before the passes of the compiler.
 
-    The model has no functions, and every name in it means one value. Its nodes get their names.
+    The model has no functions, and every name in it means one value. Nodes without names get one.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        #: name in the graph -> name for the user: that of the model, or of the first result
+        #: name in the graph -> name for the user: the node's name in the model, or its first result
         self._called: dict[str, str] = {}
         names = _Names()
         for node in all_nodes(model.graph.node):
@@ -195,8 +195,8 @@ class NodeProvenance:
     def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
         """Name the nodes of the model after the passes.
 
-        Renames nodes that passes have added or copied. Returns name of a node -> the user's nodes that it
-        computes; empty if it computes none.
+        Renames nodes that passes have added or copied. Returns a map from the name of a node to the user's
+        nodes that it computes; empty if it computes none.
         """
         names = _Names()
         for node in all_nodes(model.graph.node):
@@ -213,7 +213,7 @@ def _called(node: onnx.NodeProto) -> str:
 
 
 class _Names:
-    """Makes names that the engine's report can hold, each once."""
+    """Creates unique names that the engine's report can contain."""
 
     def __init__(self) -> None:
         #: name -> number of requests for it

@@ -1,6 +1,6 @@
-"""Measurements of a program, and the size of their buffer.
+"""Measurements of a program, and the size of the stats buffer.
 
-The level determines the measurements. If the level was *requested*, callers see a binding for the buffer; the
+The level determines the measurements. If the level was *requested*, callers get a binding for the buffer. The
 default level has a buffer without a binding, so callers need not pass memory.
 """
 
@@ -31,7 +31,7 @@ _REQUESTS: Final = ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "aic_profil
 
 @dataclass(frozen=True, slots=True)
 class StatsSettings:
-    """How a program is instrumented."""
+    """Instrumentation of a program."""
 
     #: stats level, at least 40
     level: int
@@ -50,19 +50,19 @@ class StatsSettings:
 
     @property
     def measures_ops(self) -> bool:
-        """True if single operations are measured."""
+        """True if individual operations are measured."""
         return self.level >= OPS
 
     @property
     def op_level(self) -> int:
-        """Level of the statistics of operations; 0 without."""
+        """Level of the statistics of operations; 0 without these."""
         return self.level if self.measures_ops else 0
 
     def capacity(self) -> dict[str, int]:
         """Return the capacity in records, by section.
 
-        There is none for rings, because no input is pipelined, nor for the events of single operations, which
-        the engine does not know.
+        There are none for rings, because no input is pipelined. There are none for the events of individual
+        operations, because the engine does not report these.
         """
         counts = {"CORE": 1, "THREAD": 1, "META": _META_BYTES}
         if self.level >= PORTS:
@@ -86,7 +86,7 @@ class StatsSettings:
             "batch_size": self.batch,
             "count_ddr_bw": self.counts_ddr,
             "utimer_freq_ms": _UCYCLES_PER_MS,
-            # The field is signed, and numbers of events are unsigned.
+            # The field is signed, but event numbers are unsigned.
             "pmu_events": [(event + 2**31) % 2**32 - 2**31 for event in self.pmu_events],
             "pmu_stats_level": self.level if self.has_pmu and self.level >= EXTENDED_PMU else 0,
         }
@@ -97,7 +97,7 @@ class StatsSettings:
         return message
 
     def operations(self, network: str) -> dict[str, object] | None:
-        """Make the content of segment ``opstatsdesc.open``; None without a table."""
+        """Return the content of segment ``opstatsdesc.open``; None without a table."""
         if self.table is None:
             return None
         return {
@@ -133,7 +133,7 @@ def settings_of(options: CompileOptions, set_options: Mapping[str, object]) -> S
 
 
 def _name_kind(op: Mapping[str, Any]) -> dict[str, object]:
-    """Make ``OpNameKind`` of an entry, which is longer than a message can be."""
+    """Return ``OpNameKind`` of an entry, which is longer than a message can be."""
     return {
         "name": op["name"],
         "kind": op["kind"],

@@ -1,4 +1,4 @@
-"""Types, shapes and sizes of the values of an instrumented program, its largest set of shapes counting."""
+"""Types, shapes and sizes of the values of an instrumented program, for its largest set of shapes."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -28,27 +28,27 @@ class Value:
 
     @property
     def dtype(self) -> str:
-        """Name of its type; empty where it is not known."""
+        """Name of the type; empty if unknown."""
         return type_name(self.elem_type) if self.elem_type in TABLE else ""
 
     @property
     def nbytes(self) -> int | None:
-        """Size in bytes, where it is known."""
+        """Size in bytes, if known."""
         if self.dims is None or not TABLE.get(self.elem_type, ("", 0))[1]:
             return None
         return tensor_bytes(self.elem_type, self.dims)
 
     @property
     def shape(self) -> str:
-        """Dims as ``2 x 3``; ``?`` where they are not known."""
+        """Dims as ``2 x 3``; ``?`` if unknown."""
         return "?" if self.dims is None else " x ".join(map(str, self.dims)) or "1"
 
 
 class ValueTable:
     """Values by name.
 
-    `specialized` has, for each set of sizes, the program with inferred types and shapes, its weights among
-    its inputs. The first program that contains a value is used.
+    `specialized` contains, for each set of sizes, the program with inferred types and shapes; its weights are
+    inputs. The first program that contains a value is used.
     """
 
     def __init__(self, specialized: Sequence[Sequence[onnx.ModelProto]]) -> None:
@@ -65,13 +65,13 @@ class ValueTable:
             self._shapes.append(shapes)
 
     def add_constants(self, tensors: Iterable[onnx.TensorProto]) -> None:
-        """Learn about constants that the engine has made."""
+        """Add constants that the engine has created."""
         for tensor in tensors:
             for shapes in self._shapes:
                 self._note_constants(shapes, [tensor])
 
     def rename(self, old: str, new: str) -> None:
-        """Let a value go by another name as well."""
+        """Give a value a second name."""
         if old in self._types:
             self._types.setdefault(new, self._types[old])
         for shapes in self._shapes:
@@ -85,7 +85,8 @@ class ValueTable:
             return
         casts = [node for node in reversed(optimized.graph.node) if node.op_type == "Cast"]
         for node in casts:
-            # onnx may not know the operator before a rounding cast, which reads float32 of its own shape.
+            # onnx may not have the operator before a rounding cast, which reads a float32 value of its own
+            # shape.
             if cast_target(node):
                 self._types.setdefault(node.input[0], FLOAT)
         for shapes in self._shapes:
@@ -117,7 +118,7 @@ class ValueTable:
         return Value(elem_type, max(known, key=lambda dims: tensor_bytes(1, dims), default=None))
 
     def macs(self, node: onnx.NodeProto) -> int:
-        """Count multiplications with addition of a node; 0 where they are not known."""
+        """Count the multiply-accumulates of a node; 0 if unknown."""
         return max((macs_of(node, shapes) or 0 for shapes in self._shapes), default=0)
 
     def _note(self, shapes: dict[str, tuple[int, ...]], value: onnx.ValueInfoProto) -> None:
@@ -162,7 +163,7 @@ def infer_finished_pass(model: Model, _: Context) -> None:
         results = [name for node in specialized_model.graph.node for name in node.output if name]
         unknown = [name for name in results if name not in shapes]
         if unknown:
-            # With constants computed, the engine may know shapes that the model computes from shapes.
+            # After constants are computed, the engine may infer shapes that the model computes from shapes.
             complete(specialized_model, unknown, model.library_paths, folding=True)
     # Facts about the earlier model still hold for values that kept their name.
     model.described = list(map(list, zip(finished, model.specialized, strict=True)))
