@@ -30,6 +30,7 @@ import numpy as np
 from python import checkpoints, language_table, large_decoders
 from python.harness import machine
 from python.harness.row import table
+from python.harness.spread import digits3
 from python.harness.worker import in_process
 
 if TYPE_CHECKING:
@@ -140,14 +141,18 @@ def _peer_file(found: dict[str, float]) -> list[str]:
 def _figures(found: dict[str, float]) -> list[str]:
     return [
         f"{found['load']:.2f} s" if "load" in found else "",
-        f"{found['private'] / 1e6:,.0f} MB",
-        f"{found['resident'] / 1e6:,.0f} MB",
-        f"{large_decoders.CHUNK / found['prompt']:.1f}",
-        f"{1 / found['token']:.2f}",
-        f"{found['bytes'] / found['token'] / 1e9:.1f}",
-        f"{found['bandwidth'] / 1e9:.1f}",
+        _memory(found["private"]),
+        _memory(found["resident"]),
+        digits3(large_decoders.CHUNK / found["prompt"]),
+        digits3(1 / found["token"]),
+        digits3(found["bytes"] / found["token"] / 1e9),
+        digits3(found["bandwidth"] / 1e9),
         f"{found['share']:.2f}",
     ]
+
+
+def _memory(size: float) -> str:
+    return f"{digits3(size / 1e9)} GB" if size >= 1e9 else f"{digits3(size / 1e6)} MB"
 
 
 def _compile(place: Path, arguments: argparse.Namespace, form: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ GROUPS = {
         "All programs use one thread. The table compares `convert_to_quantize` (8 random samples, "
         "`enable_channelwise`, `enable_rowwise`) with the same model in float32. It also compares it with "
         "the result of `onnxruntime.quantization` for the same model and samples (static, QDQ, MinMax, "
-        "per channel, u8 activations, s8 weights, pre-processed). A row has a budget if onnxruntime's "
+        "per channel, uint8 activations, int8 weights, pre-processed). A row has a budget if onnxruntime's "
         "int8 is faster than its float32.",
     ),
     "in_flight": (

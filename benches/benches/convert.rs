@@ -58,16 +58,16 @@ fn measure(
 fn elements(criterion: &mut Criterion) {
     let p = QuantParams::new(0.05, -3);
     let cases = [
-        ("f32 to f16", ElementOp::F32ToF16),
-        ("f16 to f32", ElementOp::F16ToF32),
-        ("quantize i8", ElementOp::Quantize(QuantType::I8, p)),
-        ("quantize u8", ElementOp::Quantize(QuantType::U8, p)),
-        ("quantize i16", ElementOp::Quantize(QuantType::I16, p)),
-        ("quantize i32", ElementOp::Quantize(QuantType::I32, p)),
-        ("dequantize i8", ElementOp::Dequantize(QuantType::I8, p)),
-        ("dequantize u8", ElementOp::Dequantize(QuantType::U8, p)),
-        ("dequantize i16", ElementOp::Dequantize(QuantType::I16, p)),
-        ("dequantize i32", ElementOp::Dequantize(QuantType::I32, p)),
+        ("float32 to float16", ElementOp::F32ToF16),
+        ("float16 to float32", ElementOp::F16ToF32),
+        ("quantize int8", ElementOp::Quantize(QuantType::I8, p)),
+        ("quantize uint8", ElementOp::Quantize(QuantType::U8, p)),
+        ("quantize int16", ElementOp::Quantize(QuantType::I16, p)),
+        ("quantize int32", ElementOp::Quantize(QuantType::I32, p)),
+        ("dequantize int8", ElementOp::Dequantize(QuantType::I8, p)),
+        ("dequantize uint8", ElementOp::Dequantize(QuantType::U8, p)),
+        ("dequantize int16", ElementOp::Dequantize(QuantType::I16, p)),
+        ("dequantize int32", ElementOp::Dequantize(QuantType::I32, p)),
     ];
     for (name, op) in cases {
         let largest = op.source_size().max(op.result_size());
@@ -91,10 +91,10 @@ fn orders(criterion: &mut Criterion) {
             vec![channels_last(count)]
         });
     }
-    measure(criterion, "fused transpose + f32 to f16", &best, 4, 4, |count| {
+    measure(criterion, "fused transpose and float32 to float16", &best, 4, 4, |count| {
         vec![channels_last(count), Step::Element(ElementOp::F32ToF16)]
     });
-    measure(criterion, "fused f16 to f32 + quantize i8", &best, 2, 2, |_| {
+    measure(criterion, "fused float16 to float32 and quantize int8", &best, 2, 2, |_| {
         let quantize = ElementOp::Quantize(QuantType::I8, QuantParams::new(0.05, -3));
         vec![Step::Element(ElementOp::F16ToF32), Step::Element(quantize)]
     });

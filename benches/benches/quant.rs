@@ -35,13 +35,13 @@ fn rates(criterion: &mut Criterion) {
     );
     let mut levels = vec![0_i8; COUNT];
     let mut back = vec![0.0_f32; COUNT];
-    group.bench_function("quantize i8", |b| {
+    group.bench_function("quantize int8", |b| {
         b.iter(|| quantize(&whole, 0, black_box(&values), &mut levels));
     });
-    group.bench_function("quantize i8, last axis", |b| {
+    group.bench_function("quantize int8, last axis", |b| {
         b.iter(|| quantize(&channels, 0, black_box(&values), &mut levels));
     });
-    group.bench_function("dequantize i8", |b| {
+    group.bench_function("dequantize int8", |b| {
         b.iter(|| dequantize(&whole, 0, black_box(&levels), &mut back));
     });
     for format in MxFormat::ALL {

@@ -67,7 +67,7 @@ fn one_thread(criterion: &mut Criterion) {
         });
     });
     let event = EventCount::new();
-    group.bench_function("notify where no thread waits", |b| b.iter(|| black_box(&event).notify_one()));
+    group.bench_function("notify when no thread waits", |b| b.iter(|| black_box(&event).notify_one()));
     group.finish();
 }
 

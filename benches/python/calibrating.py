@@ -115,7 +115,7 @@ def calibrate_rows(folder: str, effort: Effort) -> Iterator[Row]:
             ratio = Spread.of([(one["calibrating"] - one["counting"]) / one["plain"] for one in found], "x")
             beside = tuple(
                 (label, Spread.of([one[key] for one in found], "s"))
-                for label, key in (("a plain run", "plain"), (f"{title} alone", "counting"))
+                for label, key in (("one run", "plain"), (f"{title} alone", "counting"))
             )
             yield Row(
                 f"{models.TITLES[name]}: one more sample, {title}",

@@ -78,7 +78,7 @@ def compile_rows(folder: str, effort: Effort) -> Iterator[Row]:
             met=peak.median <= limit,
         )
         yield Row(f"{title}: load the result", Spread.of(figures("ours", "load"), "s"))
-        yield Row(f"{title}: the same model again", Spread.of(figures("ours", "again"), "s"))
+        yield Row(f"{title}: open the same model again", Spread.of(figures("ours", "again"), "s"))
         imports = Spread.of(figures("ours", "imports"), "s")
         beside = (("", Spread.of(figures("theirs", "imports"), "s")),)
-        yield Row(f"{title}: not counted above: imports, first use of the engine", imports, beside)
+        yield Row(f"{title}: not included above: imports, first use of the engine", imports, beside)

@@ -261,7 +261,7 @@ def context_operations(context: int, layers: int, folder: str) -> dict[str, dict
     model = decoder_model.decoder(sizes)
     place = Path(folder) / f"operations-{layers}"
     graphs = {}
-    for name, options in (("now", {}), ("`whole_caches`", {"whole_caches": True})):
+    for name, options in (("default", {}), ("`whole_caches`", {"whole_caches": True})):
         program = _compiled(model, context, 1, str(place), **options)
         optimized = place / name.strip("`")
         optimized.mkdir()

@@ -45,7 +45,7 @@ def import_rows(effort: Effort) -> Iterator[Row]:
             spreads[name],
             (
                 ("`import numpy`", spreads["numpy"]),
-                ("more than numpy, pair by pair", difference),
+                ("difference from numpy, in pairs", difference),
                 ("`import onnxruntime`", spreads["onnxruntime"]),
             ),
             budget="<= numpy + 15 ms",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .harness.row import table
+from .harness.spread import digits3
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +49,7 @@ def limits() -> tuple[list[str], list[list[str]]]:
         of = dict(zip(heads, row, strict=True))
         # Each token reads the same bytes.
         limit = float(of["tokens/s"]) * float(of["limit, GB/s"]) / float(of["read, GB/s"])
-        made.append([*(of[head] for head in _KEPT), f"{limit:.1f}", of["share of the limit"]])
+        made.append([*(of[head] for head in _KEPT), digits3(limit), of["share of the limit"]])
     return _HEADS, made
 
 

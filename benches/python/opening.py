@@ -98,7 +98,7 @@ def open_rows(folder: str, effort: Effort) -> Iterator[Row]:
             ours,
             (
                 ("read the file", Spread.of(measured["read"], "s")),
-                ("map it, touch 1 byte", Spread.of(measured["map"], "s")),
+                ("map the file, touch 1 byte", Spread.of(measured["map"], "s")),
             ),
             ratios(measured["open"], measured["read"]),
             f"<= {limit * 1e6:.1f} µs",

@@ -130,7 +130,7 @@ def memory_rows(folder: str, effort: Effort) -> Iterator[Row]:
     runs = {"tiny": effort.tiny_runs, "magika": effort.tiny_runs // 10 if effort.quick else effort.tiny_runs}
     for name, count in runs.items():
         growth = Spread.of([measure("run_growth", folder=folder, name=name, runs=count)], "B")
-        title = f"growth by {count:,} runs of {models.TITLES[name]}"
+        title = f"growth after {count:,} runs of {models.TITLES[name]}"
         yield Row(title, growth, budget="< 1 MB", met=growth.median < _LEAK_LIMIT)
     times = 20 if effort.quick else 200
     growth = Spread.of([measure("reload_growth", folder=folder, times=times)], "B")
@@ -156,8 +156,13 @@ def _activation_rows(folder: str, name: str, effort: Effort) -> Iterator[Row]:
     spreads = {key: Spread.of(values, "B") for key, values in figures.items()}
     title, one = f"{_ACTIVATIONS} activations of {models.TITLES[name]}", ("1 activation", spreads["one"])
     ratio = ratios(figures["in turn"], figures["one"])
-    yield Row(f"{title}, run in turn", spreads["in turn"], (one,), **at_most(ratio, _ACTIVATIONS_LIMIT))
-    theirs = (f"onnxruntime, {_ACTIVATIONS} threads at once", spreads["theirs"])
     yield Row(
-        f"{title}, run at once", spreads["at once"], (one, theirs), ratios(figures["at once"], figures["one"])
+        f"{title}, run one after the other", spreads["in turn"], (one,), **at_most(ratio, _ACTIVATIONS_LIMIT)
+    )
+    theirs = (f"onnxruntime, {_ACTIVATIONS} threads at the same time", spreads["theirs"])
+    yield Row(
+        f"{title}, run at the same time",
+        spreads["at once"],
+        (one, theirs),
+        ratios(figures["at once"], figures["one"]),
     )

@@ -74,9 +74,9 @@ def view_rows(effort: Effort) -> Iterator[Row]:
     """Rows of the group `stats`."""
     results = measure("views", ops=REAL_OPS, batches=effort.batches, seconds=effort.batch_s)
     spreads = {name: Spread.of(values, "s") for name, values in results.items()}
-    title = f"{REAL_OPS / 1e6:.1f} M operations"
+    title = f"{REAL_OPS:,} operations"
     yield Row(
-        f"open the bytes and view the operations: {title}",
+        f"open a buffer and view the operations: {title}",
         spreads["view"],
         (("np.frombuffer", spreads["frombuffer"]),),
         budget="<= 5 µs",

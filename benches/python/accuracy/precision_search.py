@@ -13,7 +13,7 @@ import numpy as np
 import qaic
 from python.harness import machine
 from python.harness.row import table
-from python.harness.spread import Spread
+from python.harness.spread import Spread, digits3
 from qaic import accuracy
 from qaic.accuracy.capture import Totals, instrumented
 from qaic.accuracy.comparison import compile_options_of
@@ -80,18 +80,28 @@ def lines() -> Iterator[str]:
     facts = dict(machine.facts())
     yield (
         f"These rows were measured on {facts['date']} at commit {facts['commit']}, with a load average of "
-        f"{facts['load average before']}. On a busy machine, processor time is more reliable than seconds."
+        f"{facts['load average before']}. On a busy machine, processor time is more reliable than elapsed "
+        "time."
     )
     yield ""
     header = [
-        *("model", "to", "target", "kept in", "units", "of", "samples"),
-        *("before", "after", "held out", "programs", "processor s", "seconds"),
+        *("model", "precision", "target", "kept in", "units kept", "of", "samples", "before", "after"),
+        *("held out", "programs", "processor time", "time"),
     ]
     yield from table(header, [_told(_search(*entry)) for entry in SEARCHES])
     yield ""
     yield nncf_control.sentence(60, 0.05)
     yield _COST
-    header = ["model", "to", "results", "instrumented", "float32", "precision", "ratio", "memory ratio"]
+    header = [
+        "model",
+        "precision",
+        "results",
+        "instrumented run",
+        "run in float32",
+        "run in the target precision",
+        "ratio",
+        "memory ratio",
+    ]
     yield from table(header, [_told(_comparison(*entry)) for entry in COMPARISONS])
 
 
@@ -121,8 +131,8 @@ def _search(name: str, to: str, target: str, keep: str, samples: int) -> list[st
         show(plan.after),
         "none" if np.isnan(plan.held_out) else show(plan.held_out),
         str(plan.runs),
-        f"{time.process_time() - begin:.1f}",
-        f"{plan.seconds:.1f}",
+        f"{digits3(time.process_time() - begin)} s",
+        f"{digits3(plan.seconds)} s",
     ]
 
 

@@ -21,7 +21,7 @@ _MIB = 1 << 20
 #: Groups of the bench `quant`.
 _NUMBERS, _CALIBRATIONS = "numbers, per byte of f32", "calibrate 512 bins"
 #: GB/s at 1 MiB
-_RATE_LIMITS = {"f32 to f16": 30, "quantize i8": 80}
+_RATE_LIMITS = {"float32 to float16": 30, "quantize int8": 80}
 #: Of a run with three bindings, above the bare call of the engine.
 _OVER_BARE_S = 0.8e-6 + 3 * 0.08e-6
 #: Of an inference on a card, above the system calls, and of each of its bindings.
@@ -35,10 +35,10 @@ def open_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
     figures = groups["open"]
     named = {figure.function: figure.time for figure in figures}
     beside = {
-        "small": (("read it", named["read the small file"]),),
+        "small": (("read the file", named["read the small file"]),),
         "large": (
-            ("map it, touch 1 byte", named["map the 1 GiB file, touch 1 byte"]),
-            ("read it", named["read the 1 GiB file"]),
+            ("map the file, touch 1 byte", named["map the 1 GiB file, touch 1 byte"]),
+            ("read the file", named["read the 1 GiB file"]),
         ),
     }
     for figure in figures:
@@ -103,7 +103,7 @@ def card_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
     ours, bare = flying["submit and collect"], flying["bare calls"]
     count = int(ours.value)
     limit = count * (_CARD_S + 2 * _PER_BINDING_S)
-    yield _card_row(f"{count} in flight, all of them", ours.time, bare.time, limit)
+    yield _card_row(f"{count} in flight, total time", ours.time, bare.time, limit)
 
 
 def _card_row(what: str, ours: Spread, bare: Spread, limit: float) -> Row:
@@ -231,7 +231,9 @@ def number_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
 
 def calibration_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
     """What choosing the range of one tensor costs."""
-    return ["512 bins", "time"], [[figure.function, str(figure.time)] for figure in groups[_CALIBRATIONS]]
+    return ["range of a tensor, 512 bins", "time"], [
+        [figure.function, str(figure.time)] for figure in groups[_CALIBRATIONS]
+    ]
 
 
 def _best(figures: list[Figure], size: str) -> Figure:
@@ -252,7 +254,7 @@ def numpy_conversions(batches: int, seconds: float) -> dict[str, list[float]]:
         np.copyto(result, scratch, casting="unsafe")
 
     convert = partial(np.copyto, half, source, casting="same_kind")
-    return in_turns({"f32 to f16": convert, "quantize i8": quantize}, batches, seconds)
+    return in_turns({"float32 to float16": convert, "quantize int8": quantize}, batches, seconds)
 
 
 def measure_numpy(effort: Effort) -> dict[str, list[float]]:

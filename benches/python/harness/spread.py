@@ -41,8 +41,8 @@ class Spread:
         """Write three digits, all in the unit that suits the median."""
         scales = _SCALES[self.unit]
         scale, name = next((pair for pair in scales if abs(self.median) >= pair[0]), scales[-1])
-        # Budgets of ratios are in hundredths, so one more digit shows on which side of the budget a ratio is.
-        is_fine = self.unit == "x" and self.median >= 0.1 and self.high < 10
+        # Budgets near 1 are in hundredths, so one more digit shows on which side of the budget a ratio is.
+        is_fine = self.unit == "x" and self.median >= 0.1 and self.high < 2
         digits = (lambda value: f"{value:.3f}") if is_fine else digits3
         median, low, high = (digits(value / scale) for value in (self.median, self.low, self.high))
         joint = "" if name == "/s" else " "
@@ -58,7 +58,7 @@ def digits3(value: float) -> str:
         return f"{value:.0f}"
     if size >= 10:
         return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.1 else f"{value:.1g}"
+    return f"{value:.2f}" if size >= 0.1 else f"{float(f'{value:.1g}'):.6f}".rstrip("0")
 
 
 def ratios(ours: Iterable[float], other: Iterable[float]) -> Spread:

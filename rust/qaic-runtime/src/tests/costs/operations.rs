@@ -101,11 +101,11 @@ fn of_each_way(device: &str, set: &Arc<InferenceSet>) -> [(u64, u64); 8] {
             }),
         ),
         ("run", run(set)),
-        ("bind the buffers of before, submit, collect the next", bind_a_vector(set, 1)),
+        ("bind the same buffers, submit, collect the next", bind_a_vector(set, 1)),
         ("bind other buffers, submit, collect the next", bind_a_vector(set, 2)),
         ("bind buffers to a handle, submit, collect by id", bind_to_a_handle(set, None)),
         ("bind dims and buffers to a handle, submit, collect by id", bind_to_a_handle(set, Some(&dims(set)))),
-        ("start a future's, hear of its end, take the outputs", start_for_a_future(set)),
+        ("start the inference of a future, get its completion, read the outputs", start_for_a_future(set)),
     ];
     ways.map(|(way, (locks, updates))| {
         println!("operations on {device}, {way}: {locks} locks, {updates} read-modify-writes");
