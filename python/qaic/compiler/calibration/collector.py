@@ -1,8 +1,8 @@
 """Chooses the tensors to measure, runs the instrumented program on samples, and collects their values.
 
-In the graph that is measured all floats are float32, and no precision is assigned. Each sample is one
-inference on one thread of the engine, whatever the number of workers, and only sums of integers are kept:
-results depend neither on the order of samples nor on threads. Only one sample per worker is in memory.
+The measured graph is in float32, without assigned precisions. Each sample is one inference on one thread of
+the engine, for any number of workers, and only integers are summed. Results therefore depend neither on the
+order of samples nor on threads. Only one sample per worker is in memory.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ _MEASURABLE: Final = frozenset({FLOAT, FLOAT16})
 
 
 def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
-    """List the inputs of a float graph as samples have to fill them."""
+    """List the inputs of a float graph that samples fill."""
     outputs = {spec.name for spec in model.outputs}
     return [
         SampledInput(
@@ -77,8 +77,8 @@ class ObservedTensors:
     inputs: list[str] = field(default_factory=list)
     #: results computed from constants alone, which are the same for every sample
     fixed: set[str] = field(default_factory=set)
-    #: Tensor -> the measured tensor that stands for it: it holds the same values, or those that are left of
-    #: them where a Relu or Clip is all that reads them. So a Conv and its Relu stay one unit.
+    #: tensor -> the measured tensor that represents it, with the same values, or with the values that remain
+    #: after a Relu or Clip that is the only reader. So a Conv and its Relu stay one unit.
     same: dict[str, str] = field(default_factory=dict)
 
 
@@ -166,9 +166,9 @@ def _derived(graph: onnx.GraphProto, constants: set[str]) -> set[str]:
 
 
 def write_instrumented(path: Path, model: Model, context: Context, results: Sequence[str]) -> int:
-    """Write a container that computes the model in its own precision and hands out more than its outputs.
+    """Write a container that computes the model in its own precision, with additional outputs.
 
-    `results` of nodes become outputs, as far as they are none yet. The file must not exist; `model` is not
+    `results` of nodes become outputs, unless they already are. The file must not exist; `model` is not
     changed. Returns the bytes of all outputs of one inference.
     """
     observed = model.copy()
@@ -194,14 +194,14 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
     return sum(edge.nbytes for edge in observed.outputs)
 
 
-#: of the virtual device
+#: cores of the virtual device
 _CORES: Final = 16
 #: most bytes of outputs of all workers together; the number of workers follows from it
 _MOST_BYTES: Final = 1 << 30
 
 
 class RangeRecord:
-    """Smallest and largest value, where no histogram is needed. Any thread may call any method."""
+    """Smallest and largest value, for tensors without a histogram. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -209,7 +209,7 @@ class RangeRecord:
         self._maximum = -np.inf
 
     def add(self, array: NDArray[np.float32]) -> None:
-        """Take the values of one sample; refuses NaN and infinity with a ValueError."""
+        """Add the values of one sample; refuses NaN and infinity with a ValueError."""
         if not array.size:
             return
         # Minimum and maximum both propagate NaN.
@@ -220,7 +220,7 @@ class RangeRecord:
             self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
 
     def profile(self, bins: int) -> TensorProfile | None:
-        """Make the profile; None when there were no values."""
+        """Return the profile; None if there were no values."""
         del bins
         return None if self._minimum > self._maximum else TensorProfile(self._minimum, self._maximum)
 
@@ -232,11 +232,11 @@ class HistogramRecord:
         self._histogram = _core.TensorHistogram()
 
     def add(self, array: NDArray[np.float32]) -> None:
-        """Take the values of one sample; refuses NaN and infinity with a ValueError."""
+        """Add the values of one sample; refuses NaN and infinity with a ValueError."""
         self._histogram.add(array)
 
     def profile(self, bins: int) -> TensorProfile | None:
-        """Make the profile; None when there were no values."""
+        """Return the profile; None if there were no values."""
         found = self._histogram
         return TensorProfile(found.minimum, found.maximum, found.counts(bins)) if found.count else None
 
@@ -258,9 +258,8 @@ def collect(
 ) -> dict[str, TensorProfile]:
     """Run every sample and return the profiles of the measured tensors whose values are finite.
 
-    Blocking, without the interpreter lock for most of the time; Ctrl-C ends it and leaves nothing behind.
-    Raises CompileError if a tensor holds NaN, and OptionError if a sample does not fit the model, or there is
-    none.
+    Blocking, mostly without the interpreter lock; Ctrl-C ends it and leaves no files. Raises CompileError if
+    a tensor contains NaN, and OptionError if there is no sample, or one does not fit the model.
     """
     with context.work_folder() as folder:
         path = folder / "program.bin"
@@ -414,11 +413,11 @@ class _Run:
 
 
 def load_program(path: Path, workers: int = 1) -> _core.InferenceSet:
-    """Load a program on a virtual card of this process, for so many inferences at a time. Blocking."""
+    """Load a program on a virtual card of this process, for this number of parallel inferences. Blocking."""
     return _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
 
 
 def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
-    """Convert a checked array to one that the runtime reads in place."""
+    """Convert a checked array to one that the runtime reads without a copy."""
     del name, partial
     return np.require(np.asarray(value, np.dtype(dtype)), requirements=["C", "A"]).reshape(tuple(shape))

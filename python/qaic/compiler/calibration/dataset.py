@@ -3,10 +3,10 @@
 Every source is a stream with one sample in memory at a time. Errors that do not depend on the data are raised
 before the first inference.
 
-Calibration is the longest part of a compilation, so a second one with the same samples must find its result
-in the cache. The identity of the samples that an input list names is its content and that of every file in
-it. Digests are stored as those of models are (`qaic.compiler.frontend.files.content_digest`): by the
-facts of the system about the files, so that they are read once.
+Calibration is the longest part of a compilation, so its result is cached for the samples. Samples of an input
+list are identified by the content of the list and of every file in it. Digests are stored like those of
+models (`qaic.compiler.frontend.files.content_digest`), with the metadata of the files, so that each file is
+read once.
 """
 
 import hashlib
@@ -36,15 +36,15 @@ class SampledInput:
     """An input of the float graph."""
 
     name: str
-    #: of its elements
+    #: type of its elements
     dtype: np.dtype[Any]
-    #: one for each set of shapes of the program
+    #: one shape for each set of shapes of the program
     shapes: tuple[tuple[int, ...], ...]
     #: true for retained state, which a sample may omit
     is_state: bool = False
 
     def sizes(self) -> set[int]:
-        """Sizes in bytes that it can have."""
+        """Possible sizes in bytes."""
         return {int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize for shape in self.shapes}
 
 
@@ -59,7 +59,7 @@ class Sample:
 class ObjectSource:
     """Dictionaries of arrays from Python, taken one at a time."""
 
-    #: the option behind it, for messages
+    #: option that provides the samples, for messages
     option = "calibration_data"
 
     def __init__(self, items: object) -> None:
@@ -70,7 +70,7 @@ class ObjectSource:
                 code="option.calibration_data",
             )
         self._items: Iterable[object] = items
-        #: number of samples, where it is known beforehand
+        #: number of samples, if known beforehand
         try:
             self.count: int | None = len(items)  # type: ignore[arg-type]  # not all have a length
         except TypeError:
@@ -93,8 +93,8 @@ class ObjectSource:
 class FileSource:
     """Samples in files, one line of a text file for each.
 
-    Names in the list are relative to the current directory. Raises OptionError with line and input if a line
-    does not fit the model, or a file is missing or of the wrong size.
+    Names in the list are relative to the current directory. Raises OptionError with the line and input if a
+    line does not fit the model, or a file is missing or has the wrong size.
     """
 
     option = "input_list_file"
@@ -123,7 +123,7 @@ class FileSource:
         )
 
     def _assigned(self, number: int, names: Sequence[str]) -> dict[str, Path]:
-        """Give the files of a line to inputs, by name or in order."""
+        """Assign the files of a line to inputs, by name or in order."""
         split = [name.split(":=", 1) for name in names]
         if all(len(parts) == 2 for parts in split):
             given = {parts[0].strip(): Path(parts[1].strip()) for parts in split}
@@ -196,7 +196,7 @@ class FileSource:
 def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, files) of an input list; empty lines and comments are skipped.
 
-    Raises OptionError if it is not a list of names, or has none.
+    Raises OptionError if it is not a list of names, or is empty.
     """
 
     def wrong(where: str, found: str, expected: str) -> OptionError:
@@ -227,7 +227,7 @@ def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def fitted(option: str, sample: Sample, inputs: Sequence[SampledInput]) -> dict[str, NDArray[Any]]:
-    """Check a sample against the inputs of the model and return its arrays as the program takes them.
+    """Check a sample against the inputs of the model, and return its arrays in the types of the program.
 
     Arrays are converted where numpy calls it ``same_kind`` and no integer is out of range. Raises OptionError
     with the sample if a name is unknown or missing, or an array has the wrong type or shape.
@@ -282,7 +282,7 @@ def _converted(
         return np.require(array, item.dtype, ["C", "A"])
 
 
-#: more samples would only widen ranges without meaning
+#: more samples would only widen the ranges
 RANDOM_SAMPLES: Final = 8
 _SEED: Final = 0
 
@@ -314,7 +314,7 @@ class RandomSource:
         if item.dtype.kind == "f":
             draw = generator.standard_normal if self._kind == "gaussian" else generator.random
             return draw(shape, np.float32).astype(item.dtype)
-        # 0 and 1 are flags, masks and indices of almost any table.
+        # 0 and 1 are valid flags, masks and indices of almost any table.
         high = min(
             self._limits.get(item.name, 2), int(np.iinfo(item.dtype).max) if item.dtype.kind in "iu" else 2
         )
@@ -369,11 +369,11 @@ class SampleFiles:
 
     #: digest of all contents, in the order of the list
     digest: str
-    #: the list and its files, with the facts of the system about them; empty if known from before
+    #: the list and its files, with their metadata; empty if the digest was stored
     files: Mapping[Path, os.stat_result] = field(default_factory=dict)
 
     def changed(self) -> Path | None:
-        """Return a file that was written to since it was digested."""
+        """Return a file that was modified after it was digested."""
         for file, found in self.files.items():
             try:
                 now = file.stat()

@@ -1,7 +1,7 @@
-"""Quantization made elsewhere: a profile, or encodings as AIMET and QAIRT write them, as JSON or YAML.
+"""Quantization from other tools: a profile, or encodings as AIMET and QAIRT write them, as JSON or YAML.
 
-Encodings count q from 0 and add a negative offset; here q is signed and the offset is subtracted, so an
-8-bit offset ``o`` of theirs is ``-o - 128`` of ours. All versions of a file are converted to the first one:
+Encodings count q from 0 and add a negative offset. Here q is signed and the offset is subtracted, so an 8-bit
+offset ``o`` of an encoding becomes ``-o - 128``. All versions of a file are converted to the first one:
 
 ==========  =====================================================================================
 version     form
@@ -57,11 +57,11 @@ class Entry:
     #: kind of the tensor, activation or constant; empty if the file does not state it
     section: str
     name: str
-    #: its name in messages
+    #: its location, for messages
     where: str
-    #: one, or one per channel
+    #: one encoding, or one per channel
     encodings: list[dict[str, Any]]
-    #: of the channels, where the file states it
+    #: axis of the channels, if the file states it
     axis: int | None = None
 
 
@@ -96,7 +96,7 @@ def entries_of(held: Mapping[str, Any], wrong: Wrong) -> Iterator[Entry]:
 
 
 def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> None:
-    """Refuse a version that does not fit the form; a file without a version has the oldest."""
+    """Refuse a version that contradicts the form; a file without a version has the oldest version."""
     version = held.get("version")
     if version is None and 1 not in majors:
         return
@@ -108,7 +108,7 @@ def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> N
 
 
 def _listed(entries: object, section: str, wrong: Wrong) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield tensor, place and entry of a list; each tensor may occur once."""
+    """Yield the tensor, location and entry of each item in a list; each tensor may occur once."""
     if not isinstance(entries, list):
         raise wrong(section, _kind(entries), "a list of encodings with names")
     seen: set[str] = set()
@@ -196,7 +196,7 @@ def _second(entries: Iterator[tuple[str, str, dict[str, Any]]], wrong: Wrong) ->
 
 
 def _zero(where: str, zero: object, low: int, bits: int, wrong: Wrong) -> int:
-    """Check that a zero point is a number of its type."""
+    """Check that a zero point is in the range of its type."""
     high = low + (1 << bits) - 1
     if (
         isinstance(zero, bool)
@@ -224,7 +224,7 @@ def _kind(value: Any) -> str:
     return "an empty list" if value == [] else names.get(type(value), "a number")
 
 
-#: of a file; the parser takes seconds per megabyte
+#: most bytes of a file; the parser takes seconds per megabyte
 _MOST_YAML_BYTES: Final = 64 << 20
 #: most nodes of a file; a tensor of a thousand channels has about ten thousand
 _MOST_VALUES: Final = 1 << 23
@@ -237,12 +237,12 @@ _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": N
 
 
 def is_yaml_of_encodings(data: bytes) -> bool:
-    """Return whether a file has the first keys of encodings in the notation of YAML."""
+    """Return True if a file has the first keys of encodings in YAML notation."""
     return _BEGIN.search(data) is not None
 
 
 def read_yaml(data: bytes) -> dict[str, Any]:
-    """Read a file as if it were JSON: unquoted words are numbers, booleans or null if they look so.
+    """Read a file as if it were JSON: unquoted words become numbers, booleans or null if they have that form.
 
     Raises ValueError if the file is not YAML, not a mapping, or too large.
     """
@@ -261,7 +261,7 @@ def read_yaml(data: bytes) -> dict[str, Any]:
 
 
 class _Reader:
-    """Converts nodes and counts them, because an alias may stand for many nodes."""
+    """Converts nodes and counts them, because an alias may represent many nodes."""
 
     def __init__(self) -> None:
         self._visited = 0
@@ -277,7 +277,7 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             return {key: self.of(value, depth + 1) for key, _, value in pairs(node)}
         text = str(node.value)
-        # A plain word has no style; the two parsers represent that differently.
+        # An unquoted scalar has no style; the two parsers represent that differently.
         if isinstance(node, yaml.ScalarNode) and node.style:
             return text
         if text.lower() in _WORDS:
@@ -300,7 +300,7 @@ def read_external(
 ) -> CalibrationProfile:
     """Read an external quantization file of either form.
 
-    `file` is its name in messages. Raises OptionError with the tensor or the line if the file is in neither
+    `file` is its name in messages. Raises OptionError with the tensor or the line if the file has neither
     form, or contradicts itself.
     """
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or is_yaml_of_encodings(data):
@@ -333,7 +333,7 @@ class _Encodings:
         return self._profile
 
     def _section(self, entry: Entry) -> str:
-        """Return the rules for a tensor; the newest form does not mark constants."""
+        """Return the section whose rules apply to a tensor; the newest form does not mark constants."""
         if entry.section:
             return entry.section
         is_constant = any(name in self._constants for name in (entry.name, legalize(entry.name)))
@@ -391,7 +391,7 @@ class _Encodings:
         return float(value)
 
     def _encoding(self, where: str, item: Mapping[str, Any], bits: int) -> TensorProfile:
-        """Convert one encoding to our convention and check that its numbers are consistent."""
+        """Convert one encoding to the convention of this package; refuse inconsistent numbers."""
         scale, offset = self._number(where, item, "scale"), self._number(where, item, "offset")
         low, high = self._number(where, item, "min"), self._number(where, item, "max")
         if (low is None) != (high is None) or (scale is None) != (offset is None) or (low is scale is None):
@@ -437,14 +437,14 @@ class _Encodings:
 
 
 def _by_spelling(names: Collection[str]) -> dict[str, str]:
-    """Map names, and their legalized forms unless these are names themselves, to the names."""
+    """Map names, and their legalized forms unless these are other names, to the names."""
     found = {legalize(name): name for name in reversed(list(names))}
     return found | {name: name for name in names}
 
 
 def _per_channel(made: list[TensorProfile], bits: int, axis: int | None) -> TensorProfile:
     if any(item.scale is None for item in made):
-        # Ranges alone: the parameters of a constant follow from its values.
+        # Only the range is kept: the parameters of a constant follow from its values.
         return TensorProfile(min(item.minimum for item in made), max(item.maximum for item in made))
     return TensorProfile(
         min(item.minimum for item in made),

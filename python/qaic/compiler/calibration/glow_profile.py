@@ -1,7 +1,7 @@
-"""CalibrationProfile files: three YAML documents, as Glow writes them.
+"""CalibrationProfile files: three YAML documents, in the format of Glow.
 
-Large files are usual (512 numbers for each tensor) and YAML parsers are slow, so a reader for the usual form
-of these files is tried first; PyYAML reads all others.
+Large files are usual (512 numbers for each tensor) and YAML parsers are slow. A reader for the usual form of
+these files is therefore tried first; PyYAML reads all others.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _NUMBERED: Final = re.compile(r"(.+)__([0-9]{1,9})(:[0-9]{1,9})?", re.DOTALL | r
 
 
 def legalize(name: str) -> str:
-    """Make a name of letters, digits and underscores, with a letter in front of a digit, and not too long."""
+    """Convert a name to letters, digits and underscores, not too long, with a letter before a first digit."""
     legal = _OTHER.sub("_", name)
     if legal[:1].isdigit():
         legal = f"A{legal}"
@@ -51,7 +51,7 @@ def entry_keys(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:
-    """Return an unused name; ``taken`` has the last number given out for each name."""
+    """Return an unused name; ``taken`` contains the last number used for each name."""
     made = name
     while made in taken:
         taken[name] += 1
@@ -63,9 +63,9 @@ def _unique(name: str, taken: dict[str, int]) -> str:
 def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us: bool) -> dict[str, str]:
     """Find the entry of each tensor in a profile file.
 
-    With `written_by_us`, the keys are certainly those that `entry_keys` makes. Others may be names of
-    tensors, which come first; in a file of ours a node could have the name of another node's result. Returns
-    tensor -> key, without tensors that have no entry.
+    With `written_by_us`, `entry_keys` made all keys. Other keys may be names of tensors, which are tried
+    first. In a file of this package, a node could have the name of another node's result. Returns a map from
+    tensor to key, without tensors that have no entry.
     """
     held = set(present)
     if written_by_us:
@@ -89,7 +89,7 @@ def _candidates(name: str, key: str) -> tuple[str, ...]:
 
 
 def _last_of_each(present: Iterable[str]) -> dict[str, str]:
-    """Map each key without its number to the one of these that has the highest."""
+    """Map each key without its number to the key with the highest number."""
     last: dict[str, tuple[int, str]] = {}
     for key in present:
         parts = _NUMBERED.fullmatch(key)
@@ -120,9 +120,9 @@ class ProfileFile:
 
     #: the tool that wrote the file; empty if not stated
     tool: str = ""
-    #: hash of the graph it was made from; None if not stated
+    #: hash of the graph of the profile; None if not stated
     graph_hash: int | None = None
-    #: by key, in order
+    #: profiles by key, in order
     entries: dict[str, TensorProfile] = field(default_factory=dict)
 
     @property
@@ -131,7 +131,7 @@ class ProfileFile:
         return self.tool.startswith(TOOL)
 
     def bind(self, graph: onnx.GraphProto) -> CalibrationProfile:
-        """Find the tensors of a graph among the entries."""
+        """Map the entries to the tensors of a graph."""
         found = find_keys(entry_keys(graph), self.entries, written_by_us=self.is_ours)
         tensors = {name: self.entries[key] for name, key in found.items()}
         return CalibrationProfile(tensors, self.graph_hash or 0)
@@ -151,7 +151,7 @@ def _shown(text: str) -> str:
 
 
 class ProfileBuilder:
-    """Takes keys and values in the order of the file and checks each."""
+    """Receives keys and values in the order of the file and checks each."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -161,7 +161,7 @@ class ProfileBuilder:
         self._fields: dict[str, str | Sequence[str]] | None = None
 
     def header(self, key: str, value: str | Sequence[str], line: int) -> None:
-        """Take a key of one of the first two documents."""
+        """Add a key of one of the first two documents."""
         self._close()
         if key not in HEADERS:
             raise wrong(self.file, line, key, "an unknown key", f"{HEADERS[0]} or {HEADERS[1]}")
@@ -186,7 +186,7 @@ class ProfileBuilder:
         self._line = line
 
     def field(self, key: str, value: str | Sequence[str], line: int) -> None:
-        """Take a key of an entry."""
+        """Add a key of an entry."""
         if self._fields is None:
             raise wrong(self.file, line, key, "a key outside an entry", "a list of entries, each with '- '")
         if key != NAME and key not in _MEASURED and key not in _FIXED:
@@ -269,7 +269,7 @@ class ProfileBuilder:
 
 
 def fixed(scale: float, offset: int, bits: int, wrong: Any) -> TensorProfile:
-    """Make the profile of fixed parameters; ``wrong(found, expected)`` makes the exception for bad ones."""
+    """Create the profile of fixed parameters; ``wrong(found, expected)`` creates the exception."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     if not low <= offset <= high:
         raise wrong(f"offset {offset}", f"{low} to {high}")
@@ -287,11 +287,11 @@ _KEY: Final = re.compile(r"(-\s+|\s+)?([A-Za-z]+)", re.ASCII)
 
 
 class UnusualError(Exception):
-    """The text is not in the plain shape; it may still be right."""
+    """The text does not have the usual form; it may still be valid."""
 
 
 def read_plain(text: str, builder: ProfileBuilder) -> None:
-    """Read one key per line, the shape in which the tools write these files."""
+    """Read one key per line, the form in which tools write these files."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -337,7 +337,7 @@ def read_plain(text: str, builder: ProfileBuilder) -> None:
 
 
 def _plain_scalar(value: str) -> str:
-    """Read a scalar without escapes, plain or in single quotes."""
+    """Read an unquoted or single-quoted scalar without escapes."""
     if value[:1] in {"'", '"'}:
         inner = value[1:-1]
         if len(value) < 2 or value[-1] != value[0] or value[0] in inner or "\\" in inner:
@@ -356,7 +356,7 @@ def _plain_scalar(value: str) -> str:
 def read_general(text: str, builder: ProfileBuilder) -> None:
     """Read any YAML of the right structure.
 
-    Events, not values: a tree could be made to unfold without bound by aliases.
+    Reads events instead of values, because aliases could make a tree expand without limit.
     """
     import yaml
 
@@ -450,7 +450,7 @@ def _line(event: Any) -> int:
     return 1 if event.start_mark is None else int(event.start_mark.line) + 1
 
 
-#: most bytes of a file, and of a file that only a general parser reads
+#: most bytes of a file, and of a file that only the general parser reads
 MOST_BYTES: Final = 512 << 20
 _MOST_GENERAL_BYTES: Final = 16 << 20
 

@@ -1,7 +1,7 @@
-"""A profile from a file, or from samples that run now, and the identity of the graph that it belongs to.
+"""A profile from a file or from samples, and the identity of the graph that it belongs to.
 
-The identity covers operators, attributes, shapes and constants. Names do not count, because the entries carry
-them anyway; a graph whose names changed loses entries and not its identity.
+The identity covers operators, attributes, shapes and constants. Names do not count, because entries contain
+them: a graph with changed names loses entries, but keeps its identity.
 """
 
 import hashlib
@@ -73,14 +73,14 @@ class _Hash:
         return int.from_bytes(self._digest.digest(), "big")
 
     def text(self, *words: str) -> None:
-        """Add words; their lengths keep the borders apart."""
+        """Add words, each with its length, so that different words never give the same bytes."""
         for word in words:
             data = word.encode()
             self._digest.update(len(data).to_bytes(8, "little"))
             self._digest.update(data)
 
     def graph(self, graph: onnx.GraphProto, numbers: dict[str, int], constants: Mapping[str, str]) -> None:
-        """Add a graph; `numbers` and `constants` hold what is visible from outside, and are not changed."""
+        """Add a graph; `numbers` and `constants` describe the outer values, and are not changed."""
         numbers, constants = dict(numbers), dict(constants)
         for tensor in graph.initializer:
             constants[tensor.name] = _constant(as_weight(tensor))
@@ -169,13 +169,13 @@ def calibrate_pass(model: Model, context: Context) -> None:
     elif options.external_quantization_file is not None:
         context.profile = _external(model, options.external_quantization_file)
     else:
-        # The range is enough if calibration does not shrink it.
+        # The range is sufficient if calibration does not shrink it.
         with_histograms = options.quantization_calibration != "None"
         context.profile = _measured(model, context, with_histograms=with_histograms)
 
 
 def profile_digest(profile: CalibrationProfile) -> str:
-    """Identify the content of a profile: two that quantize alike in every way are equal."""
+    """Identify the content of a profile; profiles with equal effects on quantization are equal."""
     digest = hashlib.sha256(struct.pack("<Q", profile.graph_hash))
     for name in sorted(profile.tensors):
         tensor = profile.tensors[name]
@@ -235,7 +235,7 @@ def _external(graph: Model, file: InputFileContent) -> CalibrationProfile:
 def _complete(
     profile: CalibrationProfile, chosen: ObservedTensors, option: str, file: InputFileContent
 ) -> None:
-    """Add entries for tensors with the same values as others, and report tensors without any."""
+    """Add entries for tensors with the same values as others, and report tensors without an entry."""
     for name, source in chosen.same.items():
         if name not in profile.tensors and source in profile.tensors:
             profile.tensors[name] = profile.tensors[source]
@@ -271,16 +271,16 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Calib
 
 
 def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
-    """Collect the nodes that stay in floating point, whatever their ranges."""
+    """Collect the nodes that stay in floating point for any range."""
     profiled = graph.facts.types.keys()
     classes = decide(graph.proto, graph.facts, options, profiled, tell=False).classes
     return {key for key, chosen in classes.items() if chosen not in INTEGERS}
 
 
 def source_of(graph: Model, options: CompileOptions) -> SampleSource:
-    """Open the samples that the options name; random ones, with a warning, where they name none.
+    """Open the samples that the options name, or random samples, with a warning, if they name none.
 
-    Raises OptionError if a sample does not fit the model, as far as that is known without reading it.
+    Raises OptionError if a sample does not fit the model, as far as that is known before reading the sample.
     """
     if options.calibration_data is not None:
         return ObjectSource(options.calibration_data)

@@ -1,11 +1,10 @@
 """Messages of the compiler: errors of one form (what failed, found, expected, fix), warnings and notes.
 
-A user of ``Session`` sees only the text of an exception, a user of the command line also the hints, and a
-program the code and the context; one place creates all of them, so that they agree.
-
-Warnings and notes of one compilation are objects: code, message, and the nodes or values they are about.
-Recording shows one to the user at once, through the logger ``qaic.compiler``. The record that takes it is
-that of the compilation which runs in this thread, as `warnings.catch_warnings` and `decimal` have it.
+Users of ``Session`` see only the text of an exception, users of the command line also the hints, and programs
+the code and the context. This module creates all of them, so that they agree.
+// Warnings and notes of a compilation are objects with a code, a message, and the nodes or values concerned.
+Recording also shows them, through the logger ``qaic.compiler``. They are added to the record of the
+compilation that runs in this thread, like the context of `warnings.catch_warnings`.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ def refuse(
 ) -> CompileError:
     """Build the exception for a model that cannot be compiled.
 
-    `code` has no ``compile.`` prefix. `fix` is empty where nothing can be advised; `context` is data behind
+    `code` has no ``compile.`` prefix. `fix` is empty if there is no advice; `context` contains the data of
     the message.
     """
     return CompileError(
@@ -65,19 +64,19 @@ def engine_refused(name: str, operator: str, reason: str) -> CompileError:
 
 
 def changed(what: str, found: str, expected: str) -> CompileError:
-    """Build the exception for a file or weight that was written to during the compilation."""
+    """Build the exception for a file or weight that was modified during the compilation."""
     fix = "do not write to the model while it is compiled"
     return refuse(what, code="model_changed", found=found, expected=expected, fix=fix)
 
 
 def not_inside(what: str, found: str, expected: str = "all data inside the model") -> CompileError:
-    """Build the exception for data outside of a model that is not a file."""
+    """Build the exception for data outside a model that is not a file."""
     fix = "pass the path of the model instead of its content"
     return refuse(what, code="external_data", found=found, expected=expected, fix=fix)
 
 
 def listing(names: list[str], limit: int = 5) -> str:
-    """Write a list of names, cut to its first `limit` entries with the number of the rest."""
+    """Write a list of names, limited to its first `limit` entries and the number of the others."""
     shown = ", ".join(repr(name) for name in names[:limit])
     rest = len(names) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
@@ -122,11 +121,11 @@ class Diagnostic:
     message: str
     #: nodes, values or names in options that it concerns; the text may name only the first
     nodes: tuple[str, ...] = ()
-    #: true if it concerns the program, not a file that is written next to it
+    #: true if it concerns the program, not a file next to the program
     is_of_program: bool = True
 
     def show(self) -> None:
-        """Log it."""
+        """Log this message."""
         _log.log(_LEVELS[self.severity], "%s", escape_lines(self.message))
 
 
@@ -149,7 +148,7 @@ _current: ContextVar[Diagnostics | None] = ContextVar("diagnostics", default=Non
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Diagnostics]:
-    """Record messages of this thread; a record around it takes them, too."""
+    """Record messages of this thread; an enclosing record receives them too."""
     outer, inner = _current.get(), Diagnostics()
     token = _current.set(inner)
     try:
@@ -179,7 +178,7 @@ def note_cached() -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Neither show nor keep messages of this thread, as about one of many tries."""
+    """Neither show nor keep messages of this thread, for one of many attempts."""
     token = _current.set(_Silence())
     try:
         yield
@@ -214,7 +213,7 @@ def note(code: str, text: str) -> None:
 
 
 def repeat(items: Iterable[Diagnostic]) -> None:
-    """Record diagnostics again that an earlier compilation of the same program has left; shows warnings."""
+    """Record the diagnostics of an earlier compilation of the same program again; shows warnings."""
     current = _current.get()
     for item in items:
         if current is not None:

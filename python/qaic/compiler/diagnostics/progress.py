@@ -1,8 +1,7 @@
-"""Progress of a compilation, shown when it takes more than a second, and the times of its passes.
+"""Progress of a compilation, shown after one second, and the times of its passes.
 
-A pass has no end of its own: it lasts until the next one begins, so the times add up to the whole. A graph
-that is saved is the one the pass left behind; its large weights are inputs there, because they are not part
-of a graph while it is compiled.
+A pass lasts until the next one begins, so the times add up to the total. A saved graph is the result of its
+pass. Its large weights are inputs, because they are not part of a graph during compilation.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ class PassLog:
         self._saved = 0
 
     def enter(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:
-        """Begin a pass, which ends the one before.
+        """Begin a pass, which ends the previous pass.
 
-        `name` is empty when no pass begins. `graph` copies the graph as the pass before left it, its weights
-        as inputs; it is called where graphs are saved.
+        `name` is empty if no pass begins. `graph` copies the result of the previous pass, with its weights as
+        inputs; it is called only if graphs are saved.
         """
         self._stop()
         if self.folder is not None and graph is not None and self._pass:
             self._save(self.folder, graph())
         self._pass = name
-        # No pass includes the time to save a graph.
+        # The time of a pass does not include saving its graph.
         self._since = time.perf_counter()
 
     def skip(self, reason: str, node: str) -> None:
@@ -60,7 +59,7 @@ class PassLog:
         self._skipped[self._pass, reason] = count + 1, first
 
     def table(self) -> str:
-        """Write the passes with their times and shares, and the reasons for nodes that rules left."""
+        """Write the passes with their times and shares, and the reasons why rules did not change nodes."""
         total = sum(self.seconds.values())
         width = max(map(len, self.seconds), default=4)
         lines = [f"{'pass':<{max(width, 5)}}  {'time (ms)':>10}  {'share':>6}"]
@@ -90,9 +89,9 @@ _PATIENCE_S: Final = 1.0
 
 
 class Progress(ExitStack):
-    """Stages of one compilation: read, check, calibrate, convert, write. Used as a context manager.
+    """Stages of one compilation: read, check, calibrate, convert, write. The class is a context manager.
 
-    `title` names the model; `passes` takes the time of every stage.
+    `title` names the model; `passes` records the time of every stage.
     """
 
     def __init__(self, title: str, passes: PassLog | None = None) -> None:
@@ -111,8 +110,8 @@ class Progress(ExitStack):
     def stage(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:
         """Enter a stage.
 
-        `name` is a row of the report on passes. `graph` copies the graph as the stage before left it, where
-        it is another one; it is kept with `enable_debug`.
+        `name` is a row of the report on passes. `graph` copies the result of the previous stage if it changed
+        the graph; the copy is saved with `enable_debug`.
         """
         self._stage, self._done = name, ""
         if self._passes is not None:
@@ -124,12 +123,12 @@ class Progress(ExitStack):
             self._passes.skip(reason, node)
 
     def advance(self, done: int, total: int) -> None:
-        """Report how many of the bytes of the stage are done."""
+        """Report the number of processed bytes of the stage."""
         if total:
             self._done = f" {100 * done // total} %"
 
     def count(self, done: int, total: int | None, noun: str) -> None:
-        """Report how many items of the stage are under way or done, out of the total if that is known."""
+        """Report the number of started or finished items of the stage, and the total if known."""
         self._done = f" {done} of {counted(total, noun)}" if total else f" {counted(done, noun)}"
 
     def __enter__(self) -> Self:

@@ -1,1 +1,1 @@
-"""Models of users: checks, symbols and specializations."""
+"""User models: checks, symbols and specializations."""

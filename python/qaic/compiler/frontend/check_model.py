@@ -1,8 +1,8 @@
 """Refuses models that cannot become a program, and normalizes all others.
 
-The onnx package stamps new models with its own newest versions, which the engine may not know yet although
-nothing in the model is new. An operator means the same in every version since it last changed, so the stamp
-is lowered to the version of the latest such change.
+The onnx package marks new models with its own newest versions, which the engine may not support, even if
+nothing in the model is new. An operator is the same in every version since its last change, so the model's
+version is lowered to that of the latest change.
 """
 
 from collections import Counter
@@ -24,12 +24,12 @@ from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_grap
 from qaic.compiler.ir.interface import CustomOps
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 
-#: nodes of an expanded model at most; compiling as many takes minutes
+#: most nodes of an expanded model; compiling this number takes minutes
 MAX_NODES: Final = 1_000_000
 
 
 def check_functions(model: onnx.ModelProto) -> None:
-    """Refuse functions that call themselves or redefine something, and a model that is too large expanded.
+    """Refuse functions that call themselves or redefine something, and models that expand too far.
 
     Raises CompileError with the function, or the number of nodes.
     """
@@ -42,7 +42,7 @@ def check_functions(model: onnx.ModelProto) -> None:
         _measure(function, bodies, sizes)
     called = _calls(model.graph.node)
     results = {function_key(f.domain, f.name, f.overload): len(f.output) for f in model.functions}
-    # Calls get names for omitted results.
+    # Omitted results of calls get names.
     written = sum(
         count * results.get(callee, 0)
         for calls in (called, *bodies.values())
@@ -59,7 +59,7 @@ def check_functions(model: onnx.ModelProto) -> None:
 
 
 def _check_names(model: onnx.ModelProto) -> None:
-    """Refuse two functions of one name, and functions that redefine operators of ONNX."""
+    """Refuse two functions with one name, and functions that redefine operators of ONNX."""
     seen: set[FunctionKey] = set()
     for function in model.functions:
         key = function_key(function.domain, function.name, function.overload)
@@ -88,14 +88,14 @@ def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionKey]:
 
 
 def _expanded(calls: Counter[FunctionKey], sizes: dict[FunctionKey, int]) -> int:
-    """Count nodes, up to just beyond the limit, because the exact number may be huge."""
+    """Count nodes, up to just over the limit, because the exact number may be huge."""
     return min(sum(count * max(sizes.get(callee, 1), 1) for callee, count in calls.items()), MAX_NODES + 1)
 
 
 def _measure(
     root: FunctionKey, bodies: dict[FunctionKey, Counter[FunctionKey]], sizes: dict[FunctionKey, int]
 ) -> None:
-    """Enter the sizes of a function and its callees into `sizes`, without recursion."""
+    """Add the sizes of a function and its callees to `sizes`, without recursion."""
     path: dict[FunctionKey, None] = {}
     pending = [root]
     while pending:
@@ -125,17 +125,18 @@ def _measure(
 #: TensorProto.data_location
 _EXTERNAL: Final = 1
 
-#: bytes that are read into the graph at most, all tensors together; protobuf holds no graph of 2 GiB
+#: most bytes that are read into the graph, for all tensors together; protobuf cannot represent a graph of 2
+#: GiB
 MOST_INLINE_BYTES: Final = 1 << 30
 
 
 def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], external: ExternalData) -> None:
-    """Read external data, after that of the main graph's initializers was removed.
+    """Read external data, after the external data of the main graph's initializers was removed.
 
     The tensors of `model` get their data; large constants of the main graph are moved to `weights`. Raises
-    CompileError if a tensor is of a type that has no external data, its data lies outside the model's folder
-    or does not fit its dims, or there is too much that has to be read into the graph. Raises OSError if a
-    file cannot be opened.
+    CompileError if the type of a tensor has no external data, its data is outside the model's folder or does
+    not fit its dims, or too much data has to be read into the graph. Raises OSError if a file cannot be
+    opened.
     """
     _lift_constants(model.graph, weights, external)
     total = 0
@@ -158,7 +159,7 @@ def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], exter
 
 
 def check_inner_tensors(model: onnx.ModelProto) -> None:
-    """Refuse tensors that declare external data and name no file.
+    """Refuse tensors that declare external data without naming a file.
 
     The engine would search the working directory of the process that loads the program.
     Raises CompileError with the tensor and the place.
@@ -183,7 +184,7 @@ def _lift_constants(graph: onnx.GraphProto, weights: dict[str, Weight], external
             continue
         name = node.output[0]
         for attribute in node.attribute:
-            # Names that are not text are refused later, all together.
+            # A later check refuses all names that are not text together.
             if attribute.name != "value" or attribute.t.data_location != _EXTERNAL or type(name) is not str:
                 continue
             source = _range(attribute.t, _place(node), external)
@@ -274,13 +275,13 @@ def check_model_pass(model: Model, _: Context) -> None:
 
 @compiler_pass()
 def normalize_pass(model: Model, _: Context) -> None:
-    """Normalize the model for the other passes: no documentation, no constants as inputs."""
+    """Normalize the model for the other passes: remove documentation, and inputs that are constants."""
     check_inner_tensors(model.proto)
     validation.normalize(model.proto, model.weights)
 
 
 def _check_implemented(model: onnx.ModelProto, found: CustomOps) -> None:
-    """Refuse operators that are described and have no implementation for this target.
+    """Refuse operators that have a description but no implementation for this target.
 
     Raises CompileError with the operators.
     """
@@ -326,15 +327,15 @@ def externalize_constants_pass(model: Model, _: Context) -> None:
     externalize_constants(model.proto, model.weights)
 
 
-#: IR version that every engine we accept reads; later ones add element types and annotations, no operators
+#: newest IR version of every accepted engine; later ones add element types and annotations, no operators
 _IR_VERSION: Final = 10
 
-#: operator set that every supported engine implements; models up to it keep their version
+#: operator set that every supported engine implements; models with this or an older set keep their version
 _OPERATOR_SET: Final = 22
 
 
 def import_standard_operators(model: onnx.ModelProto) -> None:
-    """Import the standard operator set into a model that has only operators of other domains."""
+    """Import the standard operator set into a model that only has operators of other domains."""
     domains = {node.domain for node in all_nodes(model.graph.node)}
     domains.update(entry.domain for entry in model.opset_import)
     if domains and not domains & STANDARD_DOMAINS:

@@ -1,7 +1,8 @@
-"""Custom operators: where each has its implementation (`register_custom_op`).
+"""Custom operators: the location of each implementation (`register_custom_op`).
 
-A description names implementations for several targets; here the one for the interpreter counts, an engine
-library with custom operators. Without one, a function of the model under the operator's name serves.
+A description names implementations for several targets. This module uses the one for the interpreter, an
+engine library with custom operators. If there is none, a function of the model with the operator's name is
+used.
 """
 
 import zlib
@@ -21,14 +22,15 @@ _OPTION: Final = "register_custom_op"
 #: most bytes of a description, which is usually a page of text
 _MOST_BYTES: Final = 1 << 20
 
-#: how deep in the document an operator is looked for
+#: deepest level of a document that is searched for an operator
 _DEPTH: Final = 4
 
 
 def read(files: Sequence[InputFileContent]) -> CustomOps:
     """Read descriptions of custom operators, and allow this process to load their libraries.
 
-    Raises OptionError if a file is no description, names one operator twice, or its library cannot be read.
+    Raises OptionError if a file is not a description, defines an operator twice, or its library cannot be
+    read.
     """
     operators: dict[str, Library | None] = {}
     for file in files:

@@ -1,7 +1,7 @@
 """Normalizes the functions of a model and their calls to the form that the passes expect.
 
 In ONNX, a call may omit attributes and results. The tools that expand functions (onnx.inliner) or infer their
-shapes (onnx.shape_inference) then lose defaults. The engine prefers its own operator to a function of the
+shapes (onnx.shape_inference) then lose defaults. The engine prefers its own operator to a function with the
 same name, although ONNX gives the function precedence.
 """
 
@@ -23,7 +23,7 @@ from qaic.compiler.ir.graph_walk import (
     standard_version,
 )
 
-#: domains of operators that the engine has and onnx does not describe
+#: domains of operators that the engine implements and onnx does not describe
 ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
 #: domain, name, overload
@@ -31,18 +31,18 @@ FunctionKey = tuple[str, str, str]
 
 
 def function_key(domain: str, name: str, overload: str) -> FunctionKey:
-    """Identify a function, whose standard domain has two spellings."""
+    """Identify a function; the standard domain has two spellings."""
     return "" if domain in STANDARD_DOMAINS else domain, name, overload
 
 
 def normalize_functions(model: onnx.ModelProto) -> None:
-    """Write functions and calls in one form; changes `model` in place.
+    """Convert functions and calls to one form; changes `model` in place.
 
-    A call gets all results, and attributes with a default that it omits. A call that omits an attribute
-    without a default calls a copy of the function without that attribute. Functions leave the domains of the
-    engine. The model imports the operator sets of its functions, and all use one version of the standard set.
-    Functions must not call themselves. Raises CompileError if a call omits an attribute that the function
-    cannot do without, or if no version gives all operators the same meaning.
+    A call gets all results, and omitted attributes with a default. A call that omits an attribute without a
+    default calls a copy of the function without that attribute. Functions leave the domains of the engine.
+    The model imports the operator sets of its functions, and all use one version of the standard set.
+    Functions must not call themselves. Raises CompileError if a call omits a required attribute, or if no
+    version gives all operators the same meaning.
     """
     if not model.functions:
         return
@@ -95,7 +95,7 @@ def _share_standard_set(model: onnx.ModelProto) -> None:
 
 
 def _since(op_type: str, version: int) -> int:
-    """Return the version in which an operator got the form that it has in a version; 0 if it has none."""
+    """Return the version that introduced the form an operator has in a later version; 0 if there is none."""
     try:
         return int(defs.get_schema(op_type, version, "").since_version)
     except defs.SchemaError:
@@ -169,7 +169,7 @@ def _check_missing(call: onnx.NodeProto, function: onnx.FunctionProto, missing: 
 
 
 def _is_required(node: onnx.NodeProto, attribute: str, versions: Mapping[str, int]) -> bool:
-    # A constant has one attribute of several.
+    # A Constant has one of several attributes.
     if standard(node, "Constant"):
         return True
     try:

@@ -1,8 +1,9 @@
-"""Dimensions that are written as arithmetic of symbols: ``4*height``, ``past + seq``, ``(length + 1)//2``.
+"""Dimensions that are arithmetic expressions of symbols: ``4*height``, ``past + seq``, ``(length + 1)//2``.
 
-Exporters that trace with symbols write such text; older ones invented a name. It is arithmetic on
-integers with ``+ - * // %``, parentheses, ``Min`` and ``Max``; plus and minus stand between spaces, for a
-name may hold a hyphen.
+Exporters that trace with symbols write such text; older exporters invented a name. The text is integer
+arithmetic with ``+ - *
+%``, parentheses, ``Min`` and ``Max``. Plus and minus have spaces around them, because a name may contain a
+hyphen.
 """
 
 import re
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
-#: longer texts, and numbers of more digits, are names
+#: longer texts, and numbers with more digits, are names
 _LONGEST: Final = 200
 _DIGITS: Final = 18
 _DEEPEST: Final = 20
@@ -32,15 +33,15 @@ class _NoExpressionError(Exception):
 
 
 def symbols_in(text: str) -> frozenset[str]:
-    """List the symbols of a dimension: those of the expression, or the text where it is none."""
+    """Return the symbols of a dimension: those of the expression, or the text if it is not an expression."""
     return _names(_parsed(text))
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int | None:
     """Compute a dimension.
 
-    A size under the whole text wins over the expression. Returns None where a symbol has no size, or the
-    expression has no value; may be negative.
+    A size for the whole text has precedence over the expression. Returns None if a symbol has no size, or the
+    expression has no value; the result may be negative.
     """
     if text in sizes:
         return sizes[text]
@@ -82,7 +83,7 @@ def _parsed(text: str) -> _Tree:
         tree = _Parser(text).whole()
     except _NoExpressionError:
         return text
-    # A number alone cannot be a symbol with a size, but earlier versions named dimensions so.
+    # A number alone cannot be a symbol with a size, but earlier versions gave dimensions such names.
     return text if isinstance(tree, int) else tree
 
 

@@ -1,7 +1,7 @@
-"""Inputs and outputs of a model, for each set of shapes, and the graph that serves all sets.
+"""Inputs and outputs of a model for each set of shapes, and the graph that serves all sets.
 
-The graph exists once. A dimension that differs between the sets stays symbolic in it, so weights and prepared
-kernels are shared; only the dims of inputs and outputs are written down per set.
+There is one graph. A dimension that differs between the sets stays symbolic, so weights and prepared kernels
+are shared. Only the dims of inputs and outputs are stored per set.
 """
 
 from collections import defaultdict
@@ -33,8 +33,8 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
     """Check one graph input or output whose shape was inferred.
 
     `kind` is ``input`` or ``output`` and `graph` computes the value, both for messages. Raises CompileError
-    if the value is no dense tensor, its type, rank or size has no place in a buffer, or its shape is not
-    known.
+    if the value is not a dense tensor, a buffer does not support its type, rank or size, or its shape is
+    unknown.
     """
     what = f"{kind} {value.name!r}"
     context: dict[str, object] = {"tensor": value.name}
@@ -87,7 +87,7 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
 
 
 def _first_open(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
-    """Find the first node on the way to a value whose operands have shapes and whose result has none."""
+    """Find the first node before a value whose operands have known shapes and whose result has none."""
     makers = producers(graph.node)
     known = {value.name for value in (*graph.input, *graph.value_info) if known_dims(value) is not None}
     known |= {tensor.name for tensor in graph.initializer}
@@ -99,9 +99,9 @@ def _first_open(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
 
 
 def check_hardware(specs: Iterable[TensorSpec], hardware: str | None) -> None:
-    """Refuse inputs and outputs of a program that its hardware has no buffers for.
+    """Refuse inputs and outputs of a program for which its hardware has no buffers.
 
-    Raises CompileError if a tensor is bfloat16, and the family does not have this type.
+    Raises CompileError if a tensor is bfloat16, and the hardware family does not have this type.
     """
     for spec in specs:
         if spec.elem_type == BFLOAT16 and hardware != BFLOAT16_HARDWARE:
@@ -120,7 +120,7 @@ _OPTION = "network_specialization_config"
 
 
 def copies(model: Model) -> list[onnx.ModelProto]:
-    """Make one copy of a model per set of symbols, all of whose inputs have fixed shapes.
+    """Return one copy of a model per set of symbols, with fixed shapes for all inputs.
 
     A model with one set of shapes is its own copy.
     """
@@ -133,7 +133,7 @@ def copies(model: Model) -> list[onnx.ModelProto]:
 def copy_with(
     model: onnx.ModelProto, sizes: Mapping[str, int], entry: SpecializationEntry
 ) -> onnx.ModelProto:
-    """Make the copy of a model for one set of symbols."""
+    """Return the copy of a model for one set of symbols."""
     copy = clone(model)
     symbols.substitute(copy, sizes)
     symbols.require_static(copy.graph.input, entry.name, sizes)
@@ -152,9 +152,8 @@ def read_specs(specialized_model: onnx.ModelProto, count: int) -> Interface:
 def interface_of(sets: Sequence[Interface], entries: Sequence[SpecializationEntry]) -> Interface:
     """Return the interface of a program for its sets of shapes.
 
-    Raises CompileError if a tensor cannot be a buffer, or has another number of dims in another
-    specialization, and OptionError if two specializations have the same input shapes, so none of them could
-    be chosen.
+    Raises CompileError if a tensor cannot be a buffer, or its number of dims differs between specializations.
+    Raises OptionError if two specializations have the same input shapes, because neither could be selected.
     """
     if len(sets) == 1:
         return sets[0]
@@ -175,9 +174,9 @@ def interface_of(sets: Sequence[Interface], entries: Sequence[SpecializationEntr
 def named(
     name: str, specializations: tuple[Specialization, ...], given: Sequence[str]
 ) -> tuple[str, tuple[Specialization, ...]]:
-    """Name the graphs of a container: the program if there is one graph, else the sets of shapes.
+    """Name the graphs of a container: the program if there is one graph, else each set of shapes.
 
-    Nothing changes without `given` names. Raises OptionError if there are more or fewer names than graphs.
+    Nothing changes without `given` names. Raises OptionError if the numbers of names and graphs differ.
     """
     if not given:
         return name, specializations
@@ -211,7 +210,7 @@ def _refuse_equal(specializations: Sequence[Specialization]) -> None:
 
 
 def _largest(specs: Sequence[TensorSpec], entries: Sequence[SpecializationEntry], kind: str) -> TensorSpec:
-    """Return the largest size of every dimension, so that one buffer has room for all shapes."""
+    """Return the largest size of every dimension, so that one buffer fits all shapes."""
     first = specs[0]
     for spec, entry in zip(specs, entries, strict=True):
         if len(spec.dims) != len(first.dims):
@@ -232,8 +231,7 @@ def fix_interface(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]
     """Set the final types of the graph's inputs and outputs, and drop data that only inference needed.
 
     A dimension gets a number if all specialized models agree. Otherwise, dimensions of inputs keep their
-    symbols, and those of outputs get no name, because nothing proves that a symbol of the file is right
-    there.
+    symbols. Dimensions of outputs lose theirs, because nothing proves that a symbol in the file is correct.
     """
     graph = model.graph
     types = [

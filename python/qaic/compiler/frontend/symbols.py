@@ -1,7 +1,6 @@
-"""Sets the symbolic dimensions of a model, and derives all other shapes.
+"""Assigns sizes to the symbolic dimensions of a model, and derives all other shapes.
 
-A container has buffers of fixed size, so every dimension of an input must be a number before anything else
-is decided.
+A container has buffers of fixed size, so every dimension of an input must first become a number.
 """
 
 import logging
@@ -31,7 +30,7 @@ _log = logging.getLogger("qaic.compiler")
 #: operator and name of a node in a message of onnx
 _NODE: Final = re.compile(r"\(op_type:(\w+), node name: (.*?)\): ")
 
-#: symbols that exporters for the card write into every specialization, used by the model or not
+#: symbols that exporters for the card write into every specialization, even if the model does not use them
 _OF_EXPORTERS: Final = frozenset(
     (
         *("batch_size", "full_batch_size", "full_batch_exec_size", "seq_len", "sequence_length", "ctx_len"),
@@ -56,10 +55,10 @@ def bind(
 ) -> list[dict[str, int]]:
     """Replace the symbolic dimensions of a model by numbers; changes `model` in place.
 
-    With several specializations, those that differ between them stay symbolic. `given` are the values of
-    ``onnx_define_symbol``; those of `entries` win over them. `specs` also give values to dimensions without a
-    name, and to the symbols they meet. Returns all values of each specialization; one without
-    specializations. Raises CompileError if a dimension has no value (with several specializations,
+    With several specializations, symbols that differ between them stay symbolic. `given` are the values of
+    ``onnx_define_symbol``; those of `entries` override them. `specs` also give values to dimensions without a
+    name, and to symbols in their positions. Returns all values of each specialization, or one set of values
+    without specializations. Raises CompileError if a dimension has no value (with several specializations,
     `require_static` does), and OptionError if ``model_inputs`` names an unknown input or contradicts the
     model or a symbol.
     """
@@ -101,9 +100,9 @@ def declare_outputs(
 def check_outputs(
     inferred: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]
 ) -> None:
-    """Refuse outputs whose inferred shapes are not those of ``output_shapes``.
+    """Refuse outputs whose inferred shapes differ from those of ``output_shapes``.
 
-    Raises OptionError if a shape is another one.
+    Raises OptionError if a shape differs.
     """
     for value in inferred.graph.output:
         given = shapes.get(value.name)
@@ -141,7 +140,7 @@ def require_static(
     `substitute` was applied to the inputs; the other arguments are for the message.
     """
     listed = list(inputs)
-    # One error names all symbols.
+    # One error lists all symbols.
     texts = {dim.dim_param for value in listed for dim in _dims(value)} - {""}
     parts = frozenset[str]().union(*(symbols_in(text) for text in texts))
     # Shapes of inputs give no size to symbols that occur only in expressions.
@@ -311,9 +310,9 @@ def _require_static(
 def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     """Infer the types and shapes of all values from those of the inputs.
 
-    Shapes the file claims for outputs and inner values are set aside, for they may speak of other input
-    shapes; a dimension of an output that cannot be inferred is taken from the file's claim again. `view` has
-    its weights as inputs and is changed. Returns a copy with types and shapes.
+    Shapes that the file declares for outputs and inner values are ignored, because they may belong to other
+    input shapes. A dimension of an output that cannot be inferred is taken from the declared shape. `view`
+    has its weights as inputs and is changed. Returns a copy with types and shapes.
     """
     claims: dict[str, Dims | None] = {}
     for graph in all_graphs(view.graph):
@@ -351,7 +350,7 @@ def _is_open(inferred: onnx.ModelProto) -> bool:
 
 
 def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto:
-    """Infer strictly if possible, else partially; refuse a model with contradictory shapes."""
+    """Infer strictly if possible, otherwise partially; refuse a model with contradictory shapes."""
     try:
         return infer_with_valid_ranks(view, check_type=True, strict_mode=True, data_prop=follows_values)
     except (shape_inference.InferenceError, ValueError) as strict_error:

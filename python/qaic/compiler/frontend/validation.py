@@ -1,6 +1,6 @@
-"""Checks that the compiler can read a model, as far as possible without shapes.
+"""Checks of a model before the passes, as far as possible without shapes.
 
-The onnx checker gets the model with weights as inputs, so it needs no payloads.
+The onnx checker reads the model with weights as inputs, so it needs no payloads.
 """
 
 from collections import Counter
@@ -35,27 +35,27 @@ from qaic.compiler.ir.graph_walk import (
 #: message of the checker for a declaration without a shape, which bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
 
-#: operators of the standard set whose results the engine always writes, named or not
+#: standard operators whose results the engine always writes, even without names
 _WRITING_ALL: Final = frozenset({"BatchNormalization", "If", "Loop", "Scan", "Split"})
 #: operator of the engine that ends the process if its second result has no name
 _EMBEDDING: Final = ("com.microsoft", "EmbedLayerNormalization")
 
-#: operator that is deprecated in the sets 18 to 20, which have no other form of it; the engine runs it
+#: deprecated operator that has no other form in the sets 18 to 20; the engine runs it
 _DEPRECATED: Final = "GroupNormalization"
 
-#: the first IR version in which an initializer need not also be an input
+#: first IR version in which an initializer need not also be an input
 _IR_FREE_INITIALIZERS: Final = 4
 
-#: bytes of a model whose names are read one by one
+#: largest model, in bytes, whose names are read one by one
 _FEW_BYTES: Final = 1 << 13
 
 
 def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
-    """Bring the model into the one form the passes expect; changes `model` in place.
+    """Convert the model to the form that the passes expect; changes `model` in place.
 
-    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones, and
-    every graph gets a name. `normalize_functions` writes functions and their calls. Text for people and
-    traces of exporters are removed: they contain paths of the machine that exported the model.
+    Initializers stop being inputs and have no second declaration, negative sizes become unknown, and every
+    graph gets a name. `normalize_functions` normalizes functions and their calls. Documentation and traces of
+    exporters are removed, because they contain paths of the machine that exported the model.
     """
     normalize_functions(model)
     graph = model.graph
@@ -63,7 +63,8 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     _keep_others(graph.input, constants)
     model.ir_version = max(model.ir_version, _IR_FREE_INITIALIZERS)
     model.ClearField("doc_string")
-    # Exporters add an entry each time they change a file. The last one counts; the checker accepts only one.
+    # Exporters add an entry each time they change a file. Only the last is valid; the checker accepts only
+    # one.
     properties = {entry.key: entry for entry in model.metadata_props}
     if len(properties) != len(model.metadata_props):
         entries = [type(entry).FromString(entry.SerializeToString()) for entry in properties.values()]
@@ -72,7 +73,7 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     _name_left_out(model)
     for body in node_lists(model):
         for node in find_nodes(body, {"DFT"}):
-            # The engine would read an axis that is listed without a name, through a null pointer.
+            # The engine would read a listed axis without a name through a null pointer.
             if node.input[2:] == [""]:
                 set_inputs(node, node.input[:2])
     for current in all_graphs(graph):
@@ -98,7 +99,7 @@ def _clear_notes(part: Message) -> None:
 
 
 def _name_left_out(model: onnx.ModelProto) -> None:
-    """Name the unnamed results that the engine writes anyway; it would write through a null pointer."""
+    """Name unnamed results that the engine writes, because it would write them through a null pointer."""
     for body in node_lists(model):
         nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
         for node in all_nodes(body):
@@ -126,11 +127,11 @@ def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection
 
 
 def check_texts(model: onnx.ModelProto) -> None:
-    """Refuse names that are not UTF-8; protobuf hands those out as bytes, which no pass expects.
+    """Refuse names that are not UTF-8; protobuf returns those as bytes, which no pass expects.
 
     Raises CompileError if a name of a value, operator, attribute or domain is not text.
     """
-    # Reading each name of a small model costs less than the declaration of checked messages.
+    # For a small model, reading each name is faster than declaring the checked messages.
     if model.ByteSize() > _FEW_BYTES and _is_all_text(model):
         return
     for texts in _texts(model):
@@ -146,7 +147,7 @@ def check_texts(model: onnx.ModelProto) -> None:
 
 
 def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None:
-    """Refuse two constants of the main graph that have one name, and small ones whose data do not fit.
+    """Refuse two constants of the main graph with one name, and small constants whose data does not fit.
 
     Raises CompileError with the name.
     """
@@ -185,7 +186,7 @@ def _is_all_text(model: onnx.ModelProto) -> bool:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[list[object]]:
-    """Yield every name in a model, in lists by kind; a generator of names costs twice as much."""
+    """Yield every name in a model, in lists by kind; a generator of single names takes twice as long."""
     yield [model.graph.name, *(entry.domain for entry in model.opset_import)]
     for function in model.functions:
         yield [function.name, function.domain, *function.input, *function.output]
@@ -215,10 +216,10 @@ def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
 
 
 def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> None:
-    """Refuse operators without an implementation, all of them in one error.
+    """Refuse operators without an implementation, all in one error.
 
     `custom` are operators that a library implements. Raises CompileError if an operator set is missing or
-    newer than known, a domain is unknown, or a domain has no such operator.
+    newer than supported, a domain is unknown, or a domain has no such operator.
     """
     versions = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in model.opset_import}
     if not versions:
@@ -273,7 +274,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
 
 
 def check_structure(view: onnx.ModelProto) -> None:
-    """Let the onnx checker judge names, order, attributes and arity.
+    """Run the onnx checker for names, order, attributes and arity.
 
     `view` has its weights as inputs and inferred shapes. Raises CompileError if the model breaks a rule of
     the ONNX specification.
@@ -295,7 +296,7 @@ def check_structure(view: onnx.ModelProto) -> None:
 
 
 def _without_deprecated(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model with an operator of the same operands in place of the deprecated one."""
+    """Copy a model, with the deprecated operator replaced by one with the same operands."""
     copy = clone(view)
     for node in find_nodes(nodes_of(copy), {_DEPRECATED}):
         node.op_type = "InstanceNormalization"
@@ -312,7 +313,7 @@ def _broken_rule(view: onnx.ModelProto) -> str:
 
 
 def with_named_nodes(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model and name all its nodes: onnx's messages name nodes that have a name of their own."""
+    """Copy a model and name all its nodes: messages of onnx contain a node's own name only."""
     named = clone(view)
     for node in all_nodes(named.graph.node):
         node.name = node_label(node)

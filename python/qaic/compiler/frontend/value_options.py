@@ -1,4 +1,4 @@
-"""Options that name values of the model, turned into names of the expanded graph."""
+"""Options that name values of the model, translated to names of the expanded graph."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from qaic.support.text import nearest_name
 
 
 def name_values(options: CompileOptions) -> bool:
-    """Return whether an option may name a value inside a function."""
+    """Return True if an option may name a value inside a function."""
     return bool(
         options.node_precision_info_file is not None
         or options.exclude_mxfp6_matmul
@@ -31,10 +31,10 @@ def name_values(options: CompileOptions) -> bool:
 def in_expanded_graph(
     options: CompileOptions, names: InlinedNames | None, exact: Sequence[str] = ()
 ) -> CompileOptions:
-    """Replace the names of nodes in options by those of the values that they compute.
+    """Replace the names of nodes in options by the names of the values that these compute.
 
-    `names` is None if no option needs them; `exact` values stay in float32 in any case. Raises CompileError
-    if the model has none of the names of a precision file.
+    `names` is None if no option needs them; `exact` values always stay in float32. Raises CompileError if the
+    model has none of the names of a precision file.
     """
     if names is None:
         return options
@@ -57,9 +57,9 @@ def in_expanded_graph(
 
 
 def inside_functions(graph: onnx.GraphProto, items: Sequence[str]) -> bool:
-    """Return whether any listed output is not computed by the main graph itself.
+    """Return True if the main graph itself does not compute every listed output.
 
-    An item may hold several names, as `extra_outputs.add_named` describes.
+    An item may contain several names, as `extra_outputs.add_named` describes.
     """
     computed = {name for node in graph.node for name in node.output}
     return any(
@@ -71,7 +71,7 @@ def inside_functions(graph: onnx.GraphProto, items: Sequence[str]) -> bool:
 
 
 def as_outputs(graph: onnx.GraphProto, name: str, names: InlinedNames) -> list[str]:
-    """Find the values of a name, and give each a name that is valid for an output.
+    """Find the values with a name, and give each a name that is valid for an output.
 
     Values inside functions are renamed to ``call/value`` in the graph. The name has any of the forms of
     `inlined_names`. Returns the values in the order of the graph; empty if there are none.
@@ -121,7 +121,7 @@ def translate_names_pass(_: Model, context: Context) -> None:
 def unknown_result(
     option: str, graph: onnx.GraphProto, name: str, known: list[str], fix: str = ""
 ) -> CompileError:
-    """Return the error that no node of the main graph computes a tensor of this name.
+    """Return the error that no node of the main graph computes a tensor with this name.
 
     `known` are candidates for a suggestion, and `fix` is the hint if the name is neither an input nor a node.
     """

@@ -1,7 +1,7 @@
-"""Prints reports of a compilation that options request, and writes its log.
+"""Prints the reports of a compilation that options request, and writes its log.
 
-Text goes to the logger ``qaic.compiler.report``. Its level shows reports regardless of the level of the root
-logger, because they were requested. A process that has not set up logging gets them on stderr.
+Text goes to the logger ``qaic.compiler.report``. It shows reports at any level of the root logger, because
+they were requested. A process without logging handlers gets them on stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _report.setLevel(logging.INFO)
 
 DEBUG_LOG: Final = "compile.log"
 
-#: options that need the passes to run; with one of them a container from the cache is not enough
+#: options that require the passes to run, so that a container from the cache is not sufficient
 _OPTIONS: Final = ("aic_perf_metrics", "aic_perf_warnings", "enable_debug", "time_passes")
 
 
@@ -39,7 +39,7 @@ def wanted(options: CompileOptions) -> list[str]:
 
 
 def publish(title: str, text: str) -> None:
-    """Hand a report to the user."""
+    """Log a report for the user."""
     message = f"{title}\n{text}"
     if _report.hasHandlers():
         _report.info("%s", message)
@@ -50,7 +50,7 @@ def publish(title: str, text: str) -> None:
 def publish_costs(model: Model, context: Context) -> None:
     """Publish patterns that are slow on a card, and costs, if options request them.
 
-    The hints are about the model as the user gave it, with inferred shapes.
+    The hints refer to the user's model with inferred shapes.
     """
     options = context.options
     if options.aic_perf_warnings:
@@ -68,7 +68,7 @@ def publish_costs(model: Model, context: Context) -> None:
 
 
 def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:
-    """Save the quantization plan in the folder of `enable_debug`: text, JSON, and files to compile with."""
+    """Save the quantization plan in the folder of `enable_debug`: text, JSON, and files for a compilation."""
     if folder is not None and plan is not None:
         from qaic.compiler.quantization.plan_files import files_of
 
@@ -80,10 +80,10 @@ def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:
 
 @contextlib.contextmanager
 def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLog | None]:
-    """Watch the passes of one compilation, and publish their times when it succeeds.
+    """Record the passes of one compilation, and publish their times when it succeeds.
 
-    Graphs and the log of the compiler go to ``compiler-debug`` in `output_dir`. Yields the receiver of the
-    times of passes; None if they are not requested.
+    Graphs and the log of the compiler are saved in ``compiler-debug`` in `output_dir`. Yields the record of
+    the passes; None if it is not requested.
     """
     if not (options.time_passes or options.enable_debug):
         yield None
@@ -125,7 +125,7 @@ class _LowerCase(logging.Formatter):
 class _Console:
     """Shows warnings and reports on stderr, as Python does in a process without logging handlers.
 
-    A handler for a file would end that. Compilations that overlap share one console.
+    A handler for a file would disable that default. Concurrent compilations share one console.
     """
 
     def __init__(self) -> None:
@@ -156,9 +156,9 @@ _console = _Console()
 
 @contextlib.contextmanager
 def debug_log(path: Path) -> Iterator[None]:
-    """Write everything that is logged meanwhile to a file as well, debug messages included.
+    """Write all messages that are logged in a block to a file too, including debug messages.
 
-    The file is replaced if it exists.
+    An existing file is replaced.
     """
     level = _LOGGER.level
     handler = logging.FileHandler(path, "w", encoding="utf-8")

@@ -1,6 +1,6 @@
 """Files that a compilation writes next to its container: templates, profiles, tables.
 
-They appear after the container was written, each as a whole; a compilation that fails leaves none.
+They are written atomically after the container; a compilation that fails leaves none.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from qaic.support.open_regular import read_regular
 if TYPE_CHECKING:
     from qaic.compiler.ir.model import SideFile
 
-#: options that name a file to write, and what such a file begins with; with one of them a container from the
-#: cache is not enough
+#: options that name a file to write, and the first bytes of such a file; with one of them, a container from
+#: the cache is not sufficient
 _OPTIONS: Final = {
     "dump_profile": b"---\nGlowToolsVersion:",
     "dump_embedding_tables": b"PK\x03\x04",
@@ -36,10 +36,10 @@ def are_wanted(options: CompileOptions) -> bool:
 
 
 def check_targets(model: object, options: CompileOptions) -> None:
-    """Refuse to write where that would destroy something: these files are renamed into their places.
+    """Refuse paths where a write would destroy another file, because renaming replaces files.
 
-    A path of a model is a file that must survive. Raises OptionError if an option names a directory or
-    device, a file that is read, the file of another option, or a file that such an option does not write.
+    The file of a model must not be replaced. Raises OptionError if an option names a directory or device, an
+    input file, the file of another option, or a file of another kind.
     """
     kept = {}
     if isinstance(model, str | os.PathLike):
@@ -67,7 +67,7 @@ def check_targets(model: object, options: CompileOptions) -> None:
 
 
 def _read(options: CompileOptions) -> Iterator[tuple[str, Path]]:
-    """Yield the files that options read, as far as these are read again later."""
+    """Yield the files that options name, if they are read again later."""
     for field in fields(options):
         value = getattr(options, field.name)
         for item in value if isinstance(value, tuple) else (value,):
@@ -81,12 +81,12 @@ def _is_of_kind(path: Path, head: bytes) -> bool:
 
 
 def _real(path: Path) -> Path:
-    """Follow links; unlike `Path.resolve` this does not raise on a circle of them."""
+    """Follow links; unlike `Path.resolve`, does not raise on a cycle of links."""
     return Path(os.path.realpath(path))
 
 
 def write_all(files: Sequence[SideFile]) -> None:
-    """Write the files, each aside and then renamed; folders are created, links are kept.
+    """Write the files atomically; folders are created, links are kept.
 
     Raises OSError if a file cannot be written.
     """

@@ -1,8 +1,8 @@
-"""Operators that a compiler for the card supports: the shipped list, or the user's.
+"""Operators that a compiler for the card supports: the built-in list, or the user's list.
 
-The list that is shipped is an estimate (`tools/generators/operator_estimate.py`). A file that the vendor's
-tool wrote has one operator a line and takes its place with ``aic_operator_list``; so does a file in the
-form of ours.
+The built-in list is an estimate (`tools/generators/operator_estimate.py`). ``aic_operator_list`` replaces it
+with a file of the vendor's tool, which has one operator per line, or with a file in the format of the
+built-in list.
 """
 
 import json
@@ -21,7 +21,7 @@ TEXT_NAME: Final = "OnnxSupportedOperators.txt"
 
 _SHIPPED: Final = "aic_operators.json"
 _FORMAT: Final = 1
-#: of a file; the lists there are have a few KiB
+#: most bytes of a file; existing lists have a few KiB
 _LARGEST_BYTES: Final = 4 << 20
 _LINE: Final = re.compile(r"(?:([\w.-]+)\.)?([A-Za-z]\w*)", re.ASCII)
 
@@ -33,7 +33,7 @@ class Operator:
     domain: str
     name: str
     first_opset: int = 1
-    #: None: no later version changed it
+    #: last operator set of the entry; None if no later set changed the operator
     last_opset: int | None = None
     #: element types; empty if unknown
     dtypes: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class OperatorList:
     is_estimate: bool
 
     def complaint(self, domain: str, name: str, opset: int) -> str | None:
-        """Return why an operator is not on the list; None if it is."""
+        """Return the reason why an operator is not on the list; None if it is."""
         found = self.operators.get(("" if domain in STANDARD_DOMAINS else domain, name))
         if found is None:
             return "not on the list of operators"
@@ -60,7 +60,7 @@ class OperatorList:
         return None
 
     def text(self) -> str:
-        """Write the list with one operator a line; a first line states where it is from."""
+        """Write the list with one operator per line; the first line states its origin."""
         origin = "# estimated by openqaic; the vendor publishes no list\n" if self.is_estimate else ""
         names = sorted(f"{o.domain}.{o.name}" if o.domain else o.name for o in self.operators.values())
         return origin + "".join(f"{name}\n" for name in names)
@@ -68,15 +68,15 @@ class OperatorList:
 
 @lru_cache(maxsize=1)
 def shipped() -> OperatorList:
-    """Return the list of this package."""
+    """Return the built-in list."""
     text = Path(__file__).with_name(_SHIPPED).read_text(encoding="utf-8")
     return _from_json(json.loads(text), _SHIPPED)
 
 
 def read(path: Path) -> OperatorList:
-    """Read a list from a file: JSON in the form of ours, else one operator a line.
+    """Read a list from a file: JSON in the built-in format, else one operator per line.
 
-    Raises OptionError with the place if the content is no such list, and OSError if the file cannot be read.
+    Raises OptionError with the location if the content is not a list, and OSError if the file cannot be read.
     """
     try:
         text = read_text(path, _LARGEST_BYTES)

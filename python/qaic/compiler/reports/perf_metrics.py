@@ -2,10 +2,9 @@
 
 The costs are parameters, multiply-accumulates, weight bytes, activation memory.
 
-Everything follows from shapes. Multiply-accumulates are those of matrix products, convolutions and recurrent
-layers; the rest of a network does not weigh in. Activation memory is what the values need that are alive at
-one time when the nodes run in their order, each in memory of its own: an upper bound of what an allocator
-that reuses memory needs.
+All figures follow from shapes. Multiply-accumulates are those of matrix products, convolutions and recurrent
+layers; other operators add little. Activation memory is the memory of all values that are alive at the same
+time when the nodes run in order, each without reuse: an upper bound for an allocator that reuses memory.
 """
 
 import math
@@ -38,10 +37,10 @@ class Work:
     name: str
     #: multiply-accumulates by operator
     macs: Counter[str]
-    #: nodes whose cost is not known, because a shape is not known before the program runs or the node repeats
-    #: a body
+    #: nodes with an unknown cost, because a shape is unknown before the program runs, or the node repeats a
+    #: body
     unknown: int
-    #: memory of the values alive at one time, weights not included
+    #: memory of the values that are alive at the same time, without weights
     peak_bytes: int
 
 
@@ -142,11 +141,11 @@ def _peak(graph: onnx.GraphProto, shapes: Mapping[str, _Shape], types: Mapping[s
     return peak
 
 
-#: operators whose arithmetic the card does in its integer units, if it is not done while compiling
+#: operators that the card computes in its integer units, unless they are computed during compilation
 _ARITHMETIC: Final = frozenset(
     {"Add", "CumSum", "Div", "Max", "Min", "Mod", "Mul", "Pow", "ReduceMax", "ReduceSum", "Sub", "Sum"}
 )
-#: operators that only move data: what they do in fp32 costs no arithmetic
+#: operators that only move data, without arithmetic in any precision
 _MOVES: Final = frozenset(
     (
         *("Cast", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "DequantizeLinear", "Expand"),
@@ -155,7 +154,7 @@ _MOVES: Final = frozenset(
         *("Transpose", "Unsqueeze", "Where"),
     )
 )
-#: channels and columns are computed in groups of this many
+#: number of channels or columns that are computed together
 _GROUP: Final = 32
 _BEFORE_BATCH_NORM: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -165,8 +164,8 @@ def hints(
 ) -> list[str]:
     """Find patterns that are slow on a card.
 
-    The graph has inferred shapes, its weights among its inputs. `classes` are what nodes compute in, by
-    their first outputs; the others in the types of the model. Returns one line for each kind of finding.
+    The graph has inferred shapes, and its weights are inputs. `classes` are the precisions of nodes by their
+    first outputs; other nodes compute in the types of the model. Returns one line for each kind of finding.
     """
     shapes, types = collect_shapes(specialized_model), collect_types(specialized_model)
     constants = constant_values(specialized_model.graph, weights)

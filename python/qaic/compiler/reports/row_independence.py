@@ -1,8 +1,8 @@
 """Proof that the rows of a batch do not depend on each other, by static analysis of the graph.
 
-A value is either a constant, which no row decides, or rows: an array in which one dimension is the batch,
-block by block, and block ``i`` is the same function of row ``i`` for every ``i``. A rule for each operator
-states what it makes of rows. An operator without a rule is not proved.
+A value is either a constant, which is the same for all rows, or rows: an array in which one dimension is the
+batch in blocks, and block ``i`` is the same function of row ``i`` for every ``i``. A rule for each operator
+states its effect on rows. Operators without a rule are not proved.
 """
 
 import math
@@ -25,7 +25,7 @@ from qaic.errors import CompileError
 
 Shape = tuple[int, ...]
 
-#: sets of shapes at most, each of which is analyzed by itself
+#: most sets of shapes, which are analyzed one by one
 _MOST_SETS: Final = 64
 
 
@@ -34,9 +34,9 @@ def why_dependent(
 ) -> str:
     """Return the reason why rows are not proved to be independent; empty if they are.
 
-    The large initializers are outside of the graph, in `weights`. `input_shapes` has name -> shape of the
-    inputs, the batch first, in each set of shapes. Returns the node that mixes rows, or that is not known,
-    and what is wrong with it.
+    The large initializers are outside the graph, in `weights`. `input_shapes` maps the name of each input to
+    its shape in each set of shapes, with the batch first. Returns the node that mixes rows or is unknown, and
+    the reason.
     """
     if len(input_shapes) > _MOST_SETS:
         return f"the program has {len(input_shapes)} sets of shapes; {_MOST_SETS} at most are analyzed"
@@ -47,7 +47,7 @@ def why_dependent(
     for tail, sizes in groups.items():
         if sizes == {1}:
             continue
-        # A batch of one looks like any dimension of 1, so one of another size stands for it.
+        # A batch of one is not distinct from other dimensions of 1, so another size represents it.
         analyzed = sorted({2 * max(sizes) if size == 1 else size for size in sizes})
         try:
             layouts = []
@@ -102,7 +102,7 @@ class Analysis(row_rules.Known):
                 raise row_rules.NotProvedError(
                     f"the first dimension of output {output.name!r} is not the batch"
                 )
-        # Sizes are compared among batches, so the batch itself is left out.
+        # Sizes are compared among batches, so the batch itself is excluded.
         return {
             name: (value.axis, (value.shape[value.axis] // self.batch, *_without(value.shape, value.axis)))
             for name, value in self.values.items()
@@ -190,7 +190,7 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 
 def _evaluate(node: row_rules.Node, index: int) -> NDArray[Any] | None:
-    """Compute a constant; None where that is not possible."""
+    """Compute a constant; None if that is not possible."""
     from onnx.reference import ReferenceEvaluator
 
     name = node.proto.output[index]

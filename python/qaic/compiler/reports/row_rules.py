@@ -20,7 +20,7 @@ _MOST_ELEMENTS: Final = 1 << 20
 
 
 class NotProvedError(Exception):
-    """The reason, which continues a sentence about a node."""
+    """The reason why rows are not proved independent, which continues a sentence about a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Rows:
 
 @dataclass(slots=True)
 class Constant:
-    """A value that no row decides."""
+    """A value that does not depend on any row."""
 
     shape: Shape
-    #: whether it depends on the size of the batch
+    #: true if it depends on the size of the batch
     is_sized: bool = False
-    #: gives the data; None where these are not known
+    #: returns the data; None if unknown
     read: Callable[[], NDArray[Any] | None] = lambda: None
     _data: list[NDArray[Any] | None] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class Constant:
         return self._data[0]
 
     def is_same_along(self, axis: int, batch: int) -> bool:
-        """Return whether all rows get the same value from it, if its dimension ``axis`` meets the batch."""
+        """Return True if all rows read equal values of it when its dimension ``axis`` meets the batch."""
         if axis < 0 or self.shape[axis] == 1:
             return True
         data = self.data
@@ -69,7 +69,7 @@ class Known:
     model: onnx.ModelProto
     #: size of the batch
     batch: int
-    #: shapes of the results that are known
+    #: shapes of the results, if known
     shapes: Mapping[str, Shape]
     #: rows and constants by name
     values: dict[str, Rows | Constant]
@@ -83,7 +83,7 @@ class Known:
 
 
 class Node:
-    """A node, with what is known about its inputs by position."""
+    """A node, with the known facts about its inputs by position."""
 
     def __init__(self, proto: onnx.NodeProto, known: Known) -> None:
         self.proto = proto
@@ -111,13 +111,13 @@ class Node:
         return self.known.shape(self.proto.output[0])
 
     def only(self, *positions: int) -> Rows:
-        """Return the rows of the first of the inputs that may have any."""
+        """Return the rows of the first input that has rows, among inputs that may have any."""
         if not set(self.rows) <= set(positions):
             raise NotProvedError(f"has rows in input {max(set(self.rows) - set(positions))}")
         return self.rows[min(self.rows)]
 
     def list_of(self, index: int, name: str) -> list[int] | None:
-        """Return whole numbers that an input or, in older versions, an attribute has; None without."""
+        """Return the integers of an input or, in older versions, an attribute; None without either."""
         if index in self.constants:
             data = self.constants[index].data
             if data is None:
@@ -150,7 +150,7 @@ class Node:
             raise NotProvedError("has a constant that differs between rows")
 
     def keep_off(self, rows: Rows, axes: Sequence[int]) -> int:
-        """Return the dimension of rows, over which the node must not work."""
+        """Return the dimension of rows; refuse a node that works along it."""
         if rows.axis in [axis % len(rows.shape) for axis in axes]:
             raise NotProvedError("works across the batch")
         return rows.axis
@@ -220,7 +220,7 @@ def _reduced(node: Node, rows: Rows, axes: list[int]) -> int:
 
 
 def _per_sample(node: Node) -> int:
-    """Rule of operators whose first dimension is that of samples, of which each is one of another."""
+    """Rule of operators whose first dimension is that of samples, each of which gives one sample."""
     node.keep_off(node.only(0), range(1, len(node.rows[0].shape)))
     if len([name for name in node.proto.output if name]) != 1 or node.attribute("training_mode", 0):
         raise NotProvedError("has results that depend on several samples")
@@ -414,7 +414,7 @@ def _rules(rule: Rule, names: str) -> dict[str, Rule]:
 
 DOMAINS: Final = STANDARD_DOMAINS | {"com.microsoft"}
 
-#: inputs that decide about shapes only, of which the extents in results are compared among batches
+#: inputs that only determine shapes; the dims of results are compared among batches
 SHAPE_OPERANDS: Final = {"Reshape": (1,), "Expand": (1,), "Tile": (1,)}
 
 RULES: Final[dict[str, Rule]] = {
@@ -455,7 +455,7 @@ RULES: Final[dict[str, Rule]] = {
     "Expand": lambda node: node.only(0).axis + len(node.result) - len(node.rows[0].shape),
     "Gather": _gather,
     "Gemm": _gemm,
-    # The scales of weights in blocks are of the weight.
+    # The scales of weights in blocks belong to the weight.
     "MatMulNBits": lambda node: node.keep_off(node.only(0), [-1]),
     "OneHot": _one_hot,
     "Pad": _pad,

@@ -1,8 +1,8 @@
 """Reports parts of a model that a compiler for the card may refuse.
 
 Parts that no target supports (level 1) are refused where they are found. This module finds parts that a card
-is unlikely to support (level 2). It searches the user's original model, so that messages name the user's
-nodes, and is a warning, or with ``strict_aic`` an error; never more than an estimate.
+probably does not support (level 2). It searches the user's original model, so that messages name the user's
+nodes. The report is an estimate: a warning, or an error with ``strict_aic``.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -29,7 +29,7 @@ from qaic.compiler.reports.operator_list import OperatorList
 from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: functions of this domain are operators of the card; what their bodies are made of does not matter
+#: domain of functions that are operators of the card; the nodes of their bodies do not matter
 _CARD_DOMAIN: Final = "com.qualcomm.cloud"
 _TRAINING_DOMAIN: Final = "ai.onnx.preview.training"
 
@@ -52,7 +52,7 @@ _CONSTANT_OPERANDS: Final[dict[str, tuple[int, ...]]] = {
 
 _DETECTION: Final = "NonMaxSuppression"
 
-#: operators that carry what they select from to the end of a detector, or compare it
+#: operators that pass on or compare the selected values at the end of a detector
 _AFTER_DETECTION: Final = frozenset(
     (
         *("Add", "Cast", "Concat", "Div", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
@@ -61,11 +61,11 @@ _AFTER_DETECTION: Final = frozenset(
     )
 )
 
-#: element types that no card computes with, besides bfloat16 on the first generation
+#: element types that no card computes with, in addition to bfloat16 on the first generation
 _FOREIGN_TYPES: Final = frozenset(TABLE) - {1, 2, 3, 5, 6, 7, 9, 10, 16}
 _BFLOAT16: Final = 16
-#: unsigned integers are common as indices and masks, and have integer types of the card to become; uint4 is
-#: what the card's own CastToUInt4 makes of packed weights
+#: unsigned integers are common as indices and masks, and the card's integer types can represent them; uint4
+#: is the type of packed weights from the card's own CastToUInt4
 _TOLERATED_TYPES: Final = frozenset({4, 12, 13, 21})
 
 
@@ -79,8 +79,8 @@ def survey_operators(
 ) -> None:
     """Check the operators of a model, and the origin of the sizes of their results.
 
-    Functions are not expanded yet. `constants` are weights that are not in the graph, `custom` are operators
-    that the user has described with `register_custom_op`.
+    Functions are not expanded yet. `constants` are weights outside the graph, and `custom` are operators that
+    the user has described with `register_custom_op`.
     """
     opsets = {("" if s.domain in STANDARD_DOMAINS else s.domain): s.version for s in model.opset_import}
     functions = {(f.domain, f.name) for f in model.functions}
@@ -99,7 +99,7 @@ def survey_operators(
                 survey.note(f"{_operator_name(node)} ({reason})", node_label(node))
     op_types = {op_type for _, op_type in reasons}
     if not op_types.isdisjoint(_CONSTANT_OPERANDS.keys() | {"If"}):
-        # The operands of a function are only known where it is called.
+        # The operands of a function are only known at its calls.
         _survey_operands(model.graph, set(constants), survey)
     if _DETECTION in op_types:
         _survey_detections(model.graph, survey)
@@ -108,10 +108,10 @@ def survey_operators(
 def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Survey) -> None:
     """Check the element types of the values of a model.
 
-    The version of the hardware decides about bfloat16.
+    The version of the hardware determines the support of bfloat16.
     """
     has_bfloat16 = options.aic_hw_version == "ai200"
-    # Thousands of values have a few types.
+    # Models have thousands of values, but few types.
     if not set(types.values()) & (_FOREIGN_TYPES | {_BFLOAT16}):
         return
     for name, code in types.items():
@@ -122,9 +122,9 @@ def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Surv
 
 
 def survey_specializations(interface: Interface, survey: Survey) -> None:
-    """Look for an input that has another shape in every set of shapes: a card distinguishes the sets by it.
+    """Report if no input has a different shape in every set of shapes, which a card needs to select the set.
 
-    Values that stay on the device are left out of most inferences, so that they identify none.
+    Most inferences omit values that stay on the device, so these cannot identify a set.
     """
     outputs = {spec.name for spec in interface.outputs}
     shapes = zip(*(specialization.inputs for specialization in interface.specializations), strict=True)
@@ -141,13 +141,13 @@ def survey_specializations(interface: Interface, survey: Survey) -> None:
 
 
 def choose_list(options: CompileOptions) -> OperatorList:
-    """Return the list that the options name, or the one that is shipped."""
+    """Return the list that the options name, or the built-in list."""
     chosen = options.aic_operator_list
     return operator_list.shipped() if chosen is None else operator_list.read(chosen.path)
 
 
 def report(survey: Survey, options: CompileOptions) -> None:
-    """Warn once of all findings.
+    """Warn once about all findings.
 
     Raises CompileError if something was found and ``strict_aic`` is set.
     """
@@ -218,7 +218,7 @@ def _check_operands(node: onnx.NodeProto, constant: set[str], survey: Survey) ->
 
 
 def _survey_detections(graph: onnx.GraphProto, survey: Survey) -> None:
-    """Find each NonMaxSuppression whose boxes are computed with afterwards."""
+    """Find each NonMaxSuppression whose boxes are used in later computations."""
     readers = consumers(graph.node)
     for node in graph.node:
         if node.op_type != _DETECTION:
@@ -232,7 +232,7 @@ def _survey_detections(graph: onnx.GraphProto, survey: Survey) -> None:
 def _followers(
     start: onnx.NodeProto, readers: Mapping[str, list[onnx.NodeProto]]
 ) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes below another that do more than carry its results to the end."""
+    """Yield the nodes after another that do more than pass its results to the end."""
     pending, seen = [start], {id(start)}
     while pending:
         for name in pending.pop().output:

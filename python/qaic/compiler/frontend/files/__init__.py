@@ -27,7 +27,7 @@ def digest_of(source: OnnxFile) -> str:
 
 
 def opened(model: ModelSource) -> OnnxFile:
-    """Open a model, wherever it is; the result is a context manager."""
+    """Open a model from any source; the result is a context manager."""
     from qaic.compiler.frontend.files import onnx_file
 
     if isinstance(model, str | os.PathLike):

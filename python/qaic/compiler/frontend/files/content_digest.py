@@ -1,9 +1,10 @@
-"""The identity of a model's content, and an index that saves hashing it again.
+"""The identity of a model's content, and an index that avoids hashing it again.
 
-Safety of the index: an entry speaks for a file only while path, device, inode, size, modification time and
-change time are all the same. The change time is set by the kernel at every write and cannot be set back. A
-file that was modified in the last two seconds gets no entry, for a second write within the resolution of
-the clock would go unseen. Where files are found by links or in several folders, an entry also states how.
+Safety of the index: an entry is valid for a file only while path, device, inode, size, modification time and
+change time are all the same. The kernel sets the change time at every write, and it cannot be set back. A
+file that was modified in the last two seconds gets no entry, because a second write within the resolution of
+the clock would not be detected. If files are found by links or in several folders, an entry also describes
+the search.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from qaic.support.atomic_io import replace_bytes
 #: bytes hashed as one unit; a file's digest is that of its block digests, so that threads can share the work
 _BLOCK: Final = 16 << 20
 
-#: nanoseconds a file must have been at rest before its digest is remembered
+#: nanoseconds without a change of a file before its digest is stored
 SETTLED_NS: Final = 2_000_000_000
 
 
@@ -35,7 +36,7 @@ def content_digest(content: bytes) -> str:
 
 
 def files_digest(files: Sequence[InputFile]) -> str:
-    """Hash the model file and its external data files, in the order the model names them."""
+    """Hash the model file and its external data files, in the order in which the model names them."""
     blocks = [(file, start) for file in files for start in range(0, file.size, _BLOCK)]
     if len(blocks) > len(files):
         from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +70,7 @@ def _combine(digests: list[list[bytes]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DigestIndex:
-    """Remembered digests, one small file per model path."""
+    """Stored digests, one small file per model path."""
 
     folder: Path
 
@@ -93,9 +94,9 @@ class DigestIndex:
     ) -> None:
         """Store a digest; does nothing if a file is too new or the index cannot be written.
 
-        `path` is the key of the digest, and `files` are the files that it covers, with the facts of the
-        system about each before it was read. `search` describes how the files were found
-        (`DataFiles.search`), if their paths are not enough.
+        `path` is the key of the digest. `files` are the files that it covers, each with its metadata from
+        before it was read. `search` describes how the files were found (`DataFiles.search`), if their paths
+        are not sufficient.
         """
         newest = max(max(found.st_mtime_ns, found.st_ctime_ns) for found in files.values())
         if time.time_ns() - newest < SETTLED_NS:

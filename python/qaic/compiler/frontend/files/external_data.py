@@ -15,22 +15,22 @@ from qaic.compiler.ir.constants.weights import FileRange, InputFile
 class DataFiles:
     """The open files of one model.
 
-    The model file comes first where there is one, then the others in order of first use.
+    The model file is first if there is one, then the others in order of first use.
     """
 
     files: list[InputFile] = field(default_factory=list)
-    #: requested path -> its real path; None if nothing was there
+    #: requested path -> its real path; None if there was no file
     looked_up: dict[str, str | None] = field(default_factory=dict)
-    #: environment variable that folders came from -> its value
+    #: environment variable with folders -> its value
     variables: dict[str, str] = field(default_factory=dict)
-    #: the working folder, where paths were relative to it
+    #: the working folder, if paths were relative to it
     working_folder: str | None = None
     _by_path: dict[Path, InputFile] = field(default_factory=dict)
 
     def find(self, path: Path) -> Path | None:
         """Resolve all links of a path.
 
-        Returns None for a missing file or a cycle of links. Raises OSError if a folder on the way cannot be
+        Returns None for a missing file or a cycle of links. Raises OSError if a folder in the path cannot be
         searched.
         """
         real = _real(path)
@@ -49,7 +49,7 @@ class DataFiles:
         return file
 
     def variable(self, name: str) -> str:
-        """Read a variable of the environment; empty where it is not set."""
+        """Read an environment variable; empty if it is not set."""
         value = self.variables[name] = os.environ.get(name, "")
         return value
 
@@ -68,9 +68,9 @@ class DataFiles:
 
 
 def finds_the_same(search: dict[str, Any]) -> bool:
-    """Return whether the search that `DataFiles.search` described would find the same files now.
+    """Return True if the search that `DataFiles.search` described would find the same files now.
 
-    Raises KeyError, TypeError, ValueError or AttributeError if it is no such description, and OSError if a
+    Raises KeyError, TypeError, ValueError or AttributeError if it is not such a description, and OSError if a
     folder cannot be searched.
     """
     return (
@@ -87,7 +87,7 @@ def _real(path: Path) -> Path | None:
     try:
         return path.resolve(strict=True)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        # ValueError: JSON can contain lone surrogates, which no file name has.
+        # JSON can contain lone surrogates, which no file name has; then Python raises ValueError.
         return None
     except RuntimeError:
         # pathlib raises this for circles of links before Python 3.13.
@@ -103,7 +103,7 @@ class ExternalData:
     """Permitted folders of a model's external data.
 
     Locations are relative to the first of the resolved `folders`. The second, if any, is the folder of the
-    model file behind a symbolic link. There is none for a model in memory. Files that are found are added to
+    model file behind a symbolic link. A model in memory has no folders. Files that are found are added to
     `data`.
     """
 
@@ -113,9 +113,9 @@ class ExternalData:
     def range(self, entries: Mapping[str, str], tensor: str, size: int) -> FileRange:
         """Check the location of an external payload, and open its file.
 
-        `entries` are ``location``, ``offset`` and ``length``, `tensor` is words for messages, as
-        ``initializer 'w'``, and `size` is the length where none is given. Raises CompileError if the file
-        lies outside the folder, or the range outside the file, and OSError if the file cannot be opened.
+        `entries` are ``location``, ``offset`` and ``length``. `tensor` is text for messages, as ``initializer
+        'w'``, and `size` is the length if no length is given. Raises CompileError if the file is outside the
+        folder, or the range is outside the file, and OSError if the file cannot be opened.
         """
         what = f"external data of {tensor}"
         location = entries.get("location", "")

@@ -1,9 +1,9 @@
 """Reads a model without its weights.
 
-The outer messages of the file (model, graph, initializers, ``Constant`` nodes) are walked on the wire.
-Without the large payloads, the message is small, and the onnx library parses it; the payloads stay in the
-file, described by a `Weight` each. So memory and time depend on the structure of the graph, and a model may
-be larger than the 2 GiB that protobuf can hold.
+The outer messages of the file (model, graph, initializers, ``Constant`` nodes) are read in the wire format.
+Without the large payloads, the message is small, and the onnx library parses it. The payloads stay in the
+file, each described by a `Weight`. Memory and time therefore depend on the structure of the graph, and a
+model may exceed the 2 GiB limit of protobuf.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ _OTHER_FILES: Final = (
 
 @dataclass(slots=True)
 class OnnxFile:
-    """An opened model: the model without weight data, its weights, and the files both come from.
+    """An opened model: the model without weight data, its weights, and the files of both.
 
-    Use as a context manager; the sources of the weights read from the open files.
+    The object is a context manager; the sources of the weights read from the open files.
     """
 
     label: str
@@ -73,14 +73,15 @@ class OnnxFile:
     weights: dict[str, Weight] = field(default_factory=dict)
     #: its files and how they were found; empty for a model from memory
     data: DataFiles = field(default_factory=DataFiles)
-    #: values of a checkpoint that the types of the model's inputs do not have; complete when all were read
+    #: values of a checkpoint that the types of the model's inputs cannot represent; complete after all were
+    #: read
     overflows: Overflows = field(default_factory=lambda: Overflows(clip=False))
     #: the whole model if it is not from a file
     content: bytes | None = None
 
     @property
     def files(self) -> list[InputFile]:
-        """The model file first, then files with its data in order of first use."""
+        """The model file first, then its data files in order of first use."""
         return self.data.files
 
     def close(self) -> None:
@@ -97,7 +98,7 @@ class OnnxFile:
     def parse(self) -> onnx.ModelProto:
         """Parse the model.
 
-        Raises CompileError if the bytes are a protobuf message, but not that of a model.
+        Raises CompileError if the bytes are a protobuf message, but not a model.
         """
         import onnx
         from google.protobuf.message import DecodeError
@@ -114,9 +115,9 @@ class OnnxFile:
 def open_model(path: Path) -> OnnxFile:
     """Open a model file and find its weights.
 
-    External data must be in its folder; the checkpoint of a model without weights may lie elsewhere
-    (`weight_free`). Raises OSError if a file cannot be opened, and CompileError if the file is no ONNX
-    model, or the place of a payload makes no sense.
+    External data must be in its folder; the checkpoint of a model without weights may be elsewhere
+    (`weight_free`). Raises OSError if a file cannot be opened, and CompileError if the file is not an ONNX
+    model, or the position of a payload is invalid.
     """
     main = InputFile(path)
     model = OnnxFile(label=f"model file {str(path)!r}", data=DataFiles([main]))
@@ -135,8 +136,8 @@ def open_model(path: Path) -> OnnxFile:
 def _view(file: InputFile) -> memoryview:
     """Return the bytes of a file; small files are read, because truncating a mapped file ends the process.
 
-    The mapping of a large file is left to its last reference: the frames of an exception may still hold views
-    of it. The walk touches few of its pages.
+    The mapping of a large file lasts until its last reference ends, because frames of an exception may still
+    hold views of it. Reading the structure touches few of its pages.
     """
     if file.size > _MAP_ABOVE:
         return memoryview(mmap.mmap(file.fd, 0, prot=mmap.PROT_READ))
@@ -144,7 +145,7 @@ def _view(file: InputFile) -> memoryview:
 
 
 def open_bytes(content: bytes) -> OnnxFile:
-    """Do the same as `open_model` for a serialized model; data in other files is refused."""
+    """Open a serialized model like `open_model`; data in other files is refused."""
     model = OnnxFile(label="model in memory", content=content)
     if not content:
         raise _not_onnx(model.label, "no bytes")
@@ -178,7 +179,7 @@ class _Walk:
                     graph = self.graph(lo, hi)
                     pieces += [tensor_record.encode_len(_MODEL_GRAPH, len(graph)), graph]
                 elif number == _MODEL_METADATA and kind == tensor_record.LEN and self.is_spec(lo, hi):
-                    # The container has the weights, so its readers must not look for a checkpoint.
+                    # The container contains the weights, so its readers must not search for a checkpoint.
                     continue
                 elif number != _MODEL_TRAINING:
                     pieces.append(bytes(self.view[begin:hi]))
@@ -193,13 +194,13 @@ class _Walk:
                 ) from error
             raise _not_onnx(self.out.label, f"bytes that are not a protobuf message ({error})") from error
         self.out.proto_bytes = b"".join(pieces)
-        # A tensor with external data has this key; searching the bytes is cheaper than walking all nodes.
+        # A tensor with external data has this key; searching the bytes is cheaper than reading all nodes.
         is_external = b"location" in self.out.proto_bytes
         if self.specs or is_external:
             self.complete(is_external=is_external)
 
     def is_spec(self, lo: int, hi: int) -> bool:
-        """Keep a property that states where the weights are."""
+        """Keep a property that states the location of the weights."""
         key, value = read_entry(self.view, lo, hi)
         if key == METADATA_KEY.encode():
             self.specs.append(value)
@@ -244,7 +245,7 @@ class _Walk:
         take_weights(model, self.out.weights, spec, checkpoint, self.out.overflows)
 
     def graph(self, lo: int, hi: int) -> bytes:
-        """Copy the graph, leaving out initializers and constants with a large payload."""
+        """Copy the graph without initializers and constants that have a large payload."""
         pieces: list[memoryview | bytes] = []
         copied = lo  # everything before this position is in `pieces` or was cut out
         for number, kind, begin, start, end in tensor_record.fields(self.view, lo, hi):

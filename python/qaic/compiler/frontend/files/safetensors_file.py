@@ -1,8 +1,8 @@
 """Positions of tensors in a safetensors file.
 
-Such a file is a little-endian size of 8 bytes, a JSON object of that size with type, shape and range of each
-tensor, and the tensors themselves without gaps between them. Only the object is read here; everything in it
-is checked before anything of the file is used.
+Such a file consists of a little-endian size of 8 bytes, a JSON object of that size with the type, shape and
+range of each tensor, and the tensors without gaps between them. Only the object is read here, and it is
+checked completely before use.
 """
 
 import math
@@ -15,7 +15,7 @@ from qaic.compiler.ir.elem_types import CODES
 from qaic.errors import CompileError
 from qaic.support.json import parse_json
 
-#: bytes of the object at most, some hundred thousand tensors; parsing takes about twenty times as much memory
+#: largest object in bytes, some hundred thousand tensors; parsing takes about twenty times as much memory
 _LARGEST_HEADER: Final = 32 << 20
 _SIZE_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
@@ -24,7 +24,7 @@ _LARGEST_DIM: Final = (1 << 63) - 1
 #: most characters of a file's content in a message
 _LONGEST_SHOWN: Final = 80
 
-#: name of a type -> (bits per element, ONNX's element type or None where it has none)
+#: name of a type -> (bits per element, ONNX element type or None)
 TYPES: Final[dict[str, tuple[int, int | None]]] = {
     "BOOL": (8, CODES["bool"]),
     "U8": (8, CODES["uint8"]),
@@ -54,7 +54,7 @@ TYPES: Final[dict[str, tuple[int, int | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a checkpoint: its type by the name it has there, its dims, and where its bytes are."""
+    """A tensor of a checkpoint: its type by the name in the file, its dims, and its byte range."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -64,8 +64,8 @@ class StoredTensor:
 def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
     """Read the entries of a file about its tensors, by their names.
 
-    Reading does not move the position of the open file. Blocking. Raises CompileError if it is not a valid
-    safetensors file: sizes beyond its end, tensors that overlap or leave gaps, types that do not exist, a
+    Reading does not move the position of the open file. Blocking. Raises CompileError if the file is not a
+    valid safetensors file: sizes beyond its end, tensors that overlap or leave gaps, unknown types, or a
     shape that does not fit its range.
     """
     begin, entries = _header(file)
@@ -145,7 +145,7 @@ def _check_cover(file: InputFile, tensors: dict[str, StoredTensor], begin: int) 
 
 
 def shown(value: object) -> str:
-    """Write a value as messages repeat it: cut where it is long."""
+    """Write a value for messages, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 

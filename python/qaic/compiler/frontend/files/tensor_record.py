@@ -25,7 +25,7 @@ class WireError(ValueError):
 
 
 def read_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """Read one varint of at most ten bytes; returns the value and the position behind it."""
+    """Read one varint of at most ten bytes; returns the value and the position after it."""
     value = shift = 0
     start = pos
     while pos < end:
@@ -41,12 +41,12 @@ def read_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Read an unsigned 64-bit value as the two's complement number protobuf stores for int64."""
+    """Convert an unsigned 64-bit value to the two's complement number that protobuf stores for int64."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def fields(buf: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Walk the fields of one message.
+    """Iterate over the fields of one message.
 
     Yields field number, wire type, position of the tag, and the range of the payload (of the number itself
     for varints). Raises WireError if a field reaches past `end`, or the wire type does not exist in proto3.
@@ -90,7 +90,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_len(number: int, size: int) -> bytes:
-    """Write the tag and the length in front of a payload of `size` bytes."""
+    """Write the tag and the length that precede a payload of `size` bytes."""
     return encode_varint(number << 3 | LEN) + encode_varint(size)
 
 
@@ -103,16 +103,16 @@ _DOUBLE_DATA: Final = 10
 _EXTERNAL_DATA: Final = 13
 _DATA_LOCATION: Final = 14
 
-#: bytes of external data as protobuf writes it; a tensor without them has none, or is written differently
+#: bytes that mark external data in protobuf's usual encoding
 EXTERNAL_FIELD: Final = bytes((_DATA_LOCATION << 3 | VARINT, 1))
 
-#: float, int32, string, int64, raw, double, uint64
+#: fields with numbers: float, int32, string, int64, raw, double, uint64
 _PAYLOADS: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
 
 
 @dataclass(slots=True)
 class TensorRecord:
-    """Contents of a ``TensorProto``, with its payload left on the wire."""
+    """Contents of a ``TensorProto``, without reading its payload."""
 
     lo: int
     hi: int
@@ -121,7 +121,7 @@ class TensorRecord:
     dims: list[int] = field(default_factory=list)
     #: bytes of all payload fields together
     payload: int = 0
-    #: range of the payload if it is the little-endian dense array
+    #: range of the payload if it is a little-endian dense array
     plain: tuple[int, int] | None = None
     #: key -> value of the external location; empty when the data is in the model
     external: dict[str, str] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class TensorRecord:
         return dense
 
     def inline(self, name: str, data: bytes) -> bytes:
-        """Write the record as an initializer that carries its data, for use as a field of the graph."""
+        """Write the record as an initializer that contains its data, for use as a field of the graph."""
         import onnx
 
         tensor = onnx.TensorProto(name=name, data_type=self.elem_type, dims=self.dims, raw_data=data)
@@ -152,7 +152,7 @@ class TensorRecord:
 def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
     """Read the description of the tensor in ``view[lo:hi]``.
 
-    Raises WireError if the bytes are no ``TensorProto``.
+    Raises WireError if the bytes are not a ``TensorProto``.
     """
     record = TensorRecord(lo, hi)
     payloads: list[tuple[int, int, int]] = []
@@ -188,7 +188,7 @@ def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
 def read_entry(view: memoryview, lo: int, hi: int) -> tuple[bytes, bytes]:
     """Read one ``StringStringEntryProto``: its key and its value.
 
-    Raises WireError if the bytes are none.
+    Raises WireError if the bytes are not an entry.
     """
     texts = {1: b"", 2: b""}
     for number, kind, _, start, end in fields(view, lo, hi):

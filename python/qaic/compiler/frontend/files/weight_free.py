@@ -1,12 +1,12 @@
-"""Models without weights: inputs of the graph that are constants, with their values in a checkpoint.
+"""Models without weights: constant inputs of the graph, with their values in a checkpoint.
 
-They become initializers whose bytes are read from the checkpoint when the container is written, so memory
-does not depend on their size.
+The inputs become initializers whose bytes are read from the checkpoint when the container is written, so
+memory does not depend on their size.
 
 A path of such a model is relative to the folder that the environment names or to the model's folder; the
-first match is used. A file outside of both is never read, even through a link, with two exceptions. The
-exporter leaves a link in the model's folder to the checkpoint that the model names. In the cache of a model
-hub every file is a link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
+first match is used. A file outside both folders is never read, even through a link, with two exceptions. The
+exporter creates a link in the model's folder to the checkpoint that the model names. In the cache of a model
+hub, every file is a link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,8 @@ DATA_ROOT: Final = "AIC_EXTERNAL_DATA_ROOT"
 class CheckpointFiles:
     """The safetensors files of one model; each is opened and checked once.
 
-    `folders` are the resolved folders of the model file, at least one. `model_id` is the path of the
-    checkpoint where the model was exported, or a name. Files that are found are added to `data`. Raises
-    OSError if a folder cannot be searched.
+    `folders` are the resolved folders of the model file, at least one. `model_id` is the checkpoint's path
+    during export, or a name. Files that are found are added to `data`. Searching may raise OSError.
     """
 
     def __init__(self, folders: tuple[Path, ...], model_id: str, data: DataFiles) -> None:
@@ -118,7 +117,7 @@ class CheckpointFiles:
 
 
 def _expanded(path: str) -> Path:
-    """Expand a home folder; the path stays as it is if the user does not exist."""
+    """Expand a home folder; the path does not change if the user does not exist."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -143,10 +142,10 @@ def take_weights(
 ) -> None:
     """Convert the inputs that a model lists as weights to constants.
 
-    Small weights become initializers of `model`, large ones go to `weights`. The inputs stay, because they
-    may also have an initializer. `overflows` counts values that the type of an input cannot represent. Raises
-    CompileError if the graph has no such input, or type or shape in the checkpoint are not the input's, and
-    OSError if a file cannot be opened.
+    Small weights become initializers of `model`, and large ones are added to `weights`. The inputs stay,
+    because they may also have an initializer. `overflows` counts values that the type of an input cannot
+    represent. Raises CompileError if the graph has no such input, or its type or shape differ in the
+    checkpoint, and OSError if a file cannot be opened.
     """
     graph = model.graph
     inputs = {value.name: value for value in graph.input}
@@ -175,7 +174,7 @@ def take_weights(
 
 
 def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
-    """Yield one warning about the values that became infinite as far as they were read, if there are any."""
+    """Yield one warning about the values read so far that became infinite, if there are any."""
     if overflows.counts:
         yield Diagnostic(
             "warning",

@@ -1,4 +1,4 @@
-"""References from a model without weights to their files: JSON among its metadata.
+"""References from a model without weights to its files: JSON in the model's metadata.
 
 ::
 
@@ -7,8 +7,8 @@
      "inputs": [{"name": "wte.weight", "location": {"file": 0, "key": "wte.weight"}}]}
 
 The graph's input of this name is a constant, the tensor ``key`` of that file. Earlier forms have plain paths
-in ``files``, call that list ``checkpoint_files``, name a file by its path, and list inputs that have no
-location because they stayed in the model.
+in ``files``, call that list ``checkpoint_files``, identify a file by its path, or list inputs without a
+location because their values are in the model.
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from qaic.support.json import parse_json
 #: key of the model's metadata
 METADATA_KEY: Final = "com.qti.aisw.extdata"
 
-#: newest version whose meaning is known
+#: newest supported version
 _VERSION: Final = 5
 _FORMAT: Final = "safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPlace:
-    """An input of the graph that is a constant, and where its values are."""
+    """An input of the graph that is a constant, and the location of its values."""
 
     input_name: str
     #: path as written in the model
@@ -42,16 +42,16 @@ class WeightPlace:
 class WeightSpec:
     """A model's references to its weights."""
 
-    #: Path or name of the checkpoint; files may be relative to the folder it is in. Empty if not given.
+    #: path or name of the checkpoint; files may be relative to its folder; empty if not given
     model_id: str
     #: the inputs, each once
     places: tuple[WeightPlace, ...]
 
 
 def parse_weight_spec(content: bytes) -> WeightSpec:
-    """Read the JSON.
+    """Parse the JSON.
 
-    Raises CompileError if it is of a version that is not known, or not as described above.
+    Raises CompileError if its version is unknown, or its form differs from the description above.
     """
     try:
         document = parse_json(content)
