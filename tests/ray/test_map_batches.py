@@ -2,6 +2,8 @@
 
 import gc
 import itertools
+import os
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -108,13 +110,17 @@ def test_an_empty_dataset(cluster, model):
     assert found.take_all() == []
 
 
-def test_actors_take_cards_of_their_own(cluster, model, host):
+def test_actors_take_cards_of_their_own(cluster, model, host, tmp_path):
     class Cards(BatchInference):
-        def __call__(self, table):
-            import os
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            (tmp_path / str(os.getpid())).write_text(os.environ["QAIC_VISIBLE_DEVICES"])
 
-            ids = pa.array([os.environ["QAIC_VISIBLE_DEVICES"]] * table.num_rows)
-            return super().__call__(table).append_column("card", ids)
+        def __call__(self, table):
+            # Otherwise the first actor may compute all blocks before the second one starts.
+            while len(list(tmp_path.iterdir())) < 2:
+                time.sleep(0.01)
+            return super().__call__(table)
 
     program, _ = SharedProgram.put(model, {}, 1.0)
     pool = cluster.data.ActorPoolStrategy(size=2)
@@ -126,7 +132,8 @@ def test_actors_take_cards_of_their_own(cluster, model, host):
         compute=pool,
         resources={"QAIC": 1},
     )
-    assert sorted({row["card"] for row in found.take_all()}) == ["0", "1"]
+    assert len(found.take_all()) == 400
+    assert sorted(claim.read_text() for claim in tmp_path.iterdir()) == ["0", "1"]
 
 
 def test_claims_are_of_processes_and_shares_fit_on_a_card(cluster, host):
