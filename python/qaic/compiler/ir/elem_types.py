@@ -80,17 +80,17 @@ INTERFACE_TYPES: Final = frozenset({FLOAT, FLOAT16, INT8, UINT8, INT16, INT32, I
 
 
 def type_name(code: int) -> str:
-    """Return the name of an element type, also of one that is not in this table."""
+    """Return the name of an element type, also if the table does not contain it."""
     return TABLE[code][0] if code in TABLE else f"element type {code}"
 
 
 def tensor_bytes(code: int, dims: Sequence[int]) -> int:
-    """Size of a dense tensor in bytes; sub-byte types are packed and rounded up."""
+    """Return the size of a dense tensor in bytes; sub-byte types are packed and rounded up."""
     return (math.prod(dims) * TABLE[code][1] + 7) // 8
 
 
 def array_type(code: int) -> np.dtype[Any]:
-    """Return the type of arrays of elements of whole bytes, which ml_dtypes has if numpy has none."""
+    """Return the array type of elements of whole bytes, from ml_dtypes if numpy has none."""
     import numpy as np
 
     if code not in NARROW_FLOATS:

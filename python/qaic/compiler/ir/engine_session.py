@@ -15,8 +15,8 @@ def engine_session(
 ) -> ort.InferenceSession:
     """Load a serialized model on one thread, without messages.
 
-    `level` is the engine's level of optimization. Without `fuses_pairs`, quantized graphs are not rewritten.
-    Raises exceptions of many types, because the engine has none of its own.
+    `level` is the engine's level of optimization. Without `fuses_pairs`, quantized graphs do not change.
+    Raises exceptions of many types, because the engine has no type of its own.
     """
     import onnxruntime as ort
 

@@ -1,7 +1,7 @@
-"""Edits of a graph: the only place outside the front end and the back end that changes fields of a protobuf.
+"""Graph edits: the only module outside the front end and the back end that changes fields of a protobuf.
 
-The operations have the names of onnx-ir (https://onnx.ai/ir-py) where that library has them. A node or value
-that is given to one of them is copied, so that what belongs to a graph can be given back to it.
+The functions have the names of onnx-ir (https://onnx.ai/ir-py) where that library has them. They copy nodes
+and values of their arguments, so arguments may be parts of the same graph.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
@@ -36,7 +36,7 @@ def clone(message: _Message) -> _Message:
 
 
 def clone_unnamed(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Copy a node without its name, for which a graph has room once."""
+    """Copy a node without its name, which a graph may contain only once."""
     copy = clone(node)
     clear_name(copy)
     return copy
@@ -63,9 +63,9 @@ def set_nodes(body: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.N
 
 
 def rewrite_nodes(graph: onnx.GraphProto, rule: Callable[[onnx.NodeProto], Sequence[onnx.NodeProto]]) -> None:
-    """Put the nodes that a rule makes of each node in its place, nested graphs included.
+    """Replace each node by the nodes that a rule returns for it, in nested graphs too.
 
-    A rule returns the node itself where nothing changes.
+    A rule returns the node itself if nothing changes.
     """
     for current in all_graphs(graph):
         nodes = list(current.node)
@@ -87,10 +87,10 @@ def remove_nodes(body: onnx.GraphProto | onnx.FunctionProto, positions: Collecti
 def remove_unused_nodes(
     graph: onnx.GraphProto, candidates: Collection[str], made_elsewhere: Collection[str] = ()
 ) -> None:
-    """Remove nodes whose results nothing reads, and those in front that only they have read.
+    """Remove nodes whose results nothing reads, and the nodes before them that only these read.
 
-    A node may go if all of its results are among `candidates`. Constants have taken the place of the values
-    `made_elsewhere`, so reading these needs no node.
+    A node can be removed if all of its results are among `candidates`. Constants have replaced the values
+    `made_elsewhere`, so reading these requires no node.
     """
     count = uses(graph)
     for name in made_elsewhere:
@@ -107,7 +107,7 @@ def remove_unused_nodes(
 
 
 def drop_unneeded_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Drop the nodes that no output of a graph needs; returns the names of the values that are needed."""
+    """Remove the nodes that no output of a graph needs; returns the names of the needed values."""
     needed = {value.name for value in graph.output}
     dead: list[int] = []
     for index in reversed(range(len(graph.node))):
@@ -142,12 +142,12 @@ def import_opset(body: onnx.ModelProto | onnx.FunctionProto, domain: str, versio
 
 
 def set_inputs(node: onnx.NodeProto, names: Iterable[str]) -> None:
-    """Let a node read these values and no other."""
+    """Replace the inputs of a node by these values."""
     _assign(node.input, names)
 
 
 def replace_input_with(node: onnx.NodeProto, position: int, name: str) -> None:
-    """Let a node read another value at one position."""
+    """Replace one input of a node by another value."""
     node.input[position] = name
 
 
@@ -181,7 +181,7 @@ def set_attributes(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProt
 
 
 def replace_all_uses_with(nodes: Iterable[onnx.NodeProto], replacements: Mapping[str, str]) -> None:
-    """Make nodes, including their nested graphs, read other values. Their results keep their names."""
+    """Replace values that nodes and their nested graphs read. The results of nodes keep their names."""
     for node in nodes:
         _rename(node.input, replacements)
         for graph in subgraphs(node):
@@ -218,7 +218,7 @@ def rename_initializers(graph: onnx.GraphProto, names: Mapping[str, str]) -> Non
 
 
 def add_input(graph: onnx.GraphProto, value: onnx.ValueInfoProto, name: str = "") -> None:
-    """Add an input that is declared as `value` is, under another name where one is given."""
+    """Add an input with the declaration of `value`, under another name if given."""
     graph.input.append(value)
     graph.input[-1].name = name or value.name
 
@@ -226,7 +226,7 @@ def add_input(graph: onnx.GraphProto, value: onnx.ValueInfoProto, name: str = ""
 def add_output(
     graph: onnx.GraphProto, value: onnx.ValueInfoProto | str, name: str = ""
 ) -> onnx.ValueInfoProto:
-    """Add an output that is declared as `value` is; of a name nothing but that is declared."""
+    """Add an output with the declaration of `value`; for a name, only the name is declared."""
     if isinstance(value, str):
         return graph.output.add(name=value)
     graph.output.append(value)
@@ -235,7 +235,7 @@ def add_output(
 
 
 def set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
-    """Make these values the outputs, described as the graph describes them."""
+    """Make these values the outputs, with their descriptions in the graph."""
     described = {value.name: value for value in (*graph.output, *graph.value_info)}
     fresh = type(graph)()
     for name in names:
@@ -252,7 +252,7 @@ def remove_inputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
 
 
 def describe_value(graph: onnx.GraphProto, value: onnx.ValueInfoProto | str) -> onnx.ValueInfoProto:
-    """Describe a value of a graph that is not described yet: as another is, or by its name alone."""
+    """Describe a value of a graph that has no description yet: like another value, or by its name alone."""
     if isinstance(value, str):
         return graph.value_info.add(name=value)
     graph.value_info.append(value)
@@ -260,12 +260,12 @@ def describe_value(graph: onnx.GraphProto, value: onnx.ValueInfoProto | str) -> 
 
 
 def redescribe(value: onnx.ValueInfoProto, other: onnx.ValueInfoProto) -> None:
-    """Describe a value as another is described, whose name it takes too."""
+    """Replace a description by that of another value, name included."""
     value.CopyFrom(other)
 
 
 def set_shape(value: onnx.ValueInfoProto, sizes: Iterable[int | str | None]) -> None:
-    """Declare the dims of a tensor: sizes, symbols, and None for a size that is not known."""
+    """Declare the dims of a tensor: sizes, symbols, and None for an unknown size."""
     tensor = value.type.tensor_type
     tensor.ClearField("shape")
     tensor.shape.SetInParent()
@@ -284,17 +284,17 @@ def permute_shape(value: onnx.ValueInfoProto, order: Sequence[int]) -> None:
 
 
 def clear_shape(value: onnx.ValueInfoProto) -> None:
-    """Declare nothing about the dims of a tensor, not even how many it has."""
+    """Remove the declared dims of a tensor, and their number."""
     value.type.tensor_type.ClearField("shape")
 
 
 def clear_dim(value: onnx.ValueInfoProto, position: int) -> None:
-    """Declare nothing about one dim of a tensor."""
+    """Remove the declaration of one dim of a tensor."""
     value.type.tensor_type.shape.dim[position].Clear()
 
 
 def clear_descriptions(graph: onnx.GraphProto) -> None:
-    """Describe no value inside of a graph."""
+    """Remove the descriptions of values inside a graph."""
     graph.ClearField("value_info")
 
 
@@ -304,7 +304,7 @@ def clear_descriptions(graph: onnx.GraphProto) -> None:
 def register_initializer(
     graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str = ""
 ) -> onnx.TensorProto:
-    """Add a constant, under another name if given; returns the constant in the graph."""
+    """Add a constant, with another name if given; returns the constant in the graph."""
     graph.initializer.append(tensor)
     added = graph.initializer[-1]
     added.name = name or tensor.name
@@ -385,7 +385,7 @@ class NodeWriter:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     def add(self, operator: str, *operands: Operand, output: str = "", **attributes: Any) -> str:
-        """Append a node, behind constants for its numbers; returns its result."""
+        """Append a node, after constants for its numbers; returns its result."""
         names = [operand if isinstance(operand, str) else self.constant(operand) for operand in operands]
         result = output or self.fresh.make(self.base, self.suffix or operator.lower())
         node = helper.make_node(operator, names, [result], domain=self.domain, **attributes)

@@ -23,14 +23,14 @@ STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 #: domain of the device's operators
 DEVICE_DOMAIN: Final = "com.openqaic"
 
-#: domains whose schemas the onnx package holds, the standard one by its short name
+#: domains whose schemas the onnx package contains; the standard domain has its short name
 ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
 
 #: operators of the standard set with graphs as attributes
 _CONTROL_FLOW: Final = _LOOPS | {"If"}
 
 
-#: operators that make a value from a shape alone; their results are constants for fixed shapes
+#: operators that compute a value from a shape alone; their results are constants for fixed shapes
 SHAPE_READERS: Final = frozenset({"Shape", "Size"})
 
 #: operators whose result differs from run to run, so they are never constant
@@ -47,12 +47,12 @@ def standard_version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
 
 
 def node_key(node: onnx.NodeProto) -> str:
-    """Identify a node by its first output that has a name."""
+    """Identify a node by its first output with a name."""
     return next((name for name in node.output if name), "")
 
 
 def node_label(node: onnx.NodeProto) -> str:
-    """Name a node for people: by its own name, or by that of its first result."""
+    """Name a node for messages: by its own name, or by that of its first result."""
     return str(node.name) or node_key(node)
 
 
@@ -71,7 +71,7 @@ def attribute_of(node: onnx.NodeProto, name: str, default: _T) -> _T:
 
 
 def behind(name: str, makers: Mapping[str, onnx.NodeProto], *op_types: str) -> str:
-    """Follow a value through operators of some kinds, each to its first operand."""
+    """Follow a value back through operators of some kinds, each to its first operand."""
     while (node := makers.get(name)) is not None and standard(node, *op_types):
         name = node.input[0]
     return name
@@ -79,7 +79,7 @@ def behind(name: str, makers: Mapping[str, onnx.NodeProto], *op_types: str) -> s
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs directly inside a node (branches of If, bodies of Loop and Scan)."""
-    # Looking at the attributes costs ten times as much as looking at the operator.
+    # Reading the attributes takes ten times as long as reading the operator.
     if node.op_type not in _CONTROL_FLOW and node.domain in STANDARD_DOMAINS:
         return
     for attribute in node.attribute:
@@ -134,7 +134,7 @@ def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def op_types(model: onnx.ModelProto) -> set[str]:
-    """Collect the names of all operators that a model has."""
+    """Collect the names of all operators in a model."""
     return {node.op_type for node in nodes_of(model)}
 
 
@@ -155,7 +155,7 @@ def uses(graph: onnx.GraphProto) -> Counter[str]:
 
 
 def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
-    """Map each result to the node that computes it; graphs nested in nodes are not looked into."""
+    """Map each result to the node that computes it, without nested graphs."""
     return {name: node for node in nodes for name in node.output if name}
 
 
@@ -169,7 +169,7 @@ def usages(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[tuple[onnx.NodePro
 
 
 def consumers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
-    """Map each value to the nodes that read it, a node as often as it does."""
+    """Map each value to the nodes that read it; a node occurs once for each use."""
     return {name: [node for node, _ in read] for name, read in usages(nodes).items()}
 
 
@@ -190,12 +190,12 @@ def values_read_by(node: onnx.NodeProto) -> set[str]:
 
 
 def has_loops(model: onnx.ModelProto) -> bool:
-    """Return whether the values in a model decide how long it runs; otherwise only the shapes do."""
+    """Return True if values in a model determine its run time; otherwise, only shapes do."""
     return any(node.op_type in _LOOPS for node in nodes_of(model))
 
 
 def value_names(graph: onnx.GraphProto) -> set[str]:
-    """Collect every name a value has anywhere in the graph."""
+    """Collect the names of all values in the graph."""
     names: set[str] = set()
     for current in all_graphs(graph):
         names.update(value.name for value in current.input)
@@ -208,7 +208,7 @@ def value_names(graph: onnx.GraphProto) -> set[str]:
 
 
 class FreshNames:
-    """Creates value names that do not occur in a graph; the same graph gets the same names."""
+    """Creates value names that do not occur in a graph; the same graph always gets the same names."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._taken = value_names(graph)

@@ -1,15 +1,15 @@
-"""Names inside functions, and their names after functions are expanded.
+"""Names of values inside functions, and their names after functions are expanded.
 
-The body of a function is written once and expanded at every call, where its values get names of their own.
-Files that name values are written from the model before that: with the names of bodies, or with those of the
-calls in front. These stand for a value ``o`` of the body of a function ``F``:
+The body of a function exists once and is expanded at every call, where its values get other names. Files that
+name values use the model before expansion: they contain names from bodies, or the same names with the calls
+as prefix. These forms represent a value ``o`` of the body of a function ``F``:
 
 * ``o``: that value in every call;
-* ``call/o``: that value in one call, where ``call`` is the name of the call, behind those of the calls around
-  it; so does ``call/n`` with the name of the node that computes it;
+``call/o``: that value in one call, where ``call`` is the name of the call, after those of the calls around
+it. ``call/n`` with the name of the node that computes the value has the same meaning;
 * ``F_2_o`` and ``Graph_F_2_o``: that value in the third call of ``F``, in the order of the expanded graph.
 
-A value of a body that the compiler writes again stands for the results of the call.
+A value of a body that the compiler rewrites represents the results of the call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INSTANCE: Final = re.compile(r"_([0-9]{1,9})_(.+)", re.DOTALL)
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call of a function in an expanded graph; the graph itself is one without a function."""
+    """One call of a function in an expanded graph; the graph itself is a call without a function."""
 
     #: its name, with those of the calls around it as prefix
     path: str = ""
@@ -45,7 +45,7 @@ class Call:
     values: dict[str, str] = field(default_factory=dict)
 
     def bind(self, value: str, name: str) -> None:
-        """Learn the name of a value, which may be a result of the call too."""
+        """Add the name of a value, which may also be a result of the call."""
         at: Call | None = self
         while at is not None and value:
             at.values[value] = name
@@ -89,14 +89,14 @@ class InlinedNames:
         self._index: _Index | None = None
 
     def learn(self, calls: Iterable[Call]) -> None:
-        """Take up the calls of a graph that was expanded."""
+        """Add the calls of an expanded graph."""
         self._calls += calls
         self._index = None
 
     def find(self, name: str) -> list[str]:
         """List the values of the expanded graph with a name; empty if there are none.
 
-        The name of a removed value is found, although the graph has no such value.
+        The name of a removed value is found, although the graph does not contain it.
         """
         found = dict.fromkeys([name] if name in self._own else ())
         index = self._indexed()
@@ -110,12 +110,12 @@ class InlinedNames:
     def in_body(self, value: str) -> tuple[str, str] | None:
         """Return the path of the call that computes a value, and its name in the function's body.
 
-        None for a value of the model's own graph. The name in the body stands for the value in every call.
+        Returns None for a value of the model's own graph. The name in the body means it in every call.
         """
         return None if value in self._own else self._indexed().places.get(value)
 
     def titles(self, name: str) -> dict[str, str]:
-        """Map the values that a name stands for to names that an output can have: its own, or ``call/o``."""
+        """Map the values that a name represents to names that an output can have: its own, or ``call/o``."""
         found = {value: value for value in self.find(name)}
         if name in self._indexed().paths:
             return {value: value if value in self._own or len(found) > 1 else name for value in found}
@@ -126,14 +126,14 @@ class InlinedNames:
         return found
 
     def rename(self, given: Mapping[str, str]) -> None:
-        """Take up that values of the expanded graph have other names."""
+        """Record new names of values of the expanded graph."""
         for call in self._calls:
             for inner, value in call.values.items():
                 call.values[inner] = given.get(value, value)
         self._index = None
 
     def known(self) -> Iterator[str]:
-        """Yield names that can be looked up, for messages."""
+        """Yield names that `find` accepts, for messages."""
         yield from self._own
         yield from self._indexed().values
 
@@ -182,8 +182,8 @@ class InlinedNames:
 def calls_in(graph: onnx.GraphProto, pairs: Iterable[tuple[onnx.NodeProto, Call]]) -> list[Call]:
     """Bind the values of calls to their names in an expanded graph.
 
-    `pairs` are what each node was before, and the call whose body it belongs to. Returns every call, and in
-    front the graph itself.
+    `pairs` are the original node of each node, and the call whose body it belongs to. Returns every call,
+    after the graph itself.
     """
     calls: dict[Call, None] = {}
     for node, (origin, call) in zip(graph.node, pairs, strict=True):

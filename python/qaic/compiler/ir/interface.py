@@ -59,7 +59,7 @@ class Interface:
 
 
 def check_size(spec: TensorSpec, kind: str) -> TensorSpec:
-    """Return a tensor that fits a buffer, and refuse any other."""
+    """Return a tensor that fits in a buffer; refuse any other."""
     if spec.nbytes > MAX_BYTES or any(dim > 0x7FFF_FFFF for dim in spec.dims):
         raise refuse(
             f"{kind} {spec.name!r}",

@@ -25,7 +25,7 @@ _Shape = tuple[int, ...]
 
 
 def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
-    """Multiply-accumulates of a node; 0 for operators that are not counted, None when a shape is missing."""
+    """Return the multiply-accumulates of a node; 0 for uncounted operators, None if a shape is missing."""
     kind = node.op_type
     counted = kind in _MATMULS or kind in _CONVOLUTIONS or kind in _RECURRENT
     if not (counted or kind in {"ConvTranspose", "Gemm", "Einsum"}):

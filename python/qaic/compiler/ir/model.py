@@ -31,7 +31,7 @@ class OpsTable:
 
     #: entries of the descriptor, in the order of their numbers
     ops: Sequence[Mapping[str, Any]]
-    #: most executions of all operations in a run
+    #: most executions of all operations in one run
     executions: int
 
 
@@ -48,7 +48,7 @@ class RowTensor:
 
 @dataclass(frozen=True, slots=True)
 class RowUpdate:
-    """State that is written by rows: numbers of an input, of its output, and of the tensors."""
+    """State that is written by rows: indices of its input, its output, and the row tensors."""
 
     input: int
     output: int
@@ -80,7 +80,7 @@ class Model:
     weights: dict[str, Weight]
     #: engine libraries that its operators need
     libraries: Sequence[Library] = ()
-    #: true if functions for operators of the card are left, whose bodies are rounded as one
+    #: true if functions remain for operators of the card, whose bodies are rounded as one operation
     has_fused_functions: bool = False
     name: str = "unnamed"
     #: sizes of the symbols for each specialization, and their options
@@ -88,17 +88,17 @@ class Model:
     requested: Sequence[SpecializationEntry] = ()
     #: dims of the inputs before symbols had sizes
     input_dims: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
-    #: The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
-    #: many sets only some. Empty while shapes are not known.
+    #: the model with all types and shapes, and with its weights as inputs, once for each set of shapes, or
+    #: for some of many sets; empty while shapes are unknown
     specialized: list[onnx.ModelProto] = field(default_factory=list)
     #: the inputs and outputs; empty until shapes are known
     known: Interface | None = None
-    #: facts about values after shape inference, and after all floats are float32
+    #: facts about values after shape inference, and after all floats became float32
     facts: ValueInfo = field(default_factory=lambda: ValueInfo({}))
     #: its nodes before the passes, if operations are measured
     provenance: Callable[[onnx.ModelProto], dict[str, tuple[str, ...]]] | None = None
-    #: for each set of shapes the finished program with inferred types and shapes, and what else identifies
-    #: some; where operations are measured
+    #: for each set of shapes, the finished and the earlier program with inferred types and shapes, if
+    #: operations are measured
     described: Sequence[Sequence[onnx.ModelProto]] = ()
     #: graph that the engine runs, if operations are measured
     operations: OpsTable | None = None
@@ -111,7 +111,7 @@ class Model:
 
     @property
     def interface(self) -> Interface:
-        """Inputs and outputs with all sets of shapes; known from shape inference on."""
+        """Inputs and outputs with all sets of shapes, which shape inference determines."""
         if self.known is None:
             raise AssertionError("the shapes of the model are not known yet")
         return self.known
@@ -128,7 +128,7 @@ class Model:
 
     @property
     def specializations(self) -> tuple[Specialization, ...]:
-        """The sets of shapes where there are several, else empty."""
+        """The sets of shapes if there are several, else empty."""
         return self.interface.specializations
 
     @property
@@ -137,7 +137,7 @@ class Model:
         return [library.path for library in self.libraries]
 
     def copy_for_tools(self) -> onnx.ModelProto:
-        """Copy the graph with each weight as an input, so that tools get its type and shape alone."""
+        """Copy the graph with each weight as an input, so that tools get only its type and shape."""
         return with_weights_as_inputs(self.proto, self.weights)
 
     def constants(self) -> set[str]:
@@ -147,9 +147,9 @@ class Model:
         return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
 
     def rewrite(self, rewriting: Callable[[onnx.ModelProto, Mapping[str, int]], Mapping[str, Added]]) -> None:
-        """Apply a rewriting that goes by element types to the graph and to its inferred forms.
+        """Apply a rewriting that depends on element types to the graph and to its inferred forms.
 
-        `rewriting` changes a model whose element types it is given, and returns the values that it added.
+        `rewriting` changes a model with the given element types, and returns the values that it added.
         """
         types = self.facts.types
         added = rewriting(self.proto, types)
@@ -169,7 +169,7 @@ class Model:
         self.own_operators = list(dict.fromkeys([*self.own_operators, *operators]))
 
     def learn_constants(self) -> None:
-        """Take up the types and shapes of constants that were added."""
+        """Record the types and shapes of added constants."""
         for tensor in self.proto.graph.initializer:
             self.facts.types.setdefault(tensor.name, tensor.data_type)
             self.facts.shapes.setdefault(tensor.name, tuple(tensor.dims))
@@ -206,7 +206,7 @@ class SideFile:
 class Context:
     """Options of one compilation, and the findings of its passes."""
 
-    #: compile options; names of values in them are those of the graph, once functions are expanded
+    #: compile options; after the expansion of functions, their names of values are those of the graph
     options: CompileOptions
     #: shows the progress of the compilation
     progress: Progress
@@ -216,13 +216,13 @@ class Context:
     work_folder: WorkFolder
     #: operators of the user's libraries
     custom: CustomOps
-    #: true if the graph will be quantized, or measured for it
+    #: true if the graph will be quantized, or measured for quantization
     for_integers: bool
     #: constants out of the range of float16
     overflows: Overflows
     #: known parts of the model that a card does not support
     survey: Survey = field(default_factory=Survey)
-    #: true if the user's model is valid, so that later faults are those of the compiler
+    #: true if the user's model is valid, so that later errors are defects of the compiler
     is_checked: bool = False
     #: names of values in expanded functions, if options name some
     names: InlinedNames | None = None
@@ -234,7 +234,7 @@ class Context:
     profile: CalibrationProfile | None = None
     #: precision of each node
     plan: Classification = field(default_factory=Classification)
-    #: quantized values, their parameters, and the reasons for the others; None if no option asks for them
+    #: quantized values, their parameters, and the reasons for other values; None if no option needs them
     quantization: QuantizationPlan | None = None
     side_files: list[SideFile] = field(default_factory=list)
 
@@ -255,21 +255,21 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One step of compiling; ``compiler/pipeline.py`` and nothing else states its place in the order."""
+    """One step of a compilation; only ``compiler/pipeline.py`` defines its position in the order."""
 
-    #: in reports of times, names of saved graphs, and progress
+    #: name in reports of times, in names of saved graphs, and in progress
     name: str
     #: Changes or analyzes the model. Raises CompileError if the model cannot become a program, and
     #: OptionError if an option contradicts it.
     run: Callable[[Model, Context], None]
-    #: true if the options ask for the pass; `run` finds models that do not need it
+    #: true if the options need the pass; `run` finds models that do not need it
     is_needed: Callable[[Context], object] = lambda _: True
 
 
 def compiler_pass(
     is_needed: Callable[[Context], object] = lambda _: True,
 ) -> Callable[[Callable[[Model, Context], None]], Pass]:
-    """Make a pass of a function, which has the name of the pass followed by ``_pass``."""
+    """Create a pass from a function, whose name is that of the pass followed by ``_pass``."""
 
     def made(run: Callable[[Model, Context], None]) -> Pass:
         return Pass(run.__name__.removesuffix("_pass").replace("_", "-"), run, is_needed)

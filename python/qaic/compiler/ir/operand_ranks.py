@@ -1,4 +1,4 @@
-"""Ranks of operands that older releases of onnx and of the engine do not check, so the process ends."""
+"""Ranks of operands that older releases of onnx and of the engine do not check, which ends the process."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from qaic.compiler.ir.graph_edits import clone, import_opset
 from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, nodes_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, dims_in
 
-#: operators of which two operands have the same rank, and their positions
+#: operators with two operands of the same rank, and the positions of these
 _ALIKE: Final[dict[str, tuple[int, ...]]] = {
     "Conv": (0, 1),
     "ConvInteger": (0, 1),
@@ -20,16 +20,16 @@ _ALIKE: Final[dict[str, tuple[int, ...]]] = {
     "QLinearConv": (0, 3),
 }
 _RECURRENT: Final = ("GRU", "LSTM", "RNN")
-#: operators that inference of older releases may end the process for
+#: operators for which inference of older releases may end the process
 _CHECKED: Final = (*_ALIKE, "Einsum")
-#: first release of onnx whose inference was tried with wrong ranks of all operators, and ended no process
+#: first release of onnx whose inference ended no process in tests with wrong ranks for all operators
 _SAFE: Final = (1, 23)
 _RELEASE: Final = tuple(int(part) for part in onnx.__version__.split(".")[:2])
 _HIDDEN: Final = "com.openqaic.hidden"
 
 
 def rank_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
-    """Return why the ranks of operands do not fit a node; empty if they fit, None if one is not known."""
+    """Return why the ranks of operands do not fit a node; empty if they fit, None if a rank is unknown."""
     if not standard(node, *_CHECKED, *_RECURRENT):
         return ""
     others = range(3 if node.op_type in _RECURRENT else len(node.input))
@@ -53,7 +53,7 @@ def rank_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
 
 
 def _equation_fault(equation: bytes, ranks: list[int]) -> str:
-    """Compare the terms of an equation with ranks; inference names an equation that is missing."""
+    """Compare the terms of an equation with ranks; inference reports a missing equation."""
     terms = equation.replace(b" ", b"").partition(b"->")[0].split(b",")
     fits = len(terms) == len(ranks) and all(
         len(term) == rank or (b"..." in term and len(term) - 3 <= rank)
@@ -66,7 +66,7 @@ def _equation_fault(equation: bytes, ranks: list[int]) -> str:
 
 
 def first_rank_fault(model: onnx.ModelProto) -> str:
-    """Return why the ranks of operands of a node do not fit, nested graphs and functions included."""
+    """Return why the ranks of a node's operands do not fit, in nested graphs and functions too."""
     if any(standard(node, *_CHECKED, *_RECURRENT) for node in _nodes_in_functions(model)):
         model = infer_with_valid_ranks(inliner.inline_local_functions(model))
     dims = dims_in(model)
@@ -77,7 +77,7 @@ def infer_with_valid_ranks(model: onnx.ModelProto, **options: Any) -> onnx.Model
     """Infer types and shapes with onnx, without the nodes that would end the process.
 
     Older releases read beyond the dims of an operand whose rank differs from the kernel's. Such nodes are
-    hidden until the ranks of their operands are known; those of functions, if one does not fit in a call.
+    hidden until the ranks of their operands are known. Those of functions are hidden if one is invalid.
     """
     if _RELEASE >= _SAFE or not any(map(_is_doubtful, nodes_of(model))):
         return shape_inference.infer_shapes(model, **options)
@@ -118,7 +118,7 @@ def _hide_faults(view: onnx.ModelProto) -> bool:
         for node in hidden:
             node.domain = _HIDDEN
     faults = [found for found in faults if found != ""]
-    # Inference knows no more about operands of unknown rank.
+    # Inference has no more facts about operands of unknown rank.
     for node, found in zip(hidden, faults, strict=True):
         node.domain = "" if found is None else _HIDDEN
     return bool(in_functions) or any(faults)

@@ -1,4 +1,4 @@
-"""Precisions of nodes, the options about them, and what rounding to a coarser format does to operators.
+"""Precisions of nodes, the options about them, and the effect of rounding on operators.
 
 A format is the set of values of float16 or bfloat16, named by its element type.
 """
@@ -60,18 +60,18 @@ class FloatReason(enum.Enum):
 
 @dataclass(slots=True)
 class Classification:
-    """The decision for every node that reads or makes floats, by the name of its first output."""
+    """Precision of every node that reads or computes floats, by the name of its first output."""
 
     classes: dict[str, PrecisionClass] = field(default_factory=dict)
-    #: Nodes that an option wants in fp16 with all their floats; of the other fp16 nodes it is those floats
-    #: that have this type in the model.
+    #: nodes for which an option requests float16 for all floats; for other float16 nodes, only the floats
+    #: that have this type in the model are rounded
     requested: set[str] = field(default_factory=set)
     #: reason that a node of a quantized graph is not quantized
     reasons: dict[str, FloatReason] = field(default_factory=dict)
 
 
 def needs_inner_nodes(options: CompileOptions) -> bool:
-    """Return whether functions must be expanded, because an option applies to single nodes."""
+    """Return True if functions must be expanded, because an option applies to individual nodes."""
     return has_node_options(options) or options.dump_profile is not None
 
 
@@ -93,7 +93,7 @@ UNROUNDED: Final = "/unrounded"
 #: element types whose values a float can be rounded to
 FLOAT_FORMATS: Final = (FLOAT16, BFLOAT16)
 
-#: operator -> inputs whose values its float outputs are picked from, None for all. If those are in a
+#: operator -> inputs from which its float outputs select values, None for all inputs. If those are in a
 #: format, so is the output: nothing is computed, or the result is a small integer, a sign, or a whole part.
 _SELECTING: Final[dict[str, tuple[int, ...] | None]] = {
     **dict.fromkeys(
@@ -120,8 +120,8 @@ _SELECTING: Final[dict[str, tuple[int, ...] | None]] = {
     "Where": (1, 2),
 }
 
-#: selecting operators for which rounding the inputs is not the same as rounding the outputs: the floor of
-#: 1025.5 is 1025, but that of its float16 is 1026. Computed on constants they must be folded first.
+#: selecting operators for which rounding the inputs differs from rounding the outputs: the floor of 1025.5 is
+#: 1025, but that of its float16 is 1026. On constants, they must be folded first.
 NOT_COMMUTING: Final = frozenset(
     {"Ceil", "Floor", "MaxPool", "Round", "Sign", "ThresholdedRelu", "TopK", "Unique"}
 )
@@ -142,10 +142,10 @@ _PARAMETERS: Final[dict[str, tuple[int, ...]]] = {
 #: operators whose float outputs are such parameters
 _PARAMETER_OUTPUTS: Final[dict[str, tuple[int, ...]]] = {"DynamicQuantizeLinear": (1,)}
 
-#: attributes that carry a float which reaches the output unchanged
+#: attributes with a float that reaches the output unchanged
 _SELECTED_ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {"Clip": ("min", "max"), "Pad": ("value",)}
 
-#: results that a bias may be added to before the one rounding of the unit
+#: operators to whose results a bias may be added before the only rounding of the unit
 BIAS_TAKERS: Final = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 #: activations that commute with rounding, so they belong to the unit of the operator before them
@@ -153,9 +153,9 @@ COMMUTING: Final = frozenset({"Relu", "Clip"})
 
 
 def selected_inputs(node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:
-    """Positions of the inputs that the outputs of a selecting operator are picked from.
+    """Return the positions of the inputs from which the outputs of a selecting operator are taken.
 
-    None when the operator computes new values, or carries a value of its own that is not in the format.
+    Returns None if the operator computes new values, or contains a value that is not in the format.
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type not in _SELECTING:
         return None
@@ -174,19 +174,19 @@ def selected_inputs(node: onnx.NodeProto, float_format: int) -> tuple[int, ...] 
 
 
 def parameter_inputs(node: onnx.NodeProto) -> tuple[int, ...]:
-    """Positions of float inputs that are not rounded."""
+    """Return the positions of float inputs that are not rounded."""
     if node.op_type.startswith("QLinear"):
         return tuple(range(len(node.input)))
     return _PARAMETERS.get(node.op_type, ())
 
 
 def parameter_outputs(node: onnx.NodeProto) -> tuple[int, ...]:
-    """Positions of float outputs that are not rounded."""
+    """Return the positions of float outputs that are not rounded."""
     return _PARAMETER_OUTPUTS.get(node.op_type, ())
 
 
 def cast_target(node: onnx.NodeProto) -> int:
-    """Format that a cast rounds to by itself; 0 for other nodes."""
+    """Return the format that a cast rounds to; 0 for other nodes."""
     if not standard(node, "Cast"):
         return 0
     target = attribute_of(node, "to", 0)
@@ -194,9 +194,9 @@ def cast_target(node: onnx.NodeProto) -> int:
 
 
 def representable(value: float, float_format: int) -> bool:
-    """Return whether a format has a number exactly."""
+    """Return True if a format represents a number exactly."""
     if float_format == BFLOAT16:
-        # The float32 with a lower half of zeros.
+        # The lower half of the float32 is zero.
         with np.errstate(over="ignore"):
             single = np.float32(value)
         return bool(np.isnan(value) or (single == value and int(single.view(np.uint32)) & 0xFFFF == 0))

@@ -1,4 +1,4 @@
-"""Ranges of tensors, operators that are quantized, and the plan of changes, made before a node is written."""
+"""Ranges of tensors, quantizable operators, and the plan of changes, made before any node is written."""
 
 import enum
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ UNSIGNED_SHIFT: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class QuantParams:
-    """How a tensor of activations is quantized: real = scale x (q - offset), q of a signed type.
+    """Quantization of a tensor of activations: real = scale x (q - offset), q of a signed type.
 
     The engine's fast kernels on x86 require unsigned activations with signed weights, so int8 is stored as
     uint8, shifted by 128.
@@ -46,7 +46,7 @@ class QuantParams:
         return (0, 255) if self.precision == "Int8" else (-32768, 32767)
 
     def store(self, value: float) -> int:
-        """Quantize one number the way the engine does, to the stored integer."""
+        """Quantize one number like the engine, and return the stored integer."""
         low, high = self.limits
         level = float(np.float32(value) / np.float32(self.scale))
         return high if level >= high else low if level <= low - high else self._clip(round(level))
@@ -58,7 +58,7 @@ class QuantParams:
 
 @dataclass(slots=True)
 class Group:
-    """A node with the nodes that were joined to it."""
+    """A node and the nodes that were joined to it."""
 
     node: onnx.NodeProto
     #: the result of the group, if it has only one
@@ -69,9 +69,9 @@ class Group:
     bounds: list[tuple[float, float]] = field(default_factory=list)
     #: the nodes that were joined to `node`, in the order of the graph
     joined: list[onnx.NodeProto] = field(default_factory=list)
-    #: the nodes of a function that is written out; `node` is the last of them
+    #: the nodes of a function made of several operators; `node` is the last of them
     function: tuple[onnx.NodeProto, ...] = ()
-    #: nodes of the normalization that it is part of, which stays in float
+    #: nodes of the normalization that the node is part of, which stays in floating point
     normalization: tuple[onnx.NodeProto, ...] = ()
 
     @property
@@ -81,11 +81,11 @@ class Group:
 
 
 class Scheme(enum.Enum):
-    """How a group computes; the value is the name in reports."""
+    """Method by which a group computes; the value is its name in reports."""
 
-    #: the operator reads and makes dequantized values; the engine fuses DQ, operator and Q into one kernel
+    #: the operator reads and writes dequantized values; the engine fuses DQ, operator and Q into one kernel
     DEQUANTIZED = "between Q and DQ"
-    #: the same, and results have the parameters of the operand
+    #: like DEQUANTIZED, and results have the parameters of the operand
     SAME_PARAMETERS = "between Q and DQ, same parameters"
     #: the operator moves the integers themselves, and results have the parameters of the operand
     INTEGERS = "on integers"
@@ -95,13 +95,13 @@ class Scheme(enum.Enum):
     KERNEL = "integer kernel"
     #: rows of a constant table have a scale each
     ROWWISE = "row-wise embedding"
-    #: several operators compute one function in float, between a DQ and a Q
+    #: several operators compute one function in floating point, between a DQ and a Q
     FUNCTION = "function between Q and DQ"
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedBias:
-    """A stored bias: int32 numbers with their scales, and the scales that the weight has now."""
+    """A stored bias: int32 values with their scales, and the resulting scales of the weight."""
 
     values: npt.NDArray[np.int32]
     scales: npt.NDArray[np.float32]
@@ -114,9 +114,9 @@ class PlannedWeight:
 
     name: str
     scales: npt.NDArray[np.float32]
-    #: of all channels, in the signed view
+    #: offset of all channels, as a signed integer
     offset: int
-    #: axis of the scales, None where one is for the whole weight
+    #: axis of the scales, None if the whole weight has one scale
     axis: int | None
     #: one factor per output channel, multiplied into the weight before quantization
     factors: npt.NDArray[np.float32] | None
@@ -126,13 +126,13 @@ class PlannedWeight:
 
     @property
     def stored_scales(self) -> npt.NDArray[np.float32]:
-        """The scales that the weight is stored with; a bias may need larger ones than were chosen."""
+        """Scales of the stored weight; a bias may require larger scales than were chosen."""
         return self.scales if self.bias is None else self.bias.weight_scales
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """Parameters of a constant table whose rows are gathered: value = step x number + smallest of the row."""
+    """Parameters of a constant table of gathered rows: value = step x number + smallest value of the row."""
 
     name: str
     steps: npt.NDArray[np.float32]
@@ -153,7 +153,7 @@ class QuantizedGroup:
     results: dict[str, QuantParams] = field(default_factory=dict)
     weight: PlannedWeight | None = None
     table: PlannedTable | None = None
-    #: operand that all its readers must share for the engine to recognize the function
+    #: operands that all readers must share, so that the engine recognizes the function
     shared: tuple[str, ...] = ()
 
 
@@ -165,7 +165,7 @@ class FloatNodes:
     reason: FloatReason
     #: dequantized operands that all their readers must share
     shared: tuple[str, ...] = ()
-    #: these readers
+    #: the readers of the shared operands
     readers: tuple[onnx.NodeProto, ...] = ()
 
 
@@ -178,7 +178,7 @@ class QuantizationPlan:
     nested: list[FloatNodes] = field(default_factory=list)
     #: values stored as integers that are constants of the graph
     constants: set[str] = field(default_factory=set)
-    #: parameters by ranges alone of the values of nodes that could be quantized, where ranges are known
+    #: parameters from ranges alone, for values of quantizable nodes with known ranges
     ranges: dict[str, QuantParams] = field(default_factory=dict)
     #: precision of nodes that options put in a float precision, by first output
     chosen_floats: dict[str, str] = field(default_factory=dict)
@@ -212,21 +212,21 @@ class QuantizationPlan:
 class TensorProfile:
     """Values of one tensor."""
 
-    #: smallest and largest value seen; of fixed parameters the smallest and largest value they represent
+    #: smallest and largest value that was measured, or that fixed parameters represent
     minimum: float
     maximum: float
     #: float32 counts in equal bins over [minimum, maximum]; None where there are none
     histogram: NDArray[np.float32] | None = None
-    #: Parameters that a file fixed for the whole tensor: real = scale * (q - offset), q signed. Both or
-    #: neither.
+    #: parameters that a file fixed for the whole tensor: real = scale * (q - offset), q signed; both or
+    #: neither
     scale: float | None = None
     offset: int | None = None
     #: float32 and int32 parameters that a file fixed for each channel of a constant; both or neither
     channel_scales: NDArray[np.float32] | None = None
     channel_offsets: NDArray[np.int32] | None = None
-    #: axis of these channels in the constant, negative from the end; None where the file does not state it
+    #: axis of these channels in the constant, negative from the end; None if the file does not state it
     channel_axis: int | None = None
-    #: width of q where parameters are fixed
+    #: width of q if the parameters are fixed
     bits: int = 8
 
     def __eq__(self, other: object) -> bool:
@@ -250,16 +250,16 @@ class TensorProfile:
 class CalibrationProfile:
     """Values of the tensors of one model."""
 
-    #: By name of the tensor in the float graph. Constants appear only where a file fixed their parameters.
+    #: profiles by the tensors' names in the float graph; constants only with fixed parameters
     tensors: dict[str, TensorProfile] = field(default_factory=dict)
     #: 64-bit hash of the graph the values belong to
     graph_hash: int = 0
-    #: tensors whose producers a file keeps in a float precision, ``"fp16"`` or ``"fp32"``
+    #: tensors whose producers a file keeps in float16 or float32, as ``"fp16"`` or ``"fp32"``
     precisions: dict[str, str] = field(default_factory=dict)
 
 
-#: operators that only pick, move or repeat values: their output has the scale and offset of their input.
-#: Split is several Slices.
+#: operators that only select, move or repeat values: their output has the scale and offset of their input;
+#: Split counts as several Slices
 VALUE_PRESERVING: Final = frozenset(
     {
         *("DepthToSpace", "Expand", "Flatten", "Gather", "LRN", "MaxPool", "Reshape", "Slice"),
@@ -279,30 +279,30 @@ _COMPUTING: Final = frozenset(
 #: operators of the standard set that can be quantized
 QUANTIZABLE: Final = VALUE_PRESERVING | _COMPUTING
 
-#: the same of other domains
+#: quantizable operators of other domains
 _OTHER_DOMAINS: Final = frozenset({("com.microsoft", "Gelu")})
 
-#: operators with a weight and a bias, which have rules of their own
+#: operators with a weight and a bias, which have separate rules
 WEIGHTED: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
-#: operators all of whose inputs are operands; of the others it is the first one
+#: operators whose inputs are all operands; for others, only the first input is one
 _ALL_INPUTS: Final = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Sub"})
 
-#: outputs that hold values; of the others it is the first one
+#: operators whose outputs are all values; for others, only the first output is one
 _ALL_OUTPUTS: Final = frozenset({"Split"})
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerKernel:
-    """From which operator set on the engine runs a kind on the integers themselves."""
+    """Operator set from which the engine runs an operator on integers."""
 
     uint8: int
     #: None if it has no such kernel
     int16: int | None = None
 
 
-#: Kinds that every engine we accept runs on integers when input and output have the same parameters.
-#: onnxruntime 1.22 has no such kernels of TopK and SpaceToDepth.
+#: operators that every accepted engine runs on integers if input and output have the same parameters;
+#: onnxruntime 1.22 has no such kernels for TopK and SpaceToDepth
 INTEGER_KERNELS: Final[dict[str, IntegerKernel]] = {
     "Concat": IntegerKernel(4, 4),
     "DepthToSpace": IntegerKernel(11),
@@ -323,7 +323,7 @@ INTEGER_KERNELS: Final[dict[str, IntegerKernel]] = {
 
 
 def quantizable(node: onnx.NodeProto) -> bool:
-    """Return whether a node can be quantized: by its kind, and by attributes that an integer kernel lacks."""
+    """Return True if the operator and the attributes of a node have an integer kernel."""
     if node.domain in STANDARD_DOMAINS:
         return node.op_type in QUANTIZABLE and not (node.op_type == "AveragePool" and _is_float_pool(node))
     return (node.domain, node.op_type) in _OTHER_DOMAINS
@@ -332,7 +332,7 @@ def quantizable(node: onnx.NodeProto) -> bool:
 def _is_float_pool(node: onnx.NodeProto) -> bool:
     """Return True if the engine's integer kernel cannot compute an AveragePool.
 
-    The kernel has no dilations, and counts what a rounded-up window has beyond the padding.
+    The kernel has no dilations, and counts positions of a rounded-up window beyond the padding.
     """
     if any(step != 1 for step in attribute_of(node, "dilations", [1])):
         return True
@@ -340,14 +340,14 @@ def _is_float_pool(node: onnx.NodeProto) -> bool:
 
 
 def operands(node: onnx.NodeProto) -> tuple[int, ...]:
-    """Positions of the inputs that are quantized; weights and biases included, bounds and sizes not."""
+    """Return the positions of the quantized inputs, with weights and biases, without bounds and sizes."""
     if node.op_type in _ALL_INPUTS or node.op_type in WEIGHTED:
         return tuple(position for position, name in enumerate(node.input) if name)
     return (0,) if node.input and node.input[0] else ()
 
 
 def results(node: onnx.NodeProto) -> tuple[int, ...]:
-    """Positions of the outputs that are quantized; indices and masks are not."""
+    """Return the positions of the quantized outputs, without indices and masks."""
     if node.op_type in _ALL_OUTPUTS:
         return tuple(position for position, name in enumerate(node.output) if name)
     return (0,) if node.output and node.output[0] else ()

@@ -1,7 +1,7 @@
-"""Shapes that a model computes from shapes: the arithmetic is done here, its results take part in inference.
+"""Arithmetic on shapes: computes shapes from shapes, and adds the results to shape inference.
 
-ONNX's inference passes sizes through a few operators and stops at the others (Range, Div, Where, ...). Here
-each node whose inputs are known numbers is computed with numpy, as long as the result is small.
+ONNX's inference passes sizes through a few operators and stops at the others (Range, Div, Where, ...). This
+module computes each node with known inputs in numpy, if the result is small.
 """
 
 import functools
@@ -24,17 +24,17 @@ Attributes = Mapping[str, Any]
 #: inputs, attributes and operator set -> result
 Compute = Callable[[Sequence[Any], Attributes, int], Any]
 
-#: most elements of a result: sizes are few, and there are as many positions as the context is long
+#: most elements of a result: there are few sizes, and as many positions as the context is long
 _MOST_ELEMENTS: Final = 4096
 
-#: most rounds of computing and inferring; each one finds shapes that the next one reads
+#: most rounds of arithmetic and inference; each one finds shapes for the next one
 _MOST_ROUNDS: Final = 8
 
 
 def complete(found: onnx.ModelProto) -> None:
     """Fill in shapes that follow from arithmetic on shapes, until all outputs have one; changes `found`.
 
-    Inputs have fixed shapes; weights are among them.
+    Inputs have fixed shapes, and include the weights.
     """
     follows_values = may_follow_values(found)
     computed: set[str] = set()
@@ -102,7 +102,7 @@ def _result(
         with np.errstate(all="ignore"):
             return np.asarray(compute(inputs, attributes, version))
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
-        # An operand that is left out has no dims.
+        # An omitted operand has no dims.
         return None
 
 
@@ -224,7 +224,7 @@ def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Any:
     chosen = [slice(None)] * data.ndim
     for at, axis in enumerate(range(len(starts)) if axes is None else axes):
         step = 1 if steps is None else steps[at]
-        # An end far before the beginning, with a negative step, means up to the first element.
+        # With a negative step, an end far before the beginning includes the first element.
         end = None if step < 0 and ends[at] < -data.shape[axis] else ends[at]
         chosen[axis] = slice(starts[at], end, step)
     return data[tuple(chosen)]

@@ -1,4 +1,4 @@
-"""The element type of every value of a model, per graph, as shape inference inferred it."""
+"""The element type of every value of a model, per graph, from shape inference."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import onnx
 from qaic.compiler.ir.graph_edits import describe_value, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 
-#: most elements of a list, and of another dimension, that inference follows
+#: most elements of a list, and of another dimension, that inference evaluates
 _LONGEST_LIST: Final = 1 << 14
 _LONGEST_DIM: Final = 1 << 22
 
 
 ShapesInSets: TypeAlias = Callable[[str], tuple[tuple[int, ...], ...]]
-#: dims of a tensor, with None for a size that is not known
+#: dims of a tensor, with None for an unknown size
 Dims: TypeAlias = tuple[int | None, ...]
-#: the same as `ShapesInSets` for values of nested graphs
+#: like `ShapesInSets`, for values of nested graphs
 DimsInSets: TypeAlias = Callable[[str], tuple[Dims, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The element type of a value that a rewriting added, and whose shape it has; "" for a scalar."""
+    """The element type of a value that a rewriting added, and the value with its shape; "" for a scalar."""
 
     elem_type: int
     like: str
@@ -38,23 +38,23 @@ class ValueInfo:
     """Known facts about values, by name."""
 
     types: dict[str, int]
-    #: the model with types and shapes, once for each set of them
+    #: the model with types and shapes, once for each set of shapes
     specialized: Sequence[onnx.ModelProto] = ()
     #: float32 values that were float16 or bfloat16 in the model -> that type
     narrow: dict[str, int] = field(default_factory=dict)
-    #: values with another name than in the model -> that name
+    #: values that were renamed -> their name in the model
     original: dict[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of values of the main graph whose dims are all known; -1 where sets of shapes differ.
 
-        They are collected at the first request of a pass; a float32 model is compiled without them.
+        They are collected at the first request of a pass; a float32 model compiles without them.
         """
         return common_shapes(self.specialized) if self.specialized else {}
 
     def learn(self, value: onnx.ValueInfoProto) -> None:
-        """Take up the type and shape of a value as it is declared now."""
+        """Record the type and shape of a value as it is declared now."""
         self.types[value.name] = value.type.tensor_type.elem_type
         if value.name in self.shapes:
             self.shapes[value.name] = tuple(
@@ -62,7 +62,7 @@ class ValueInfo:
             )
 
     def add(self, equals: Mapping[str, str]) -> None:
-        """Take up values that were added, with the value that each has the type of."""
+        """Record added values, each with the value whose type it has."""
         self.types.update((new, self.types[name]) for new, name in equals.items() if name in self.types)
 
     def copy(self) -> ValueInfo:
@@ -75,8 +75,8 @@ class ValueInfo:
 def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
     """Map the name of every tensor to its ONNX element type.
 
-    Names are unique over nested graphs that are visible to each other. Two branches may use one name for
-    different values; if their types differ, the name is omitted, so that neither value changes.
+    Names are unique among nested graphs that are visible to each other. Two branches may use one name for
+    different values. If their types differ, the name is omitted, so that neither value changes.
     """
     types: dict[str, int] = {}
     mixed: set[str] = set()
@@ -97,7 +97,7 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
 
 
 def untyped_values(graph: onnx.GraphProto) -> list[str]:
-    """List the outputs of the nodes of a graph that have no declared type of a tensor."""
+    """List the outputs of a graph's nodes that have no declared tensor type."""
     typed = {
         value.name for value in chain(graph.output, graph.value_info) if value.type.tensor_type.elem_type
     }
@@ -135,12 +135,12 @@ def collect_shapes(inferred: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 
 def shapes_in(*inferred: onnx.ModelProto) -> ShapesInSets:
-    """Make a function that returns the shapes of a value in several models; () if one is not known."""
+    """Return a function that finds the shapes of a value in several models; () if one is unknown."""
     return _in_sets(collect_shapes, inferred)
 
 
 def dims_in(*inferred: onnx.ModelProto) -> DimsInSets:
-    """Make a function that returns the dims of a value in several models; () if the rank is not known."""
+    """Return a function that finds the dims of a value in several models; () if the rank is unknown."""
     return _in_sets(declared_dims, inferred)
 
 
@@ -174,14 +174,14 @@ def declared_dims(inferred: onnx.ModelProto) -> dict[str, Dims]:
 
 
 def dims_of(tensor: onnx.TypeProto.Tensor) -> Dims | None:
-    """Return the dims of a tensor, None for those without a size; None if the rank is not known."""
+    """Return the dims of a tensor, None for unknown sizes; None if the rank is unknown."""
     if not tensor.HasField("shape"):
         return None
     return tuple([dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim])
 
 
 def agree(dims: Dims | None, others: Dims | None) -> bool:
-    """Return False if two shapes cannot be those of one tensor; a size below 0 is not known."""
+    """Return False if two shapes cannot be those of one tensor; a size below 0 is unknown."""
     if dims is None or others is None or dims == others:
         return True
     pairs = [(a, b) for a, b in zip(dims, others, strict=False) if a is not None and b is not None]
@@ -189,20 +189,20 @@ def agree(dims: Dims | None, others: Dims | None) -> bool:
 
 
 def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    """Return the dims of a tensor; None when one is not known, or the value is no tensor."""
+    """Return the dims of a tensor; None if one is unknown, or the value is not a tensor."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
     # A list is faster than a generator; this runs for every value.
     dims = tuple([dim.dim_value for dim in tensor.shape.dim])
-    # A missing size reads as 0, and checking its presence costs as much as reading it.
+    # A missing size reads as 0; checking its presence takes as long as reading it.
     if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
     return dims
 
 
 def may_follow_values(inferred: onnx.ModelProto) -> bool:
-    """Return whether onnx may follow values of a model, which takes an object for each element of a list."""
+    """Return True if onnx may evaluate values, which takes an object for each element of a list."""
     graph = inferred.graph
     for value in (*graph.input, *graph.value_info):
         sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -14,22 +14,22 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, constant_n
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.value_info import Dims, agree, dims_of
 
-#: element type and dims of a value; 0 and None are not known
+#: element type and dims of a value; 0 and None are unknown
 _Type: TypeAlias = tuple[int, Dims | None]
 
 
 class InvalidModelError(AssertionError):
-    """A pass has left a model that is none: a defect of the compiler."""
+    """A pass has created an invalid model: a defect of the compiler."""
 
 
 def verify(model: Model, after: str, *, are_types_verified: bool = True) -> None:
     """Check a model.
 
-    In each graph, a value has one producer, and none if it is an input, an initializer or a weight. The
-    operands of nodes and outputs are produced before them; the operator set of every node is imported.
-    Weights are not in the graph too. With `are_types_verified`, the element types and shapes of the model,
-    its facts, its interface and the first of its specialized graphs are those that onnx infers from nodes,
-    inputs and constants. `after` names the pass that left the model. Raises InvalidModelError if it is not
+    In each graph, a value has one producer, or none if it is an input, an initializer or a weight. The
+    operands of nodes and outputs are produced before them, and the operator set of every node is imported.
+    Weights are not in the graph. With `are_types_verified`, the element types and shapes of the model, its
+    facts, its interface and the first of its specialized graphs must be those that onnx infers from nodes,
+    inputs and constants. `after` names the last pass. Raises InvalidModelError if the model is invalid.
     valid.
     """
     proto = model.proto
@@ -72,7 +72,7 @@ def _node_faults(
     faults = []
     made: set[str] = set()
     for node in nodes:
-        # Sets compare all names of a node faster than a loop does one; most nodes have no fault.
+        # Comparing all names of a node as sets is faster than a loop over one; most nodes have no fault.
         inputs, outputs = node.input[:], node.output[:]
         if node.domain not in domains:
             faults.append(f"no operator set of domain {node.domain!r}, of node {node.name!r}")
@@ -101,10 +101,10 @@ def _type_faults(model: Model) -> Iterator[str]:
         value.ClearField("type")
     graphs = _inferred(view.SerializeToString())
     nodes = [node for graph in graphs for node in graph.node]
-    # A mask of Dropout that nothing reads has other types in later operator sets.
+    # The type of an unread Dropout mask depends on the operator set.
     judged = set(chain.from_iterable(node.input[:] for node in nodes))
     judged.update(value.name for graph in graphs for value in (*graph.input, *graph.output))
-    # Inference gives pools with partial windows too large sizes, which the compiler corrects.
+    # Inference returns too large sizes for pools with partial windows, which the compiler corrects.
     pools = (node.attribute for node in nodes if node.op_type.endswith("Pool"))
     is_sized = not any(a.name == "ceil_mode" and a.i for a in chain.from_iterable(pools))
     known = _Inferred(graphs[0], judged, is_sized=is_sized)
@@ -112,7 +112,7 @@ def _type_faults(model: Model) -> Iterator[str]:
         found = known if inferred is graphs[0] else _Inferred(inferred, judged, is_sized=is_sized)
         yield from found.differences("the graph", _declared(graph).items())
     specs = [] if model.known is None else [*model.inputs, *model.outputs]
-    # The border has other values under the names of the model's.
+    # Casts at the inputs and outputs give other values the names of the model's.
     changed = {spec.name for spec in specs if spec.model is not None}
     for form in model.specialized[:1]:
         declared = ((name, own) for name, own in _declared(form.graph).items() if name not in changed)
@@ -128,7 +128,7 @@ def _type_faults(model: Model) -> Iterator[str]:
             yield from known.differences("the interface", [(spec.name, (spec.elem_type, dims))])
 
 
-# Several passes change descriptions alone.
+# Several passes change only descriptions.
 @lru_cache(1)
 def _inferred(content: bytes) -> list[onnx.GraphProto]:
     return list(all_graphs(shape_inference.infer_shapes(content).graph))
@@ -145,7 +145,7 @@ class _Inferred:
     def differences(
         self, where: str, found: Iterable[tuple[str, _Type]], narrow: Mapping[str, int] | None = None
     ) -> Iterator[str]:
-        """Compare values with those that inference knows; `narrow` values are float32 now."""
+        """Compare values with the inferred ones; `narrow` values are now float32."""
         for name, value in found:
             own = self._values.get(name)
             if own is None or own == value:
@@ -163,7 +163,7 @@ def _declared(graph: onnx.GraphProto) -> dict[str, _Type]:
     return {value.name: _read(value.type.SerializeToString()) for value in values}
 
 
-# Many values of a model have one type, and most have it after every pass.
+# Many values of a model share a type, and most keep it after every pass.
 @lru_cache(1024)
 def _read(content: bytes) -> _Type:
     tensor = onnx.TypeProto.FromString(content).tensor_type

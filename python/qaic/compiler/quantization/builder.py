@@ -1,4 +1,4 @@
-"""Nodes and constants of a graph that is rewritten to integers, and facts about their values."""
+"""Nodes and constants of a graph that is converted to integers, and facts about their values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization import QuantParams
 
-#: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
+#: first standard operator set whose Q/DQ have an axis, and 16 bits
 _AXIS_VERSION: Final = 13
 _INT16_VERSION: Final = 21
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor:
-    """A tensor that exists as integers."""
+    """A tensor that is stored as integers."""
 
     name: str
     params: QuantParams
@@ -36,8 +36,8 @@ class QuantizedTensor:
 class GraphBuilder:
     """Collects the nodes of a main graph in order, with the constants that they read.
 
-    The model gets the constants and the domains that nodes need, and the facts about new values; `classes`
-    gets new nodes.
+    The model gets the constants and domains that nodes need, and the facts about new values; `classes` gets
+    the new nodes.
     """
 
     def __init__(self, model: Model, classes: dict[str, PrecisionClass]) -> None:
@@ -56,11 +56,11 @@ class GraphBuilder:
 
     @property
     def precision(self) -> str:
-        """Precision of the group that is being written, as options name it."""
+        """Precision of the current group, as options name it."""
         return "Int8" if self.kind is PrecisionClass.INT8 else "Int16"
 
     def constants_of(self, name: str, params: QuantParams) -> tuple[str, str]:
-        """Make the constants for scale and zero point of a tensor."""
+        """Create the constants for the scale and zero point of a tensor."""
         dtype = np.uint8 if params.precision == "Int8" else np.int16
         return (
             self.number(name, "scale", np.array(params.scale, np.float32)),
@@ -104,7 +104,7 @@ class GraphBuilder:
         return target
 
     def linear(self, op: str, inputs: Sequence[str], target: str, axis: int | None = None) -> None:
-        """Add a Q or DQ of the domain that has the types and the axis."""
+        """Add a Q or DQ of the domain that supports the types and the axis."""
         needed = _AXIS_VERSION if self.kind is PrecisionClass.INT8 else _INT16_VERSION
         domain = "" if self.version >= needed else "com.microsoft"
         if domain:
@@ -133,7 +133,7 @@ class GraphBuilder:
         return name
 
     def number(self, name: str, suffix: str, values: npt.NDArray[Any]) -> str:
-        """Make a small constant, or find the one with the same content."""
+        """Create a small constant, or find one with the same content."""
         key = (values.dtype.str, values.tobytes(), values.shape)
         if key not in self._numbers:
             self._numbers[key] = self.fresh.make(name, suffix)
@@ -141,16 +141,16 @@ class GraphBuilder:
         return self._numbers[key]
 
     def add(self, node: onnx.NodeProto) -> None:
-        """Append a node of the group that is being written."""
+        """Append a node of the current group."""
         self.nodes.append(node)
         self.classes[node_key(node)] = self.kind
 
     def note(self, name: str, elem_type: int, shape: tuple[int, ...] | None) -> None:
-        """Remember type and shape of a new value."""
+        """Record the type and shape of a new value."""
         self.facts.types[name] = elem_type
         if shape is not None:
             self.facts.shapes[name] = shape
 
     def note_like(self, name: str, elem_type: int, like: str) -> None:
-        """Remember the type of a new value, which has the shape of another."""
+        """Record the type of a new value, which has the shape of another."""
         self.note(name, elem_type, self.facts.shapes.get(like))

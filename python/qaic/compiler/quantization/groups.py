@@ -1,13 +1,12 @@
-"""Groups of nodes that are quantized as one: an operator, an addition to its result, and its bounds.
+"""Groups of nodes that are quantized together: an operator, an addition to its result, and its bounds.
 
-Values inside a group are never rounded, as in the fused units of the card. Quantizing is
-monotone, so bounds can be applied to the stored integers instead of the real numbers; where they are the
-bounds of the integers themselves, nothing is left to do.
-
-Exporters spell HardSwish, Gelu, Softmax and LayerNormalization as a handful of elementary operators.
-Rounding each of them to 8 bits would make the result useless where the operator itself loses little. They
-are therefore taken together again: a function of one value is one group, and a normalization stays in float
-like the operator of that name.
+Values inside a group are never rounded, like those inside the fused units of the card. Quantization is
+monotone, so bounds can be applied to the stored integers instead of the real numbers. Bounds that are equal
+to the limits of the integers need no operation.
+// Exporters write HardSwish, Gelu, Softmax and LayerNormalization as several elementary operators. Rounding
+each of them to 8 bits would make the result useless, although the whole operator loses little. They are
+therefore joined again: a function of one value is one group, and a normalization stays in floating point like
+the operator of that name.
 """
 
 import math
@@ -35,7 +34,7 @@ from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.parameters import FloatGraph
 
-#: operators that compute each element from the elements at its place
+#: operators that compute each element from the elements at the same position
 _POINTWISE: Final = frozenset(
     {
         *("Abs", "Add", "Celu", "Clip", "Div", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu"),
@@ -44,7 +43,7 @@ _POINTWISE: Final = frozenset(
     }
 )
 
-#: operators that a result on its way to another shape passes through
+#: operators that only change the shape or type of a result
 _SHAPING: Final = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 _REDUCING: Final = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
@@ -52,15 +51,15 @@ _REDUCING: Final = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
 #: operators that form a normalization or softmax
 _INNER: Final = _POINTWISE | _SHAPING | _REDUCING
 
-#: nodes at most in one of them; the longest spelling known has 20
+#: most nodes of such an operator; the longest known form has 20
 _LARGEST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Nodes that are one operator."""
+    """Nodes that together form one operator."""
 
-    #: in the order of the graph; the last one makes the result
+    #: nodes in the order of the graph; the last one computes the result
     nodes: tuple[onnx.NodeProto, ...]
     is_quantized: bool
 
@@ -73,7 +72,7 @@ class Pattern:
 class PatternFinder:
     """Finds the patterns of a graph.
 
-    `taken` are nodes that belong to something else, by first output.
+    `taken` are the nodes of other groups, by first output.
     """
 
     def __init__(self, of: FloatGraph, taken: set[str]) -> None:
@@ -86,7 +85,7 @@ class PatternFinder:
         self.places = {node_key(node): place for place, node in enumerate(nodes)}
         self.makers = producers(nodes)
         self.readers = consumers(nodes)
-        #: values that nested graphs read, which therefore have to exist
+        #: values that nested graphs read, which must therefore exist
         self.nested = set[str]().union(*(read_values(inner) for node in nodes for inner in subgraphs(node)))
 
     def find(self) -> Iterator[Pattern]:
@@ -102,7 +101,7 @@ class PatternFinder:
         return name in self.constants or (name in self.makers and self.makers[name].op_type == "Constant")
 
     def _between(self, start: str, ends: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
-        """Collect all nodes on the way from a value to some nodes; None if there is another path."""
+        """Collect all nodes between a value and some nodes; None if there is another path."""
         found: dict[int, onnx.NodeProto] = {}
         pending = list(ends)
         while pending:
@@ -122,11 +121,11 @@ class PatternFinder:
         return [found[place] for place in sorted(found)]
 
     def _is_shape(self, name: str) -> bool:
-        """Return whether a value is of integers: sizes for Reshape and Expand, which are not quantized."""
+        """Return True if a value has integers: sizes for Reshape and Expand, which are not quantized."""
         return self.facts.types.get(name) in {6, 7}
 
     def _is_closed(self, nodes: list[onnx.NodeProto]) -> bool:
-        """Return whether no node outside reads an inner value."""
+        """Return True if no node outside reads an inner value."""
         inside = {node_key(node) for node in nodes}
         return all(
             name not in self.outputs
@@ -151,7 +150,7 @@ class PatternFinder:
                 yield Pattern((*nodes, *self._scale_and_shift(merged)), is_quantized=False)
 
     def _subject_of(self, root: onnx.NodeProto) -> str | None:
-        """Find the value whose squares are under a root: all means under it have to be of that one."""
+        """Find the value whose squares are under a root; all means under the root must be of that value."""
         subjects: set[str] = set()
         pending, seen = [root.input[0]], 0
         while pending:
@@ -169,7 +168,7 @@ class PatternFinder:
         return subjects.pop() if len(subjects) == 1 else None
 
     def _squared(self, name: str) -> str:
-        """Undo a square, and taking the mean off before it."""
+        """Undo a square, and the subtraction of the mean before it."""
         node = self.makers.get(name)
         if node is not None and (
             (standard(node, "Mul") and node.input[0] == node.input[1]) or standard(node, "Pow")
@@ -185,7 +184,7 @@ class PatternFinder:
         return name
 
     def _merge(self, root: onnx.NodeProto, subject: str) -> onnx.NodeProto | None:
-        """Follow a root to where it meets the data."""
+        """Follow a root to the node that combines it with the data."""
         shape, node = self.facts.shapes.get(subject), root
         for _ in range(_LARGEST):
             readers = self.readers.get(node.output[0], [])
@@ -201,7 +200,7 @@ class PatternFinder:
         return None
 
     def _scale_and_shift(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield the product with and the sum with constants that belong to a normalization."""
+        """Yield the multiplication by and the addition of constants that belong to a normalization."""
         for kind in ("Mul", "Add"):
             readers = self.readers.get(node.output[0], [])
             if node.output[0] in self.outputs or len(readers) != 1:
@@ -234,7 +233,7 @@ class PatternFinder:
                 yield Pattern(tuple(nodes), is_quantized=True)
 
     def _functions(self, taken: set[str]) -> Iterator[Pattern]:
-        """Find functions of one value: elementary operators, and constants that do not widen it."""
+        """Find functions of one value: elementary operators, and constants that do not enlarge it."""
         origin: dict[str, str] = {}
         for node in self.nodes:
             source = self._origin(node, origin)
@@ -258,7 +257,7 @@ class PatternFinder:
                 yield Pattern(tuple(nodes), is_quantized=True)
 
     def _origin(self, node: onnx.NodeProto, origin: Mapping[str, str]) -> str | None:
-        """Name the value that a pointwise node is a function of, if there is one."""
+        """Return the value that a pointwise node is a function of, if there is one."""
         if node.op_type not in _POINTWISE or node.domain not in STANDARD_DOMAINS:
             return None
         if not self._is_integer(node) and self.classes.get(node_key(node)) is not PrecisionClass.FP32:
@@ -277,7 +276,7 @@ class PatternFinder:
         source = origin[node_key(last)]
         inside: dict[str, onnx.NodeProto] = {}
         pending, seen = [-self.places[node_key(last)]], {node_key(last)}
-        # The last node comes first: all readers of a node are decided before it is.
+        # The last node comes first: all readers of a node are decided before the node.
         while pending:
             node = self.nodes[-heappop(pending)]
             key = node_key(node)
@@ -298,7 +297,7 @@ class PatternFinder:
         return self.classes.get(node_key(node)) in {PrecisionClass.INT8, PrecisionClass.INT16}
 
 
-#: operators of one operand that are no functions of each of its elements
+#: operators with one operand that do not compute each element separately
 HEADS = WEIGHTED | {"AveragePool", "Concat", "GlobalAveragePool", "Pad", "ReduceMean", "Resize", "Softmax"}
 
 
@@ -306,7 +305,7 @@ def find_groups(of: FloatGraph) -> Iterator[Group]:
     """Group the nodes of a graph, in order; every node is in exactly one group."""
     joining = _Joining(of)
     groups: dict[str, Group] = {}
-    # Products are first, because changes of their weight and bias cost nothing.
+    # Products are first, because changes of their weight and bias need no operation.
     for node in of.graph.node:
         if node_key(node) not in joining.absorbed and joining.is_head(node):
             groups[node_key(node)] = joining.join(node)
@@ -343,7 +342,7 @@ class _Joining:
         self.absorbed: set[str] = set()
 
     def is_head(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node is no function of one value, so that later nodes can only be joined to it."""
+        """Return True if a node is not a function of one value, so it can only begin a group."""
         operands = {name for name in node.input if name and name not in self.constants}
         return len(operands) > 1 or node.op_type in HEADS
 
@@ -369,7 +368,7 @@ class _Joining:
         return group
 
     def _joins(self, group: Group, reader: onnx.NodeProto) -> bool:
-        """Add the reader of a group's result to the group if it belongs there."""
+        """Add the reader of a group's result to the group if the reader belongs to it."""
         if standard(reader, "Add", "Mul", "Sub", "Div"):
             first = reader.input[0] == group.output
             other = reader.input[1] if first else reader.input[0]
@@ -412,7 +411,7 @@ def _is_bias(group: Group, name: str, constants: ConstantReader, facts: ValueInf
 
 
 def _bounds(node: onnx.NodeProto, constants: ConstantReader) -> tuple[float, float] | None:
-    """Read the bounds of a Relu or a Clip; None for other nodes and for bounds that are computed."""
+    """Read the bounds of a Relu or a Clip; None for other nodes and for computed bounds."""
     if standard(node, "Relu"):
         return 0.0, math.inf
     if not standard(node, "Clip"):

@@ -1,14 +1,14 @@
-"""Inserts Q and DQ for every value of a quantized group, as the plan requires.
+"""Inserts Q and DQ for every value of a quantized group, as planned.
 
-Every value of a quantized node lies between a QuantizeLinear and a DequantizeLinear; the value behind the
-latter keeps the name of the float one, so that float nodes, nested graphs and outputs read on as before. The
-engine fuses what stands between two such pairs into an integer kernel. Operators that only move values are
-written on the integers directly, which asks nothing of the engine's optimizer.
+Every value of a quantized node is between a QuantizeLinear and a DequantizeLinear. The dequantized value
+keeps the name of the float value, so that float nodes, nested graphs and outputs do not change. The engine
+fuses the nodes between two such pairs into an integer kernel. Operators that only move values read the
+integers directly, which needs no optimization by the engine.
 
-A matrix product with a bias becomes a Gemm, for which the engine has a kernel that adds the bias to the sums;
-data of more than two dimensions are folded to two and back, as integers.
+A matrix product with a bias becomes a Gemm, for which the engine has a kernel that adds the bias to the sums.
+Data with more than two dimensions is reshaped to two and back, as integers.
 
-Nothing is decided here: what is quantized, how, and with which parameters is in the plan.
+This module decides nothing: the plan states the quantized values, their schemes and their parameters.
 """
 
 import math
@@ -56,15 +56,15 @@ def quantized_weight(
     precision: str,
     unsigned: bool,
 ) -> Weight:
-    """Describe the integers of a float32 constant as a weight of their own.
+    """Describe the integers of a float32 constant as a separate weight.
 
-    There is one scale, or one per channel along `axis`; the offset is that of all of them, in the signed
-    view. `precision` is ``Int8`` or ``Int16``. With `unsigned`, int8 is stored as uint8, shifted by 128.
+    There is one scale, or one per channel along `axis`. All channels share the offset, as a signed integer.
+    `precision` is ``Int8`` or ``Int16``. With `unsigned`, int8 is stored as uint8, shifted by 128.
     """
     elem_type = INT16 if precision == "Int16" else UINT8 if unsigned else INT8
 
     def chunks() -> Iterator[bytes | memoryview]:
-        # A scale per channel does not care where pieces end, so the weight is quantized as a whole.
+        # Scales per channel do not follow the boundaries of pieces, so the weight is quantized as a whole.
         values = read_array(inner)
         if axis is None:
             stored = _core.quantize_tensor(values, float(scales.reshape(-1)[0]), offset, precision)
@@ -81,7 +81,7 @@ def quantized_weight(
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
-#: operator sets from which on Clip runs on uint8, and takes its bounds as inputs
+#: first operator set whose Clip runs on uint8, with its bounds as inputs
 _CLIP_UINT8_VERSION: Final = 12
 _CLIP_INPUTS_VERSION: Final = 11
 
@@ -93,9 +93,9 @@ class Inserter(GraphBuilder):
         super().__init__(model, classes)
         #: value -> its integers
         self.stored: dict[str, QuantizedTensor] = {}
-        #: value of a float node -> the same after quantizing and dequantizing
+        #: value of a float node -> the value after quantization and dequantization
         self._reals: dict[str, str] = {}
-        #: result of a quantized node, which is dequantized already
+        #: results of quantized nodes, which are already dequantized
         self._made: set[str] = set()
         #: table -> its numbers, steps and smallest values
         self.tables: dict[str, tuple[str, str, str]] = {}
@@ -109,7 +109,7 @@ class Inserter(GraphBuilder):
         return self._written[id(node)]
 
     def insert(self, plan: QuantizationPlan) -> None:
-        """Rewrite the graph that the plan was made for."""
+        """Rewrite the graph of the plan."""
         for entry in plan.entries:
             if isinstance(entry, FloatNodes):
                 self._share_operands(entry)
@@ -143,7 +143,7 @@ class Inserter(GraphBuilder):
                 self.finish(planned, node)
 
     def _share_operands(self, entry: FloatNodes) -> None:
-        """Let the nodes of a normalization read one and the same copy of a dequantized value."""
+        """Let the nodes of a normalization read the same copy of a dequantized value."""
         for name in entry.shared:
             shared = self._shared(name, self.stored[name])
             for node in map(self.written, entry.readers):
@@ -154,8 +154,8 @@ class Inserter(GraphBuilder):
     def _shared(self, real: str, stored: QuantizedTensor) -> str:
         """Add a node without an effect after a dequantized value: a Clip to the range of the integers.
 
-        The engine gives each reader of a DequantizeLinear a copy of it, and then no longer sees that a Gelu
-        or a normalization is computed from one value. It keeps the Clip, and fuses what is behind it.
+        The engine gives each reader of a DequantizeLinear a copy of it, and then does not recognize that a
+        Gelu or a normalization has one operand. It keeps the Clip, and fuses the nodes after it.
         """
         params = stored.params
         bounds = [np.float32(params.scale * (level - params.zero_point)) for level in params.limits]
@@ -165,13 +165,13 @@ class Inserter(GraphBuilder):
         return str(clip.output[0])
 
     def _clip(self, source: str, name: str, bounds: Iterable[np.generic]) -> onnx.NodeProto:
-        """Make a Clip whose bounds are inputs."""
+        """Create a Clip whose bounds are inputs."""
         sides = zip(("minimum", "maximum"), bounds, strict=True)
         limits = [self.number(name, side, np.asarray(value)) for side, value in sides]
         return helper.make_node("Clip", [source, *limits], [name])
 
     def _insert_function(self, planned: QuantizedGroup) -> None:
-        """Write a function in float, between a dequantized operand and a quantized result."""
+        """Write a function in floating point, between a dequantized operand and a quantized result."""
         (entry,) = planned.operands
         real = self.real(entry, planned)
         if planned.shared:
@@ -187,7 +187,7 @@ class Inserter(GraphBuilder):
         self.finish(planned, last)
 
     def _insert_on_integers(self, planned: QuantizedGroup) -> None:
-        """Let an operator move the integers of its operand."""
+        """Write an operator that moves the integers of its operand."""
         node = self.written(planned.group.node)
         source = self.integers(node.input[0], planned)
         edit.replace_input_with(node, 0, source.name)
@@ -212,7 +212,7 @@ class Inserter(GraphBuilder):
             self.publish(name, self.quantized(raw, name, source.params, like=source))
 
     def _insert_equal_integers(self, planned: QuantizedGroup) -> None:
-        """Let an operator move the integers of all its operands."""
+        """Write an operator that moves the integers of all its operands."""
         node, output = self.written(planned.group.node), planned.group.output
         params = planned.results[output]
         sources = [self.integers(node.input[position], planned) for position in operands(node)]
@@ -236,7 +236,7 @@ class Inserter(GraphBuilder):
         edit.set_inputs(node, [data, pads, name, *axes])
 
     def finish(self, planned: QuantizedGroup, node: onnx.NodeProto) -> None:
-        """Add the node of a group and quantize its result, bounds included."""
+        """Add the node of a group and quantize its result with its bounds."""
         group = planned.group
         raw = self.fresh.make(group.output, "float")
         edit.rename_output(node, 0, raw)
@@ -247,10 +247,10 @@ class Inserter(GraphBuilder):
         self.publish(group.output, self.quantized_result(planned, raw))
 
     def _saturated(self, raw: str, planned: QuantizedGroup) -> str:
-        """Keep the engine from its integer softmax, which wraps around where it should saturate.
+        """Prevent the engine's integer softmax, which wraps around instead of saturating.
 
-        It is also three times slower than the float kernel between Q and DQ (measured with onnxruntime
-        1.31). What is added changes nothing: the largest number that the integers stand for.
+        The integer softmax is also three times slower than the float kernel between Q and DQ (measured with
+        onnxruntime 1.31). The added bound, the largest number that the integers represent, has no effect.
         """
         output = planned.group.output
         params = planned.results[output]
@@ -270,11 +270,11 @@ class Inserter(GraphBuilder):
         return self.bounded(self.quantized(raw, group.output, params), group)
 
     def clips_integers(self) -> bool:
-        """Return whether the engine has Clip for the stored integers."""
+        """Return True if the engine has Clip for the stored integers."""
         return self.kind is PrecisionClass.INT8 and self.version >= _CLIP_UINT8_VERSION
 
     def _bound_floats(self, raw: str, group: Group, params: QuantParams) -> str:
-        """Apply the bounds of a group in front of quantization, where there is no Clip on integers."""
+        """Apply the bounds of a group before quantization, if there is no Clip on integers."""
         for low, high in group.bounds:
             if (params.store(low), params.store(high)) == params.limits:
                 continue
@@ -307,7 +307,7 @@ class Inserter(GraphBuilder):
         return QuantizedTensor(name, result.params, result.scale, result.zero)
 
     def integers(self, name: str, planned: QuantizedGroup) -> QuantizedTensor:
-        """Return the integers of an operand of a group; make them where there are none."""
+        """Return the integers of an operand of a group; quantize the operand if necessary."""
         if name not in self.stored:
             params = planned.operands[name]
             if name in self.constants:
@@ -317,9 +317,9 @@ class Inserter(GraphBuilder):
         return self.stored[name]
 
     def real(self, name: str, planned: QuantizedGroup) -> str:
-        """Return the name of the real numbers that the integers of an operand mean.
+        """Return the name of the real numbers that the integers of an operand represent.
 
-        Constants get a node per use: the engine fuses a node that nothing else reads.
+        Constants get a node per use, because the engine fuses a node with only one reader.
         """
         if name in self._made:
             return name
@@ -353,7 +353,7 @@ class Inserter(GraphBuilder):
         self._made.add(name)
 
     def _drop_unread(self) -> None:
-        """Remove pairs of which one half or both turned out to be unused."""
+        """Remove unused pairs, or their unused half."""
         count: Counter[str] = Counter()
         for node in self.nodes:
             count.update(node.input)
@@ -389,7 +389,7 @@ def insert_kernel(inserter: Inserter, planned: QuantizedGroup, weight: PlannedWe
         _insert_product(inserter, planned, source, operands)
         return
     if node.op_type == "Gemm":
-        # The weight and the bias are multiplied already.
+        # The weight and the bias already include these factors.
         for attribute in node.attribute:
             if attribute.name in {"alpha", "beta"}:
                 attribute.f = 1.0
@@ -408,10 +408,10 @@ def _float_weight(inserter: Inserter, weight: PlannedWeight) -> Weight:
 
 
 def _dequantized_weight(inserter: Inserter, weight: PlannedWeight) -> str:
-    """Store a weight as integers, with a zero point of its own.
+    """Store a weight as integers, with a separate zero point.
 
-    Nothing is shared with other nodes: where the engine turns signed weights into unsigned ones, for x86
-    without VNNI, it fails on weights and zero points that it meets twice (onnxruntime 1.31).
+    Other nodes share neither. For x86 without VNNI, the engine converts signed weights to unsigned ones, and
+    fails on weights and zero points with two readers (onnxruntime 1.31).
     """
     found = _float_weight(inserter, weight)
     scales, offset, axis = weight.stored_scales, weight.offset, weight.axis
@@ -457,7 +457,7 @@ def _insert_product(
 
 
 def insert_table(inserter: Inserter, planned: QuantizedGroup, table: PlannedTable) -> None:
-    """Write a Gather of rows: numbers, steps and smallest values are gathered, then put together."""
+    """Write a Gather of rows: gather numbers, steps and smallest values, and compute the rows from them."""
     group = planned.group
     places = group.node.input[1]
     stored, steps, lows = (inserter.fresh.make(table.name, part) for part in ("rows", "steps", "lows"))

@@ -1,9 +1,9 @@
-"""Scale and offset of tensors, from its profile or values and the options.
+"""Scales and offsets of tensors, from profiles or values and the options.
 
-A weight of a convolution or matrix product has one scale, or one per output channel; the bias is quantized
-after it. A kernel adds the bias to sums of products, so it has to be at scale input x weight. The precision
-option states what the numbers are rounded to before that; where an int32 cannot hold them, the weight gets a
-larger step.
+A weight of a convolution or matrix product has one scale, or one per output channel. The bias is quantized
+after the weight. A kernel adds the bias to sums of products, so its scale must be input x weight. The
+precision option determines the rounding before that. If an int32 cannot represent the numbers, the weight
+gets a larger step.
 """
 
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ from qaic.options.table import CompileOptions
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
 
-#: schemas whose offset is always 0
+#: schemas with an offset of 0
 _CENTERED: Final = frozenset({"symmetric", "symmetric_with_power2_scale"})
 
 
 class QuantParamsChooser:
     """Chooses scales and offsets.
 
-    `profile` is about the float graph; `options` give schemas, precision and calibration.
+    `profile` belongs to the float graph; `options` contain schemas, precision and calibration.
     """
 
     def __init__(self, profile: CalibrationProfile, options: CompileOptions) -> None:
@@ -57,7 +57,7 @@ class QuantParamsChooser:
         self._whole: list[str] = []
 
     def profiled(self, name: str) -> bool:
-        """Return whether the profile has a tensor."""
+        """Return True if the profile contains a tensor."""
         return name in self._tensors
 
     def profile(self, name: str) -> TensorProfile | None:
@@ -65,12 +65,12 @@ class QuantParamsChooser:
         return self._tensors.get(name)
 
     def spread(self, name: str) -> float:
-        """Return the distance of the smallest and largest value of a tensor; 0 where it has no profile."""
+        """Return the distance between the smallest and largest value of a tensor; 0 without a profile."""
         found = self._tensors.get(name)
         return 0.0 if found is None else found.maximum - found.minimum
 
     def activation(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
-        """Choose for a profiled tensor; a scalar is never calibrated."""
+        """Choose parameters of a profiled tensor; a scalar is never calibrated."""
         key = (name, precision)
         if key not in self._known:
             self._known[key] = self._choose(name, precision, scalar=scalar)
@@ -114,7 +114,7 @@ class QuantParamsChooser:
         return QuantParams(found.scale, found.offset or 0, precision)
 
     def constant(self, low: float, high: float, precision: str) -> tuple[float, int]:
-        """Choose scale and offset for the range of a constant, bias included."""
+        """Choose the scale and offset for the range of a constant or bias."""
         return _core.quant_range(low, high, self._constants, precision)
 
     def channels(
@@ -122,8 +122,8 @@ class QuantParamsChooser:
     ) -> tuple[npt.NDArray[np.float32], int]:
         """Choose a scale per channel of a weight and the one offset that they share.
 
-        Kernels have one zero point for all channels. Where the schema gives channels different ones, all
-        channels are quantized as by the schema `symmetric`.
+        Kernels have one zero point for all channels. If the schema gives channels different zero points, all
+        channels are quantized with the schema `symmetric`.
         """
         pairs = [
             self.constant(low, high, precision)
@@ -140,7 +140,7 @@ class QuantParamsChooser:
         return np.array([scale for scale, _ in pairs], np.float32), offsets.pop()
 
     def report(self) -> None:
-        """Report once the decisions that differ from the options."""
+        """Report the decisions that differ from the options, once."""
         if self._whole:
             warn(
                 "quantization.no_histogram",
@@ -158,7 +158,7 @@ class QuantParamsChooser:
 
 @dataclass(frozen=True, slots=True)
 class FloatGraph:
-    """A graph whose nodes are to be quantized, and the facts about it."""
+    """A graph whose nodes will be quantized, and facts about it."""
 
     graph: onnx.GraphProto
     constants: ConstantReader
@@ -171,7 +171,7 @@ class FloatGraph:
 def value_range(
     values: npt.NDArray[np.float32], name: str, axis: int | None = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Find the smallest and the largest value of a constant, of all of it or of each channel.
+    """Find the smallest and the largest value of a constant, or of each of its channels.
 
     Raises CompileError if a value is not finite.
     """
@@ -192,7 +192,7 @@ def value_range(
 
 
 _INT32_MAX: Final = 2**31 - 1
-#: product of scales that a float32 holds with all its digits, whichever way it is rounded
+#: smallest product of scales that a float32 represents with all its digits, for any rounding
 _SMALLEST: Final = 2.0**-125
 #: largest scale
 _LARGEST: Final = 2.0**127
@@ -208,12 +208,12 @@ def quantize_bias(
 ) -> QuantizedBias:
     """Quantize a bias.
 
-    `bias` has one finite float per output channel, `weight_scales` one for all or one per output channel. The
-    float kernels of 16-bit quantization take a bias of any scale, so that without `integer_kernel` a scale
-    per tensor need not be raised. Returns as many scales as there are weight scales.
+    `bias` has one finite float per output channel, and `weight_scales` has one for all or one per output
+    channel. The float kernels of 16-bit quantization accept a bias of any scale, so without `integer_kernel`
+    a scale per tensor need not be raised. Returns as many scales as there are weight scales.
     """
     data = np.float64(np.float32(input_scale))
-    # Kernels multiply their sums by this product, as a float32: as zero it would swallow the bias, too.
+    # Kernels multiply their sums by this product as a float32; a product of zero would also remove the bias.
     raised = np.maximum(weight_scales.astype(np.float64), _SMALLEST / data).astype(np.float32)
     bias_scales = _scales(data, raised)
     groups = [bias] if len(weight_scales) == 1 else [bias[i : i + 1] for i in range(len(bias))]
@@ -234,7 +234,7 @@ def quantize_bias(
             start = index if per_channel else 0
             exact[start : start + len(group)] = decoded
             largest = float(np.abs(decoded).max())
-        # A scale may be as small as the least float32, so nothing is divided by it before this.
+        # A scale may be as small as the smallest float32, so this check precedes any division by it.
         if largest <= _INT32_MAX * float(bias_scales[index]) and (eight_bits or not per_channel):
             continue
         if not integer_kernel and (eight_bits or not per_channel):
@@ -268,7 +268,7 @@ def plan_weight(
 ) -> PlannedWeight:
     """Choose the parameters of the weight and bias of a Conv, ConvTranspose, Gemm or MatMul.
 
-    The node of the group `has_constant_kernel`. `input_scale` is that of the data operand. Raises
+    The node of the group satisfies `has_constant_kernel`. `input_scale` is that of the data operand. Raises
     CompileError if a value is not finite, or a file has parameters along another axis than that of the output
     channels.
     """
@@ -311,7 +311,7 @@ def _affine(
 ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
     """Collect the operations of a group on its sums of products.
 
-    Returns factors and bias, one number per output channel; None if there is nothing to multiply or to add.
+    Returns factors and bias, one number per output channel; None if there are no such operations.
     """
     node = group.node
     alpha, beta = (
@@ -382,7 +382,7 @@ def _per_channel(node: onnx.NodeProto, options: CompileOptions) -> bool:
 
 
 def has_constant_kernel(node: onnx.NodeProto, constants: ConstantReader) -> bool:
-    """Return whether weight and bias of a node are constants that can be quantized with the operator.
+    """Return True if weight and bias of a node are constants that can be quantized with the operator.
 
     A bias has one number per output channel.
     """
@@ -402,7 +402,7 @@ def has_constant_kernel(node: onnx.NodeProto, constants: ConstantReader) -> bool
 def is_rowwise(
     node: onnx.NodeProto, constants: ConstantReader, options: CompileOptions, precision: str
 ) -> bool:
-    """Return whether a node gathers rows of a constant table, and rows are to be quantized one by one."""
+    """Return True if a node gathers rows of a constant table, and the rows are quantized separately."""
     if not standard(node, "Gather") or not options.enable_rowwise:
         return False
     weight = constants.describe(node.input[0])

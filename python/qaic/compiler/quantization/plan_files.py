@@ -1,9 +1,9 @@
-"""A quantization plan as text and JSON, and as input files of the compiler: encodings, node precisions.
+"""A quantization plan as text and JSON, and as input files of the compiler: encodings and node precisions.
 
-Encodings (AIMET 0.6.1, https://quic.github.io/aimet-pages) count q from 0 and add a negative offset; here q
-is signed and the offset is subtracted, so our 8-bit offset ``o`` is ``-o - 128`` of theirs. Both files
-together, with the same other options, give the same program: ranges alone are there for values inside
-groups, and a float type for results of nodes that stay in a float precision by choice.
+Encodings (AIMET 0.6.1, https://quic.github.io/aimet-pages) count q from 0 and add a negative offset. Here q
+is signed and the offset is subtracted, so an 8-bit offset ``o`` becomes ``-o - 128``. Both files together,
+with the same other options, give the same program: values inside groups have only ranges, and results of
+nodes that stay in floating point by choice have a float type.
 """
 
 import json
@@ -102,8 +102,8 @@ def _params_json(params: QuantParams) -> dict[str, Any]:
 def encodings(plan: QuantizationPlan) -> dict[str, Any]:
     """Write a plan as encodings, for ``external_quantization_file``.
 
-    Scales of weights are those before a bias made them larger, which it does again. A weight that is
-    multiplied by factors has no entry: its parameters are those of the product.
+    Scales of weights are those before a bias enlarged them; the next compilation enlarges them again. A
+    weight that is multiplied by factors has no entry, because its parameters are those of the product.
     """
     activations: dict[str, list[dict[str, Any]]] = {}
     constants: dict[str, list[dict[str, Any]]] = {}
@@ -117,7 +117,7 @@ def encodings(plan: QuantizationPlan) -> dict[str, Any]:
                 _encoding(float(scale), weight.offset, group.precision) for scale in weight.scales
             ]
     for name, precision in plan.chosen_floats.items():
-        # A result that others read as integers has one entry; its node stands in the node precision file.
+        # A result that others read as integers has one entry; the node precision file contains its node.
         if name not in activations:
             activations[name] = [{"bitwidth": _FLOAT_BITS[precision], "dtype": "float"}]
     return {"version": "0.6.1", "activation_encodings": activations, "param_encodings": constants}
@@ -146,7 +146,7 @@ def node_precision(plan: QuantizationPlan) -> dict[str, list[str]]:
 
 
 def files_of(plan: QuantizationPlan) -> dict[str, str]:
-    """Write a plan in all its forms: name of a file -> content; JSON is YAML, too."""
+    """Write all files of a plan: name of a file -> content. JSON is valid YAML."""
     held = {
         "quantization-plan.json": plan_json(plan),
         "quantization-encodings.json": encodings(plan),

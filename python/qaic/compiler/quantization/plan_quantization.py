@@ -41,7 +41,7 @@ from qaic.compiler.quantization.prepare import has_integer_forms
 from qaic.compiler.quantization.small_values import SmallValues
 from qaic.options.table import CompileOptions, is_quantizing
 
-#: operators by which the engine recognizes an activation with a kernel
+#: operators by which the engine recognizes an activation that has a kernel
 _FUSED: Final = frozenset({"Erf", "Tanh"})
 
 #: reasons to keep a quantizable node in floating point
@@ -58,12 +58,12 @@ _CHOSEN: Final = frozenset(
     }
 )
 
-#: operator set from which on Clip takes its bounds as inputs
+#: first operator set whose Clip has its bounds as inputs
 _CLIP_INPUTS_VERSION: Final = 11
 
 
 def plan_floats(graph: onnx.GraphProto, chosen: Classification) -> QuantizationPlan:
-    """Plan for a graph of which nothing is quantized."""
+    """Plan a graph without quantization."""
     plan = QuantizationPlan(nested=_nested(graph))
     for node in graph.node:
         key = node_key(node)
@@ -80,7 +80,7 @@ def plan_floats(graph: onnx.GraphProto, chosen: Classification) -> QuantizationP
 def _note_chosen(
     node: onnx.NodeProto, kind: PrecisionClass | None, reason: FloatReason, plan: QuantizationPlan
 ) -> None:
-    """Note a node that could be quantized and that something keeps in a float precision."""
+    """Record a quantizable node that stays in a float precision by choice."""
     if reason in _CHOSEN and quantizable(node) and kind in {PrecisionClass.FP16, PrecisionClass.FP32}:
         plan.chosen_floats[node_key(node)] = kind.value
 
@@ -95,7 +95,7 @@ def _nested(graph: onnx.GraphProto) -> list[FloatNodes]:
 
 
 class _Planner:
-    """Plans the groups of a graph one after another, as the parameters of operands follow from results."""
+    """Plans the groups of a graph in order, because the parameters of operands follow from results."""
 
     def __init__(self, model: Model, chosen: Classification, options: CompileOptions, of: FloatGraph) -> None:
         self.of, self.options = of, options
@@ -107,7 +107,7 @@ class _Planner:
         #: results of planned groups
         self.made: set[str] = set()
         self.tables: dict[str, PlannedTable] = {}
-        #: constant operand -> whether all its values are finite
+        #: constant operand -> true if all its values are finite
         self.finite: dict[str, bool] = {}
         self.precision = "Int8"
 
@@ -147,7 +147,7 @@ class _Planner:
         return plan
 
     def _note_ranges(self, group: Group, plan: QuantizationPlan) -> None:
-        """Note the ranges that the class of the nodes of a group is on."""
+        """Record the parameters of the ranges in a group, for the precision of its nodes."""
         for node in group.nodes:
             names = [node.output[position] for position in results(node)] if quantizable(node) else []
             names += [node.input[position] for position in operands(node)] if quantizable(node) else []
@@ -202,13 +202,13 @@ class _Planner:
         return is_rowwise(group.node, self.constants, self.options, self.precision)
 
     def _is_finite(self, name: str) -> bool:
-        """Return whether a constant operand can be quantized; models compare and mask with infinity."""
+        """Return True if a constant operand can be quantized; models compare and mask with infinity."""
         if name not in self.finite:
             self.finite[name] = bool(np.isfinite(self.constants.read(name)).all())
         return self.finite[name]
 
     def _entry(self, group: Group) -> str:
-        """Name the one value that a function written out is of."""
+        """Return the only operand of a function made of several operators."""
         made = {name for node in group.function for name in node.output}
         names = (name for node in group.function for name in node.input if name and name not in made)
         return next(name for name in names if name not in self.constants and self.facts.types[name] == FLOAT)
@@ -284,7 +284,7 @@ class _Planner:
         return planned
 
     def _moves_integers(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node only picks from its operands, and the engine can do so with integers."""
+        """Return True if a node only selects from its operands, and the engine can do so with integers."""
         if not self._has_integer_kernel(node):
             return False
         if node.op_type == "Resize":
@@ -319,7 +319,7 @@ class _Planner:
         return QuantParams(scale, offset, self.precision)
 
     def _shared_operands(self, group: Group) -> tuple[str, ...]:
-        """Name what several nodes of a normalization read that groups before it make.
+        """Return the results of earlier groups that several nodes of a normalization read.
 
         The first node of a normalization represents all of them.
         """

@@ -1,10 +1,9 @@
-"""Prepares a model for integers: raises its operator set, and folds what it computes from constants.
+"""Prepares a model for integers: raises its operator set, and folds computed constants.
 
-Version 10 brought the integer convolution, version 12 MaxPool and Clip on integers.
+Version 10 added the integer convolution, and version 12 MaxPool and Clip on integers.
 
-The engine folds constants, such as a transposed weight, by itself, but only when a program is loaded; their
-ranges are needed now. They are computed when they are read, so that a large weight is not held by the
-compiler.
+The engine folds constants, such as a transposed weight, only when a program is loaded, but quantization
+requires their ranges. They are computed when they are read, so the compiler does not keep large weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,9 +38,9 @@ from qaic.compiler.ir.quantization import operands, quantizable
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.options.table import is_quantizing
 
-#: the engine fuses into operators of this version, whatever the version of the model
+#: lowest version whose operators the engine fuses, for any version of the model
 NEEDED: Final = 10
-#: all operators that can run on integers do
+#: version in which all operators that can run on integers do
 WANTED: Final = 12
 
 #: the first set whose Resize has an attribute for its coordinates
@@ -54,7 +53,7 @@ _CHANGED_IN_12: Final = "Dropout"
 
 
 def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
-    """Raise an old operator set, but change no name of a value; return True if it has integer forms."""
+    """Raise an old operator set without renaming values; return True if it has integer forms."""
     version = standard_version(model)
     if version >= WANTED:
         return True
@@ -98,7 +97,7 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
 
 
 def _as_it_is(version: int, reason: str) -> bool:
-    """Keep the operator set of a model; shows whether it can be quantized, and warns where it cannot."""
+    """Keep the operator set of a model; return True if it can be quantized, and warn otherwise."""
     if version < NEEDED:
         warn(
             "quantization.operator_set",
@@ -109,9 +108,9 @@ def _as_it_is(version: int, reason: str) -> bool:
 
 
 def _changes_inside(model: onnx.ModelProto, version: int) -> bool:
-    """Return whether a nested graph has an operator of another form in the wanted set.
+    """Return True if a nested graph has an operator whose form differs in the wanted set.
 
-    onnx converts the main graph only.
+    onnx converts only the main graph.
     """
     inner = {
         node.op_type
@@ -128,10 +127,10 @@ def _changes_inside(model: onnx.ModelProto, version: int) -> bool:
 
 
 def _nearest_mode(node: onnx.NodeProto, constants: ConstantReader) -> str | None:
-    """Name the rounding by which a Resize picks what an Upsample or Resize of a set before 11 picks.
+    """Return the rounding with which a Resize selects the elements of an older Upsample or Resize.
 
-    Upsample takes the element before a coordinate, Resize the one behind it where it shrinks. None where
-    that is not known or differs between dimensions.
+    Upsample selects the element before a coordinate, and Resize the one after it when it shrinks. Returns
+    None if that is unknown or differs between dimensions.
     """
     if node.op_type == "Upsample":
         return "floor"
@@ -144,7 +143,7 @@ def _nearest_mode(node: onnx.NodeProto, constants: ConstantReader) -> str | None
 
 
 def _drop_unknown_attributes(node: onnx.NodeProto) -> None:
-    """Remove attributes that an operator no longer has; onnx's converter leaves those that meant nothing."""
+    """Remove attributes that an operator no longer has; onnx's converter keeps those without meaning."""
     if node.domain not in STANDARD_DOMAINS:
         return
     known = defs.get_schema(node.op_type, WANTED, "").attributes
@@ -152,7 +151,7 @@ def _drop_unknown_attributes(node: onnx.NodeProto) -> None:
 
 
 def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
-    """Give a converted Resize the coordinates of the sets before 11, which onnx's converter leaves out."""
+    """Give a converted Resize the coordinates of the sets before 11, which onnx's converter omits."""
     added = {"coordinate_transformation_mode": "asymmetric"}
     if attribute_of(node, "mode", b"nearest") == b"nearest":
         added["nearest_mode"] = nearest_mode
@@ -163,7 +162,7 @@ def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
 
 
 def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionClass]) -> bool:
-    """Return whether nodes of a model are to be quantized, and its operator set has integer forms of them."""
+    """Return True if nodes of a model will be quantized, and its operator set has integer forms of them."""
     return standard_version(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
 
 
@@ -174,15 +173,15 @@ def raise_opset_version_pass(model: Model, context: Context) -> None:
         raise_operator_set(model.proto, model.weights)
 
 
-#: largest ratio of the size of a result to that of its operands; larger results stay computed
+#: largest ratio of the size of a result to that of its operands; larger results are not folded
 _GROWTH: Final = 4
-#: results up to here may always be folded
+#: largest size of a result that is always folded
 _SMALL: Final = 1 << 16
 
 #: domains whose operators the engine has without a library
 _ENGINE_DOMAINS: Final = STANDARD_DOMAINS | {"com.microsoft"}
 
-#: quantized already: the model's own integers are better than ours of their real values
+#: operators that are already quantized: the integers of the model are better than those from its real values
 _LEFT_ALONE: Final = RANDOM | {"DequantizeLinear", "QuantizeLinear"}
 
 
@@ -250,7 +249,7 @@ def fold_constants_pass(model: Model, context: Context) -> None:
 def _computed(
     name: str, model: Model, makers: dict[str, onnx.NodeProto], constants: ConstantReader
 ) -> Weight | None:
-    """Describe a computed constant, or return None where it is better left to the engine."""
+    """Describe a computed constant, or return None if the engine should compute it."""
     proto, shape = model.proto, model.facts.shapes.get(name)
     if model.facts.types.get(name) != FLOAT or shape is None or min(shape, default=1) < 1:
         return None

@@ -1,7 +1,7 @@
-"""Small values that one scale for a whole tensor would make zero: nodes around them stay in floating point.
+"""Small values that one scale per tensor would turn into zero: their nodes stay in floating point.
 
-Integers have the same step for all values of a tensor. That is too coarse for scores next to pixels, also
-where one product makes both, for scores to which a mask of -10000 is added, and for what a logarithm or a
+Integers have the same step for all values of a tensor. That step is too coarse for scores next to pixels,
+also if one product computes both, for scores with a mask of -10000, and for operands that a logarithm or a
 quotient magnifies.
 """
 
@@ -19,28 +19,28 @@ from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass, se
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group, quantizable, results
 from qaic.compiler.quantization.parameters import FloatGraph, output_channels
 
-#: levels of a common scale that the values of one operand or result need
+#: fewest levels of a common scale for the values of one operand or result
 _LEAST_LEVELS: Final = 16
-#: levels that an operand of a sum needs that no equalizing operator reads, and a channel of an output
+#: fewest levels for an operand of a sum without an equalizing reader, and for a channel of an output
 _LEAST_LEVELS_OF_SUM: Final = 2
 
-#: operators each of whose results is a value of one operand
+#: operators whose results each come from one operand
 _JOINING: Final = ("Concat", "Max", "Min", "Pad", "Scatter", "ScatterElements", "ScatterND", "Where")
 _SUMMING: Final = ("Add", "Sub")
 #: operators that read a part of their operand
 _PICKING: Final = ("Gather", "Slice", "Split")
 
-#: operators whose results have one range, whatever the range of their operand
+#: operators whose results have one range for any range of their operand
 _EQUALIZING: Final = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
 
-#: operators with a slope that grows without bound near zero -> the position of that operand
+#: operators whose slope grows without limit near zero -> the position of that operand
 _MAGNIFYING: Final = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 
-#: operators to which the size of a step matters, not its share of the range -> the largest step
+#: operators for which the size of a step matters, not its share of the range -> the largest step
 _ABSOLUTE: Final = ("Cos", "Exp", "Sin", "Tan")
 _LARGEST_STEP: Final = 1 / 16
 
-#: operators whose small results are made of small operands, where no operand is negative
+#: operators whose small results come from small operands, if no operand is negative
 _PROPORTIONAL: Final = VALUE_PRESERVING | {
     *("Abs", "Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "Identity", "Max", "Min", "Mul"),
     *("Pow", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Sqrt"),
@@ -50,7 +50,7 @@ _PROPORTIONAL: Final = VALUE_PRESERVING | {
 class SmallValues:
     """Finds the nodes of a graph that would lose small values.
 
-    Nothing is rounded inside of a group. `precision` is ``Int8`` or ``Int16``.
+    Nothing is rounded inside a group. `precision` is ``Int8`` or ``Int16``.
     """
 
     def __init__(self, of: FloatGraph, groups: Sequence[Group], precision: str) -> None:
@@ -80,7 +80,7 @@ class SmallValues:
         return next((self._reasons[key] for key in keys if key in self._reasons), None)
 
     def report(self) -> None:
-        """Name the joined values that products read with one scale."""
+        """Report the joined values that products read with one scale."""
         joined = {node_key(node): node.op_type for node in self._flattened.values()}
         if joined:
             named = sorted(f"{op_type} {key!r}" for key, op_type in joined.items())
@@ -97,7 +97,7 @@ class SmallValues:
     def _keep_joined(
         self, node: onnx.NodeProto, joined: dict[str, onnx.NodeProto], classes: Mapping[str, PrecisionClass]
     ) -> None:
-        """Keep a node that joins unlike values, or reads them; products read them with one scale."""
+        """Keep a node that joins values of different ranges, or its readers except products."""
         origin = next((joined[name] for name in node.input if name in joined), None)
         if origin is None and self._joins_unlike(node):
             origin = node
@@ -123,9 +123,9 @@ class SmallValues:
         if self._parameters.profiled(node.output[0]):
             step = self._step(node.output[0])
         else:
-            # Operators without integer form are not measured, but what reads their results may be quantized.
+            # Operators without an integer form are not measured, but their readers may be quantized.
             step = max(sizes.values(), default=0.0) / (255 if self._precision == "Int8" else 65535)
-        # A small constant that fills or bounds is as good as zero.
+        # A small constant that fills or limits has the same effect as zero.
         return self._hides_unmeasured(node) or any(
             0 < size < step * _LEAST_LEVELS
             for name, size in sizes.items()
@@ -133,7 +133,7 @@ class SmallValues:
         )
 
     def _hides_unmeasured(self, node: onnx.NodeProto) -> bool:
-        """Return whether a constant sets the scale of scores that nothing measured, as a mask does."""
+        """Return True if a constant sets the scale of unmeasured scores, like a mask."""
         if node.output[0] not in self._equalized:
             return False
         picked = [node.input[at] for at in selected_inputs(node, FLOAT) or () if at < len(node.input)]
@@ -147,7 +147,7 @@ class SmallValues:
         return is_masked and not all(map(self._parameters.profiled, unknown))
 
     def _keep_picked(self, node: onnx.NodeProto) -> None:
-        """Keep a node whose results are too small for the scale of its operand, and the makers of that."""
+        """Keep a node whose results are too small for the scale of its operand, and its producers."""
         if not standard(node, *_PICKING) or not self._parameters.profiled(node.input[0]):
             return
         needed = self._step(node.input[0]) * _LEAST_LEVELS
@@ -183,7 +183,7 @@ class SmallValues:
                 self._reasons.setdefault(node_key(node), FloatReason.UNLIKE_RANGES)
 
     def _keep_magnified(self, node: onnx.NodeProto) -> None:
-        """Keep what makes the small values that a node magnifies, as far as no operand is negative."""
+        """Keep the producers of small values that a node magnifies, if no operand is negative."""
         position = _MAGNIFYING.get(node.op_type) if standard(node, *_MAGNIFYING) else None
         if position is None or (node.op_type == "Pow" and not self._is_root(node)):
             return
@@ -202,7 +202,7 @@ class SmallValues:
                 pending.extend(maker.input)
 
     def _keep_phase(self, node: onnx.NodeProto) -> None:
-        """Keep what computes the operand of a sine or an exponential function whose steps would be large."""
+        """Keep the producers of a sine's or exponential function's operand if its steps would be large."""
         if not standard(node, *_ABSOLUTE) or self._group_of[node_key(node)].function:
             return
         pending, seen = [node.input[0]], set[str]()
@@ -223,7 +223,7 @@ class SmallValues:
         return self._constants.is_float(exponent) and bool((self._constants.read(exponent) < 1).any())
 
     def _read_by_group(self, node: onnx.NodeProto, position: int) -> Iterator[str]:
-        """Yield the values from outside of a node's group that an operand is proportional to."""
+        """Yield the values outside a node's group that an operand is proportional to."""
         group, pending, seen = self._group_of[node_key(node)], [node.input[position]], set[str]()
         while pending:
             name = pending.pop()
@@ -237,11 +237,11 @@ class SmallValues:
                 pending.extend(maker.input)
 
     def _needs_small(self, name: str) -> bool:
-        """Return whether a magnified value has positive values of too few levels."""
+        """Return True if a magnified value has positive values with too few levels."""
         maker, found = self._makers.get(name), self._parameters.profile(name)
         if found is None:
             return maker is not None and not quantizable(maker)
-        # Parameters from a file contain no smallest value.
+        # Parameters from a file do not contain the smallest value.
         return not found.is_fixed and 0 <= found.minimum < self._step(name) * _LEAST_LEVELS
 
     def _has_positive_weight(self, node: onnx.NodeProto) -> bool:
@@ -253,7 +253,7 @@ class SmallValues:
         return self._parameters.of_range(name, self._precision).scale
 
     def _size(self, name: str) -> float:
-        """Return the range of a value, zero included; 0 where it does not vary or is not known."""
+        """Return the range of a value with zero; 0 if the value is constant or unknown."""
         if self._constants.is_float(name):
             values = self._constants.read(name)
             return float(np.max(values, initial=0)) - float(np.min(values, initial=0))

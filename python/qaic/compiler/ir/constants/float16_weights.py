@@ -15,7 +15,7 @@ from qaic.support.text import counted
 #: largest finite float16
 FLOAT16_MAX: Final = 65504.0
 
-#: constants that a warning describes one by one
+#: most constants that one warning describes
 _MOST_TOLD: Final = 5
 
 #: bits of infinity
@@ -31,7 +31,7 @@ def beyond_float16(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
 
 @dataclass(slots=True)
 class Overflows:
-    """Finite constants beyond float16, and those that it turns into zeros, by the name of their initializer.
+    """Finite constants beyond float16, and constants that it turns into zeros, by name of the initializer.
 
     Filled during the conversion of constants, and complete after the container was written.
     """
@@ -48,7 +48,7 @@ class Overflows:
     readers: dict[str, str] = field(default_factory=dict)
 
     def forget(self, name: str) -> None:
-        """Start the account of a constant again, which is about to be read."""
+        """Reset the record of a constant that will be read again."""
         self.counts.pop(name, None)
         self.farthest.pop(name, None)
         self.lost.pop(name, None)
@@ -84,7 +84,7 @@ class Overflows:
             return values.astype(ml_dtypes.bfloat16)
         with np.errstate(over="ignore", invalid="ignore"):
             half = values.astype(np.float16)
-        # Infinity and NaN have the highest exponent; asking isfinite takes half as long as converting.
+        # Infinity and NaN have the highest exponent; isfinite takes half as long as the conversion.
         highest = int((half.view(np.uint16) & 0x7FFF).max(initial=0))
         if highest:
             self.survived.add(name)
@@ -120,7 +120,7 @@ def converted_floats(
     def converted(data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
         values: npt.NDArray[np.floating]
         if from_type == BFLOAT16:
-            # The upper half of a float32.
+            # A bfloat16 is the upper half of a float32.
             values = (np.frombuffer(data, "<u2", count).astype(np.uint32) << 16).view(np.float32)
         else:
             values = np.frombuffer(data, np.dtype(TABLE[from_type][0]).newbyteorder("<"), count)

@@ -1,9 +1,9 @@
-"""Constants of a graph: their forms and readers, the nodes that compute them, those to fold before rounding.
+"""Constants of a graph: their forms, their readers, the nodes that compute them, and those to fold.
 
-A constant is a node, a protobuf tensor, or a weight next to the graph. Constant sub-expressions are folded in
-float32 and then rounded. So a node that computes on constants only is left as it is, and its result is
-rounded where it enters the rest of the graph. Once shapes are fixed, the results of Shape and Size are
-constants too: index arithmetic must not be rounded.
+A constant is a node, a protobuf tensor, or a weight outside the graph. Constant sub-expressions are folded in
+float32 and then rounded. A node that computes only on constants therefore does not change, and its result is
+rounded where other nodes read it. For fixed shapes, the results of Shape and Size are constants too, because
+index arithmetic must not be rounded.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -56,7 +56,7 @@ def as_weight(tensor: onnx.TensorProto) -> Weight:
 def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     """Read a tensor of the model.
 
-    Raises CompileError if its payload does not fit its dims, or lies outside the model.
+    Raises CompileError if its payload does not fit its dims, or is outside the model.
     """
     if tensor.data_location == tensor.EXTERNAL:
         what = f"initializer {tensor.name!r} of a nested graph"
@@ -126,7 +126,7 @@ def _densified(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
 
 def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Keep small constants in the graph and large ones next to it; passes may have changed their sizes."""
+    """Keep small constants in the graph and large ones outside it; passes may have changed their sizes."""
     graph = model.graph
     for name in [
         name
@@ -152,7 +152,7 @@ def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) ->
 
 
 def constant_values(graph: onnx.GraphProto, constants: Collection[str]) -> set[str]:
-    """Collect the constants of a graph and of those nested in it, and everything computed from them alone."""
+    """Collect the constants of a graph and its nested graphs, and values computed from them alone."""
     found, _ = split_constants(graph, constants)
     values = set(found)
     for node in graph.node:
@@ -184,8 +184,8 @@ def value_preserving_inputs(
 ) -> Callable[[onnx.NodeProto, int], tuple[int, ...] | None]:
     """Return a `selected_inputs` that also handles casts.
 
-    A cast selects between float types, and from a type whose values are exact in both formats. Any other cast
-    computes.
+    A cast selects if it converts between float types, or from a type whose values both formats represent
+    exactly. Any other cast computes.
     """
     floats = {1, 10, 11, 16}
     exact = {2, 3, 9}  # uint8, int8, bool
@@ -207,7 +207,7 @@ def value_preserving_inputs(
 class ConstantReader:
     """The initializers of a main graph.
 
-    `add_array` extends the graph, `add` its large initializers.
+    `add_array` adds to the graph, and `add` to its large initializers.
     """
 
     def __init__(self, graph: onnx.GraphProto, weights: dict[str, Weight]) -> None:
@@ -248,7 +248,7 @@ class ConstantReader:
         return read_array(weight)
 
     def add(self, weight: Weight) -> None:
-        """Add a constant next to the graph."""
+        """Add a constant outside the graph."""
         self.weights[weight.name] = weight
 
     def add_array(self, name: str, values: npt.NDArray[Any]) -> None:
@@ -264,7 +264,7 @@ def read_array(weight: Weight) -> npt.NDArray[Any]:
 def constant_reader(
     graph: onnx.GraphProto, weights: Mapping[str, Weight] = MappingProxyType({})
 ) -> Callable[[str], npt.NDArray[Any] | None]:
-    """Make a function that reads a constant in or next to a graph; None for other values."""
+    """Return a function that reads a constant of the model; it returns None for other values."""
     makers = producers(find_nodes(graph.node, {"Constant"}))
     stored = {tensor.name: tensor for inner in all_graphs(graph) for tensor in inner.initializer}
 
@@ -281,14 +281,14 @@ def constant_reader(
 def multiplied(
     values: npt.NDArray[np.float32], factors: npt.NDArray[np.float32], axis: int
 ) -> npt.NDArray[np.float32]:
-    """Multiply the channels along an axis, each by its factor."""
+    """Multiply each channel along an axis by its factor."""
     shape = [1] * values.ndim
     shape[axis] = len(factors)
     return values * factors.reshape(shape)
 
 
 def with_factors(weight: Weight, name: str, factors: npt.NDArray[np.float32], axis: int) -> Weight:
-    """Describe a float32 weight times a factor per channel; it is small enough to be held when it is read."""
+    """Describe a float32 weight times a factor per channel; its values are small enough for memory."""
 
     def chunks() -> Iterator[bytes]:
         yield multiplied(read_array(weight), factors, axis).tobytes()

@@ -1,8 +1,8 @@
 """Payloads of matrices in the layout that the kernels of the device read.
 
-A matrix is stored as rows along which products sum, each padded with zeros to a multiple of 32 elements,
-which are a unit. Rows that are computed side by side are a tile: their units lie together, so that one pass
-over the memory reads every weight once, in order.
+A matrix is stored as rows along which products are summed. Each row is padded with zeros to a multiple of 32
+elements, a unit. Rows that are computed together form a tile. Their units are adjacent in memory, so that one
+pass reads every weight once, in order.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ UNIT: Final = 32
 TILE_ROWS: Final = 4
 #: name of the layout in plans
 TILES: Final = "tiles"
-#: bytes of a payload in memory at a time
+#: most bytes of a payload in memory at the same time
 _HELD: Final = 64 << 20
 
 
@@ -28,8 +28,8 @@ def strips(
 ) -> Iterator[npt.NDArray[np.generic]]:
     """Read a matrix in strips of rows; columns become rows if `moved`.
 
-    Memory is bounded: of a matrix whose columns become rows, each strip is collected in one pass over the
-    payload. A strip is valid until the next one is requested.
+    Memory is bounded: if columns become rows, one pass over the payload collects each strip. A strip is valid
+    until the next one is requested.
     """
     height, width = dims
     row = width * dtype.itemsize
@@ -55,7 +55,7 @@ def strips(
 def as_rows(
     source: TensorSource, dims: tuple[int, int], dtype: str, *, moved: bool, count: int = 1
 ) -> TensorSource:
-    """Make padded rows of a payload of matrices, little-endian; the columns are the rows if `moved`."""
+    """Convert a little-endian payload of matrices to padded rows; columns become rows if `moved`."""
     rows, length = dims[::-1] if moved else dims
     padding = -length % UNIT
 
@@ -81,7 +81,7 @@ def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def as_tiles(source: TensorSource, rows: int, unit_bytes: int) -> TensorSource:
-    """Make tiles of a payload of rows."""
+    """Convert a payload of rows to tiles."""
     row_bytes = source.nbytes // rows
     unit = np.dtype((np.void, unit_bytes))
 

@@ -1,8 +1,8 @@
 """Sources of an initializer's bytes, which are copied to the container in parts.
 
-A weight is described by type, dims and a source. A source is read piece by piece when the container is
-written; the compiler itself never keeps a large payload. Files are read with positional reads rather than
-through a mapping: a file that shrinks under us then gives an error instead of a bus error.
+A weight has a type, dims and a source. The source is read in pieces when the container is written, so the
+compiler never keeps a large payload. Files are read with positional reads instead of a mapping: if a file
+shrinks, the result is an error and not a bus error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ComputedSource:
-    """A payload that is computed each time it is read."""
+    """A payload that is computed at each read."""
 
     nbytes: int
     #: computes the pieces in order
@@ -51,21 +51,21 @@ class ComputedSource:
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """How a payload is stored that the device decodes."""
+    """Format of a stored payload that the device decodes."""
 
     #: name of the format, as ``mxfp6_e2m3``
     encoding: str
-    #: dimension of the blocks; they are stored as if it were the last
+    #: dimension of the blocks, stored as if it were the last
     axis: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLayout:
-    """How the kernels of the device find the elements of a matrix."""
+    """Layout of the elements of a matrix for the kernels of the device."""
 
     #: name of the layout, as ``rows``
     name: str
-    #: elements that share a scale if quantized; 0 if all of a row do
+    #: number of elements that share a scale if quantized; 0 if all elements of a row do
     group: int = 0
 
 
@@ -111,7 +111,7 @@ class InputFile:
             self.fd = -1
 
     def changed(self) -> bool:
-        """Return whether the file was written to since it was opened."""
+        """Return True if the file was modified after it was opened."""
         now = os.fstat(self.fd)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
@@ -152,14 +152,14 @@ class MemoryRange:
         return len(self.data)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Hand out views of the bytes."""
+        """Yield views of the bytes."""
         view = memoryview(self.data)
         for start in range(0, len(view), CHUNK):
             yield view[start : start + CHUNK]
 
 
 def read_all(source: TensorSource) -> bytes:
-    """Read a small payload whole."""
+    """Read a whole small payload."""
     return b"".join(bytes(piece) for piece in source.chunks())
 
 
@@ -190,7 +190,7 @@ def initializers_of(weights: Mapping[str, Weight]) -> list[Weight]:
 
 
 def with_weights_as_inputs(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
-    """Copy the model with each weight as an input, so that tools get its type and shape alone."""
+    """Copy the model with each weight as an input, so that tools get only its type and shape."""
     from onnx import helper
 
     from qaic.compiler.ir.graph_edits import add_input, clone
