@@ -53,8 +53,6 @@ class ObservedNode:
     name: str
     #: Operator.
     op_type: str
-    #: Name of the node; may be empty.
-    node_name: str
     #: Precision of the computation.
     precision: PrecisionClass
     #: Computation in the deployed program.
@@ -163,7 +161,6 @@ def observed_nodes(
                     value=name,
                     name=titles[name][0],
                     op_type=node.op_type,
-                    node_name=node.name,
                     precision=precision,
                     kind=kind,
                     inputs=read,

@@ -17,6 +17,7 @@ from qaic.cli.console import SUCCESS, USAGE, print_line, print_message, print_te
 from qaic.errors import OptionError
 from qaic.options.table import is_quantizing
 from qaic.support.atomic_io import write_replacing
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from qaic.cli.runner.command_line import RunRequest
@@ -123,7 +124,8 @@ def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
     if options.output_dir is not None and not only_dumps:
         check_alone(options.output_dir, str(resolved.origins["output_dir"]), options.target)
     print_line(f"reading {resolved.session.model_path}")
-    print_line(_target_line(options))
+    device = "card" if options.target == "card" else "CPU device"
+    print_line(f"compiling for the {device}, {counted(options.aic_num_cores, 'core')}")
     print_line(_precision_line(options))
     sys.stdout.flush()
     if not only_dumps:
@@ -178,11 +180,6 @@ def _help_text(name: str, *, runs: bool) -> str:
             render_help(tuple(Stage)).rstrip("\n"),
         ]
     )
-
-
-def _target_line(options: CompileOptions) -> str:
-    cores = f"{options.aic_num_cores} core" + ("s" if options.aic_num_cores > 1 else "")
-    return f"compiling for the {'card' if options.target == 'card' else 'CPU device'}, {cores}"
 
 
 def _precision_line(options: CompileOptions) -> str:

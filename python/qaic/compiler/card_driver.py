@@ -193,10 +193,10 @@ class _Job:
             _warn_of_unknown(self._compiler, command)
             self._warned = True
         ended = self._run(command)
-        if ended.code and _may_need_flat(self._resolved, ended):
+        entries = self._resolved.compile.network_specialization_config
+        if entries and ended.code > 0 and _ABOUT_SPECIALIZATIONS.search(ended.words):
             _log.warning("the compiler does not read names of specializations: trying again without")
             file = self._work / "specializations.json"
-            entries = self._resolved.compile.network_specialization_config
             file.write_text(card_files.specializations_text(entries, flat=True), encoding="utf-8")
             self._files["network_specialization_config"] = file
             command = self._command(dumps=dumps)
@@ -233,11 +233,6 @@ def _warn_of_unknown(compiler: Path, command: Sequence[str]) -> None:
     missing = [flag for flag in unknown if not (set(flag[1:]) == {"v"} and "-v" in known)]
     if missing:
         _log.warning("%s does not list in its help: %s", compiler, ", ".join(missing))
-
-
-def _may_need_flat(resolved: ResolvedOptions, ended: card_process.Ended) -> bool:
-    entries = resolved.compile.network_specialization_config
-    return bool(entries) and ended.code > 0 and _ABOUT_SPECIALIZATIONS.search(ended.words) is not None
 
 
 def _failed(compiler: Path, command: Sequence[str], ended: card_process.Ended) -> CompileError:

@@ -82,7 +82,8 @@ def compile_model(
     it, and OSError if a file cannot be read or written. An unwritable `output_dir` is refused before any
     work.
     """
-    _tell_recorded(options)
+    if names := ", ".join(spec.name for spec in recorded_only(options)):
+        _LOG.info("recorded, no effect on the cpu target: %s", names)
     extra_artifacts.check_targets(model, options)
     folder = None if output_dir is None else Path(output_dir)
     if folder is not None:
@@ -95,12 +96,6 @@ def compile_model(
         # A link would let an edit of the copy change the cache.
         write_replacing(target, lambda temporary: shutil.copyfile(path, temporary))
     return target
-
-
-def _tell_recorded(options: CompileOptions) -> None:
-    names = ", ".join(spec.name for spec in recorded_only(options))
-    if names:
-        _LOG.info("recorded, no effect on the cpu target: %s", names)
 
 
 def write_side_files(model: ModelSource, options: CompileOptions) -> list[Path]:

@@ -87,7 +87,8 @@ def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> M
         None,
     )
     context = None
-    cached = _context_of(largest)
+    # The tokens of the caches are the longest second-last dimension of a state of four dimensions.
+    cached = max((dims[2] for dims in largest.states.values() if len(dims) == 4), default=0)
     if table.state_bytes and cached:
         spread = card.memory_bytes * devices - fixed - _ADDED_BYTES * (devices - 1) - activations - transfers
         context = max(0, int(spread / (table.state_bytes / cached)))
@@ -119,8 +120,3 @@ def _weight_bytes(analysis: Analysis, shapes: ShapeSet, precision: str) -> int:
 
 #: bytes of an element of the floats that models store
 _SIZES: Final = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-
-
-def _context_of(shapes: ShapeSet) -> int:
-    """Return the tokens of the caches: the longest second-last dimension of a state of four dimensions."""
-    return max((dims[2] for dims in shapes.states.values() if len(dims) == 4), default=0)

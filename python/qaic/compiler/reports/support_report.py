@@ -94,9 +94,12 @@ def survey_operators(
             if kind not in reasons:
                 is_known = kind in functions or node.domain == _CARD_DOMAIN or node.op_type in custom
                 reasons[kind] = None if is_known else _complaint(kind, opsets, operators)
-            reason = reasons[kind] or _about_training(node)
+            reason = reasons[kind]
+            if not reason and node.op_type == "BatchNormalization" and attribute_of(node, "training_mode", 0):
+                reason = "training"
             if reason:
-                survey.note(f"{_operator_name(node)} ({reason})", node_label(node))
+                name = node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}.{node.op_type}"
+                survey.note(f"{name} ({reason})", node_label(node))
     op_types = {op_type for _, op_type in reasons}
     if not op_types.isdisjoint(_CONSTANT_OPERANDS.keys() | {"If"}):
         # The operands of a function are only known at its calls.
@@ -188,11 +191,6 @@ def _complaint(kind: tuple[str, str], opsets: Mapping[str, int], operators: Oper
     return "training" if reason is None and domain == _TRAINING_DOMAIN else reason
 
 
-def _about_training(node: onnx.NodeProto) -> str | None:
-    is_training = node.op_type == "BatchNormalization" and attribute_of(node, "training_mode", 0)
-    return "training" if is_training else None
-
-
 def _survey_operands(graph: onnx.GraphProto, constant: set[str], survey: Survey) -> None:
     """Follow constants through a graph, then through the graphs nested in it."""
     local = constant | constant_names(graph)
@@ -243,10 +241,6 @@ def _followers(
                 if node.op_type not in _AFTER_DETECTION:
                     yield node
                 pending.append(node)
-
-
-def _operator_name(node: onnx.NodeProto) -> str:
-    return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}.{node.op_type}"
 
 
 @compiler_pass()

@@ -38,7 +38,7 @@ def grouped(names: Sequence[str], kinds: Sequence[str] = ()) -> list[Group]:
     `names` are the names of the nodes in their order, with parts divided by ``/``; `kinds` are the operators
     of the nodes. If most names have no parts, a repeated sequence of operators is a block.
     """
-    paths = [_scopes(name) for name in names]
+    paths = [tuple(part for part in name.split("/", _DEEPEST)[:_DEEPEST] if part) for name in names]
     if MOST_CHILDREN < len(kinds) <= _MOST_COMPARED and 2 * sum(len(path) < 2 for path in paths) > len(paths):
         paths = _with_blocks(paths, kinds)
     groups: list[Group] = []
@@ -94,10 +94,6 @@ def _span(children: Sequence[tuple[int, int, str]]) -> str:
     """Return the range of a group: by labels, or by the places of its nodes."""
     first, last = children[0], children[-1]
     return f"{first[2]} to {last[2]}" if first[2] and last[2] else f"nodes {first[0] + 1} to {last[1]}"
-
-
-def _scopes(name: str) -> tuple[str, ...]:
-    return tuple(part for part in name.split("/", _DEEPEST)[:_DEEPEST] if part)
 
 
 def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> list[tuple[int, int, str]]:

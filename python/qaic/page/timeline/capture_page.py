@@ -26,9 +26,10 @@ _FIRST = ("diff", "overview")
 def capture_page(capture: Capture, reports: Sequence[Report], graphs: Sequence[DrawnGraph] = ()) -> str:
     """Return the page as HTML; graphs follow the timeline."""
     timeline = timeline_of(capture)
+    order = {name: place for place, name in enumerate(_FIRST)}
     parts: list[Part] = [
         (report.name, report.title, _body(report, capture)) if report.name in _FIRST else folded(report)
-        for report in sorted(reports, key=lambda report: _rank(report.name))
+        for report in sorted(reports, key=lambda report: order.get(report.name, len(order)))
         if not is_empty(report)
     ]
     silent = [report for report in reports if is_empty(report)]
@@ -72,10 +73,6 @@ def empty_html(reports: Sequence[Report]) -> str:
         notes = dict.fromkeys(table.note for table in report.tables if table.note)
         rows.append(f"<dt>{escape(report.title)}</dt><dd>{escape('; '.join(notes) or 'no figures')}</dd>")
     return f'<dl class="facts">{"".join(rows)}</dl>'
-
-
-def _rank(name: str) -> int:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 def _precision(capture: Capture) -> str:

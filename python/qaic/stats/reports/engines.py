@@ -25,7 +25,8 @@ def engines(capture: Capture) -> Report:
     verdict = []
     if any(row[4] for row in rows):
         names = list(dict.fromkeys(str(row[2]) for row in rows))
-        means = {name: median([_float(row[4]) for row in rows if row[2] == name]) for name in names}
+        shares = [(row[2], row[4]) for row in rows if isinstance(row[4], float)]
+        means = {name: median([share for engine, share in shares if engine == name]) for name in names}
         text = ", ".join(f"{name} {mean:.1f} %" for name, mean in means.items() if mean is not None)
         verdict.append(f"utilization, median of the cores: {text}")
     notes = [
@@ -104,7 +105,3 @@ def _categories(capture: Capture) -> Table:
     note = None if rows else f"operations: {NOT_MEASURED}, or the stats level is below 70"
     columns += columns_of("share of engine:percent")
     return Table("categories", "Kinds of work", columns, rows, note)
-
-
-def _float(cell: Cell) -> float | None:
-    return cell if isinstance(cell, float) else None

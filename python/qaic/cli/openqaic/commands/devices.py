@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import Any
 
 from qaic import _core
@@ -59,19 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
     return SUCCESS if devices else DEVICE
 
 
-def _for_spark(ids: list[int]) -> str:
-    return json.dumps({"name": "qaic", "addresses": list(map(str, ids))})
-
-
-def _for_dask(ids: list[int]) -> str:
-    return f"QAIC={len(ids)}"
-
-
-def _for_ray(ids: list[int]) -> str:
-    return json.dumps({"QAIC": len(ids)})
-
-
-_FORMATS = {"dask": _for_dask, "ray": _for_ray, "spark": _for_spark}
+_FORMATS: dict[str, Callable[[list[int]], str]] = {
+    "dask": lambda ids: f"QAIC={len(ids)}",
+    "ray": lambda ids: json.dumps({"QAIC": len(ids)}),
+    "spark": lambda ids: json.dumps({"name": "qaic", "addresses": list(map(str, ids))}),
+}
 
 
 def _conflict(message: str) -> QaicError:

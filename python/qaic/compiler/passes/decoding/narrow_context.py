@@ -265,17 +265,14 @@ class _Rewriter:
         self.nodes.append(node)
         (batch, count), (groups, width) = self.rows, self.sizes
         heads = groups * self.copies.get(result, 1)
-        if result not in self.copies and not self._is_blanked(node.input[1]):
+        # Rows that a condition chooses are all those of a cache.
+        maker = self.makers.get(node.input[1])
+        if result not in self.copies and (maker is None or not standard(maker, "Where")):
             # The way in which rows were repeated is not known, so the size is that of the rows.
             heads = -1
         writer = replace(self.writer, base=result)
         shape = writer.add("Concat", batch, [heads], count, [width], axis=0)
         writer.add("Reshape", node.output[0], shape, output=result)
-
-    def _is_blanked(self, name: str) -> bool:
-        """Return True if rows are all those of a cache."""
-        maker = self.makers.get(name)
-        return maker is not None and standard(maker, "Where")
 
     def _is_joined(self, shared: SharedHeads) -> bool:
         """Return True if the rows of all heads of a group may be one matrix."""

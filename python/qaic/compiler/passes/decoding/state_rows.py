@@ -385,12 +385,10 @@ class _Finder:
             return None
         (node,) = readers
         condition, nothing, otherwise = node.input
-        is_blank = otherwise == rows and condition != rows and self._is_zero(nothing)
+        # No cast changes zero.
+        number = self.of.number(behind(nothing, self.of.makers, "Cast", "Identity"))
+        is_blank = otherwise == rows and condition != rows and number == 0
         return node if is_blank and self._is_by_slot(condition) else None
-
-    def _is_zero(self, name: str) -> bool:
-        """Return whether a value is zero, which no cast changes."""
-        return self.of.number(behind(name, self.of.makers, "Cast", "Identity")) == 0
 
     def _is_by_slot(self, name: str) -> bool:
         """Return whether a value has the shape [batch or 1, 1, slots, 1] in every set of shapes."""

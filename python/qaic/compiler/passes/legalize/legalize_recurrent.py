@@ -24,13 +24,10 @@ _RANK: Final = 3
 def may_be_batch_first(node: onnx.NodeProto) -> bool:
     """Return true if a node has the batch in front, or if calls of its function decide about that."""
     return standard(node, *_OPERATORS) and any(
-        attribute.name == "layout" and (attribute.ref_attr_name or _is_one(attribute))
+        attribute.name == "layout"
+        and (attribute.ref_attr_name or (attribute.type == onnx.AttributeProto.INT and attribute.i == 1))
         for attribute in node.attribute
     )
-
-
-def _is_one(attribute: onnx.AttributeProto) -> bool:
-    return attribute.type == onnx.AttributeProto.INT and attribute.i == 1
 
 
 def legalize_recurrent(model: onnx.ModelProto, dims: DimsInSets = lambda _: ()) -> dict[str, str]:

@@ -168,7 +168,7 @@ class Capture:
     @property
     def is_cpu(self) -> bool:
         """True if the CPU device measured."""
-        return any(_device_code(buffer.run.device) == 1 for buffer in self.buffers)
+        return any(buffer.run.device == 1 for buffer in self.buffers)
 
     def binaries(self) -> frozenset[str | None]:
         """Return the descriptors: equal for captures of one binary."""
@@ -219,12 +219,6 @@ class _Texts:
         if id(descriptor) not in self._known:
             self._known[id(descriptor)] = str(descriptor.compiled.to_json())
         return self._known[id(descriptor)]
-
-
-def _device_code(device: Any) -> int:
-    if isinstance(device, int):
-        return device
-    return 1 if str(device).upper() == "CPU" else 0
 
 
 def _ops_per_core(buffer: StatsBuffer) -> list[int]:
