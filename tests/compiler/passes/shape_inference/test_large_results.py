@@ -43,7 +43,9 @@ def _sized(count):
 def test_no_node_with_a_large_result_is_run(op, count, monkeypatch):
     """Regression: the failed allocation of a result was taken for a contradiction of sizes."""
     asked = []
-    monkeypatch.setattr(size_conflicts, "_answer", lambda model, *, is_run: asked.append(is_run) or "")
+    monkeypatch.setattr(
+        size_conflicts, "_answer", lambda model, integers, *, is_run: asked.append(is_run) or ""
+    )
     operands, constants, attributes = _sized(count)[op]
     nodes = [node("Identity", ["a"], ["made"]), helper.make_node(op, operands, ["y"], **attributes)]
     opset = 9 if op == "Upsample" else 18

@@ -41,6 +41,7 @@ from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.legalize.legalize_unchecked import fault
 from qaic.compiler.passes.shape_inference import loop_shapes
+from qaic.compiler.passes.shape_inference.attention_trials import heads_fault, trial_of
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.errors import CompileError
 
@@ -95,8 +96,9 @@ _TAKING_ZEROS: Final = frozenset(
 #: operators of the engine that compare sizes only in a run, in every release
 _COMPARED_IN_RUNS: Final = frozenset(
     {
-        *("Attention", "BiasGelu", "BiasSoftmax", "CropAndResize", "FastGelu", "FusedConv", "FusedGemm"),
-        *("FusedMatMul", "MatMulNBits", "MultiHeadAttention", "QAttention", "QGemm", "RotaryEmbedding"),
+        *("Attention", "BiasGelu", "BiasSoftmax", "CropAndResize", "DecoderMaskedMultiHeadAttention"),
+        *("FastGelu", "FusedConv", "FusedGemm", "FusedMatMul", "GroupQueryAttention", "MatMulNBits"),
+        *("MultiHeadAttention", "QAttention", "QGemm", "RotaryEmbedding"),
         *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
     }
 )
@@ -228,13 +230,21 @@ class SizeCheck:
         if not all(kind in TABLE and TABLE[kind][1] for kind in kinds.values()):
             return ""
         constants = {name: values[name] for name in names if name in values}
-        if reason := fault(node, shapes, constants):
+        if reason := heads_fault(node, shapes) or fault(node, shapes, constants):
             return reason
         if is_over_nothing(
             node, lambda name: (shapes[name],) if name in shapes else ()
         ) or resizes_from_the_end([node]):
             # Engines may end the process before such nodes are rewritten.
             return ""
+        trial = trial_of(node, shapes)
+        constants = {
+            name: value
+            for name, value in constants.items()
+            if name not in trial.integers and name not in trial.shapes
+        }
+        results = () if trial.shapes else node.output
+        shapes = {name: shapes[name] for name in (*names, *results) if name in shapes} | dict(trial.shapes)
         key = (
             node.op_type,
             node.domain,
@@ -245,8 +255,11 @@ class SizeCheck:
             tuple((name in constants and constants[name].tobytes()) for name in names),
         )
         if key not in self.answers:
-            is_open = any(kinds[name] in _INTEGERS and name not in constants for name in names)
-            cost: float = sum(math.prod(shapes[name]) for name in (*names, *node.output) if name in shapes)
+            is_open = any(
+                kinds[name] in _INTEGERS and name not in constants and name not in trial.integers
+                for name in names
+            )
+            cost: float = sum(map(math.prod, shapes.values()))
             cost += _most_elements(node, shapes, constants)
             is_run = (
                 cost <= _MOST_ELEMENTS
@@ -263,7 +276,7 @@ class SizeCheck:
             alone = _alone(found, node, kinds, shapes, constants)
             is_known = not is_asked and _is_inferred(alone)
             legalize_recurrent(alone, lambda name: (shapes[name],))
-            self.answers[key] = "" if is_known else _answer(alone, is_run=is_run)
+            self.answers[key] = "" if is_known else _answer(alone, trial.integers, is_run=is_run)
         return self.answers[key]
 
 
@@ -369,8 +382,11 @@ def _widened(value: NDArray[Any]) -> NDArray[Any]:
     return value.astype("float32") if value.dtype.name in {"float16", "bfloat16"} else value
 
 
-def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
-    """Load and run a model of one node; return the reason that its operands do not fit."""
+def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool) -> str:
+    """Load and run a model of one node; return the reason that its operands do not fit.
+
+    `integers` are the values of some operands, which are filled with them.
+    """
     try:
         session = engine_session(model.SerializeToString(), "ORT_DISABLE_ALL")
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
@@ -388,7 +404,7 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
         feeds = {
             value.name: np.full(
                 [dim.dim_value for dim in value.type.tensor_type.shape.dim],
-                number,
+                integers.get(value.name, number),
                 helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
             )
             for value in model.graph.input
@@ -397,7 +413,10 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
             session.run(None, feeds)
         except Exception as error:  # noqa: BLE001 - as above
             # Other exceptions concern the feeds, such as types that numpy lacks.
-            if type(error).__name__ not in _OF_OPERATORS or "Unexpected input data type" in str(error):
+            is_of_operator = type(error).__name__ in _OF_OPERATORS or (
+                type(error).__name__ == "NotImplemented" and _is_compared(model.graph.node[0])
+            )
+            if not is_of_operator or "Unexpected input data type" in str(error):
                 return ""
             reason = reason or engine_reason(error)
             # Older engines lack widths of packed weights that the compiler has.
