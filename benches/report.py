@@ -1,4 +1,4 @@
-"""Measure the budgets of the project beside the alternatives and write ``docs/performance.md``.
+"""Measure the budgets of the project and the alternatives, and write ``docs/performance.md``.
 
 python benches/report.py                    everything, ten to twenty minutes on an idle machine
 python benches/report.py --quick            a look: short, to standard output

@@ -1,7 +1,7 @@
-"""What an interrupted compilation leaves behind: no thread that could run code of onnx as the process ends.
+"""An interrupted compilation leaves no thread that could run code of onnx while the process exits.
 
-A process that ends destroys what the libraries of onnx and its engine hold for all threads. A thread that is
-still in them then ends the process by a signal; the exit code would be that of the signal, not 130.
+At exit, a process destroys the data that the libraries of onnx and its engine share between threads. A thread
+that still uses them then crashes, and the exit code is that of a signal instead of 130.
 """
 
 import json

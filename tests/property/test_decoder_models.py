@@ -1,4 +1,4 @@
-"""Random small decoders beside onnxruntime with caches in the caller's hands."""
+"""Random small decoders, compared with onnxruntime, for which the caller keeps the caches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What clients do with the state of a decoder gives the same where caches are kept in place and where not.
+"""A decoder gives the same results whether or not its caches are kept in place.
 
-Prompts and tokens in any order, several slots in one inference, states that are read, written and handed to
-another program, compute lengths, blocks, inferences that fail or are ended: each beside `whole_caches`, bit
-by bit.
+The tests compare each use with `whole_caches`, bit by bit: prompts and tokens in any order, several slots in
+one inference, states that are read, written and passed to another program, compute lengths, blocks, and
+inferences that fail or are canceled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Random programs on emulated cards: outputs are those of a model, or there is no end, or nothing is loaded.
+"""Random programs on emulated cards give the outputs of a model, never end, or are refused when loaded.
 
-Time is virtual, so that an inference without an end takes none. Whatever happens, nothing is left on the
-card.
+Time is virtual, so an inference that never ends takes no time. No program leaves anything on the card.
 """
 
 from __future__ import annotations

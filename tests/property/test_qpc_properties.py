@@ -1,4 +1,4 @@
-"""What holds for every container and every sequence of bytes."""
+"""Properties of every container and every sequence of bytes."""
 
 import struct
 import tempfile

@@ -1,4 +1,4 @@
-"""Containers that lie about stored weights: an error, or the numbers that their plan describes.
+"""Containers with wrong plans of stored weights give an error, or the numbers that the plan describes.
 
 The container of a real program gets another plan, graph, constants and input. A reader of plans in numpy,
 from docs/reference/cpu-program.md, decides what is expected. Each container is opened in a child process

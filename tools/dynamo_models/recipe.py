@@ -1,4 +1,4 @@
-"""What is needed to export a network once, and to know what it computes."""
+"""Recipes to export networks, and the inputs whose outputs torch computes."""
 
 from __future__ import annotations
 

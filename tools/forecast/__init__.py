@@ -1,1 +1,1 @@
-"""Measured rows, the fit of the forecast to them, and its figures; nothing of it is shipped."""
+"""Measured rows, the fit of the forecast to them, and its figures. The wheel does not contain them."""
