@@ -46,7 +46,7 @@ fn trace(criterion: &mut Criterion) {
     let whole = TraceOptions { merge_thread_groups: false, ..TraceOptions::default() };
     let kinds = [
         ("JSON", TraceOptions::default()),
-        ("JSON with a track for each thread,", whole),
+        ("JSON with thread tracks", whole),
         ("Perfetto", TraceOptions { format: TraceFormat::Perfetto, ..TraceOptions::default() }),
     ];
     for ops in SIZES {
