@@ -39,8 +39,8 @@ def inference_error():
     return errors.DeviceLostError if are_meant() else errors.InferenceError
 
 
-#: how often a blocked call is looked for before it is a fault
-_LOOKS = 50
+#: how often a blocked call is looked for before it is a fault: for a minute
+_LOOKS = 600
 
 #: the open file of this process
 KEPT = "1 open files"

@@ -426,7 +426,8 @@ def noop(monkeypatch):
     ("plan", "options", "code"),
     [
         ("execute@3=fail", [], 1),
-        ("execute@3=stuck", ["--submit-timeout", "20", "--submit-retry-count", "0"], 3),
+        # A late end of one inference may repeat the next one, so that its number changes.
+        ("execute@3..99=stuck", ["--submit-timeout", "20", "--submit-retry-count", "0"], 3),
         ("execute@3=lost", [], 3),
         ("activate@1=no_cores", [], 3),
         ("exec@1=no_memory", [], 3),

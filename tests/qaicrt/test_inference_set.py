@@ -356,9 +356,12 @@ def test_a_stuck_inference_times_out(noop):
     status, handle = handles.getCompletedId(3)
     assert status == S.QS_TIMEDOUT
     noop.plan("")
-    assert handles.putCompleted(handle) == S.QS_SUCCESS
-    assert handles.submit(client.vector(), 3) == S.QS_SUCCESS
-    take(handles.getCompletedId(3))
+    # A busy machine may delay the next inference beyond its limit, too.
+    while status == S.QS_TIMEDOUT:
+        assert handles.putCompleted(handle) == S.QS_SUCCESS
+        assert handles.submit(client.vector(), 3) == S.QS_SUCCESS
+        status, handle = handles.getCompletedId(3)
+    assert status == S.QS_SUCCESS
 
 
 # --- life ------------------------------------------------------------------------------------------

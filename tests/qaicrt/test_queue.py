@@ -272,12 +272,12 @@ def test_waiting_costs_no_cpu(noop):
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert control.wait_executing(1)
     control.plan("")
-    began, used = time.monotonic(), time.process_time()
     properties = rt_programs.properties(SubmitRetryTimeoutMs=300, SubmitNumRetries=0)
     impatient = qaicrt.Program(client.context, 0, qaicrt.Qpc(FIXTURE), properties)
     stuck = qaicrt.ExecObj(client.context, impatient)
-    sizes = [mapping.size for mapping in impatient.getBufferMappings()]
-    assert stuck.run([qaicrt.QBuffer(bytes(size)) for size in sizes]) == S.QS_TIMEDOUT
+    buffers = [qaicrt.QBuffer(bytes(mapping.size)) for mapping in impatient.getBufferMappings()]
+    began, used = time.monotonic(), time.process_time()
+    assert stuck.run(buffers) == S.QS_TIMEDOUT
     assert time.process_time() - used < (time.monotonic() - began) / 2
     control.release()
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS

@@ -439,9 +439,11 @@ def test_time_limits(noop, capfd, values, least):
         assert status == S.QS_TIMEDOUT
         assert took >= least
         assert "timed out" in capfd.readouterr().err
-    # The exec object can be used again.
+    # The exec object can be used again. A busy machine may delay this inference beyond its limit, too.
     noop.plan("")
-    client.infer(exec_obj)
+    while (status := exec_obj.run()) == S.QS_TIMEDOUT:
+        pass
+    assert status == S.QS_SUCCESS
 
 
 def test_failures_say_why(noop, capfd):

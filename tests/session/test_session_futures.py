@@ -85,17 +85,11 @@ def test_every_future_has_the_result_of_run(path, count, set_size, activations):
             np.testing.assert_array_equal(future.result(SOON)["y"], other)
 
 
-@pytest.mark.virtual_card("a card accepts an inference and returns before it ends")
-def test_future_of_a_short_inference_has_ended_when_submit_returns(path):
-    def ends_at_once():
-        with qaic.Session(path) as session:
-            for number in range(50):
-                session.run(batch(number))
-            future = session.submit(batch(1))
-            return future.done() and not futures_threads()
-
-    # An inference that the system holds up is no short one, and ends on the thread of the futures.
-    assert any(ends_at_once() for _ in range(20))
+def test_future_of_a_short_inference_has_ended_when_submit_returns(noop):
+    """An inference on this device is short by definition, not by its measured time."""
+    session, _ = noop
+    assert session.submit(zeros(session)).done()
+    assert not futures_threads()
 
 
 def test_inputs_may_be_used_again_at_once(session):
@@ -243,7 +237,7 @@ def test_time_that_is_up_before_the_start_costs_no_exec_object(session):
 def test_submit_timeout_counts_for_futures(monkeypatch):
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = qaic._core.NoopControl()
-    control.plan("execute@1=stuck")
+    control.plan("execute@*=stuck")
     qpc = session_models.FIXTURES / "s01_simple_f32_file.qpc"
     with qaic.Session(qpc, submit_timeout=1, submit_num_retries=0) as session:
         stuck = session.submit(zeros(session))

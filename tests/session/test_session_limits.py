@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import threading
 
 import numpy as np
@@ -121,30 +120,6 @@ def test_limit_holds_where_all_inferences_with_these_shapes_were_short(long_afte
     assert long_after_short.run(turns(3))["y"].tolist() == [4]
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_other_threads_go_on_beside_an_inference_that_became_long(long_after_short, entry):
-    """The inference begins first: the other thread gets the GIL only where the call lets go of it."""
-    begun, has_gone_on = threading.Event(), threading.Event()
-
-    def go_on():
-        begun.wait()
-        has_gone_on.set()
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    worker = threading.Thread(target=go_on)
-    worker.start()
-    try:
-        begun.set()
-        with pytest.raises(qaic.errors.DeviceTimeoutError):
-            limited(long_after_short, entry, 2)
-        assert has_gone_on.is_set()
-    finally:
-        sys.setswitchinterval(interval)
-        worker.join()
-    emulated_cards.end_stuck_inference(long_after_short)
-
-
 def test_submission_of_an_inference_that_became_long_returns_and_is_cancelled(long_after_short):
     future = long_after_short.submit(turns(FOREVER))
     assert not future.done()
@@ -167,6 +142,7 @@ with qaic.Session(sys.argv[1]) as session:
         lambda: session.run(endless),
         lambda: session.submit(endless).result(),
         lambda: next(session.map([endless])),
+        lambda: asyncio.run(session.run_async(endless)),
     ):
         for _ in range(200):
             session.run(turns(1))
@@ -177,7 +153,7 @@ with qaic.Session(sys.argv[1]) as session:
 
 def test_interrupt_ends_calls_whose_inference_became_long(tmp_path):
     program = session_models.save(tmp_path, session_models.endless())
-    assert run_script(INTERRUPT_LONG_AFTER_SHORT, program).stdout == "interrupted\n" * 3
+    assert run_script(INTERRUPT_LONG_AFTER_SHORT, program).stdout == "interrupted\n" * 4
 
 
 def test_a_caller_waits_within_its_limit_for_the_load_of_another():
@@ -224,7 +200,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-session.reset(timeout=30)
+session.reset(timeout=600)
 print(*outcomes)
 """
 

@@ -212,14 +212,18 @@ def test_rejects_bad_limits(session, timeout):
 def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_path, cores):
     # One activation of a card computes one after the other, and not always the first one first.
     with qaic.Session(slow_path, num_activations=3, set_size=1) as session:
-        session.setup()
-        results = session.map([turns(1), turns(2**62), turns(2**62), turns(2)], timeout=0.3)
-        np.testing.assert_array_equal(next(results)["y"], [1])
-        with pytest.raises(DeviceTimeoutError) as caught:
-            next(results)
-        assert caught.value.context["timeout_ms"] == 300
-        assert next(results, "ended") == "ended"
-        emulated_cards.end_stuck_inference(session)
+        limit_s, found = 0.03, []
+        while not found:
+            # A busy machine may delay the first inference beyond its limit, too.
+            limit_s *= 10
+            session.setup()
+            results = session.map([turns(1), turns(2**62), turns(2**62), turns(2)], timeout=limit_s)
+            with pytest.raises(DeviceTimeoutError) as caught:
+                found += (outputs["y"].tolist() for outputs in results)
+            assert caught.value.context["timeout_ms"] == round(1000 * limit_s)
+            assert next(results, "ended") == "ended"
+            emulated_cards.end_stuck_inference(session)
+        assert found == [[1]]
         # What was under way has ended with the map: all exec objects are free again.
         assert len(list(session.map([turns(3)] * 6, in_flight=3))) == 6
     assert come_back(cores)

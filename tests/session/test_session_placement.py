@@ -114,8 +114,7 @@ def test_waiting_limits_are_tries_times_timeout(monkeypatch):
         with pytest.raises(DeviceTimeoutError) as caught:
             next(session.map([zeros(session)]))
         assert caught.value.context["timeout_ms"] == 1000
-        control.plan("")
-        assert session.run(zeros(session))
+    control.plan("")
 
 
 @pytest.mark.parametrize("threads", [1, 3])

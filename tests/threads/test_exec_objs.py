@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import emulated_cards
 import qaicrt
 import rt_programs
-from child_process import run_script
+from child_process import WATCHDOG_S, run_script
 from qaic import _core
 from rt_programs import FOREVER, NEXT, Client, S, Y
 from rt_programs import X as IN
@@ -24,11 +25,11 @@ FIXTURE = str(Path(__file__).parents[1] / "data" / "qpc" / "s01_simple_f32_file.
 def control(monkeypatch):
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = _core.NoopControl()
-    control.recover()
     control.plan("")
     yield control
     control.plan("")
     control.release()
+    control.recover()
 
 
 def wired(client):
@@ -92,25 +93,23 @@ def test_calls_that_wait_for_the_device_let_others_run(control, never_preempted,
 @pytest.mark.parametrize("call", ["load", "activate", "ExecObj"])
 def test_loading_lets_others_run(control, never_preempted, call):
     client = Client(FIXTURE)
-    control.plan("load@1=slow:200ms")
-    started, finished = threading.Event(), threading.Event()
+    control.plan(f"load@1=slow:{WATCHDOG_S}s")
+    outcomes = []
 
     def load():
-        started.set()
-        if call == "ExecObj":
-            client.exec_obj()
-        else:
-            assert getattr(client.program, call)() == S.QS_SUCCESS
-        finished.set()
+        try:
+            outcomes.append(client.exec_obj() if call == "ExecObj" else getattr(client.program, call)())
+        except qaicrt.ExceptionInit:
+            outcomes.append(S.QS_DEV_ERROR)
 
     thread = threading.Thread(target=load)
     thread.start()
-    started.wait()
-    # The other thread had the GIL from `started` to the call, because nothing takes it away.
-    was_running = not finished.is_set()
+    while control.calls()["load"] == 0:
+        time.sleep(0.001)
+    # Only another thread, this one, ends the load: nothing takes the GIL away from a call that keeps it.
+    control.lose()
     thread.join()
-    assert was_running
-    assert finished.is_set()
+    assert outcomes == [S.QS_DEV_ERROR]
 
 
 # --- many threads --------------------------------------------------------------------------------------

@@ -263,10 +263,10 @@ def test_qaicrt_object_torn_down_lets_other_threads_run(control, path, never_pre
 
 
 def blocked_while(control, faults, tear_down):
-    """Whether the teardown was still blocked when ``tear_down`` returned. Ends it."""
+    """Whether the teardown is blocked after ``tear_down`` has returned. Ends it."""
     control.set_faults(faults)
     tear_down()
-    is_blocked = control.waiters() == 1
+    is_blocked = control.wait_waiters(1, timeout=WATCHDOG_S)
     control.set_faults("")
     control.reset()
     control.hurry()
