@@ -285,6 +285,42 @@ def test_group_normalization_of_every_set(opset, place, precision):
     assert_close(computed(model, {"x": x}, precision), {"y": expected}, precision)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(deadline=None, max_examples=8)
+@example(operator="LayerNormalization", opset=9, form=(np.float32, -1, 1), is_branch=False)
+@example(operator="SimplifiedLayerNormalization", opset=14, form=(np.float16, -1, 1), is_branch=True)
+@given(
+    operator=st.sampled_from(["LayerNormalization", "SimplifiedLayerNormalization"]),
+    opset=st.integers(9, 22),
+    # The engine infers wrong shapes of the second result of some, and the older one wrong values.
+    form=st.sampled_from([(kind, axis, 1) for kind in (np.float32, np.float16) for axis in (-1, 1, 2)])
+    | st.just((np.float32, 2, 2)),
+    is_branch=st.booleans(),
+)
+def test_normalizations_that_only_the_engine_has(precision, operator, opset, form, is_branch):
+    """Optimizers of the engine write them into the standard set, whatever its version is."""
+    rng, (kind, axis, results) = np.random.default_rng(opset), form
+    x = rng.standard_normal((2, 3, 8)).astype(kind)
+    constants = [("w", rng.standard_normal((8, 8)).astype(kind))]
+    constants += [(name, rng.standard_normal(x.shape[axis:]).astype(kind)) for name in ("scale", "bias")]
+    operands = ["m", "scale", "bias"][: 2 if operator.startswith("S") else 3]
+    extra = (["", "dev"] if len(operands) == 3 else ["dev"]) if results == 2 else []
+    outer = [node("MatMul", ["x", "w"], ["m"])]
+    inner = [node(operator, operands, ["n", *extra], axis=axis, epsilon=1e-3)]
+    elem_type = helper.np_dtype_to_tensor_dtype(x.dtype)
+    outputs = [info("n", x.shape, elem_type), *(info("dev", None) for _ in extra[:1])]
+    given_values = [info("x", x.shape, elem_type)]
+    if is_branch:
+        branch = helper.make_graph(inner, "branch", [], outputs)
+        outputs = [info(f"{value.name}_out", None, value.type.tensor_type.elem_type) for value in outputs]
+        names = [value.name for value in outputs]
+        inner = [node("If", ["c"], names, then_branch=branch, else_branch=branch)]
+        constants.append(("c", np.array(True)))
+    model = model_of([*outer, *inner], given_values, outputs, constants, opset)
+    expected = run(model, {"x": x}, optimize=False)
+    assert_close(computed(model, {"x": x}, precision), expected, precision)
+
+
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
 
 

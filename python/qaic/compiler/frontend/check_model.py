@@ -352,7 +352,8 @@ def lower_opset_version(model: onnx.ModelProto) -> None:
         if entry.domain not in STANDARD_DOMAINS or entry.version <= _OPERATOR_SET:
             continue
         used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in STANDARD_DOMAINS}
-        changed = (defs.get_schema(name, entry.version, "").since_version for name in used)
+        known = (name for name in used if defs.has(name, entry.version, ""))
+        changed = (defs.get_schema(name, entry.version, "").since_version for name in known)
         entry.version = max((_OPERATOR_SET, *changed))
 
 

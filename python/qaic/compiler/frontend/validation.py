@@ -15,7 +15,7 @@ from qaic.compiler.diagnostics.messages import listing, refuse
 from qaic.compiler.frontend.function_calls import ENGINE_DOMAINS, normalize_functions
 from qaic.compiler.ir.constants.in_graph import as_weight
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.graph_edits import clone, rename_output, set_attributes, set_inputs
+from qaic.compiler.ir.graph_edits import clone, import_opset, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import (
     ONNX_DOMAINS,
     STANDARD_DOMAINS,
@@ -40,8 +40,10 @@ _WRITING_ALL: Final = frozenset({"BatchNormalization", "If", "Loop", "Scan", "Sp
 #: operator of the engine that ends the process if its second result has no name
 _EMBEDDING: Final = ("com.microsoft", "EmbedLayerNormalization")
 
-#: deprecated operator that has no other form in the sets 18 to 20; the engine runs it
-_DEPRECATED: Final = "GroupNormalization"
+#: operators that the engine has in every standard set; its optimizers write them
+_ENGINE_ONLY: Final = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+#: these, and one that onnx deprecates in the sets 18 to 20
+_UNCHECKED: Final = _ENGINE_ONLY | {"GroupNormalization"}
 
 #: first IR version in which an initializer need not also be an input
 _IR_FREE_INITIALIZERS: Final = 4
@@ -242,6 +244,8 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
         )
     unknown: dict[str, None] = {}
     seen: set[tuple[str, str]] = set()
+    # The engine fails in functions with operators that only it knows.
+    in_functions = {node.op_type for function in model.functions for node in all_nodes(function.node)}
     for node in nodes_of(model):
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         key = (domain, node.op_type)
@@ -258,7 +262,9 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
             unknown[f"{domain}.{node.op_type}"] = None
         elif version is None:
             unknown[f"{domain}.{node.op_type} (its operator set is not imported)"] = None
-        elif not defs.has(node.op_type, version, domain):
+        elif not defs.has(node.op_type, version, domain) and (
+            domain or node.op_type not in _ENGINE_ONLY - in_functions
+        ):
             unknown[f"{node.op_type} (not in version {version} of {domain or 'ai.onnx'})"] = None
     if unknown:
         names = sorted(unknown)
@@ -280,8 +286,8 @@ def check_structure(view: onnx.ModelProto) -> None:
     the ONNX specification.
     """
     text = _broken_rule(view)
-    if f"{_DEPRECATED} is deprecated" in text:
-        view = _without_deprecated(view)
+    if any(f"{name} is deprecated" in text or f"for {name} with" in text for name in _UNCHECKED):
+        view = _without_unchecked(view)
         text = _broken_rule(view)
     if "Node ()" in text:
         text = _broken_rule(with_named_nodes(view))
@@ -295,12 +301,12 @@ def check_structure(view: onnx.ModelProto) -> None:
         )
 
 
-def _without_deprecated(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model, with the deprecated operator replaced by one with the same operands."""
+def _without_unchecked(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model, with the operators that onnx refuses in a domain that its checker does not know."""
     copy = clone(view)
-    for node in find_nodes(nodes_of(copy), {_DEPRECATED}):
-        node.op_type = "InstanceNormalization"
-        set_attributes(node, [one for one in node.attribute if one.name != "num_groups"])
+    for node in find_nodes(nodes_of(copy), _UNCHECKED):
+        node.domain = "com.microsoft"
+    import_opset(copy, "com.microsoft", 1)
     return copy
 
 

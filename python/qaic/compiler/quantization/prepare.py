@@ -144,7 +144,7 @@ def _nearest_mode(node: onnx.NodeProto, constants: ConstantReader) -> str | None
 
 def _drop_unknown_attributes(node: onnx.NodeProto) -> None:
     """Remove attributes that an operator no longer has; onnx's converter keeps those without meaning."""
-    if node.domain not in STANDARD_DOMAINS:
+    if node.domain not in STANDARD_DOMAINS or not defs.has(node.op_type, WANTED, ""):
         return
     known = defs.get_schema(node.op_type, WANTED, "").attributes
     edit.set_attributes(node, [attribute for attribute in node.attribute if attribute.name in known])
