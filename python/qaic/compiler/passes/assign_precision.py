@@ -1,7 +1,7 @@
 """Selects the precision of each node.
 
-The options apply to all nodes, to operators by type, and to single nodes; later ones take precedence. The
-passes that quantize and round use these decisions, and read no option about precision.
+Options apply to all nodes, to operators by type, or to single nodes. The most specific option takes
+precedence. Passes that quantize and round use these decisions and read no options about precision.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -41,11 +41,11 @@ def decide(
     external: Mapping[str, str] = _NOTHING,
     tell: bool = True,
 ) -> Classification:
-    """Decide about every node that reads or makes floats, nested graphs included.
+    """Select the precision of every node that reads or computes floats, including nodes of nested graphs.
 
-    The model has no functions, and names in options are those of its values. `profiled` values have a range;
-    None when nothing is quantized. An external quantization file keeps the nodes of `external` values in a
-    float precision. `tell` decides about warnings for names that the model does not have.
+    The model has no functions, and options name its values. `profiled` contains the values that have a range;
+    None if nothing is quantized. `external` contains the values whose nodes an external quantization file
+    keeps in a float precision. `tell` enables warnings about names that the model does not have.
     """
     keep = _kinds(
         model, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes", tell=tell
@@ -93,7 +93,7 @@ def decide(
 
 
 def _own_class(node: onnx.NodeProto, facts: ValueInfo, *, has_bfloats: bool) -> PrecisionClass | None:
-    """Return the class for the type of the node's floats in the model; results take precedence."""
+    """Return the class for the float type of a node in the model; results take precedence over operands."""
     for name in (*node.output, *node.input):
         elem_type = facts.narrow.get(name, facts.types.get(name, 0))
         if elem_type == FLOAT16:
@@ -120,12 +120,12 @@ def _changing(model: onnx.ModelProto) -> set[str]:
 def _float_reason(
     node: onnx.NodeProto, facts: ValueInfo, profiled: Collection[str], changing: set[str]
 ) -> FloatReason | None:
-    """Return the reason that a node cannot be quantized; None if its kind and its ranges allow it."""
+    """Return the reason why a node cannot be quantized; None if its operator and its ranges allow it."""
     if not quantizable(node):
         return FloatReason.OPERATOR
     outputs = [node.output[position] for position in results(node)]
     inputs = [node.input[position] for position in operands(node)]
-    # Constants are folded; values of nested graphs have no range and are not among those that change.
+    # Constants are folded. Values of nested graphs have no range, and `changing` does not contain them.
     if not outputs or not all(name in changing for name in outputs):
         return FloatReason.CONSTANT
     if any(facts.types.get(name) != FLOAT for name in (*inputs, *outputs)):
@@ -165,7 +165,7 @@ def _instances(
     if lists is None:
         return set(), set()
     keys = {name: node_key(node) for node in all_nodes(model.graph.node) for name in node.output if name}
-    # A widened output gives its name to the cast behind it.
+    # The name of a widened output is the result of the cast that follows the node.
     keys.update({facts.original[key]: key for key in tuple(keys) if key in facts.original})
     return (
         {keys[name] for name in lists.fp16 if name in keys},

@@ -1,4 +1,4 @@
-"""Refuses interfaces that no program can have, and names the program and its specializations."""
+"""Checks of inputs and outputs, and the names of the program and its specializations."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def name_specializations_pass(model: Model, context: Context) -> None:
 
 
 def _check_outputs(interface: Interface) -> None:
-    """Refuse outputs that are missing, or are inputs, whose memory the engine does not write.
+    """Refuse a model without outputs, or with an output that is an input, which the engine does not write.
 
     The name of the statistics is also refused, because :class:`qaic.Session` hides that tensor.
     """
@@ -58,8 +58,8 @@ def _check_outputs(interface: Interface) -> None:
 def check_retained(interface: Interface) -> None:
     """Refuse state whose type or shape differs between an output and its input.
 
-    Raises CompileError if output ``X_RetainedState`` has another type or shape than input ``X``, or the shape
-    is not the same in all specializations, which share the state.
+    Raises CompileError if output ``X_RetainedState`` and input ``X`` differ in type or shape. It is also
+    raised if the shape differs between specializations, because they share the state.
     """
     inputs = {spec.name: position for position, spec in enumerate(interface.inputs)}
     found = False

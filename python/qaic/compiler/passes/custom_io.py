@@ -1,9 +1,9 @@
 """Changes of inputs and outputs that options request.
 
-The border of a program gets the requested types and layouts; just inside, a conversion restores what the
-model was written for. Arithmetic is in float32. Quantize and dequantize are spelled out instead of left to
-``QuantizeLinear``: that rounds before it adds the offset, and the engine would fuse it with the operators
-next to it. MXINT8 blocks are converted by the device: the graph has float32 in their place.
+Inputs and outputs of the program get the requested types and layouts. Added nodes convert between these and
+the types and layouts of the model, with arithmetic in float32. The nodes quantize and dequantize without
+``QuantizeLinear``, which rounds before it adds the offset, and which the engine would fuse with adjacent
+operators. The device converts MXINT8 blocks; the graph has float32 instead.
 """
 
 import json
@@ -35,7 +35,7 @@ CACHE: Final = "mxint8_kv_cache"
 #: suffix of outputs of sub-functions
 _INNER_SUFFIX: Final = "_InternalRetainedState"
 
-#: element type at the border by precision; MXINT8 blocks are bytes of uint8
+#: precision -> element type of the input or output; MXINT8 blocks have type uint8
 BORDER_TYPES: Final = {
     "float": FLOAT,
     "float16": FLOAT16,
@@ -48,10 +48,10 @@ FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
 
 
 def requests_of(interface: Interface, options: CompileOptions) -> dict[str, CustomIo]:
-    """Find the requests of the options.
+    """Return the requests of the options by name of the input or output, without those that change nothing.
 
-    Returns them by name of the input or output, without those that change nothing. Raises OptionError with
-    everything wrong if a request contradicts the model, or all entries name something else.
+    Raises OptionError with all problems if a request contradicts the model, or if the model has none of the
+    named tensors.
     """
     specs = {spec.name: spec for spec in (*interface.inputs, *interface.outputs)}
     wanted = _matched(options.custom_io_list_file, specs)
@@ -73,7 +73,7 @@ def requests_of(interface: Interface, options: CompileOptions) -> dict[str, Cust
 
 
 def changes(spec: TensorSpec, entry: CustomIo) -> bool:
-    """Return whether a request differs from the tensor."""
+    """Return True if a request changes the type or the layout of a tensor."""
     if entry.layout == "NHWC":
         return True
     if entry.precision is None or entry.precision not in CONVERSIONS:
@@ -82,7 +82,7 @@ def changes(spec: TensorSpec, entry: CustomIo) -> bool:
 
 
 def _matched(entries: Sequence[CustomIo], specs: Mapping[str, TensorSpec]) -> dict[str, CustomIo]:
-    """Find the entries in the model; some unknown names are a warning, only unknown names an error."""
+    """Match entries with tensors; warn about unknown names, and refuse entries that are all unknown."""
     matched: dict[str, CustomIo] = {}
     missing: list[str] = []
     for entry in entries:
@@ -144,7 +144,7 @@ def _problems(
 def _compressed(
     wanted: dict[str, CustomIo], pairs: Sequence[tuple[str, str]], specs: Mapping[str, TensorSpec]
 ) -> Iterable[str]:
-    """Add the requests of `mxint8_kv_cache`; also return those that contradict the file."""
+    """Add the requests of `mxint8_kv_cache`; returns descriptions of requests that contradict the file."""
     states = [pair for pair in pairs if specs[pair[0]].elem_type in FLOATS and specs[pair[0]].dims]
     if not states:
         warn("custom_io.no_state", f"{CACHE}: the model has no floating-point state to compress")
@@ -158,7 +158,7 @@ def _compressed(
 def _unequal(
     wanted: Mapping[str, CustomIo], pairs: Sequence[tuple[str, str]], specs: Mapping[str, TensorSpec]
 ) -> Iterable[str]:
-    """Return the outputs that would differ from the input they feed."""
+    """Describe the outputs of state whose form would differ from the form of their input."""
     for pair in pairs:
         if wanted.keys().isdisjoint(pair):
             continue
@@ -171,7 +171,7 @@ def _unequal(
 
 
 def _form(entry: CustomIo | None, spec: TensorSpec) -> str:
-    """Return the name of a tensor's new form."""
+    """Describe the new type and layout of a tensor."""
     precision = entry.precision if entry is not None and entry.precision is not None else spec.dtype
     text = "float32" if precision == "float" else precision
     if entry is not None and entry.scale is not None:
@@ -218,7 +218,7 @@ def dump_io_template_pass(model: Model, context: Context) -> None:
         context.side_files.append(template_of(model.interface, path))
 
 
-#: dims of the border (NHWC) in the order of the model (NCHW), and back
+#: permutation from NHWC, the requested layout, to NCHW, the layout of the model, and back
 _TO_MODEL: Final = (0, 3, 1, 2)
 _TO_BORDER: Final = (0, 2, 3, 1)
 
@@ -229,9 +229,9 @@ _LOWEST, _HIGHEST = -128.0, 127.0
 
 
 class Converter:
-    """Builds the nodes of the conversions of one model.
+    """Builds the nodes of all conversions of a model.
 
-    The model gets the constants of the conversions; the caller places the nodes.
+    Constants are added to the model; the caller inserts the nodes.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -243,7 +243,7 @@ class Converter:
     def into_model(
         self, spec: TensorSpec, entry: CustomIo, border: str, inner: str
     ) -> Sequence[onnx.NodeProto]:
-        """Create the nodes from input `border` to `inner`, the present name in the model.
+        """Create the nodes that convert input `border` to `inner`, the value that the model reads.
 
         Raises CompileError if the operator set of the model is too old.
         """
@@ -265,7 +265,7 @@ class Converter:
     def out_of_model(
         self, spec: TensorSpec, entry: CustomIo, inner: str, border: str
     ) -> Sequence[onnx.NodeProto]:
-        """Make the nodes from `inner` of the model to output `border`; as `into_model`."""
+        """Create the nodes that convert `inner`, a value of the model, to output `border`."""
         add = self._begin(spec, entry)
         value = inner
         if entry.layout == "NHWC":
@@ -281,7 +281,7 @@ class Converter:
         return self._end(value, border)
 
     def _quantized(self, value: str, scale: float, offset: int) -> str:
-        """Round the sum half to even and clip; NaN becomes the lowest value, as in the host's conversions."""
+        """Add the offset, round half to even and clip; NaN becomes the lowest value, as on the host."""
         add = self._writer.add
         value = add("Div", value, self.constant("scale", scale))
         if offset:
@@ -302,7 +302,7 @@ class Converter:
         return self._constants[value]
 
     def _begin(self, spec: TensorSpec, entry: CustomIo) -> Callable[..., str]:
-        """Refuse a model whose operator set is too old; returns the function that adds a node."""
+        """Return the function that adds a node; refuse a model whose operator set is too old."""
         self._writer = edit.NodeWriter(self.fresh, self.operators, spec.name, names_nodes=True)
         needed = _NEEDED.get(entry.precision or "", 1)
         if self.operators < needed:
@@ -326,9 +326,9 @@ class Converter:
 
 
 def _changed_interface(model: Model, options: CompileOptions) -> Interface:
-    """Convert inputs and outputs as the options request; returns the interface for callers.
+    """Convert inputs and outputs as the options request, and return the new interface of the program.
 
-    The interface of the graph is final. A weight that is an output gets another name.
+    A weight that is an output gets another name.
     """
     interface = model.interface
     requests = requests_of(interface, options)
@@ -375,20 +375,20 @@ def _change_graph(model: Model, requests: Mapping[str, CustomIo], converter: Con
 
 
 def _rename(model: onnx.ModelProto, weights: dict[str, Weight], names: Mapping[str, str]) -> None:
-    """Rename values everywhere but in the declarations of the main graph's inputs and outputs."""
+    """Rename values everywhere except in the declared inputs and outputs of the main graph."""
     edit.rename_values(model.graph.node, names)
     edit.rename_initializers(model.graph, names)
     if weights.keys() & names.keys():
-        # Keep the order, in which initializers are stored.
+        # The order does not change, because initializers are stored in it.
         held = [replace(weight, name=names.get(name, name)) for name, weight in weights.items()]
         weights.clear()
         weights.update((weight.name, weight) for weight in held)
 
 
 def _retype(value: onnx.ValueInfoProto, spec: TensorSpec, entry: CustomIo) -> None:
-    """Declare the type and dims of an input or output at the border; symbols keep their dims."""
+    """Declare the requested type and dims of an input or output; symbolic dims stay."""
     tensor = value.type.tensor_type
-    # The device decodes the blocks, so the graph computes with their values.
+    # The device decodes the blocks, so the graph has their values.
     tensor.elem_type = FLOAT if entry.precision == "mxint8" else _border_type(spec, entry)
     if entry.layout == "NHWC":
         edit.permute_shape(value, _TO_BORDER)

@@ -1,7 +1,7 @@
-"""Embedding tables of recommender models in a zip file next to the model.
+"""Embedding tables of recommender models in a zip file.
 
-One ``.npy`` member per table, named after the initializer. Tables may be larger than memory, so they are read
-and written piece by piece.
+The file has one ``.npy`` member per table, named after the initializer. Tables may be larger than memory, so
+they are read and written in pieces.
 """
 
 import errno
@@ -31,7 +31,7 @@ from qaic.support.program_names import archive_names
 
 _SUFFIX: Final = ".npy"
 
-#: most tables of one file, because the directory of a zip is read whole
+#: most tables in one file, because the whole directory of a zip file is in memory
 _MAX_MEMBERS: Final = 65_536
 
 #: most bytes of the header of a ``.npy`` file; numpy writes 128
@@ -39,7 +39,7 @@ _MAX_HEADER: Final = 4096
 
 _RANK: Final = 2
 
-#: date of members, which a zip file must have
+#: date of all members; a zip file requires one
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
@@ -115,7 +115,7 @@ def _load_tables(model: Model, file: Path) -> None:
 
 
 def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weight]:
-    """Find the constant tables that Gather nodes read, those of two dimensions.
+    """Find the constant tables of two dimensions that Gather nodes read.
 
     Raises CompileError if the model has no such table.
     """

@@ -1,7 +1,7 @@
 """Folds BatchNormalization into the preceding Conv, so that both round once.
 
-A compiler for the card does so too. The folded constants are computed in float32 and rounded afterwards
-like any other constant.
+The compiler of the card folds these nodes too. The folded constants are computed in float32 and then rounded
+like all other constants.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ def fold_batch_normalization(
     are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool],
     skip: Skip = lambda _reason, _node: None,
 ) -> int:
-    """Fold what can be folded in the main graph; changes both arguments.
+    """Fold normalizations of the main graph; changes `model` and `weights`.
 
-    `are_one_unit` returns True if a convolution and the normalization behind it may become one node. `skip`
-    takes the reasons for normalizations that stay. Returns the number of nodes folded.
+    `are_one_unit` returns True if a convolution and the normalization after it may become one node. `skip`
+    receives the reason for each normalization that stays. Returns the number of folded nodes.
     """
     graph = model.graph
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
@@ -95,11 +95,11 @@ def _folded_constants(
 
 
 def _is_inference(norm: onnx.NodeProto, version: int) -> bool:
-    """Return True if the node uses stored statistics, per channel; one that trains has more results."""
+    """Return True if the node uses stored statistics per channel; a node that trains has more results."""
     return (
         not any(norm.output[1:])
         and attribute_of(norm, "spatial", 1) == 1
-        # Operator sets before 7 train unless the attribute is set; later ones do not have it.
+        # Before operator set 7, the node trains unless this attribute is set; later sets do not have it.
         and attribute_of(norm, "is_test", int(version >= 7)) == 1
     )
 
@@ -108,8 +108,8 @@ def _is_inference(norm: onnx.NodeProto, version: int) -> bool:
 def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -> None:
     """Fold a normalization into its convolution, so that both have one range.
 
-    Which operators have which precision makes no difference, because a profile must fit whatever is asked of
-    it later; single nodes are the same when a profile is made and when it is used.
+    Options that name operators by type do not change the result, because a profile must fit any later
+    compilation. Options that name single nodes are the same when a profile is written and when it is read.
     """
     lists = context.options.node_precision_info_file
     named = set() if lists is None else {*lists.fp16, *lists.fp32}

@@ -1,10 +1,10 @@
 """Expands the functions of a model; node names contain the names of the calls.
 
-Passes that keep facts by name need every name of a model to mean one value. Branches that are never alive
-together may use a name twice, so values of nested graphs are renamed.
+Passes that record facts by name require that each name of a model means one value. Branches that never run
+together may use the same name, so values of nested graphs are renamed.
 
-Every call of a function brings its own copy of the work on positions and shapes, layer after layer. The
-engine does not see that they are equal, because their constants are copies too, so equal nodes are merged.
+Each expanded call repeats the same computations of positions and shapes. The engine does not detect these
+duplicates, because their constants are copies too, so a pass merges equal nodes.
 """
 
 import logging
@@ -47,7 +47,7 @@ from qaic.compiler.passes.legalize.legalize_unchecked import is_unchecked
 
 _log = logging.getLogger("qaic.compiler")
 
-#: functions with at least as many nodes stay functions on the card
+#: least number of nodes of a function that the card's compiler does not expand
 _SMALL: Final = 100
 
 #: functions that the card implements
@@ -61,10 +61,10 @@ def inline_functions(
 ) -> onnx.ModelProto:
     """Expand every call of a model-local function.
 
-    A node of a body is called ``call/inner`` afterwards, for each function it was in; a call or node without
-    a name goes by its first result. `keep` returns True for a function whose calls stay as they are. `names`
-    learns what the values of bodies are called afterwards. Returns `model` itself where there is nothing to
-    expand. Raises CompileError if a body does not fit its calls.
+    A node of a body gets the name ``call/inner``, with one prefix for each function around it. The name of a
+    call or node without a name is its first result. `keep` returns True for a function whose calls stay.
+    `names` receives the new names of the values of bodies. Returns `model` itself if nothing is expanded.
+    Raises CompileError if a body does not fit its calls.
     """
     bodies = {function_key(f.domain, f.name, f.overload): f for f in model.functions if not keep(f)}
     if not bodies:
@@ -98,7 +98,7 @@ def inline_functions(
 def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """Expand the functions that the card's compiler expands.
 
-    Those have fewer than 100 nodes and are none that the card has an implementation of.
+    These functions have fewer than 100 nodes, and the card has no implementation of them.
     """
     return inline_functions(model, lambda f: len(f.node) >= _SMALL or f.name in _KEPT_WHOLE)
 
@@ -106,7 +106,7 @@ def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 def _expected(
     nodes: Iterable[onnx.NodeProto], bodies: Mapping[FunctionKey, onnx.FunctionProto], call: Call
 ) -> Iterator[tuple[onnx.NodeProto, str, Call]]:
-    """Yield the nodes in the order of their expansion, each with its future name and its call."""
+    """Yield the nodes in the order of the expanded model, each with its new name and its call."""
     for node in nodes:
         own = node.name or (node_key(node) if call.path else "")
         name = f"{call.path}/{own}" if call.path else own
@@ -122,10 +122,10 @@ def _expected(
 def expand(
     model: Model, keep: Callable[[onnx.FunctionProto], bool] = is_unit, names: InlinedNames | None = None
 ) -> None:
-    """Expand the functions of a model, whose bodies may bring text and unused constants along.
+    """Expand the functions of a model, and normalize it again.
 
-    Calls of functions for which `keep` returns True stay. `names` receives the new names of the values of
-    bodies.
+    Bodies may contain documentation and unused constants. Calls of functions for which `keep` returns True
+    stay. `names` receives the new names of the values of bodies.
     """
     flat = inline_functions(model.proto, keep, names)
     if flat is not model.proto:
@@ -137,13 +137,13 @@ def _divides(model: Model) -> bool:
     """Return True if functions have integer divisions that may end the process."""
     if not any(find_nodes(function.node, DIVISIONS) for function in model.proto.functions):
         return False
-    # Only the expanded model tells the types.
+    # Types are only known in the expanded model.
     flat = symbols.infer(with_weights_as_inputs(inline_functions(model.proto), model.weights))
     return traps(flat, collect_types(flat))
 
 
 def _may_train(node: onnx.NodeProto) -> bool:
-    """Return True if a call may decide whether a node normalizes by the batch, or drops values."""
+    """Return True if the call of a function may decide whether a node of its body is in training mode."""
     modes = (attribute for attribute in node.attribute if attribute.name == "training_mode")
     if standard(node, "BatchNormalization"):
         return any(mode.ref_attr_name for mode in modes)
@@ -196,9 +196,9 @@ def inline_fused_functions_pass(model: Model, _: Context) -> None:
 
 
 def make_names_unique(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
-    """Rename values of nested graphs whose name is used for another value already; changes `graph`.
+    """Rename values of nested graphs if another value already has their name; changes `graph`.
 
-    Names of the main graph stay; `constants` are those that are not in it, the weights.
+    Names of the main graph stay; `constants` are the names of weights outside the graph.
     """
     if not any(True for node in graph.node for _ in subgraphs(node)):
         return
@@ -225,7 +225,7 @@ def _separate(graph: onnx.GraphProto, outer: Mapping[str, str], taken: set[str],
 
 
 def _defined(graph: onnx.GraphProto) -> list[str]:
-    """List the names that a graph defines, each once, in order."""
+    """List the names that a graph defines, in order and without duplicates."""
     names = dict.fromkeys(value.name for value in graph.input)
     names |= dict.fromkeys(tensor.name for tensor in graph.initializer)
     names |= dict.fromkeys(tensor.values.name for tensor in graph.sparse_initializer)
@@ -234,10 +234,10 @@ def _defined(graph: onnx.GraphProto) -> list[str]:
 
 
 def _name_once(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Remove the names that other nodes of a graph have, because the engine refuses equal names."""
+    """Remove names that an earlier node of the graph has, because the engine refuses equal names."""
     taken = set[str]()
     for node in nodes:
-        # A name that is empty in the file stays in the file.
+        # An empty name does not change, because the file may contain it explicitly.
         if node.name and node.name in taken:
             edit.clear_name(node)
         taken.add(node.name)
@@ -249,7 +249,7 @@ def _name_once(nodes: Iterable[onnx.NodeProto]) -> None:
 def unique_names_pass(model: Model, context: Context) -> None:
     """Give every value of a graph a unique name, and remove names of nodes that repeat in it."""
     make_names_unique(model.proto.graph, model.weights)
-    # Reports about operations show equal names, so `record_provenance_pass` keeps them and renames the nodes.
+    # Reports of operations show repeated names; `record_provenance_pass` records them and renames the nodes.
     if not context.measures_operations:
         for nodes in node_lists(model.proto):
             _name_once(nodes)
@@ -263,12 +263,11 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 def eliminate_common_subexpressions(
     graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] = _NOTHING
 ) -> None:
-    """Remove nodes of the main graph that repeat an earlier one; changes `graph`.
+    """Remove nodes of the main graph that repeat an earlier node; changes `graph`.
 
-    Names mean one value each, nested graphs included. Equal means: one operator of the standard set,
-    attribute by attribute and input by input; the shape of a tensor is the list of its numbers where it is
-    known. The graph has no functions. A dim below 0 is not known. Nodes with different `labels` are not
-    equal.
+    Two nodes are equal if they have the same standard operator, attributes and inputs, and the same `labels`
+    of their results. A Shape node whose result is known counts as a constant. The graph has no functions, and
+    each name means one value, also in nested graphs. A dim below 0 is not known.
     """
     outputs = {value.name for value in graph.output}
     renamed: dict[str, str] = {}
@@ -290,7 +289,7 @@ def eliminate_common_subexpressions(
 
 
 def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:
-    """Return the shape of a tensor as a constant where it is known, else the node."""
+    """Return a constant in place of a Shape node whose result is known, else the node."""
     dims = shapes.get(node.input[0], (-1,)) if standard(node, "Shape") and not node.attribute else (-1,)
     if any(dim < 0 for dim in dims):
         return node
@@ -299,7 +298,7 @@ def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]])
 
 
 def _key(node: onnx.NodeProto) -> object:
-    """Return a key of a node's computation; None if two equal nodes may differ."""
+    """Return a key of a node's computation; None if equal nodes may have different results."""
     if not standard(node, node.op_type) or node.op_type in _RANDOM or any(True for _ in subgraphs(node)):
         return None
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)

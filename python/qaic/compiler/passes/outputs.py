@@ -1,7 +1,7 @@
 """Adds results of inner operators as outputs (``set_output_tensors`` and others), or removes outputs.
 
-With further outputs, the model keeps its own in front, under their names and in their order; so the program
-serves the users of the one without. `output_node_names` cuts a model to the requested outputs.
+Added outputs follow the outputs of the model, which keep their names and order. Applications for the original
+program therefore also run with the new one. `output_node_names` reduces a model to the requested outputs.
 """
 
 import logging
@@ -31,14 +31,13 @@ def add_named(
     *,
     was_cut: bool = False,
 ) -> None:
-    """Make tensors outputs of a model whose shapes are not inferred yet; changes `model` in place.
+    """Add tensors as outputs of a model whose shapes are not inferred yet; changes `model` in place.
 
-    `items` are names of tensors of the main graph; an item may also hold several, ``a,b``, belong to one
-    graph, ``graph:a,b``, or join such groups by ``;``. A name that contains these characters stands alone in
-    its item. As the graph is the same in all sets of shapes, a tensor that is named for one of `graph_names`
-    is an output in all. Values from inside of expanded functions are called ``call/value``. `was_cut` is for
-    the message. Raises CompileError if no node of the main graph computes such a tensor, or there is no such
-    graph.
+    Each of `items` is a tensor of the main graph, several tensors, ``a,b``, tensors of one of `graph_names`,
+    ``graph:a,b``, or several such groups, joined by ``;``. A name with these characters must be an item of
+    its own. All sets of shapes share the graph, so the tensors are outputs in every set. Values of expanded
+    functions are named ``call/value``. `was_cut` selects the message. Raises CompileError if no node of the
+    main graph computes a tensor, or if a graph does not exist.
     """
     graph = model.graph
     computed = {name for node in graph.node for name in node.output if name}
@@ -64,7 +63,7 @@ def add_named(
 
 
 def add_every(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]) -> None:
-    """Make every float and integer tensor with fixed shapes an output; changes `model` in place."""
+    """Add every float and integer tensor with fixed shapes as an output; changes `model` in place."""
     ranks = [_ranks(specialized_model) for specialized_model in specialized]
     names = [name for node in model.graph.node for name in node.output if name]
     fixed = [name for name in names if len({known.get(name) for known in ranks} - {None}) == 1]
@@ -91,7 +90,7 @@ def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collecti
         return [group]
     prefix, colon, names = group.partition(":")
     is_tensor = is_value(group.partition(",")[0].strip())
-    # Tensors have names like `x:0` too, so only a name without a tensor names a graph.
+    # A tensor may have a name such as `x:0`, so the prefix is a graph only if no such tensor exists.
     if colon and prefix not in graph_names and not is_tensor:
         raise refuse(
             f"extra_output_tensors: {group!r}",
@@ -107,7 +106,7 @@ def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collecti
 
 
 def _ranks(specialized_model: onnx.ModelProto) -> dict[str, int]:
-    """Map every value that a float or integer buffer can hold to the number of its dims."""
+    """Map every value that fits a float or integer buffer to its rank."""
     ranks: dict[str, int] = {}
     for value in (*specialized_model.graph.value_info, *specialized_model.graph.output):
         try:
@@ -137,12 +136,11 @@ def add_every_output_pass(model: Model, _: Context) -> None:
 
 
 def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Make the named tensors the outputs of a model; changes `model` in place.
+    """Replace the outputs of a model by the named tensors; changes `model` in place.
 
-    Outputs of the model come first and in its order, then results of inner nodes in the order of the nodes.
-    Unused nodes are removed, with the inputs that only they read. Initializers stay; see
-    `validation.drop_unused`. Without names the model stays as it is. Raises CompileError if a name is no
-    result of a node of the main graph.
+    Outputs of the model keep their order and precede results of inner nodes in the order of the nodes. Unused
+    nodes are removed, and inputs that only such nodes read. `validation.drop_unused` removes initializers.
+    Without names, nothing changes. Raises CompileError if no node of the main graph computes a named tensor.
     """
     if not names:
         return
@@ -163,7 +161,7 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
 
 
 def _prune(graph: onnx.GraphProto) -> None:
-    """Drop the nodes that no output needs, and the inputs that only such nodes read."""
+    """Remove the nodes that no output needs, and the inputs that only such nodes read."""
     read_before = set().union(*map(values_read_by, graph.node))
     needed = drop_unneeded_nodes(graph)
     unread = [value.name for value in graph.input if value.name in read_before - needed]
@@ -178,7 +176,7 @@ def _prune(graph: onnx.GraphProto) -> None:
 @compiler_pass()
 def prune_outputs_pass(model: Model, context: Context) -> None:
     """Remove nodes that the requested outputs do not need, also inside functions."""
-    # Finding them may replace the graph.
+    # `_wanted` may replace the graph.
     wanted = _wanted(model, context)
     prune_outputs(model.proto, wanted)
 

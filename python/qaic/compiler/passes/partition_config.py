@@ -1,7 +1,7 @@
 """Checks of partition files against the model, and templates for them.
 
-The CPU device runs the whole graph, so these checks find errors that only a card would report. A node without
-a name has that of its first result.
+The CPU device runs the whole graph, so these checks find errors that otherwise only a card would report. A
+node without a name has the name of its first result.
 """
 
 import json
@@ -25,9 +25,9 @@ _KEPT: Final = ("Constant", "DequantizeLinear", "Identity", "If", "Loop")
 def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Survey) -> None:
     """Compare the node lists of a partition file with a graph.
 
-    The survey receives the names that no node has, and nodes that a partition lists before one whose result
-    they read: a virtual card runs the graph whole, and the card's compiler refuses the file. Raises
-    CompileError if a partition needs a value from a later one.
+    The survey receives names that no node has, and nodes that a partition lists before a node whose result
+    they read. The card's compiler refuses such a file, but a virtual card runs the whole graph. Raises
+    CompileError if a partition needs a value from a later partition.
     """
     place = {
         node: number for number, partition in enumerate(config.partitions) for node in partition.nodes or ()
@@ -65,14 +65,14 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Su
 def check_placement(
     model: onnx.ModelProto, constants: Iterable[str], config: PartitionConfig, survey: Survey
 ) -> None:
-    """Look for nodes that no partition lists, where every partition lists its own.
+    """Report nodes that no partition lists, if every partition has a list of nodes.
 
-    The model is as the user gave it; `constants` are its weights that are not in the graph.
+    `model` is the user's model; `constants` are its weights outside the graph.
     """
     if any(partition.nodes is None for partition in config.partitions):
         return
     placed = {node for partition in config.partitions for node in partition.nodes or ()}
-    # A list may name the nodes of a function in place of its call.
+    # A list may contain the nodes of a function instead of its call.
     placed |= {node.rpartition("/")[0] for node in placed}
     graph = inline_small_functions(model).graph
     needed = {value.name for value in graph.output}
@@ -85,9 +85,9 @@ def check_placement(
 
 
 def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
-    """List the nodes that the card's compiler leaves: it expands small functions and folds constants.
+    """List the nodes that remain after the card's compiler expands small functions and folds constants.
 
-    The model is as the user gave it; `constants` are its weights that are not in the graph.
+    `model` is the user's model; `constants` are its weights outside the graph.
     """
     return [
         node_label(node)

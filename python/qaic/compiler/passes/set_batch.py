@@ -1,8 +1,8 @@
 """Changes the batch size of a model (`batchsize`).
 
-Exporters leave the batch of the example they traced in the inputs and in the constant shapes of Reshape
-nodes. Both are rewritten; the shapes of the outputs then show that the result is the same model for more
-samples.
+Exporters write the batch size of the traced example into the inputs and into the constant shapes of Reshape
+nodes. This pass rewrites both. The inferred shapes of the outputs then show whether the model has the new
+batch size.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ _TRACED: Final = 1
 
 
 def _batched_sizes(model: Model, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
-    """Change the model so that `batch` is the first dimension of each input where that is 1 or a symbol.
+    """Set the first dimension of each input to `batch` if it is 1 or a symbol.
 
-    Returns `given`, the values of ``onnx_define_symbol``, with the symbols that stand for the batch.
+    Returns `given`, the values of ``onnx_define_symbol``, and the sizes of symbols that mean the batch.
     """
     proto = model.proto
     values = dict(given)
@@ -91,7 +91,7 @@ def _claims_traced(model: onnx.ModelProto) -> set[str]:
 
 
 def _batched(model: onnx.ModelProto, inputs: set[str]) -> set[str]:
-    """Return the values computed from the data of the inputs, not from their shapes alone."""
+    """Return the values computed from the data of the inputs, not only from their shapes."""
     batched = set(inputs)
     for node in model.graph.node:
         if standard(node, *SHAPE_READERS):
@@ -105,7 +105,7 @@ def _batched(model: onnx.ModelProto, inputs: set[str]) -> set[str]:
 
 
 def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> None:
-    """Give each Reshape of batched data its own shape if its constant shape begins with the traced batch."""
+    """Give each Reshape of batched data a new shape if its constant shape begins with the traced batch."""
     read, fresh = constant_reader(model.graph), FreshNames(model.graph)
     for node in model.graph.node:
         if not standard(node, "Reshape") or node.input[0] not in batched:
@@ -113,7 +113,7 @@ def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> 
         given = read(node.input[1]) if len(node.input) > 1 else None
         if given is None or given.ndim != 1 or given.dtype != "int64" or given[:1].tolist() != [_TRACED]:
             continue
-        # A copy, because other nodes may use the same constant without a batch.
+        # The shape is a new constant, because nodes without a batch may read the original one.
         shape = np.array([batch, *given[1:]], np.int64)
         name = fresh.make(node.input[1], "batch")
         register_initializer(model.graph, numpy_helper.from_array(shape, name))

@@ -1,16 +1,18 @@
-"""Lets products and gathers read weights in the container.
+"""Replaces products and gathers by operators of the device that read weights in the container.
 
-The engine copies the weights of its products: it packs float32, and widens and packs float16 and blocks. The
-device has operators that name a weight instead and read it in the mapped file, in the form in which it is
-stored, with the bias added and the result rounded in the same pass. Small products stay with the engine, and
-so do those that always have many rows of activations, for which packed weights are faster, unless the copies
-would take gigabytes. Programs whose weights fit the caches of a processor stay as they are.
+The engine copies the weights of products: it packs float32, and it widens and packs float16 and blocks. The
+operators of the device refer to a weight by name and read its stored form in the mapped file. They also add
+the bias and round the result. These products do not change:
 
-A mixture of experts gathers the matrices of the chosen experts, and multiplies with the copies. One operator
-of the device reads these matrices in place, each once.
+* small products, and all products of a program whose weights fit the caches of a processor
+* products that always have many rows of activations, unless their copies need gigabytes, because packed
+  weights are faster for them
 
-The engine's ``MatMulNBits`` copies its packed weights when a program is loaded, and decodes those of eight
-bits in each inference. Its rows are those that the kernels read; scales and zero points go behind them.
+A mixture of experts gathers the matrices of the chosen experts and multiplies with the copies. One operator
+of the device reads each of these matrices once, without a copy.
+
+The engine's ``MatMulNBits`` copies its packed weights when a program is loaded, and decodes 8-bit weights in
+each inference. The kernels of the device read the same rows; scales and zero points are stored after them.
 """
 
 import math
@@ -53,15 +55,15 @@ from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource, cho
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
 EXPERTS: Final = "StoredExperts"
-#: least elements of a matrix that is stored for the device
+#: least number of elements of a matrix that is stored for the device
 LEAST_ELEMENTS: Final = 1 << 16
-#: least elements of a program that reads its weights from memory in each inference
+#: least number of elements of a program whose weights do not fit the caches of a processor
 LEAST_IN_PROGRAM: Final = 1 << 24
-#: least elements of a program whose float32 weights are stored; below, the engine's copies are as fast
+#: least number of elements of a program whose float32 weights are stored; copies of fewer are as fast
 LEAST_FLOAT32: Final = 1 << 28
-#: most elements of a program that may have copies of weights
+#: number of elements of a program from which copies of its weights take too much memory
 MANY_ELEMENTS: Final = 1 << 28
-#: largest number of rows of activations for which reading the weights determines the time of a product
+#: most rows of activations for which the time of a product is the time to read its weights
 FEW_ROWS: Final = 16
 
 #: element type -> format for numpy
@@ -70,13 +72,13 @@ _FORMATS: Final = {FLOAT: "<f4", FLOAT16: "<f2", BFLOAT16: "<u2"}
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A node that reads a weight, through nodes that change its type or swap its dims."""
+    """A node that reads a weight, directly or through nodes that change its type or swap its dims."""
 
     node: onnx.NodeProto
     weight: Weight
-    #: true if the dims of a matrix are those of the weight, swapped
+    #: true if the node reads the matrix with its dims swapped
     swapped: bool
-    #: indices of the matrices that are multiplied; empty for a weight of one matrix
+    #: value with the indices of the matrices to multiply; empty for a weight of one matrix
     indices: str
     #: position of the weight among the operands
     position: int
@@ -84,7 +86,7 @@ class _Use:
 
 @compiler_pass(lambda context: context.options.stored_weights)
 def store_weights_pass(model: Model, context: Context) -> None:
-    """Let products and gathers read large weights in their stored form."""
+    """Replace products and gathers by operators that read large weights in their stored form."""
     _Rewriter(model, context.skip).run()
 
 
@@ -101,9 +103,9 @@ class _Rewriter:
         self.fresh = FreshNames(graph)
         self.constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.constants |= {weight.name: weight.dims for weight in model.weights.values()}
-        #: sizes of values that are numbers, in each set of shapes
+        #: shapes of values without symbols, in each set of shapes
         self.sizes = list(map(collect_shapes, model.specialized))
-        #: replacements of nodes, by the identity of these; empty for a removed node
+        #: replacements of each node, by its identity; empty for a removed node
         self.replaced: dict[int, list[onnx.NodeProto]] = {}
         self.used: set[str] = set()
 
@@ -123,7 +125,7 @@ class _Rewriter:
             return
         for weight, uses_of in candidates:
             if uses_of[0].indices:
-                # The engine copies the matrices of an inference, once for each index.
+                # In each inference, the engine copies one matrix for each index.
                 self._rewrite(weight, uses_of)
                 continue
             if weight.elem_type == FLOAT and weight.blocks is None and total < LEAST_FLOAT32:
@@ -140,7 +142,7 @@ class _Rewriter:
             self.model.set_device_nodes(chain.from_iterable(nodes), sorted(self.used))
 
     def _uses(self, weight: Weight) -> list[_Use] | None:
-        """Find all readers of a weight; None if a reader needs it as a tensor."""
+        """Find all readers of a weight; None if a reader needs the weight as a tensor."""
         is_known = weight.elem_type in _FORMATS and len(weight.dims) in {2, 3}
         if not is_known or math.prod(weight.dims) < LEAST_ELEMENTS or weight.layout is not None:
             return None
@@ -152,7 +154,7 @@ class _Rewriter:
         while pending:
             name, elem_type, swapped, indices = pending.pop()
             readers = self.readers.get(name, [])
-            # A value that is an output, or that a nested graph reads, has more uses than readers here.
+            # A value that is an output, or that a nested graph reads, has more uses than `readers` contains.
             if len(readers) != self.counts[name]:
                 return None
             for node, position in readers:
@@ -177,7 +179,7 @@ class _Rewriter:
     def _can_read(self, use: _Use) -> bool:
         node, weight, position = use.node, use.weight, use.position
         shapes = self.model.facts.shapes
-        # Products read blocks along their sums.
+        # Blocks must be along the dimension that a product sums over.
         axis = len(weight.dims) - (1 if self._is_by_rows(use) else 2)
         if weight.blocks is not None and weight.blocks.axis != axis:
             return False
@@ -222,13 +224,13 @@ class _Rewriter:
         return use.weight.dims[-2 if self._is_by_rows(use) else -1]
 
     def _is_bias(self, name: str, columns: int) -> bool:
-        """Return True if a value is a constant with a number for each column."""
+        """Return True if a value is a constant with one element for each column."""
         return self.constants.get(behind(name, self.makers, "Cast", "Identity")) == (columns,)
 
     def _has_few_rows(self, uses_of: Sequence[_Use]) -> bool:
-        """Return True if a product is known to have few rows of activations in some set of shapes."""
+        """Return True if a product may have few rows of activations in some set of shapes."""
         if all(use.node.op_type == "Gather" for use in uses_of):
-            # The engine takes rows out of a float32 tensor where it is, and widens all of another.
+            # The engine gathers rows of a float32 tensor without a copy, but widens other tensors completely.
             weight = uses_of[0].weight
             return weight.elem_type != FLOAT or weight.blocks is not None
         return any(self._few_rows(use.node.input[0]) for use in uses_of if use.node.op_type != "Gather")
@@ -239,7 +241,7 @@ class _Rewriter:
         return not known or any(size is None or math.prod(size[:-1]) <= FEW_ROWS for size in known)
 
     def _described(self, name: str, *described: Collection[str]) -> str:
-        """Return the value that one of the descriptions has, through casts."""
+        """Return the first value before `name`, through casts, that one of the descriptions contains."""
         while not any(name in names for names in described):
             maker = self.makers.get(name)
             if maker is None or not standard(maker, "Cast"):
@@ -248,7 +250,7 @@ class _Rewriter:
         return name
 
     def _fewest(self, indices: str) -> int:
-        """Return the number of indices in the set of shapes that has the fewest; 0 if unknown."""
+        """Return the smallest number of indices in any set of shapes; 0 if unknown."""
         known = [sizes[indices] for sizes in self.sizes if indices in sizes]
         declared = self.model.facts.shapes[indices]
         return min((dims[0] for dims in (declared, *known) if dims[0] > 0), default=0)
@@ -263,7 +265,7 @@ class _Rewriter:
                 self._product(use)
 
     def _wide(self, indices: str) -> tuple[str, list[onnx.NodeProto]]:
-        """Return int64 indices, and the node that makes them."""
+        """Return int64 indices, and the node that computes them, if any."""
         if self.model.facts.types[indices] == INT64:
             return indices, []
         wide = self.fresh.make(indices, "int64")
@@ -277,7 +279,7 @@ class _Rewriter:
         self.replaced[id(node)] = made
 
     def _product(self, use: _Use) -> None:
-        """Replace a product, with the addition of a bias and the rounding behind it."""
+        """Replace a product, and the addition of a bias and the rounding that follow it."""
         node = place = use.node
         bias = node.input[2] if len(node.input) > 2 else ""
         result = node.output[0]
@@ -285,7 +287,7 @@ class _Rewriter:
         if not bias and not use.indices and reader is not None and standard(reader, "Add"):
             other = reader.input[1] if reader.input[0] == result else reader.input[0]
             if other != result and self._is_bias(other, self._columns(use)):
-                # The bias may be computed only after the product.
+                # The new node replaces the addition, because its bias may be computed after the product.
                 self.replaced[id(node)] = []
                 bias, result, place = other, reader.output[0], reader
                 reader = self._only_reader(result)
@@ -304,7 +306,7 @@ class _Rewriter:
             operator, operands = EXPERTS, [node.input[1 - use.position], indices]
             more = {"experts": use.weight.dims[0], "chosen": self._fewest(use.indices)}
             if use.position == 0:
-                # The dims of the other operand and the result swap.
+                # The dims of the other operand and of the result are swapped.
                 swapped = self.fresh.make(operands[0], "swapped")
                 made.append(helper.make_node("Transpose", operands[:1], [swapped], perm=[0, 2, 1]))
                 operands[0], computed = swapped, self.fresh.make(result, "swapped")
@@ -314,7 +316,7 @@ class _Rewriter:
         if computed != result:
             made.append(helper.make_node("Transpose", [computed], [result], perm=[0, 2, 1]))
         if narrow and self.counts[narrow] > 1:
-            # The cast changes nothing.
+            # The product is already rounded, so this cast changes no values.
             made.append(helper.make_node("Cast", [result], [narrow], to=rounding))
         self.replaced[id(place)] = made
 
@@ -333,7 +335,7 @@ def stored_node(
 
 
 def _stored(weight: Weight, *, moved: bool) -> Weight:
-    """Give a weight the layout of the kernels; `moved` if its columns become the rows."""
+    """Convert a weight to the layout of the kernels; its columns become rows if `moved`."""
     *matrices, first, second = weight.dims
     count = math.prod(matrices)
     rows, length = (count * second, first) if moved else (count * first, second)
@@ -352,7 +354,7 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
 
 
 def _widens(node: onnx.NodeProto) -> bool:
-    """Return whether a node is a cast to float32."""
+    """Return True if a node is a cast to float32."""
     return standard(node, "Cast") and attribute_of(node, "to", 0) == FLOAT
 
 
@@ -365,10 +367,10 @@ _FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
 def _packed(
     codes: TensorSource, bits: int, scales: Weight, zeros: Weight | None, shape: tuple[int, int]
 ) -> TensorSource:
-    """Put scales and zero points behind tiles of packed unsigned numbers; those of eight bits become signed.
+    """Append scales and zero points to tiles of packed unsigned integers; 8-bit integers become signed.
 
-    `shape` is the number of rows, and of groups in each. A group has a scale, a float of any type, and a zero
-    point, which is packed like the numbers.
+    `shape` is the number of rows, and of groups per row. Each group has a scale of any float type, and a zero
+    point that is packed like the integers.
     """
 
     def chunks() -> Iterator[bytes | bytearray | memoryview]:
@@ -393,7 +395,7 @@ def _zero_points(bits: int, zeros: Weight | None, shape: tuple[int, int]) -> npt
 
 @compiler_pass(lambda context: context.options.stored_weights)
 def store_packed_weights_pass(model: Model, context: Context) -> None:
-    """Let products read packed weights in their stored form."""
+    """Replace products with packed weights by operators that read the stored form."""
     finder = _Finder(model, context.skip)
     graph = model.proto.graph
     found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}
@@ -420,11 +422,11 @@ class _Finder:
         self.makers = producers(model.proto.graph.node)
         self.counts = uses(model.proto.graph)
         self.types = model.facts.types
-        #: constants whose numbers are stored with those of a weight
+        #: constants whose values are stored with a weight
         self.copied: set[str] = set()
 
     def stored(self, node: onnx.NodeProto) -> Weight | None:
-        """Describe the weight of a product as the kernels read it; None where they cannot."""
+        """Describe the weight of a product in the layout of the kernels; None if they do not support it."""
         if node.op_type != _PACKED_PRODUCT or node.domain != _ENGINE_DOMAIN:
             return None
         rows, length = attribute_of(node, "N", 0), attribute_of(node, "K", 0)
@@ -434,7 +436,7 @@ class _Finder:
             self.skip("the matrix or its groups are small, or its number of bits has no stored form", node)
             return None
         given = [*node.input, "", "", ""]
-        # The engine computes products with an order of groups or a computed bias.
+        # Products with an order of groups or a computed bias stay with the engine.
         if given[4] or given[5] or self.types.get(node.input[0]) != FLOAT:
             self.skip("the groups have an order, or a bias or other type is used", node)
             return None
@@ -463,7 +465,7 @@ class _Finder:
         return Weight(codes.name, UINT8, (rows, length), source, blocks, layout)
 
     def _constant(self, name: str) -> Weight | None:
-        """Find the constant behind casts that widen it."""
+        """Find the constant that a value is cast from."""
         return self.constants.describe(behind(name, self.makers, "Cast", "Identity"))
 
 

@@ -1,1 +1,1 @@
-"""Passes about decoders, whose caches are state."""
+"""Passes for decoders, whose caches are state."""

@@ -1,7 +1,7 @@
-"""Values of a graph that belong to attention, and the search for them.
+"""Values of a graph that belong to attention, and the search for shared heads.
 
-Exporters write ``Reshape(Expand(Unsqueeze(rows, 2)))`` for shared heads. A product that broadcasts needs no
-copies.
+Exporters write ``Reshape(Expand(Unsqueeze(rows, 2)))`` to repeat heads that several queries share. A product
+that broadcasts does not need these copies.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.graph_walk import behind, producers, standard
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS
 
-#: functions that write rows into a cache and that read rows of it, with the number of their operands
+#: functions that write rows of a cache, and functions that read them, each with its number of operands
 SCATTERS: Final = {"CtxScatter": 3, "CtxScatterCB": 4}
 GATHERS: Final = {"CtxGather": 3, "CtxGatherCB": 4}
 
-#: the dimension of a cache that slots are counted in: [batch, heads, slots, width]
+#: index of the slots among the dimensions of a cache: [batch, heads, slots, width]
 SLOTS: Final = 2
 RANK: Final = 4
 
@@ -29,17 +29,17 @@ class Role(Enum):
 
     #: sizes, and values computed from them
     SIZE = auto()
-    #: a tensor of one number
+    #: a tensor whose elements are all equal
     FILLED = auto()
-    #: the numbers of the slots
+    #: the indices of the slots
     NUMBERS = auto()
-    #: true for slots behind the largest position of their row
+    #: true for slots after the largest position of their row
     UNUSED = auto()
-    #: true for slots that are not attended, such as slots behind the largest position
+    #: true for slots that are not attended, such as slots after the largest position
     HIDDEN = auto()
     #: another property of single slots
     BY_SLOT = auto()
-    #: indices of the rows of a cache that are read; each used slot has its own number
+    #: indices of the rows of a cache to read; each used slot has its own index
     INDEX = auto()
     #: rows of a cache
     ROWS = auto()
@@ -47,13 +47,13 @@ class Role(Enum):
     BLANKED = auto()
     #: products of queries and rows
     SCORES = auto()
-    #: products whose hidden ones have a value that the softmax makes zero
+    #: scores; hidden scores have a value that the softmax converts to zero
     MASKED = auto()
-    #: shares that add up to one; hidden ones are zero
+    #: weights of the slots, which sum to one; the weights of hidden slots are zero
     SHARES = auto()
 
 
-#: operators that keep numbers and change at most the shape
+#: operators that do not change values and may change the shape
 VIEWS: Final = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze"})
 OF_ROWS: Final = frozenset({Role.ROWS, Role.BLANKED})
 
@@ -64,18 +64,18 @@ class Attention:
 
     positions: str
     scatters: list[onnx.NodeProto]
-    #: values that are the length of the context, with whether they have shape [1]
+    #: values that are the length of the context -> true if the shape is [1]
     lengths: dict[str, bool] = field(default_factory=dict)
     gathers: list[onnx.NodeProto] = field(default_factory=list)
-    #: sum of the rows by their shares, for each head: [batch, heads, positions, width]
+    #: sums of the rows, weighted by `Role.SHARES`, for each head: [batch, heads, positions, width]
     mixtures: list[str] = field(default_factory=list)
     roles: dict[str, Role] = field(default_factory=dict)
-    #: sizes of rows that do not depend on the length -> which dimensions they are of
+    #: sizes of rows that do not depend on the length -> their dimensions
     other_sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class AttentionGraph:
-    """A graph whose nodes can be looked up by the values they make and read."""
+    """Lookup of the nodes of a graph by their results and operands."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph
@@ -86,11 +86,11 @@ class AttentionGraph:
         for node in graph.node:
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(node)
-        #: reads the numbers of a small constant; None for other values
+        #: reads a small constant; returns None for other values
         self.constant = constant_reader(graph)
 
     def number(self, name: str) -> float | None:
-        """Return the one number that all elements of a constant have, or None."""
+        """Return the number that all elements of a constant are equal to, or None."""
         array = self.constant(name)
         if array is None or array.size == 0 or array.dtype.kind not in "iufb":
             return None
@@ -99,28 +99,28 @@ class AttentionGraph:
 
 
 def calls(node: onnx.NodeProto, functions: Mapping[str, int]) -> bool:
-    """Return whether a node calls one of some functions for the card."""
+    """Return True if a node calls one of `functions` for the card."""
     return node.domain in DOMAINS and functions.get(node.op_type) == len(node.input)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedHeads:
-    """A product with rows that were copied for every query head that shares them."""
+    """A product with rows that are copied for each query head that shares them."""
 
     product: onnx.NodeProto
-    #: the rows before they were copied: [batch, groups, slots, width]
+    #: the rows before the copies: [batch, groups, slots, width]
     rows: str
-    #: query heads for each group
+    #: number of query heads per group
     copies: int
     is_transposed: bool
     #: next node, which scales the product; the engine fuses both
     scaling: onnx.NodeProto | None
-    #: its constant
+    #: constant of `scaling`
     scale: float | None
 
 
 def shared_heads(graph: onnx.GraphProto, found: Attention) -> dict[str, SharedHeads]:
-    """Find the products whose second operand repeats each head for several queries, by their results."""
+    """Find the products whose second operand repeats each head for several queries, by name of the result."""
     of = AttentionGraph(graph)
     shared = {}
     for node in graph.node:
@@ -132,7 +132,7 @@ def shared_heads(graph: onnx.GraphProto, found: Attention) -> dict[str, SharedHe
             repeated = of.makers.get(repeated.input[0]) if is_transposed else None
         before = None if repeated is None else _rows_before_copies(repeated, of, found.roles)
         scaling = _scaling(node.output[0], of)
-        # A factor that the engine computes before the run would not be part of its kernel.
+        # After the rewriting, the engine would not fuse a factor that it computes before the run.
         is_scaled = any(standard(reader, "Mul", "Div") for reader in of.readers.get(node.output[0], ()))
         if before is not None and (scaling is not None or not is_scaled):
             last = node if scaling is None else scaling
@@ -152,7 +152,7 @@ def _scaling(name: str, of: AttentionGraph) -> onnx.NodeProto | None:
 def _rows_before_copies(
     node: onnx.NodeProto, of: AttentionGraph, roles: Mapping[str, Role]
 ) -> tuple[str, int] | None:
-    """Undo ``Reshape(Expand(Unsqueeze(rows, 2), [b, g, n, s, w]), [b, g * n, s, w])``."""
+    """Return rows and n of ``Reshape(Expand(Unsqueeze(rows, 2), [b, g, n, s, w]), [b, g * n, s, w])``."""
     expand = of.makers.get(node.input[0]) if standard(node, "Reshape") else None
     unsqueeze = of.makers.get(expand.input[0]) if expand is not None and standard(expand, "Expand") else None
     if expand is None or unsqueeze is None or not standard(unsqueeze, "Unsqueeze"):
@@ -177,11 +177,11 @@ def _rows_before_copies(
 
 
 def _parts(name: str, of: AttentionGraph) -> list[str]:
-    """List the parts of a shape, each without the dimension that was added to join it."""
+    """List the parts of a shape, each without the dimension that was added for the concatenation."""
     node = of.makers.get(name)
     while node is not None and not standard(node, "Concat"):
         if standard(node, "Where"):
-            # Exporters write 1 in place of a size of -1, which never occurs.
+            # Exporters replace a size of -1 by 1, but no size is -1.
             name = node.input[2]
         elif standard(node, "Reshape", "Cast", "Identity"):
             name = node.input[0]

@@ -1,7 +1,7 @@
 """Number of slots of a cache: the size of the dimension that positions index.
 
-Exporters lay caches out in different ways, so the dimension is that in which a graph writes at numbers that
-it takes from its input of positions.
+Exporters use different layouts of caches. The dimension of the slots is therefore the one in which the graph
+writes at indices that it computes from the input of positions.
 """
 
 from collections import deque
@@ -16,9 +16,9 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 def cache_slots(graph: onnx.GraphProto, dims: Mapping[str, Sequence[int]], positions: str) -> dict[str, int]:
     """Count the slots of the caches of a decoder.
 
-    Functions of the graph are expanded; `dims` are the sizes of its inputs, `positions` is the input of
-    positions. Skips state that is not written at positions, or at positions that begin again, as a
-    window does.
+    Functions of the graph are expanded; `dims` are the sizes of its inputs, and `positions` is the input of
+    positions. State that is not written at positions is skipped, and state with reduced positions, such as a
+    sliding window.
     """
     makers = producers(graph.node)
     found = {}
@@ -41,17 +41,17 @@ def _written_axis(makers: Mapping[str, onnx.NodeProto], value: str, positions: s
     if not standard(node, "ScatterND"):
         return None
     for part in _behind(makers, node.input[1]):
-        # Concatenation along the first dimension adds places, along the last it extends each place.
+        # Concatenation along the first dimension adds index tuples; along the last, it extends each tuple.
         if standard(part, "Concat") and attribute_of(part, "axis", 0):
             chosen = [at for at, name in enumerate(part.input) if _counts(makers, name, positions)]
             if chosen:
                 return chosen[0] if len(chosen) == 1 else None
-    # If places are not tuples, rows of the first dimension are written.
+    # If indices are not tuples, they are indices of the first dimension.
     return 0 if _counts(makers, node.input[1], positions) else None
 
 
 def _behind(makers: Mapping[str, onnx.NodeProto], value: str) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes that a value depends on, nearest first."""
+    """Yield the nodes that a value depends on, the nearest first."""
     pending, seen = deque([value]), {value}
     while pending:
         node = makers.get(pending.popleft())
@@ -65,7 +65,7 @@ def _behind(makers: Mapping[str, onnx.NodeProto], value: str) -> Iterator[onnx.N
 
 
 def _counts(makers: Mapping[str, onnx.NodeProto], value: str, positions: str) -> bool:
-    """Return True if a value holds positions that no remainder has reduced."""
+    """Return True if a value contains positions that are not reduced by a remainder."""
     nodes = list(_behind(makers, value))
     if any(standard(node, "Mod") for node in nodes):
         return False

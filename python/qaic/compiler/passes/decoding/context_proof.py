@@ -1,8 +1,8 @@
-"""The proof that a decoder gives the same numbers over a shorter context.
+"""Proof that a decoder computes the same results with a shorter context.
 
-Every value that depends on the caches or on the length of the context gets a role; a node without a rule
-for the roles it reads ends the proof. It rests on two things that hold of attention: a visible score is
-larger than `HIDDEN_SCORE` by more than a softmax keeps of, and queries that are no padding see a slot.
+Each value that depends on the caches or on the length of the context gets a role. The proof fails if a node
+has no rule for the roles of its operands. It assumes that the softmax of a hidden score is zero next to a
+visible score (`HIDDEN_SCORE`), and that each query except padding attends to at least one slot.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from qaic.compiler.passes.decoding.attention import (
 )
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: largest hidden score; the softmax makes such a score zero next to any visible one
+#: largest hidden score; its softmax is zero if there is a visible score
 HIDDEN_SCORE: Final = -1e4
 
 _ARITHMETIC: Final = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Tanh", "Cast", "Identity"})
@@ -36,21 +36,21 @@ _SIZES: Final = frozenset(
         *("Shape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
     }
 )
-#: the slots are the last dimension
+#: roles whose last dimension is the slots
 _BY_COLUMN: Final = frozenset({Role.SCORES, Role.MASKED, Role.SHARES})
 _OF_BOOLS: Final = frozenset({Role.UNUSED, Role.HIDDEN, Role.BY_SLOT})
 _COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"})
 
 
 class _NotProvedError(Exception):
-    """The numbers might change; the message names the place."""
+    """Results may change; the message states the reason."""
 
 
 def find_attention(graph: onnx.GraphProto) -> Attention | str:
-    """Prove that a graph gives the same numbers over a shorter context.
+    """Prove that a graph computes the same results with a shorter context.
 
-    The functions that write and read caches are still calls. Returns what is to be rewritten, or why the
-    graph has to stay as it is.
+    Functions that write and read caches must not be expanded. Returns the values and nodes to rewrite, or the
+    reason why the graph must not change.
     """
     try:
         return _Proof(graph).run()
@@ -64,7 +64,7 @@ class _Proof:
         self.caches: set[str] = set()
         self.positions = ""
         self.filled: dict[str, float] = {}
-        #: rows in the order of a cache, and their shapes
+        #: values with rows in the order of a cache, and values with their shapes
         self.in_order: set[str] = set()
         self.row_shapes: set[str] = set()
 
@@ -88,7 +88,7 @@ class _Proof:
         return base != output.name and base in self.of.inputs
 
     def _scatter(self, output: str) -> onnx.NodeProto:
-        """Find the node that writes a cache, which is an input whose number of slots is a symbol."""
+        """Find the node that writes a cache; the cache is an input with a symbolic number of slots."""
         node = self.of.makers.get(output)
         cache = output.removesuffix(RETAINED_STATE_SUFFIX)
         if node is None or not calls(node, SCATTERS) or node.input[0] != cache:
@@ -102,7 +102,7 @@ class _Proof:
         return node
 
     def _positions(self, name: str) -> str:
-        """Find the input that states where rows are written; negative ones are padding."""
+        """Find the input with the positions of the written rows; negative positions are padding."""
         name = behind(name, self.of.makers, "Cast", "Identity")
         node = self.of.makers.get(name)
         if node is not None and standard(node, "Where"):
@@ -123,7 +123,7 @@ class _Proof:
         return name
 
     def _lengths(self, found: Attention, scatter: onnx.NodeProto) -> None:
-        """Find what reads the number of slots from the shape of a cache; other sizes do not change."""
+        """Find the values that are the number of slots of a cache; its other sizes do not change."""
         for cache in (scatter.input[0], scatter.output[0]):
             for shape in self.of.readers.get(cache, ()):
                 if not standard(shape, "Shape"):
@@ -233,7 +233,7 @@ class _Proof:
         raise refused
 
     def _other_sizes(self, node: onnx.NodeProto) -> tuple[int, ...]:
-        """Return the chosen sizes of rows; none if the number of rows is among them."""
+        """Return the dimensions whose sizes a node selects; none if the slots are among them."""
         numbers = [self.of.constant(name) for name in node.input[1:]]
         chosen = [int(array.reshape(-1)[0]) for array in numbers if array is not None and array.size == 1]
         if len(chosen) != len(numbers):
@@ -278,7 +278,7 @@ class _Proof:
         return Role.BY_SLOT
 
     def _behind(self, name: str) -> Role | None:
-        """Return the role of slots behind this value: `UNUSED`, `HIDDEN`, or None if they may be attended."""
+        """Return the role of slots after this value: `UNUSED`, `HIDDEN`, or None if they may be attended."""
         is_largest = False
         node = self.of.makers.get(name)
         while node is not None:

@@ -1,9 +1,9 @@
-"""Folds sizes that a decoder computes for each token, but that never change.
+"""Folds sizes that a decoder computes for each token although they never change.
 
-Exporters have a graph compute the shapes that it gives to ``Reshape``: four small nodes for each. The engine
-folds them where a shape is fixed; a decoder has two sets of shapes, for a chunk of the prompt and for a
-token, and a number of slots that follows from positions. What is known of all of these is enough: a shape of
-which one size is open is written with -1, and sizes that are those of the operand with 0.
+Exporters compute the shape operand of each ``Reshape`` with four small nodes. The engine folds these nodes
+only for fixed shapes. A decoder has two sets of shapes, for a chunk of the prompt and for a token, and its
+number of slots depends on positions. The pass writes -1 for one unknown size of a shape, and 0 for sizes that
+are equal to those of the operand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
 from qaic.compiler.ir.value_info import collect_types, declared_dims
 from qaic.compiler.passes.decoding.attention import AttentionGraph
 
-#: most sets of shapes whose sizes are compared
+#: most sets of shapes that are compared
 _MOST_SETS: Final = 16
 
 
@@ -55,17 +55,17 @@ class _Folder:
         self.constants: dict[tuple[int, ...], str] = {}
         self.reshapes = [node for node in self.graph.node if self._is_open(node)]
         self.types: Mapping[str, int] = {}
-        #: for each set of shapes, the sizes of values; None for an unknown size
+        #: sizes of values in each set of shapes; None for an unknown size
         self.set_sizes: list[Mapping[str, Sequence[int | None]]] = []
 
     def _is_open(self, node: onnx.NodeProto) -> bool:
         if not standard(node, "Reshape") or node.attribute or self.of.constant(node.input[1]) is not None:
             return False
-        # A reshape that guards a scatter is recognized by its form and removed with the scatter.
+        # A later pass recognizes the Reshape before a scatter by its form, and removes it with the scatter.
         return not any(standard(reader, "ScatterND") for reader in self.readers.get(node.output[0], []))
 
     def learn(self) -> bool:
-        """Collect the types of all values, and the sizes in each set of shapes."""
+        """Collect the types of all values, and their sizes in each set of shapes."""
         for form in self.model.forms:
             self.set_sizes.append(declared_dims(form))
             self.types = collect_types(form)
@@ -86,7 +86,7 @@ class _Folder:
         edit.drop_unneeded_nodes(self.graph)
 
     def _shape(self, node: onnx.NodeProto) -> list[int] | None:
-        """Write the result of a node as a constant: -1 for a derived size, 0 for a size of the operand."""
+        """Return the shape that a node computes: -1 for a derived size, 0 for a size of the operand."""
         results = [known.get(node.output[0]) for known in self.set_sizes]
         operands = [known.get(node.input[0], ()) for known in self.set_sizes]
         first = results[0]
@@ -121,7 +121,7 @@ class _Folder:
         return self.constants[key]
 
     def _fold_fills(self) -> None:
-        """Use a scalar in place of a filled tensor in the shape of the other operand of Where."""
+        """Replace a filled tensor by a scalar if it has the shape of the other operand of Where."""
         for node in [node for node in self.graph.node if standard(node, "ConstantOfShape")]:
             shape = self.of.makers.get(node.input[0])
             if shape is None or not standard(shape, "Shape") or shape.attribute:
@@ -139,7 +139,7 @@ class _Folder:
                 edit.rename_operands(reader, {node.output[0]: name})
 
     def _is_chosen(self, name: str, base: str) -> bool:
-        """Return whether all readers of a value choose between it and `base`, not counting casts of both."""
+        """Return True if all readers of a value, except casts, choose between the value and `base`."""
         if name in self.of.outputs or name in self.read_inside:
             return False
         readers = self.readers.get(name, [])
@@ -155,7 +155,7 @@ class _Folder:
         return bool(readers)
 
     def _without_casts(self) -> list[onnx.NodeProto]:
-        """Remove casts to the type that a value already has."""
+        """Remove casts of values that already have the type."""
         renamed: dict[str, str] = {}
         kept = []
         for node in self.graph.node:

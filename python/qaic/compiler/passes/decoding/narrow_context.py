@@ -1,14 +1,13 @@
-"""Lets decoders read only the attended part of their caches.
+"""Rewrites decoders to read only the attended part of their caches.
 
-A decoder that was exported with the length of its context as a symbol is one for any length. Behind the
-largest position of an inference every slot is hidden: its score becomes a constant that the softmax turns
-into zero, and its value is blanked. So the same decoder over a shorter context gives the same numbers. This
-pass proves that of a graph (`context_proof`), and has it compute with the shortest multiple of `GRANULE`
-slots that holds every position. Two more things go then: a gather of rows that are there anyway, and the
-copies of heads that several queries share.
+A decoder with a symbolic length of its context supports any length. Slots after the largest position of an
+inference are hidden: the softmax of their scores is zero, and their rows are blanked. The decoder therefore
+computes the same results with a shorter context. `context_proof` proves this property for a graph. The pass
+then reduces the context to the smallest multiple of `GRANULE` slots that contains every position. It also
+removes gathers of all rows in order, and copies of heads that several queries share.
 
-Lengths are multiples of `GRANULE`, because then the kernels add the numbers of a row in the same order, and
-what is left out was zero: results are equal bit by bit.
+With multiples of `GRANULE`, the kernels add the elements of a row in the same order, and the omitted elements
+are zero. Results are equal bit by bit.
 """
 
 from dataclasses import replace
@@ -37,15 +36,15 @@ from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
 from qaic.options.table import CompileOptions
 
-#: lengths are multiples of this
+#: number of slots that attended lengths are multiples of
 GRANULE: Final = 64
 
-#: from this version of the operator set on, Shape gives a part of a shape
+#: first operator set in which Shape can return a part of a shape
 _PART_OF_SHAPE: Final = 15
 
 
 def _is_needed(context: Context) -> bool:
-    """Return True if there is state and no option needs values inside the attention."""
+    """Return True if the model has state and no option needs values inside the attention."""
     options = context.options
     return (
         options.retained_state
@@ -60,7 +59,7 @@ def _is_needed(context: Context) -> bool:
 
 @compiler_pass(_is_needed)
 def narrow_context_pass(model: Model, context: Context) -> None:
-    """Let decoders read only the attended part of their caches, if results stay the same."""
+    """Reduce the caches that decoders read to the attended part, if results stay the same."""
     if not any(_is_cache_function(function) for function in model.proto.functions):
         return
     flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f))
@@ -106,7 +105,7 @@ def _has_one_batch(graph: onnx.GraphProto, gather: onnx.NodeProto, options: Comp
 
 
 def _scatters_once(function: onnx.FunctionProto) -> bool:
-    """Return True if the only scatter of a body writes its first operand and makes its result."""
+    """Return True if a body has one scatter, from its first operand to its result."""
     scatters = [node for node in function.node if standard(node, "ScatterND", "ScatterElements")]
     if len(scatters) != 1 or len(function.output) != 1:
         return False
@@ -116,7 +115,7 @@ def _scatters_once(function: onnx.FunctionProto) -> bool:
 
 
 class _Rewriter:
-    """Rewrites the nodes of a graph for the attended slots."""
+    """Rewrites the nodes of a graph to use only the attended slots."""
 
     def __init__(
         self, model: onnx.ModelProto, found: Attention, *, is_rounded: bool, has_one_batch: bool
@@ -134,13 +133,13 @@ class _Rewriter:
         self.nodes = self.writer.nodes
         known = {self._known_sizes(node.input[0]) for node in found.scatters}
         types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
-        #: true if the engine computes in float32 as in the model, without rounding in between
+        #: true if the engine computes in float32 without additional rounding
         self.is_exact = not is_rounded and all(types[node.input[0]] == FLOAT for node in found.scatters)
         #: heads and width of all caches
         self.sizes = known.pop() if len(known) == 1 else (0, 0)
-        #: values of shape [1]: the sizes of the positions
+        #: values of shape [1] with the sizes of the positions
         self.rows: list[str] = []
-        #: products with rows that are repeated for several heads -> number of heads
+        #: products with rows that several heads share -> number of these heads
         self.copies: dict[str, int] = {}
         #: value -> its replacement
         self.renamed: dict[str, str] = {}
@@ -157,7 +156,7 @@ class _Rewriter:
         shared = shared_heads(graph, found) if is_known else {}
         self.copies = {name: each.copies for name, each in shared.items()}
         if self.sizes[0] == 1:
-            # The engine also uses the kernel for many rows if all heads have one matrix.
+            # If all heads share one matrix, the engine uses the kernel for many rows.
             shared = {name: each for name, each in shared.items() if self._is_joined(each)}
         if is_known:
             # The mask, queries and shares have a row for each position.
@@ -173,16 +172,16 @@ class _Rewriter:
                 self._write_rows(node, (start, end, axis))
                 continue
             if standard(node, "Shape") and node.input[0] in caches:
-                # Only sizes of the whole cache are read.
+                # All sizes that are read here are sizes of the whole cache.
                 edit.replace_input_with(node, 0, caches[node.input[0]].input[0])
             edit.set_inputs(node, [self.renamed.get(name, name) for name in node.input])
             if is_fixed and {*found.other_sizes.get(result, (0,))} <= {1, RANK - 1}:
-                # The engine knows these of whole rows, and not of their attended part. What it can compute
-                # before it runs, as the scale of scores, it then makes part of its kernels. Where rows are
-                # chosen for a batch that differs between sets of shapes, it knows neither.
+                # The engine infers these sizes for the whole cache, but not for its attended part. It then
+                # fuses values that it can compute in advance, such as the scale of scores, into its kernels.
+                # If the batch of the rows differs between sets of shapes, it infers neither.
                 edit.replace_input_with(node, 0, shape_of_cache)
             if result in gathers and len(node.input) == GATHERS["CtxGather"]:
-                # It reads row after row; rows read in place of unused ones are hidden or blanked.
+                # The gather reads all rows in order; rows of unused slots are hidden or blanked.
                 self.renamed[result] = node.input[0]
             elif result in shared:
                 self._write_product(shared[result])
@@ -199,25 +198,25 @@ class _Rewriter:
         return int(dims[1].dim_value), int(dims[RANK - 1].dim_value)
 
     def _attended_length(self) -> str:
-        """Write how many slots hold all positions: a multiple of the granule, and no more than there are."""
+        """Add nodes for the attended length: a multiple of `GRANULE`, at most the number of slots."""
         add, reduced = self.writer.add, self.writer.reduced
         positions = add("Cast", self.found.positions, to=INT64)
         shape = add("Shape", self.found.scatters[0].input[0])
         whole = add("Gather", shape, SLOTS, axis=0)
         granule, zero = self.writer.constant(GRANULE), self.writer.constant(0)
         largest, smallest = (reduced(kind, positions, 1, keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
-        # A position that is not a slot sees all slots.
+        # A position after the last slot attends to all slots.
         last = add("Min", add("ReduceMax", largest, keepdims=0), whole)
         granules = add("Div", add("Add", last, granule), granule)
         length = add("Min", add("Max", add("Mul", granules, granule), granule), whole)
-        # Padding beside positions attends to nothing, which a softmax makes equal shares of all slots there
-        # are. Padding alone is written nowhere by way of the last slot.
+        # If a sample contains positions and padding, the padding attends to no slot, so the softmax returns
+        # equal values for all slots. If all positions are padding, the scatter rewrites the last slot.
         is_mixed = add("And", add("Less", smallest, zero), add("Not", add("Less", largest, zero)))
         is_any_mixed = add("Cast", add("ReduceMax", add("Cast", is_mixed, to=INT64), keepdims=0), to=BOOL)
         return add("Where", add("Or", is_any_mixed, add("Less", last, zero)), whole, length)
 
     def _write_rows(self, node: onnx.NodeProto, places: tuple[str, str, str]) -> None:
-        """Write rows twice: to the cache, which is the state, and to the copy of its attended part."""
+        """Write rows to the cache, which is the state, and to the copy of its attended part."""
         cache, attended = node.output[0], self.fresh.make(node.output[0], "attended")
         operands = [self.renamed.get(name, name) for name in node.input]
         function = self._with_attended(node)
@@ -230,10 +229,10 @@ class _Rewriter:
         self.renamed[cache] = attended
 
     def _with_attended(self, node: onnx.NodeProto) -> str:
-        """Make the function that writes a cache and its attended part at the same indices; returns its name.
+        """Add the function that writes a cache and its attended part at the same indices; returns its name.
 
-        All rows are written inside that part: a row outside the cache is replaced by a row that
-        lies inside.
+        All indices are inside the attended part, because the function replaces rows outside the cache by a
+        row inside.
         """
         name = f"{node.op_type}Attended"
         if (node.domain, name) in self.bodies:
@@ -259,37 +258,37 @@ class _Rewriter:
         return name
 
     def _write_mixture(self, node: onnx.NodeProto) -> None:
-        """Write the shape of a product, which does not depend on the length."""
+        """Add a Reshape that states the shape of a product, which does not depend on the length."""
         result = node.output[0]
         edit.rename_output(node, 0, self.fresh.make(result, "attended"))
         self.nodes.append(node)
         (batch, count), (groups, width) = self.rows, self.sizes
         heads = groups * self.copies.get(result, 1)
-        # Rows that a condition chooses are all those of a cache.
+        # If a Where computes the rows, they are all rows of a cache.
         maker = self.makers.get(node.input[1])
         if result not in self.copies and (maker is None or not standard(maker, "Where")):
-            # The way in which rows were repeated is not known, so the size is that of the rows.
+            # The number of copies of the rows is not known, so Reshape derives the number of heads.
             heads = -1
         writer = replace(self.writer, base=result)
         shape = writer.add("Concat", batch, [heads], count, [width], axis=0)
         writer.add("Reshape", node.output[0], shape, output=result)
 
     def _is_joined(self, shared: SharedHeads) -> bool:
-        """Return True if the rows of all heads of a group may be one matrix."""
+        """Return True if the rows of all heads of a group may form one matrix."""
         return self.is_exact and shared.is_transposed and shared.scale not in {None, 1.0}
 
     def _write_product(self, shared: SharedHeads) -> None:
         """Multiply each group of heads with its rows: [b, g, n, q, k] x [b, g, 1, k, m].
 
-        Where the engine scales within the product, it has one kernel for any number of rows, and the rows of
-        all heads of a group are one matrix: [b, g, n * q, k] x [b, g, k, m] reads each cache once. Without
-        scaling it has another kernel for one row, which adds in another order.
+        If the engine scales within the product, it uses one kernel for any number of rows. The rows of all
+        heads of a group then form one matrix: [b, g, n * q, k] x [b, g, k, m] reads each cache once. Without
+        scaling, the engine uses another kernel for one row, which adds in another order.
         """
         product, scaling = shared.product, shared.scaling
         result = (product if scaling is None else scaling).output[0]
         operand = self.renamed.get(product.input[0], product.input[0])
         rows = self.renamed.get(shared.rows, shared.rows)
-        # Sizes that do not depend on the length are numbers: then the shape of the result is known.
+        # Constants for sizes that do not depend on the length make the shape of the result known.
         groups, width = self.sizes
         batch, count = self.rows
         heads = groups * shared.copies

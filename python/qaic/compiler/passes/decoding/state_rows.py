@@ -1,17 +1,17 @@
-"""State of which a program computes only the changed rows, and copies only the attended rows.
+"""Computes only the changed rows of state, and copies only the attended rows.
 
-A decoder writes a row of each cache per token with ``ScatterND``, which copies the cache. Where nothing
-else reads the result, the rows and their indices become the outputs of the graph in its place; the device
-writes them into the one buffer of the state once the inference has succeeded.
+A decoder writes one row of each cache per token with ``ScatterND``, which copies the cache. If nothing else
+reads the result, the rows and their indices become outputs of the graph instead. The device writes them into
+the buffer of the state after the inference succeeds.
 
-What a cache goes through on its way in and out may be casts, as between the float16 of a buffer and the
-float32 of kernels. They then apply to the rows, and to what is read of the cache. So rows that a caller gave,
-and that nothing has written, are read rounded and are not rounded themselves.
+A cache may be cast after it is read and before it is written, for example between a float16 buffer and
+float32 kernels. The casts then apply to the written rows and to the values that are read from the cache. Rows
+that only the caller wrote are therefore rounded when they are read, but the buffer does not change.
 
-What `narrow-context` writes reads a cache with three operators that copy all they read: ``Slice`` of the
-attended slots, ``ScatterND`` of the rows that change, and ``Where`` that blanks the slots behind the last
-position. The device has one operator for the three. It moves numbers and computes none; it also decodes the
-MXINT8 blocks of a cache, and rounds what it reads where the graph casts that to float16.
+After `narrow-context`, three operators copy parts of a cache: ``Slice`` reads the attended slots,
+``ScatterND`` replaces the changed rows, and ``Where`` blanks the slots after the last position. The device
+has one operator for all three, which only moves values. The operator also decodes the MXINT8 blocks of a
+cache, and rounds values that the graph casts to float16.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,14 +39,14 @@ from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
 from qaic.compiler.passes.shape_inference.engine_shapes import forms_with
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: float type -> types that hold all its numbers
+#: float type -> types that represent all its values
 _HOLDERS: Final[Mapping[int, frozenset[int]]] = {
     FLOAT16: frozenset({FLOAT16, FLOAT, DOUBLE}),
     BFLOAT16: frozenset({BFLOAT16, FLOAT, DOUBLE}),
     FLOAT: frozenset({FLOAT, DOUBLE}),
 }
 
-#: operators that select numbers of their first operand without changes
+#: operators that select values of their first operand without changes
 _SELECTING: Final = ("Gather", "GatherND", "Slice")
 
 
@@ -56,17 +56,17 @@ class _State:
 
     name: str
     scatter: onnx.NodeProto
-    #: casts behind the input and behind the scatter, in order
+    #: casts after the input and after the scatter, in order
     entering: Sequence[onnx.NodeProto]
     leaving: Sequence[onnx.NodeProto]
-    #: indices and rows; rows outside are not written
+    #: indices and rows; rows with an index outside the state are not written
     indices: str
     rows: str
     skips_outside: bool
 
 
 class _States:
-    """Finds the states of a graph that are written by rows, and removes the writing from it."""
+    """Finds the states of a graph that scatters write, and removes these scatters."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -100,7 +100,7 @@ class _States:
         leaving: list[onnx.NodeProto] = []
         value = f"{name}{RETAINED_STATE_SUFFIX}"
         node = self.makers.get(value)
-        # Each value on the way has one use, the next value; the last one is the output.
+        # Each value has one use: the next node, or the output for the last value.
         while node is not None and self.count[value] == 1 and standard(node, "Cast", "Identity"):
             leaving.append(node)
             value = node.input[0]
@@ -140,7 +140,7 @@ class _States:
 
 
 def narrowed(casts: Sequence[onnx.NodeProto], elem_type: int) -> set[int]:
-    """Collect the types that casts go through and that do not hold every number of a type."""
+    """Collect the types of casts that do not represent every value of `elem_type`."""
     holders = _HOLDERS.get(elem_type, frozenset({elem_type}))
     targets = {int(a.i) for node in casts for a in node.attribute if a.name == "to"}
     return targets - holders if elem_type in _HOLDERS or targets <= holders else {0}
@@ -229,11 +229,11 @@ def take_out_state_rows_pass(model: Model, context: Context) -> None:
 
 
 def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
-    """Infer types and shapes of values in each specialization; empty if one is not known."""
+    """Infer types and shapes of values in each specialization; empty if one is unknown."""
     made = {value.name for value in (*model.proto.graph.input, *model.proto.graph.output)}
     reshapes = (node for node in model.proto.graph.node if standard(node, "Reshape"))
     sized = {name: None for node in reshapes for name in (node.input[0], node.output[0]) if name not in made}
-    # The engine is asked once, for `fold-sizes` too.
+    # One inference of shapes serves this pass and `fold-sizes`.
     forms = model.forms = forms_with(model, list(dict.fromkeys(names) | sized))
     shapes = [collect_shapes(form) for form in forms]
     types = collect_types(forms[-1]) if forms else {}
@@ -253,9 +253,9 @@ class _Copies:
     length: str
     indices: str
     rows: str
-    #: value that tells which slots are blanked; empty if none are
+    #: value that is true for slots that are blanked; empty if no slots are
     blanked: str
-    #: true if numbers of the state are rounded to float16 when they are read
+    #: true if values of the state are rounded to float16 when they are read
     is_rounded: bool
     last: onnx.NodeProto
 
@@ -286,7 +286,7 @@ def copy_attended_rows_pass(model: Model, context: Context) -> None:
 
 
 def _read_blocks(model: Model) -> None:
-    """Make the blocks of a state inputs of the graph if only the operator reads its numbers."""
+    """Change inputs of state to MXINT8 blocks if only the operator of the device reads their values."""
     graph, rows = model.proto.graph, model.state_rows
     if rows is None:
         return
@@ -307,7 +307,7 @@ def _read_blocks(model: Model) -> None:
         tensor.elem_type, tensor.shape.dim[-1].dim_value = UINT8, spec.dims[-1]
         model.facts.learn(values[spec.name])
         for node in shapes:
-            # The last size is that of a row in bytes.
+            # The last size of the blocks is a number of bytes; readers of the shape need the width.
             of_blocks, width, last = (
                 fresh.make(node.output[0], part) for part in ("blocks", "width", "last")
             )
@@ -357,7 +357,7 @@ class _Finder:
         operands = unguarded(scatter, self.of.makers, self.shapes)
         if part is None or operands is None or scatter.attribute or not self._is_attended(part):
             return None
-        # Rows are float32, so their destination is float32, too.
+        # Rows are float32, so their destination must be float32 too.
         indices, rows = operands
         state = self.states[part.input[0]]
         rounding = narrowed(casts, FLOAT if state.mxint8 else state.elem_type)
@@ -368,7 +368,7 @@ class _Finder:
         return _Copies(part.input[0], part.input[2], indices, rows, blanked, bool(rounding), last)
 
     def _is_attended(self, part: onnx.NodeProto) -> bool:
-        """Return whether a node reads the first slots of a state."""
+        """Return True if a node reads the first slots of a state."""
         state = self.states.get(part.input[0])
         if state is None or not standard(part, "Slice") or len(part.input) != RANK:
             return False
@@ -379,26 +379,26 @@ class _Finder:
         return is_first and is_of_slots and is_known and len(state.dims) == RANK
 
     def _blank(self, rows: str) -> onnx.NodeProto | None:
-        """Find the only reader of rows, if it sets rows of some slots to zero."""
+        """Find the only reader of rows if the reader sets the rows of some slots to zero."""
         readers = self.readers.get(rows, [])
         if len(readers) != 1 or rows in self.of.outputs or not standard(readers[0], "Where"):
             return None
         (node,) = readers
         condition, nothing, otherwise = node.input
-        # No cast changes zero.
+        # Casts do not change zero.
         number = self.of.number(behind(nothing, self.of.makers, "Cast", "Identity"))
         is_blank = otherwise == rows and condition != rows and number == 0
         return node if is_blank and self._is_by_slot(condition) else None
 
     def _is_by_slot(self, name: str) -> bool:
-        """Return whether a value has the shape [batch or 1, 1, slots, 1] in every set of shapes."""
+        """Return True if a value has the shape [batch or 1, 1, slots, 1] in every set of shapes."""
         batches = {spec.dims[0] for spec in self.states.values()}
         for sizes in self.sizes:
             value = sizes.get(name)
             dims = [] if value is None else list(value.type.tensor_type.shape.dim)
             if len(dims) != RANK or (dims[1].dim_value, dims[3].dim_value) != (1, 1):
                 return False
-            # The number of slots is the one that follows from the positions.
+            # An unknown number of slots is the attended length.
             if dims[SLOTS].HasField("dim_value") or {dims[0].dim_value} - {1} > batches:
                 return False
             if dims[0].dim_value != 1 and batches != {dims[0].dim_value}:

@@ -1,8 +1,8 @@
-"""Computed constants that float16 does not have: an epsilon that is cast, a mask that is multiplied.
+"""Computed constants that float16 cannot represent, such as an epsilon that is cast or a mask that is scaled.
 
-A constant that is stored is counted and clipped where it is rounded. The value of a computed one is known
-only to the engine, so the few nodes of a small one are computed here, to count it, and others get nodes that
-clip them. Those are left out where the operators show that they are not needed.
+Stored constants are counted and clipped where they are rounded. Only the engine knows the value of a computed
+constant. This module therefore evaluates small constants of few nodes to count them, and other constants get
+nodes that clip them. Constants whose operators keep them within float16 need no such nodes.
 """
 
 import math
@@ -37,7 +37,7 @@ def filling(node: onnx.NodeProto) -> npt.NDArray[np.generic] | None:
 
 
 def exceeds(values: npt.NDArray[np.generic]) -> bool:
-    """Return whether a finite value of an array becomes infinite in float16."""
+    """Return True if a finite value of an array becomes infinite in float16."""
     return values.dtype.kind in "fiu" and bool(beyond_float16(values.astype(np.float64)).any())
 
 
@@ -46,10 +46,10 @@ def may_exceed(
     folded: Collection[str],
     preserved: Callable[[onnx.NodeProto], tuple[int, ...] | None],
 ) -> set[str]:
-    """Collect the results of folded nodes that may lie beyond float16.
+    """Collect the results of folded nodes that may exceed float16.
 
-    `folded` are first outputs of the nodes that compute constants. `preserved` returns the positions of the
-    inputs that a node picks its results from; None for a node that computes.
+    `folded` are the first outputs of nodes that compute constants. `preserved` returns the positions of the
+    inputs from which a node selects its results; None for a node that computes.
     """
     if not folded:
         return set()
@@ -89,22 +89,22 @@ def _stays_within(node: onnx.NodeProto, within: set[str], picked: tuple[int, ...
     )
 
 
-#: most elements of a constant, and most nodes that compute it
+#: most elements of an evaluated constant, and most nodes that compute it
 _ELEMENTS: Final = 64
 _NODES: Final = 8
 
 
 @dataclass(slots=True)
 class ConstantClasses:
-    """The constants of a graph and the graphs nested in it."""
+    """The constants of a graph and its nested graphs."""
 
-    #: names of initializers and of everything computed from them alone
+    #: names of initializers and of values computed only from them
     constant: set[str] = field(default_factory=set)
     #: first outputs of the nodes that are folded in float32
     folded: set[str] = field(default_factory=set)
-    #: constants that are read unrounded: by a folded or float32 node, a parameter, a cast, an output
+    #: constants that a folded node, a float32 node, a parameter, a cast or an output reads unrounded
     read_plain: set[str] = field(default_factory=set)
-    #: values that some node reads rounded -> the format
+    #: values that nodes read rounded, each with the format
     read_rounded: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -114,9 +114,9 @@ def note_computed(
     shapes: Mapping[str, tuple[int, ...]],
     overflows: Overflows,
 ) -> None:
-    """Count the computed constants of the main graph that float16 turns into zeros, or that are beyond it.
+    """Count the computed constants of the main graph that become zero in float16 or exceed it.
 
-    `constants` has what its nodes read rounded, and which of them compute constants.
+    `constants` contains the values that nodes read rounded, and the nodes that compute constants.
     """
     makers = {
         name: node
@@ -140,7 +140,7 @@ def note_computed(
                 continue
             overflows.readers[name] = node_label(node)
             overflows.note_lost(name, values)
-            # Clipped fillings are counted where they are clipped.
+            # `_clip_filling` counts the fillings that it clips.
             if filled is None or not overflows.clip:
                 overflows.note_beyond(name, values)
 
@@ -148,7 +148,7 @@ def note_computed(
 def _computed(
     name: str, model: onnx.ModelProto, makers: Mapping[str, onnx.NodeProto]
 ) -> npt.NDArray[Any] | None:
-    """Compute a constant; None if that takes many nodes, large weights, or operators of other domains."""
+    """Compute a constant; None if this needs many nodes, large weights, or operators of other domains."""
     from onnx import reference
 
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -174,6 +174,6 @@ def _computed(
     program = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
     try:
         (values,) = reference.ReferenceEvaluator(program).run(None, {})
-    except Exception:  # noqa: BLE001 - the evaluator raises whatever its parts do, and a note is not worth an error
+    except Exception:  # noqa: BLE001 - the evaluator may raise any exception, which must not end compilation
         return None
     return np.asarray(values)

@@ -1,9 +1,9 @@
 """Rounds floats to the precision of their nodes, where the card rounds.
 
-Kernels stay in float32. A pair of casts puts a value in the format, float32 to float16 or bfloat16 and back;
-the engine keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not
-when it is picked from values in the format, and not yet when its only reader belongs to the same fused unit.
-Nodes of no narrow format, those of float32 and of integers, read what is there and are left as they are.
+Kernels compute in float32. A pair of casts, to float16 or bfloat16 and back, rounds a value; the engine does
+not remove such pairs. One pass in topological order selects the values that need a pair. Values selected from
+rounded values need none. If the only reader of a value belongs to the same fused unit, rounding is deferred.
+Nodes of float32 and of integers do not change.
 """
 
 from __future__ import annotations
@@ -58,31 +58,31 @@ from qaic.options.table import CompileOptions
 
 _FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 
-#: the first operator set with Where, which clipping needs
+#: first operator set with Where, which clipping needs
 _WHERE: Final = 9
 
 
 @dataclass(slots=True)
 class _Scope:
-    """Facts of one graph; names not found here belong to the graphs around it."""
+    """Facts about one graph; other names belong to the graphs around it."""
 
     graph: onnx.GraphProto
     parent: _Scope | None
     defined: set[str] = field(default_factory=set)
-    #: values in a narrow format -> the format
+    #: values in a narrow format, each with the format
     in_format: set[tuple[str, int]] = field(default_factory=set)
-    #: value and format -> its copy in it
+    #: value and format -> copy of the value in this format
     copies: dict[tuple[str, int], str] = field(default_factory=dict)
-    #: values left unrounded for their only reader
+    #: values whose rounding is deferred to their only reader
     deferred: set[str] = field(default_factory=set)
     #: result of a folded node that is an output -> its value before rounding
     folded_names: dict[str, str] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    #: value -> the nodes of this graph that read it, with the input's index
+    #: value -> nodes of this graph that read it, with the index of the input
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = field(default_factory=dict)
 
     def around(self, name: str) -> Iterator[_Scope]:
-        """Yield this graph and those around it, as far as the one that defines a value."""
+        """Yield this graph and the graphs around it, up to the graph that defines a value."""
         at: _Scope | None = self
         while at is not None:
             yield at
@@ -92,7 +92,7 @@ class _Scope:
 class Float16Emulator:
     """Rewrites a model so that the floats of each node are in its format.
 
-    The facts of the model get new values. `overflows` receives the constants that do not fit.
+    Added values are also added to the facts of the model. `overflows` receives the constants that do not fit.
     """
 
     def __init__(self, model: Model, decided: Classification, overflows: Overflows) -> None:
@@ -106,11 +106,11 @@ class Float16Emulator:
         self.preserved = value_preserving_inputs(self.types)
         self.sums = IntegerSums(model, decided)
         self.constants = ConstantClasses()
-        #: computed constants that may exceed float16, if these are clipped
+        #: computed constants that may exceed float16, if an option clips them
         self.beyond: set[str] = set()
-        #: fillings of tensors among them, by the name of the tensor
+        #: folded nodes that fill a tensor with one value, by name of the tensor
         self.fillings: dict[str, onnx.NodeProto] = {}
-        #: numbers in the main graph, by value and type
+        #: scalar constants added to the main graph, by value and type
         self.scalars: dict[tuple[float, int], str] = {}
 
     def run(self) -> None:
@@ -125,14 +125,14 @@ class Float16Emulator:
         self.sums.report(self.overflows.readers.keys())
 
     def _classify(self, graph: onnx.GraphProto, constants: Collection[str]) -> None:
-        """Find the constant values of a graph and of nested graphs, given those of outer graphs."""
+        """Find the constants of a graph and of its nested graphs; `constants` are those of outer graphs."""
         local, constant_nodes = split_constants(graph, constants)
         readers = usages(graph.node)
         for node in graph.node:
             for inner in subgraphs(node):
                 self._classify(inner, local)
         for node in reversed(constant_nodes):
-            # A reader of an unrounded constant reads the result of folding in float32.
+            # A reader of an unrounded constant needs the result of folding in float32.
             followed = any(
                 node_key(reader) in self.constants.folded or not self.reads(reader, position)
                 for name in node.output
@@ -173,7 +173,7 @@ class Float16Emulator:
         return float_format
 
     def _wanted(self, node: onnx.NodeProto, name: str) -> bool:
-        """Return True if a value must be in the format of a node that reads or makes it."""
+        """Return True if a value must be in the format of a node that reads or computes it."""
         return self.types.get(name, 0) in ROUNDED and (
             node_key(node) in self.decided.requested or self.narrow.get(name, 0) == self.format_of(node)
         )
@@ -181,14 +181,14 @@ class Float16Emulator:
     def _is_in_format(self, scope: _Scope, name: str, float_format: int) -> bool:
         if self.types.get(name, 0) == float_format:
             return True
-        # A generator would be slower; this runs for every operand of a model.
+        # This loop runs for every operand of a model, and a generator would be slower.
         at: _Scope | None = scope
         while at is not None and (name, float_format) not in at.in_format:
             at = None if name in at.defined else at.parent
         return at is not None
 
     def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, owner: onnx.NodeProto | None) -> None:
-        """Rewrite one graph; its inputs and outputs have the formats of the node that owns it."""
+        """Rewrite one graph; its inputs and outputs have the format of `owner`, the node that contains it."""
         scope = _Scope(graph, parent)
         float_format = 0 if owner is None else self.format_of(owner)
         if owner is not None and float_format and standard(owner, "Loop", "Scan"):
@@ -215,7 +215,7 @@ class Float16Emulator:
         edit.set_nodes(graph, scope.nodes)
 
     def _folded(self, scope: _Scope, node: onnx.NodeProto, outputs: set[str]) -> None:
-        """Keep a constant computation in float32; round it only where it is an output of the program."""
+        """Keep the computation of a constant in float32; round its results only if they are outputs."""
         for position, name in enumerate(node.input):
             edit.replace_input_with(node, position, self._folded_name(scope, name))
         scope.nodes.append(node)
@@ -230,11 +230,11 @@ class Float16Emulator:
 
     @staticmethod
     def _folded_name(scope: _Scope, name: str) -> str:
-        """Return the name of a value before rounding if it was folded and is an output; else its name."""
+        """Return the name of a folded output before rounding; return other names unchanged."""
         return next((at.folded_names[name] for at in scope.around(name) if name in at.folded_names), name)
 
     def _node(self, scope: _Scope, node: onnx.NodeProto) -> None:
-        """Convert the inputs of a node to its format, and its outputs if the node itself does not."""
+        """Convert the inputs of a node to its format, and its outputs if they are not in the format."""
         float_format = self.format_of(node)
         is_rounded = bool(float_format) and node_key(node) not in self.sums.unrounded
         made = [is_rounded and self._wanted(node, name) for name in node.output]
@@ -267,7 +267,7 @@ class Float16Emulator:
                 self._round_output(scope, node, position, float_format)
 
     def _selects(self, scope: _Scope, node: onnx.NodeProto, float_format: int) -> bool:
-        """Return True if a node only picks from values in a narrow format."""
+        """Return True if a node only selects from values in the format."""
         picked = self.preserved(node, float_format)
         return picked is not None and all(
             self.types.get(node.input[p], 0) not in FLOATS
@@ -277,7 +277,7 @@ class Float16Emulator:
         )
 
     def _defers(self, scope: _Scope, node: onnx.NodeProto, name: str, float_format: int) -> bool:
-        """Leave the rounding of a value to its only reader if both are one unit; record it."""
+        """Defer the rounding of a value to its only reader, and return True, if both form one unit."""
         readers = scope.readers.get(name, [])
         if self.uses[name] != 1 or len(readers) != 1:
             return False
@@ -298,7 +298,7 @@ class Float16Emulator:
         return True
 
     def _is_bias(self, node: onnx.NodeProto, name: str, reader: onnx.NodeProto, position: int) -> bool:
-        """Return True if `reader` adds a constant per output channel to the result `name` of `node`."""
+        """Return True if `reader` adds one constant per output channel to the result `name` of `node`."""
         if not standard(reader, "Add") or (
             node.op_type != "MatMul" and len(node.input) > 2 and node.input[2]
         ):
@@ -316,7 +316,7 @@ class Float16Emulator:
         self.types[target] = elem_type
 
     def _round_output(self, scope: _Scope, node: onnx.NodeProto, position: int, float_format: int) -> None:
-        """Round a result to the format, under its own name."""
+        """Round a result to the format; the rounded value has the original name."""
         name = node.output[position]
         raw = self.fresh.make(name, "unrounded")
         narrow = self.fresh.make(name, type_name(float_format))
@@ -343,7 +343,7 @@ class Float16Emulator:
         return rounded
 
     def _clip_filling(self, node: onnx.NodeProto, name: str) -> None:
-        """Clip and count the value with which a node fills the tensor `name`; other nodes do not change."""
+        """Clip and count the value with which a node fills the tensor `name`; skip other nodes."""
         values = filling(node)
         if values is None or not exceeds(values):
             return
@@ -354,7 +354,7 @@ class Float16Emulator:
     def _clipped(self, scope: _Scope, source: str, name: str) -> str:
         """Add nodes that clip a computed constant but keep infinities and NaN; return the clipped value.
 
-        `name` is the name of the value in the model.
+        `name` is the name of the constant in the model.
         """
         made = self.fillings.get(name)
         if made is not None:
@@ -395,7 +395,7 @@ class Float16Emulator:
         scope.defined.add(rounded)
 
     def _narrow_constants(self, scope: _Scope) -> None:
-        """Store constants in the format of their nodes, with a cast back; those read unrounded also stay."""
+        """Store constants in the format of their nodes, with a cast back; also keep those read unrounded."""
         kept: list[onnx.TensorProto] = []
         for tensor in scope.graph.initializer:
             formats = self._constant_formats(tensor.name)
@@ -430,7 +430,7 @@ class Float16Emulator:
                     )
                     self.weights[narrow] = Weight(narrow, float_format, weight.dims, source)
                 else:
-                    # The device decodes to the requested type.
+                    # The device decodes blocks to this type.
                     self.weights[narrow] = replace(weight, name=narrow, elem_type=float_format)
 
     def _name_reader(self, scope: _Scope, name: str) -> None:
@@ -455,7 +455,7 @@ class Float16Emulator:
         ]
 
     def _constant_cast(self, scope: _Scope, name: str, float_format: int, *, alone: bool) -> str:
-        """Add the cast behind a narrow constant; its result takes the constant's name if that is free."""
+        """Add the cast of a narrow constant; the result takes the name of the constant if that is unused."""
         narrow = self.fresh.make(name, type_name(float_format))
         if name in self.constants.read_plain or not alone:
             rounded = self.fresh.make(name, "rounded")
@@ -478,7 +478,7 @@ def emulate_float16_pass(model: Model, context: Context) -> None:
 def round_as_model(model: Model, hardware: str | None) -> None:
     """Round only the float16 and bfloat16 values of the model.
 
-    The facts of the model do not change. `hardware` decides about bfloat16.
+    The facts of the model do not change. `hardware` decides whether bfloat16 values are rounded.
     """
     facts = model.facts.copy()
     if facts.narrow:

@@ -1,8 +1,8 @@
-"""Integers on their way to float16: they stay float32 until they are scaled.
+"""Integers that are cast to float and scaled; they stay in float32 until the scale is applied.
 
 A dynamically quantized product casts its int32 sums to float and multiplies them by the scales of its
-operands. The sums are far beyond float16, whose largest number is 65504, and the scales are below its normal
-numbers. Only the product fits. The same holds for other integers that are scaled: counts, positions, sizes.
+operands. The sums exceed the largest float16, 65504, and the scales are below its normal range. Only their
+product fits. The same applies to other scaled integers, such as counts, positions and sizes.
 """
 
 import math
@@ -37,12 +37,12 @@ from qaic.compiler.ir.precision import (
 )
 from qaic.compiler.passes.emulation.computed_constants import filling
 
-#: operators that make larger integers by a factor that their operands do not show
+#: operators whose results may be larger than their operands by an unknown factor
 _GROWING: Final = (
     *("BitShift", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "CumProd", "Einsum", "Gemm"),
     *("MatMul", "MatMulInteger", "Pow", "ReduceL2", "ReduceProd", "ReduceSumSquare"),
 )
-#: operators that may add or multiply several writes to one position
+#: operators that may add or multiply several updates at one position
 _SCATTERING: Final = ("ScatterElements", "ScatterND")
 #: operators whose results are positions in an operand
 _INDEXING: Final = ("ArgMax", "ArgMin", "NonZero")
@@ -61,28 +61,28 @@ _LARGEST: Final = {
 }
 #: element types whose values are rounded; float64 is treated as float32
 ROUNDED: Final = frozenset({elem_types.FLOAT, elem_types.DOUBLE})
-#: limit of an input integer, which may be larger: it stays float32, without a warning
+#: assumed limit of input integers, which may be larger; no warning names them
 _GIVEN: Final = FLOAT16_MAX
 #: limit of a float that is a scale
 _SCALE: Final = 0.0
 
 
 class IntegerSums:
-    """Finds the nodes between large integers and their scaled values, in nested graphs too."""
+    """Finds the nodes between large integers and their scaled values, also in nested graphs."""
 
     def __init__(self, model: Model, decided: Classification) -> None:
-        # A dim of shapes is -1 if it differs between sets of shapes.
+        # A dim is -1 if it differs between sets of shapes.
         self._types, self._shapes, self._decided = model.facts.types, model.facts.shapes, decided
         self._constant = constant_reader(model.proto.graph, model.weights)
-        #: largest magnitude of integers
+        #: largest magnitude of each integer value
         self._integers: dict[str, float] = {}
-        #: largest magnitude of integers that were cast to float, and of what is made of them
+        #: largest magnitude of integers cast to float, and of values computed from them
         self._floats: dict[str, float] = {}
         #: nodes that read their floats unrounded
         self.scaling: set[str] = set()
         #: nodes whose results are not rounded
         self.unrounded: set[str] = set()
-        #: values that become float16 without a scale -> the node that reads them, "" for an output
+        #: values that become float16 without a scale -> node that reads them, "" for an output
         self.rounded: dict[str, str] = {}
         graph = model.proto.graph
         nodes = list(all_nodes(graph.node))
@@ -93,7 +93,7 @@ class IntegerSums:
             self._find_rounded(nodes)
 
     def _is_cast(self, node: onnx.NodeProto) -> bool:
-        """Return true if a node casts integers to float that may exceed float16."""
+        """Return True if a node casts integers to float and they may exceed float16."""
         return (
             standard(node, *_CASTING)
             and _LARGEST.get(self._types.get(node.input[0], 0), 0) > _GIVEN
@@ -110,7 +110,7 @@ class IntegerSums:
         for node in graph.node:
             for inner in subgraphs(node):
                 self._search(inner, constants)
-            # The values of a Constant are read on request.
+            # Constant nodes have no inputs; their values are read when they are needed.
             for name in node.output if node.input else ():
                 if self._types.get(name, 0) in _LARGEST:
                     self._integers[name] = min(self._integer_limit(node), _LARGEST[self._types[name]])
@@ -130,7 +130,7 @@ class IntegerSums:
                 self.scaling.add(node_key(node))
             following = [reader for name in node.output for reader, _ in self._readers.get(name, ())]
             if self._outputs.isdisjoint(node.output) and any(
-                # The scales of sums may be computed later.
+                # A later node may compute the scale of a sum.
                 (limit > _GIVEN and self._may_scale(reader))
                 or self._float_limit(reader, constants) is not None
                 or not self._is_float16(reader)
@@ -140,14 +140,14 @@ class IntegerSums:
 
     @staticmethod
     def _may_scale(node: onnx.NodeProto) -> bool:
-        """Return true if a node of this kind can read unrounded values."""
+        """Return True if a node of this kind can read unrounded values."""
         return (
             standard(node, *_SCALING, *_ADDING, *_CASTING)
             or selected_inputs(node, elem_types.FLOAT16) is not None
         )
 
     def _integer_limit(self, node: onnx.NodeProto) -> float:
-        """Return the largest magnitude of the integers that a node makes."""
+        """Return the largest magnitude of the integers that a node computes."""
         if standard(node, *_GROWING):
             return math.inf
         limits = [self._limit_of(name) if name else 0.0 for name in node.input]
@@ -157,7 +157,7 @@ class IntegerSums:
         if standard(node, "Shape", *_INDEXING):
             return max(known, *sizes, 0)
         if standard(node, "TopK", "Unique"):
-            # Some results are positions and counts, others are values of the operand.
+            # Some results are positions or counts, others are values of the operand.
             is_integer = self._types.get(node.input[0], 0) in _LARGEST
             return max(known, math.prod(sizes), limits[0] if is_integer else 0)
         if standard(node, "ConstantOfShape"):
@@ -217,7 +217,7 @@ class IntegerSums:
         return max(self._floats[name] for name in names if name in self._floats)
 
     def _is_scale(self, node: onnx.NodeProto, at: int, constants: Collection[str]) -> bool:
-        """Return true if a factor is at most 1, a divisor at least 1, or either applies to many elements."""
+        """Return True if a factor is at most 1, a divisor at least 1, or either applies to many elements."""
         name = node.input[at]
         values = self._constant(name)
         if node.op_type == "Div" and at == 0:
@@ -241,7 +241,7 @@ class IntegerSums:
                     self.rounded.setdefault(name, node_label(node))
 
     def report(self, known: Collection[str]) -> None:
-        """Warn about integers that become float16 before a scale is applied; other warnings name `known`."""
+        """Warn about integers that become float16 before a scale is applied; skip `known` constants."""
         rounded = {name: reader for name, reader in self.rounded.items() if name not in known}
         if rounded:
             nodes = [reader for reader in dict.fromkeys(rounded.values()) if reader]

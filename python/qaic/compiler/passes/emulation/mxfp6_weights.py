@@ -1,9 +1,8 @@
 """Constant weights of matrix products in the block format MXFP6.
 
-The container keeps the blocks, which take 6.25 bits per element; the device computes with them where they are
-(`store-weights`), or decodes them when it loads the program. So a product computes with what is left of its
-weights, and nothing else changes. Blocks lie along the dimension that the product sums over. Matrices that a
-mixture of experts gathers are chosen in the blocks.
+The container stores blocks of 6.25 bits per element. The device computes with the stored blocks
+(`store-weights`), or decodes them when it loads the program. Only the values of the weights change. Blocks
+are along the dimension that the product sums over. A mixture of experts gathers its matrices from the blocks.
 """
 
 import math
@@ -33,28 +32,28 @@ from qaic.errors import InputError
 ENCODING: Final = "mxfp6_e2m3"
 _BLOCK: Final = 32
 _BLOCK_BYTES: Final = 25
-#: least rows and columns of a compressed matrix
+#: least number of rows and of columns of a compressed matrix
 _LEAST_SIDE: Final = 32
-#: least stored exponent with which every element of a block is a float16
+#: least stored exponent for which float16 represents every element of a block
 _LEAST_OF_FLOAT16: Final = 127 - 24 + 3
-#: most elements encoded at a time
+#: most elements that are encoded together
 _PIECE: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class MxSource:
-    """A float payload read as blocks along one of its last two dimensions."""
+    """A float payload that is encoded as blocks along one of its last two dimensions."""
 
-    #: the payload
+    #: payload of floats
     inner: TensorSource
     elem_type: int
     dims: tuple[int, ...]
-    #: true if the blocks are along the last but one dimension; they are stored as if it were the last
+    #: true if the blocks are along the second to last dimension, which is stored as the last
     moved: bool
     #: name for messages
     name: str
-    #: True if the blocks hold values rounded to float16. A block below the range of float16 is encoded
-    #: again, which changes no number.
+    #: true if blocks contain values rounded to float16; blocks below its range are encoded again, which does
+    #: not change their values
     float16: bool = False
 
     @property
@@ -69,11 +68,11 @@ class MxSource:
         return (second, first) if self.moved else (first, second)
 
     def chunks(self) -> Iterator[bytes]:
-        """Encode some rows at a time; of a payload that is stored across, a matrix has to be held."""
+        """Encode a group of rows at a time; if `moved`, a whole matrix is in memory."""
         dtype = array_type(self.elem_type)
         first, second = self.dims[-2:]
         step = max(1, _PIECE // max(1, self._matrix()[1]))
-        # Each row is encoded by itself, so a piece may have rows of several matrices.
+        # Rows are independent, so a piece may contain rows of several matrices.
         whole = (math.prod(self.dims[:-1]), second)
         matrices: Iterator[npt.NDArray[Any]]
         if self.moved and len(self.dims) > 2:
@@ -96,7 +95,7 @@ class MxSource:
             decoded = _core.mx_decode(blocks, piece.shape, ENCODING)
             with np.errstate(over="ignore"):
                 rounded = decoded.astype(np.float16).astype(np.float32)
-            # Values out of the range of float16 do not change.
+            # Values outside the range of float16 are not rounded.
             np.copyto(rounded, decoded, where=~np.isfinite(rounded))
             return _core.mx_encode(rounded, ENCODING)
         except InputError as error:
@@ -163,7 +162,7 @@ def chooses_matrices(node: onnx.NodeProto, facts: ValueInfo) -> bool:
 
 
 class _Compressor:
-    """Makes the blocks of each weight once for all readers."""
+    """Encodes the blocks of each weight once for all readers."""
 
     def __init__(self, model: Model, context: Context) -> None:
         graph = model.proto.graph
@@ -175,13 +174,13 @@ class _Compressor:
         self.constants = ConstantReader(graph, model.weights)
         self.passed: set[str] = set()
         self.made: dict[tuple[str, bool, bool], str] = {}
-        #: blocks, node that chooses matrices, precision of its reader -> node that chooses in the blocks
+        #: blocks, node that gathers matrices, precision of its reader -> node that gathers blocks
         self.choosers: dict[tuple[str, str, PrecisionClass, bool], onnx.NodeProto] = {}
 
     def compress(self, node: onnx.NodeProto) -> bool:
-        """Replace the constant operand of a product; states whether that was possible.
+        """Replace the constant operand of a product; returns True if this is possible.
 
-        The left operand is replaced only if it consists of chosen matrices.
+        A left operand is replaced only if it consists of gathered matrices.
         """
         chosen = self.classes.get(node_key(node))
         if chosen is None or chosen in INTEGERS or len(node.input) < 2:
@@ -201,7 +200,7 @@ class _Compressor:
             self.skip(f"the matrix has a side below {_LEAST_SIDE}", node)
             return False
         by_columns = position == 0 or (node.op_type == "Gemm" and attribute_of(node, "transB", 0) != 0)
-        # The product sums over the last but one dimension of its operand, or over the last.
+        # The product sums over the last or the second to last dimension of its operand.
         axis = len(weight.dims) - (1 if by_columns else 2)
         moved = by_columns == swapped
         key = (weight.name, swapped, by_columns)
@@ -220,7 +219,7 @@ class _Compressor:
         return True
 
     def _chosen(self, chooser: onnx.NodeProto, blocks: str, product: onnx.NodeProto) -> str:
-        """Choose the matrices of a mixture of experts in the blocks, in the precision of their product."""
+        """Gather the matrices of a mixture of experts from the blocks, in the precision of their product."""
         precision, is_requested = self.classes[node_key(product)], node_key(product) in self.requested
         key, facts = (blocks, node_key(chooser), precision, is_requested), self.model.facts
         if key not in self.choosers:
@@ -236,9 +235,9 @@ class _Compressor:
         return self.choosers[key].output[0]
 
     def _constant(self, name: str) -> tuple[Weight | None, bool, onnx.NodeProto | None]:
-        """Find the constant behind an operand; also return True if its last two dimensions are swapped.
+        """Find the constant that an operand is computed from, without changes of its values.
 
-        The third result is the node that chooses matrices of the constant by a list of indices, if any.
+        Also returns True if the last two dimensions are swapped, and the node that gathers matrices, if any.
         """
         swapped, chooser = False, None
         while True:
@@ -262,7 +261,7 @@ class _Compressor:
             name = maker.input[0]
 
     def finish(self) -> None:
-        """Insert the nodes that choose in blocks; remove those of constants that nothing reads any more."""
+        """Insert the nodes that gather blocks, and remove nodes and constants that are no longer used."""
         graph = self.model.proto.graph
         added: dict[str, list[onnx.NodeProto]] = {}
         for (_, chooser, *_), node in self.choosers.items():

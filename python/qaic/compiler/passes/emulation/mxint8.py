@@ -1,13 +1,13 @@
-"""Rounding to MXINT8 inside a graph, as of the values between partitions, and the size of what is stored.
+"""Rounding to MXINT8 inside a graph, for values between partitions, and the size of MXINT8 blocks.
 
-The operators do what storing and reading would, bit for bit, and nothing depends on how the engine rounds a
-division or a logarithm: the power of two below a magnitude comes from exact double arithmetic, and a float32
-multiplied or divided by a power of two is exact. Blocks of 32 lie along the last dimension, the last one
-filled up with zeros. A block with a NaN or an infinity becomes NaN as a whole.
+The operators compute the same bits as storing and reading a value. Results do not depend on how the engine
+rounds divisions or logarithms: the power of two below a magnitude is computed in exact double arithmetic, and
+scaling a float32 by a power of two is exact. Blocks have 32 elements along the last dimension, and the last
+block is padded with zeros. All elements of a block that contains a NaN or an infinity become NaN.
 
-The CPU device runs the graph whole, so a value that a later partition reads is rounded in the graph, just
-before the first node that reads it there. Partitions that share the work on each node exchange parts that
-only the card's compiler knows; for those the option is recorded and changes nothing.
+The CPU device runs the whole graph. A value that a later partition reads is therefore rounded before its
+first reader in that partition. Partitions that share each node exchange values that only the card's compiler
+knows. For such partitions, the option is recorded and has no other effect.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,15 +23,15 @@ from qaic.compiler.ir.graph_edits import NodeWriter, append_nodes, replace_all_u
 from qaic.compiler.ir.graph_walk import FreshNames, node_key, standard, standard_version, values_read_by
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 
-#: elements that share a scale
+#: number of elements that share a scale
 BLOCK: Final = 32
-#: bytes of a block: one for the scale, one for each element
+#: number of bytes of a block: one for the scale, and one for each element
 BLOCK_BYTES: Final = BLOCK + 1
 
-#: first operator set with the forms of operators used here
+#: first operator set that supports the added nodes
 _MINIMUM_OPSET: Final = 13
 
-#: multiplying by 2**52 + 1 separates the highest bit of a double from the others
+#: factor that separates the highest bit of a double from the others
 _SPLIT: Final = 2.0**52 + 1
 _HALF_ULP: Final = 2.0**-53
 _SMALLEST_SCALE: Final = 2.0**-127
@@ -40,7 +40,7 @@ _STEPS: Final = 64.0
 
 
 def packed_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Shape of the raw blocks of a tensor: the last dimension becomes a count of bytes.
+    """Return the shape of the raw blocks of a tensor; its last dimension is a number of bytes.
 
     The tensor has at least one dimension.
     """
@@ -57,9 +57,9 @@ def append_mxint8_rounding(
 ) -> str:
     """Append nodes that round a float32 tensor to MXINT8.
 
-    `shape` has -1 for dimensions that differ between sets of shapes; None when nothing is known. `fresh` is
-    made from `graph` when None. Returns the rounded tensor, float32, of the same shape. Raises CompileError
-    if the operator set is too old.
+    `shape` contains -1 for dimensions that differ between sets of shapes; None if it is unknown. `fresh` is
+    created from `graph` if None. Returns the name of the rounded float32 tensor. Raises CompileError if the
+    operator set is too old.
     """
     if opset < _MINIMUM_OPSET:
         raise refuse(
@@ -82,37 +82,37 @@ def append_mxint8_rounding(
 
 
 class _Blocks(NodeWriter):
-    """Writes the nodes for one tensor."""
+    """Writes the nodes that round one tensor."""
 
-    #: dims, -1 if they differ between sets of shapes; None if nothing is known
+    #: dims, -1 if they differ between sets of shapes; None if unknown
     shape: tuple[int, ...] | None = None
 
     @property
     def last(self) -> int:
-        """Last dimension, -1 when it is not known; a scalar is one element."""
+        """Size of the last dimension; -1 if unknown, 1 for a scalar."""
         if self.shape is None:
             return -1
         return self.shape[-1] if self.shape else 1
 
     def _leading(self, name: str) -> str:
-        """Compute all dimensions of `name` but the last."""
+        """Compute all dimensions of `name` except the last."""
         return self.add("Slice", self.add("Shape", name), [0], [-1])
 
     def _joined(self, blocks: str, name: str, size: int, *block: int) -> str:
-        """Give values the dims of `name` with another size in the place of the last, and dims behind it."""
+        """Reshape values to the dims of `name`, with the last replaced by `size` and the dims of `block`."""
         if self.shape is not None:
-            # 0 keeps a dimension; if the number of blocks is known, -1 may stand for another one.
+            # 0 keeps a dimension, and -1 derives one.
             return self.add("Reshape", blocks, [*[0] * (len(self.shape) - 1), size, *block])
         target = self.add("Concat", self._leading(name), [-1, *block], axis=0)
         return self.add("Reshape", blocks, target)
 
     def to_blocks(self, name: str) -> str:
-        """Give `name` one more dimension, the last one being a block, filled up with zeros."""
+        """Reshape `name` to blocks, padded with zeros, which become a new last dimension."""
         if self.shape == ():
             name = self.add("Reshape", name, [1])
         if self.last < 0:
             last = self.add("Slice", self.add("Shape", name), [-1], [2**31])
-            # Mod takes the sign of the divisor.
+            # The result of Mod has the sign of the divisor.
             lacking = self.add("Mod", self.add("Neg", last), [BLOCK])
             name = self._with_zeros(name, self.add("Concat", self._leading(name), lacking, axis=0))
         elif self.last % BLOCK:
@@ -125,14 +125,14 @@ class _Blocks(NodeWriter):
         return self.add("Concat", name, self.add("Expand", np.float32(0), zeros_shape), axis=-1)
 
     def encode(self, blocks: str) -> tuple[str, str, str]:
-        """Compute the elements in steps of 1/64, the scale of each block, and 0 or NaN for each block."""
+        """Compute the elements in steps of 1/64, and for each block its scale and a 0 or NaN to add."""
         largest = self.reduced("ReduceMax", self.add("Abs", blocks), -1, keepdims=1)
         magnitude = self.add("Cast", largest, to=DOUBLE)
-        # A finite number times zero is zero; anything else is NaN, and so is every sum with it.
+        # The product of zero and a finite value is zero; other products and sums with them are NaN.
         nothing = self.add("Mul", blocks, np.float32(0))
         poison = self.add("ReduceSum", nothing, [-1], keepdims=1)
         split = self.add("Mul", magnitude, np.float64(_SPLIT))
-        # The engine takes the factor 1 - 2**-53 for 1 and would remove the product, so subtract.
+        # The engine treats the factor 1 - 2**-53 as 1 and would remove a product with it.
         below = self.add("Sub", split, self.add("Mul", split, np.float64(_HALF_ULP)))
         power = self.add("Abs", self.add("Sub", split, below))
         scale = self.add("Cast", self.add("Max", power, np.float64(_SMALLEST_SCALE)), to=FLOAT)
@@ -158,7 +158,7 @@ class _Blocks(NodeWriter):
 def round_partition_traffic_pass(model: Model, context: Context) -> None:
     """Round values that one partition sends to the next to MXINT8.
 
-    Floats are not rounded to the formats of their nodes yet.
+    The pass runs before floats are rounded to the formats of their nodes.
     """
     config = context.options.mdp_load_partition_config
     listed = [] if config is None else [set(partition.nodes or ()) for partition in config.partitions]
@@ -172,7 +172,7 @@ def round_partition_traffic_pass(model: Model, context: Context) -> None:
 
 
 class _Traffic:
-    """Walks over the main graph, in the order of its nodes."""
+    """Rounds the values between partitions of the main graph, in the order of its nodes."""
 
     def __init__(self, model: Model, listed: list[set[str]]) -> None:
         graph = model.proto.graph
@@ -184,7 +184,7 @@ class _Traffic:
         self.opset = standard_version(model.proto)
         #: value -> partition of its node
         self.places: dict[str, int] = {}
-        #: values that are integers on the card, which are small already
+        #: values that are integers on the card and need no rounding
         self.integers: set[str] = set()
         self.rounded: dict[str, str] = {}
 
@@ -205,7 +205,7 @@ class _Traffic:
             set_nodes(self.graph, scratch.node)
 
     def _place(self, node: onnx.NodeProto) -> int | None:
-        """Return the partition of a node: its own, else the last of those it reads from."""
+        """Return the partition of a node, or the last partition that it reads from if it has none."""
         key = node_key(node)
         for name in (str(node.name), key, self.facts.original.get(key, key)):
             if name in self.numbers:

@@ -1,8 +1,8 @@
 """Models of type float16 or bfloat16: float32 kernels with explicit rounding.
 
-The engine computes most float16 operators in float32 without rounding between them; it has few for bfloat16.
-So such a tensor of the model becomes a float32 one that is put in the format of its type. Only tensors that
-merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
+The engine computes most float16 operators in float32 without rounding between them, and it supports few
+bfloat16 operators. Tensors of these types therefore become float32 and are rounded to their original type.
+Tensors that are not computed keep their type: inputs, outputs, constants, and results of casts between them.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,12 +21,12 @@ from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import FLOAT_FORMATS, has_node_options
 from qaic.compiler.ir.value_info import ValueInfo
 
-#: attributes that choose the element type of an output
+#: attributes that select the element type of an output
 _TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
 
 
 def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
-    """Return whether anything declared in a model is of these types; types need not be inferred yet."""
+    """Return True if a model declares float16 or bfloat16 values; types need not be inferred."""
     return any(weight.elem_type in FLOAT_FORMATS for weight in weights.values()) or any(
         any(v.type.tensor_type.elem_type in FLOAT_FORMATS for v in (*g.input, *g.output, *g.value_info))
         or any(t.data_type in FLOAT_FORMATS for t in g.initializer)
@@ -36,10 +36,10 @@ def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
 
 
 def as_float32(model: onnx.ModelProto) -> bool:
-    """Declare everything of these types float32, numbers of constants included; changes `model` in place.
+    """Change float16 and bfloat16 values and constants to float32; changes `model` in place.
 
-    The result has the shapes of the model and kernels for all its operators, but not its rounding. Returns
-    True if anything had one of these types.
+    The result has the shapes of the model, and kernels for all operators, but does not round. Returns True
+    if the model had such values.
     """
     if not mentions_half(model, {}):
         return False
@@ -59,9 +59,9 @@ def as_float32(model: onnx.ModelProto) -> bool:
 
 
 def upcast(model: Model) -> None:
-    """Turn values of these types into float32 ones; the model has no functions.
+    """Change float16 and bfloat16 values to float32; the model has no functions.
 
-    The facts learn which values had another type and another name in the model.
+    The facts of the model receive the original types and names of values.
     """
     proto, weights, facts = model.proto, model.weights, model.facts
     types = facts.types
@@ -111,7 +111,7 @@ def upcast(model: Model) -> None:
 
 
 def _write_casts(model: onnx.ModelProto, types: dict[str, int]) -> None:
-    """Write each CastLike to one of these types as a Cast, because its example will be float32."""
+    """Replace each CastLike to float16 or bfloat16 by a Cast, because its second operand becomes float32."""
     for node in find_nodes(model.graph.node, {"CastLike"}):
         if types.get(node.output[0]) in FLOAT_FORMATS:
             node.op_type = "Cast"
@@ -126,7 +126,7 @@ def _widen_values(values: Iterable[onnx.ValueInfoProto], halves: Collection[str]
 
 
 def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
-    """Return the values of these types that are only results or operands of casts, inputs or outputs."""
+    """Return the float16 and bfloat16 values that only casts compute or read, inputs and outputs included."""
     computed: set[str] = set()
     for graph in all_graphs(model.graph):
         for node in graph.node:
@@ -147,7 +147,7 @@ def _widen_interface(
 ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
     """Read inputs and write outputs through casts, so that the program's interface does not change.
 
-    `casts` widen constants, of which some may be outputs.
+    `casts` widen constants, some of which may be outputs.
     """
     into, out_of = [], []
     renamed: dict[str, str] = {}
@@ -175,7 +175,7 @@ def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> Non
 
 
 def _widen_attributes(node: onnx.NodeProto) -> None:
-    """Set the attributes that name one of these types to float32."""
+    """Set the attributes that name float16 or bfloat16 to float32."""
     for attribute in node.attribute:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOAT_FORMATS:
             attribute.i = FLOAT

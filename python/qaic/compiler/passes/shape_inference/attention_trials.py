@@ -1,4 +1,4 @@
-"""Sizes of heads in nodes of attention, and operands with which such a node can be tried.
+"""Sizes of heads in attention nodes, and operands for a trial run of such a node.
 
 The engine compares heads only in a run, and a run needs lengths and positions that fit the sizes.
 """
@@ -15,22 +15,22 @@ from qaic.compiler.ir.graph_walk import attribute_of, standard
 Shapes = Mapping[str, tuple[int, ...]]
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
-#: positions of the caches, of the two lengths and of the mask of scores of GroupQueryAttention
+#: positions of the caches, the two lengths and the mask of scores among the operands of GroupQueryAttention
 _CACHES, _LENGTHS, _TOTAL, _SCORES = (3, 4), 5, 6, 10
-#: positions of both masks of DecoderMaskedMultiHeadAttention, and of the length of its cache
+#: positions of both masks and of the cache length among the operands of DecoderMaskedMultiHeadAttention
 _MASKS, _PAST_LENGTH = (3, 4), 7
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Values of integer operands of a node, and sizes with which the others cost less."""
+    """Values of integer operands of a node, and smaller sizes of other operands, which reduce the cost."""
 
     integers: Mapping[str, int] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=dict)
 
 
 def _operands(node: onnx.NodeProto, *places: int) -> list[str]:
-    """List the operands at some positions, "" where one is left out."""
+    """List the operands at some positions, "" for an omitted operand."""
     return [node.input[at] if at < len(node.input) else "" for at in places]
 
 
@@ -39,7 +39,7 @@ def _is_engine_node(node: onnx.NodeProto, op_type: str) -> bool:
 
 
 def trial_of(node: onnx.NodeProto, shapes: Shapes) -> Trial:
-    """Return the operands with which a node of attention runs if its sizes fit."""
+    """Return operands with which an attention node runs if its sizes fit."""
     if node.op_type == "RotaryEmbedding" and (node.domain == _ENGINE_DOMAIN or standard(node, node.op_type)):
         (positions,) = _operands(node, 1 if node.domain == _ENGINE_DOMAIN else 3)
         return Trial({positions: 0} if positions else {})
@@ -50,9 +50,9 @@ def trial_of(node: onnx.NodeProto, shapes: Shapes) -> Trial:
         held = {name: shapes[name] for name in caches if name and len(shapes[name]) == 4}
         counts = {sizes[2] for sizes in held.values()}
         if any(0 < count < tokens for count in counts):
-            # Such a cache has no room for a first step.
+            # The cache has no room for a first step.
             rows, held = max(counts) + tokens, {}
-        # A first step fills a cache of as many rows.
+        # A first step fills a cache with this number of rows.
         smaller = {name: (*sizes[:2], rows, sizes[3]) for name, sizes in held.items()}
         return Trial({lengths: rows - 1, total: rows}, smaller)
     if _is_engine_node(node, "DecoderMaskedMultiHeadAttention"):
@@ -63,7 +63,7 @@ def trial_of(node: onnx.NodeProto, shapes: Shapes) -> Trial:
 
 
 def heads_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
-    """Return why the operands of a GroupQueryAttention do not fit its numbers of heads."""
+    """Return the reason why operands of a GroupQueryAttention do not fit its numbers of heads, or ""."""
     query, key, value, *caches = _operands(node, 0, 1, 2, *_CACHES)
     if not _is_engine_node(node, "GroupQueryAttention") or len(shapes.get(query, ())) != 3:
         return ""
@@ -80,7 +80,7 @@ def heads_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     needed: dict[str, tuple[int, ...]] = {
         name: (samples, tokens, groups * head) for name in (key, value) if name
     }
-    # An integer of a cache may hold two numbers.
+    # One integer of a cache may contain two values.
     is_packed = attribute_of(node, "kv_cache_bit_width", 0) not in {0, 8}
     held = {name: shapes[name] for name in caches if name in shapes}
     rows = next(iter(held.values()), ())[2:3]
@@ -90,7 +90,7 @@ def heads_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     }
     (lengths,) = _operands(node, _LENGTHS)
     if math.prod(shapes.get(lengths, (samples,))) != samples:
-        # Older engines read a length for each sample in any case.
+        # Older engines always read one length for each sample.
         return f"{lengths!r} is {list(shapes[lengths])}, expected {[samples]}"
     for name, expected in needed.items():
         if name in shapes and shapes[name] != expected:

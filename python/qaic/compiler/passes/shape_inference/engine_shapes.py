@@ -1,6 +1,6 @@
-"""Types and shapes from the engine, for operators whose schemas onnx does not have (``com.microsoft``).
+"""Types and shapes from the engine, for operators without a schema in onnx (``com.microsoft``).
 
-Used only when onnx left something open: creating an engine session costs milliseconds even without weights.
+The engine is used only if inference of onnx is incomplete, because each engine session takes milliseconds.
 """
 
 import logging
@@ -40,25 +40,25 @@ from qaic.errors import QaicError
 
 _log = logging.getLogger("qaic.compiler")
 
-#: names of types in the engine -> our names, if they differ
+#: name of a type in the engine -> name in the compiler, if they differ
 _SPELLINGS = {"float": "float32", "double": "float64"}
 
 
 def complete(
     view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Path] = (), *, folding: bool = False
 ) -> str:
-    """Write the types and shapes of values, as the engine infers them, into `view`.
+    """Write the types and shapes that the engine infers into `view`.
 
-    `view` has its weights as inputs, and `names` are not outputs. With `folding`, the engine computes
-    constants first, so it knows shapes that the model computes from shapes. Returns what the engine stated
-    when it could not load the model, which leaves `view` as it is; else "".
+    `view` has its weights as inputs, and `names` are values that are not outputs. With `folding`, the engine
+    first computes constants, which also yields shapes that the model computes from shapes. If the engine
+    cannot load the model, `view` does not change, and the reason is returned; else "".
     """
     if fault := first_rank_fault(view):
-        # Older engines end the process.
+        # Older engines end the process for these operands.
         return f"[ShapeInferenceError] {fault}"
     probe = clone(view)
     types = collect_types(view)
-    # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
+    # Before inference, the engine refuses a graph with operators for which it has no kernels.
     legalize_where(probe, types)
     legalize_division(probe, types, shapes_in(view))
     legalize_recurrent(probe, dims_in(view))
@@ -67,14 +67,14 @@ def complete(
         add_output(probe.graph, name)
     ranked = clone(probe)
     ranks = _add_ranks(ranked, names)
-    # Shapes of quantized graphs are the same without fused pairs, and see `legalize_captured_values`.
+    # Shapes do not depend on fused pairs of quantized graphs; see also `legalize_captured_values`.
     level = "ORT_ENABLE_BASIC" if folding else "ORT_DISABLE_ALL"
     load = partial(engine_session, level=level, libraries=libraries, fuses_pairs=False)
     try:
         try:
             session = load(ranked.SerializeToString())
         except Exception:  # noqa: BLE001 - as below
-            # Sequences have no shape, and only the engine tells which values are sequences.
+            # Sequences have no shape, and only the engine knows which values are sequences.
             ranks = {}
             session = load(probe.SerializeToString())
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
@@ -97,7 +97,7 @@ def complete(
             tensor.elem_type = code
         elif not tensor.elem_type:
             tensor.elem_type = types[found.name] = _before_widening(makers[found.name], types, code)
-        # The engine reports a value of unknown rank as a scalar.
+        # The engine reports values of unknown rank as scalars.
         is_scalar = name in ranks and results[ranks[name]].shape == [0]
         if known_dims(value) is not None or found.shape is None or not (found.shape or is_scalar):
             continue
@@ -106,7 +106,7 @@ def complete(
 
 
 def _add_ranks(probe: onnx.ModelProto, names: Sequence[str]) -> dict[str, str]:
-    """Add outputs whose shapes contain the ranks of values; maps values to these."""
+    """Add outputs whose shapes contain the ranks of values; returns value -> output."""
     graph = probe.graph
     fresh = FreshNames(graph)
     open_names = [
@@ -122,9 +122,10 @@ def _add_ranks(probe: onnx.ModelProto, names: Sequence[str]) -> dict[str, str]:
 
 
 def _before_widening(node: onnx.NodeProto, types: Mapping[str, int], widened: int) -> int:
-    """Return the element type of a result that has the type `widened` with float32 in place of float16.
+    """Return the element type of a result in the model, from its type `widened` in the probe.
 
-    Operators without a schema in onnx keep the type of their first float operand.
+    The probe has float32 instead of float16 and bfloat16. Operators without a schema in onnx have the type of
+    their first float operand.
     """
     if widened != FLOAT:
         return widened
@@ -136,8 +137,8 @@ def inferred(
 ) -> onnx.ModelProto:
     """Infer the types and shapes of a model whose inputs have fixed shapes.
 
-    Returns a copy with the weights as inputs behind the others. Raises CompileError if the shape of an output
-    does not follow from those of the inputs, or the model contradicts itself.
+    Returns a copy with the weights as inputs after the other inputs. Raises CompileError if the shape of an
+    output does not follow from the shapes of the inputs, or if the model contradicts itself.
     """
     found = inferred_alone(with_weights_as_inputs(model, weights))
     padding: dict[str, list[int]] = {}
@@ -163,9 +164,9 @@ def inferred(
 
 
 def forms_with(model: Model, names: Sequence[str]) -> list[onnx.ModelProto]:
-    """Infer a model in each set of shapes, with what the engine knows of values; [] if it cannot be inferred.
+    """Infer a model in each set of shapes, and values with the engine; [] if inference fails.
 
-    The engine knows sizes that the model computes from shapes after it has computed constants.
+    The engine computes constants first, and then infers sizes that the model computes from shapes.
     """
     try:
         found = [inferred(form, model.weights, model.library_paths) for form in copies(model)]
@@ -178,7 +179,7 @@ def forms_with(model: Model, names: Sequence[str]) -> list[onnx.ModelProto]:
 
 
 def inferred_alone(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer further shapes without the engine; changes `view`."""
+    """Infer more shapes without the engine; changes `view`."""
     found = symbols.infer(view)
     if loop_shapes.complete(found, inferred_body):
         found = symbols.infer_further(found)
@@ -188,7 +189,7 @@ def inferred_alone(view: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def inferred_body(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer the body of a loop, which the engine may infer more exactly; changes `view`."""
+    """Infer the body of a loop, with the engine if onnx cannot infer all shapes; changes `view`."""
     found = inferred_alone(view)
     if _open_outputs(found):
         complete(found, untyped_values(found.graph))
@@ -196,7 +197,7 @@ def inferred_body(view: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _unshaped_values(model: onnx.ModelProto) -> list[str]:
-    """List the results of nodes of the main graph, outputs apart, whose shapes are not known."""
+    """List the results of nodes of the main graph, except outputs, whose shapes are not known."""
     known = collect_shapes(model).keys() | {value.name for value in model.graph.output}
     return [name for node in model.graph.node for name in node.output if name and name not in known]
 

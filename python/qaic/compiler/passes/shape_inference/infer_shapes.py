@@ -1,8 +1,8 @@
 """Infers the type and shape of every value, in each specialization.
 
-With `dynamic_shape_input`, inputs have any size up to a bound. A container lists the shapes it allows, so
-every size becomes one set of shapes, the largest first. Where the shapes of the outputs follow from the
-symbols by name, nothing is inferred per set.
+With `dynamic_shape_input`, inputs have any size up to a bound. A container lists all supported shapes, so
+each size becomes a set of shapes, with the largest first. If symbols determine the shapes of all outputs,
+shapes are not inferred for each set.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from qaic.options.files.specializations import SpecializationEntry
 #: most sets of shapes, because the container lists them all
 MAX_SETS: Final = 16_384
 
-#: most sets of shapes that are inferred one by one
+#: most sets of shapes that are inferred separately
 _FEW: Final = 16
 
 _OPTION: Final = "dynamic_shape_input"
@@ -42,10 +42,10 @@ _OPTION: Final = "dynamic_shape_input"
 def sizes_of(
     model: onnx.ModelProto, names: Sequence[str], bounds: Mapping[str, int]
 ) -> tuple[SpecializationEntry, ...]:
-    """List the sets of sizes that the dynamic inputs of a model may have.
+    """List the sets of sizes of the dynamic inputs `names`; empty if there are none.
 
-    There are no sets without `names` of dynamic inputs. `bounds` are the largest sizes. Raises OptionError if
-    a name is no input, an input has no symbol, a symbol has no bound, or there are too many sets.
+    `bounds` are the largest sizes. Raises OptionError if a name is not an input, an input has no symbol, a
+    symbol has no bound, or there are too many sets.
     """
     if not names:
         return ()
@@ -55,7 +55,7 @@ def sizes_of(
         if name not in inputs:
             raise _error(f"{_OPTION}: the model has no input {name!r}; it has {listing(list(inputs), 20)}")
         written = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim if dim.dim_param]
-        # A dimension with its own bound is a symbol, whatever its text.
+        # A dimension with its own bound is a symbol, even if its text is an expression.
         parts = ([text] if text in bounds else sorted(symbols_in(text)) for text in written)
         own = list(dict.fromkeys(itertools.chain.from_iterable(parts)))
         if not own:
@@ -91,8 +91,8 @@ def sizes_of(
 def infer_specializations(given: Model) -> tuple[list[onnx.ModelProto], Interface]:
     """Infer a model for its sets of shapes.
 
-    Returns inferred models, of many sets only the first, the middle and the last one, and the interface with
-    the dims of every set.
+    Returns inferred models and the interface with the dims of every set. For many sets, only the first, the
+    middle and the last model are returned.
     """
     model, weights, libraries = given.proto, given.weights, given.library_paths
     sizes, entries = given.symbol_sizes, given.requested
@@ -152,13 +152,13 @@ def _size(text: str, sizes: Mapping[str, int]) -> int:
 def _named_specs(
     model: onnx.ModelProto, weights: dict[str, Weight], first: Interface, given: Mapping[str, int]
 ) -> list[_NamedSpecs] | None:
-    """Infer the dims of all specs as numbers and symbols; None if one is neither.
+    """Infer the dims of all specs as numbers and symbols; None if a dim is unknown.
 
-    Inference invents symbols for unknown dims, so only symbols of `given` count.
+    Only symbols of `given` are known, because inference creates symbols for unknown dims.
     """
     view = with_weights_as_inputs(model, weights)
     for value in view.graph.output:
-        # Declarations in the file may hold for only one size.
+        # Declarations in the file may be valid for only one size.
         clear_shape(value)
     found = symbols.infer(view).graph
     values = {value.name: value for value in (*found.input, *found.output)}
@@ -184,15 +184,15 @@ def _error(message: str) -> OptionError:
     )
 
 
-#: most sets of sizes that are checked one by one
+#: most sets of sizes that are checked
 _CHECKED: Final = 16
 
 
 def _refuse_conflicts(model: Model, cause: CompileError | None = None, *, in_branches: bool = False) -> None:
-    """Refuse a set of sizes that does not fit a node; of many sets, only some are checked."""
+    """Refuse a set of sizes that does not fit a node; check at most `_CHECKED` sets."""
     check = SizeCheck(in_branches=in_branches)
     sets = range(len(model.symbol_sizes))
-    # An odd stride, so that each of two symbols meets all sizes of the other.
+    # With an odd stride, the checked sets combine different sizes of two symbols.
     chosen = sets if len(sets) <= _CHECKED else sorted({at * 7919 % len(sets) for at in range(_CHECKED)})
     inferred = dict(enumerate(model.specialized)) if len(model.specialized) == len(sets) else {}
     for at in chosen:
@@ -216,14 +216,14 @@ def _refuse_conflicts(model: Model, cause: CompileError | None = None, *, in_bra
 def infer_shapes_pass(model: Model, context: Context) -> None:
     """Infer types and shapes, unless the model already contains them.
 
-    A shape that the file claims for an output is removed if inference contradicts it.
+    A declared shape of an output is removed if inference contradicts it.
     """
     wrong: list[onnx.ValueInfoProto] = []
     if not model.specialized:
         try:
             model.specialized, model.known = infer_specializations(model)
         except CompileError as error:
-            # Nothing is inferred with a size that is too large.
+            # If a size is too large, inference stops before it finds conflicts.
             if error.code != "compile.tensor_too_large":
                 _refuse_conflicts(model, error, in_branches=error.code == "compile.engine_refused")
             raise
@@ -246,10 +246,10 @@ def infer_shapes_pass(model: Model, context: Context) -> None:
 
 @compiler_pass()
 def open_sizes_pass(model: Model, _: Context) -> None:
-    """Leave sizes of inputs open if the engine accepts branches only in this form.
+    """Leave sizes of inputs open if the engine accepts the branches of the model only in this form.
 
-    A model may choose between branches for inputs of different sizes, such as sampling rates. With fixed
-    sizes the engine infers shapes in every branch and refuses one that does not fit, although it never runs.
+    A model may have branches for inputs of different sizes, such as sampling rates. With fixed sizes, the
+    engine infers shapes in all branches and refuses a branch that does not fit, even if it never runs.
     """
     if not _has_branches(model):
         return
@@ -264,7 +264,7 @@ def _has_branches(model: Model) -> bool:
 
 def _refusal(proto: onnx.ModelProto, model: Model) -> str:
     """Return the engine's reason for refusing a graph; empty if it accepts the graph."""
-    # After folding constants, the engine infers shapes again with their values.
+    # After it folds constants, the engine infers shapes again with the values of the constants.
     view = with_weights_as_inputs(proto, model.weights)
     return engine_shapes.complete(view, (), model.library_paths, folding=True)
 

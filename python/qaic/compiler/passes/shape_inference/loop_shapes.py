@@ -1,8 +1,8 @@
-"""Shapes inside of nested graphs: states of Loop, rows of Scan, values of branches.
+"""Shapes inside nested graphs: states of Loop, rows of Scan, values of branches.
 
-Onnx does not infer the states of a Loop, because an iteration may change their shapes. A state has the shape
-of its first value in every iteration, if an iteration that is given this shape gives it back. Bodies without
-annotations, as older exporters write them, are inferred with these shapes.
+Onnx does not infer the states of a Loop, because an iteration may change their shapes. If an iteration
+returns a state with the shape of its first value, the state has this shape in every iteration. Bodies without
+type annotations, which older exporters write, are inferred with these shapes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,14 +26,14 @@ from qaic.compiler.ir.value_info import collect_shapes, known_dims
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
-#: indices of the operands of a Loop; the states begin at the last
+#: indices of the operands of a Loop; states begin at the last index
 _COUNT, _CONDITION, _STATES = 0, 1, 2
 
 
 def complete(found: onnx.ModelProto, infer: Infer) -> bool:
-    """Fill in the shapes of the results of loops; changes `found`.
+    """Add the shapes of the results of loops; changes `found`.
 
-    Inputs have fixed shapes. Returns True if a shape was learned.
+    Inputs have fixed shapes. Returns True if a shape was added.
     """
     learned = False
     declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
@@ -61,9 +61,9 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
 def bodies(
     found: onnx.ModelProto, infer: Infer
 ) -> Iterator[tuple[onnx.NodeProto, onnx.ModelProto, onnx.ModelProto, Sequence[bool]]]:
-    """Yield the loops of the main graph with their inferred bodies, and which states keep their shape.
+    """Yield the loops of the main graph with two inferred bodies, and True for states that keep their shape.
 
-    The first body is that of the first iteration, the second that of any.
+    The first body has the shapes of the first iteration, the second those that all iterations share.
     """
     loops = [node for node in found.graph.node if standard(node, "Loop")]
     if not loops:
@@ -89,13 +89,13 @@ def bodies(
 
 
 def nested(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> Iterator[onnx.ModelProto]:
-    """Yield the inferred branches or the inferred body of a node that is no Loop."""
-    # Descriptions of the whole graph for each node take time that grows as its square.
+    """Yield the inferred branches or the inferred body of a node that is not a Loop."""
+    # Descriptions of the whole graph for every node would take quadratic time.
     outer = _described(found.graph) if any(subgraphs(node)) else {}
     for body in subgraphs(node):
         given: list[onnx.ValueInfoProto | None] = [None] * len(body.input)
         if standard(node, "Scan") and len(node.input) == len(body.input):
-            # The engine refuses other types, more inputs than operands, and another number of axes.
+            # The engine refuses a Scan with more inputs than operands, or with another number of axes.
             count = sum(one.i for one in node.attribute if one.name == "num_scan_inputs")
             axes = [axis for one in node.attribute if one.name == "scan_input_axes" for axis in one.ints]
             axes = axes or [0] * min(max(count, 0), len(given))
@@ -107,7 +107,7 @@ def nested(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> Iterat
 
 
 def _row(value: onnx.ValueInfoProto | None, axis: int) -> onnx.ValueInfoProto | None:
-    """Describe what a Scan reads of a value in one iteration; None if its dims are not known."""
+    """Describe the part of a value that a Scan reads in one iteration; None if its dims are not known."""
     dims = None if value is None else known_dims(value)
     if value is None or not dims or not -len(dims) <= axis < len(dims):
         return None
@@ -134,7 +134,7 @@ def _model_of(
     *,
     start: int,
 ) -> onnx.ModelProto:
-    """Make a model of a body whose inputs from `start` on have the shapes of their first values."""
+    """Create a model of a body whose inputs from `start` have the shapes of their first values."""
     graph = edit.clone(body)
     edit.clear_descriptions(graph)
     for value, first, is_stable in zip(graph.input[start:], firsts, stable, strict=False):
@@ -188,10 +188,10 @@ _POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
 
 
 def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
-    """Find the first pool of an inferred model that onnx gave sizes that the engine does not make.
+    """Find the first pool whose sizes inferred by onnx differ from those that the engine computes.
 
-    The sizes of pools behind it may be right once those of the first are. Returns first output of the pool ->
-    the padding with which a pool without `ceil_mode` has the right sizes; nothing where all sizes are right.
+    The sizes of later pools may depend on this pool. Returns first output of the pool -> the padding with
+    which the pool has the right sizes without `ceil_mode`; empty if all sizes are right.
     """
     pools = [
         node for node in found.graph.node if standard(node, *_POOLS) and attribute_of(node, "ceil_mode", 0)
@@ -208,7 +208,7 @@ def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
 
 
 def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
-    """Give pools of a model that is only inferred another padding in the place of `ceil_mode`."""
+    """Replace `ceil_mode` by padding in the pools of a model that is used only for inference."""
     for node in view.graph.node:
         if node_key(node) in padding:
             kept = [item for item in node.attribute if item.name not in {"ceil_mode", "pads"}]
@@ -216,7 +216,7 @@ def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
 
 
 def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]] | None:
-    """Compute the padding of the same pool without `ceil_mode`, and the sizes of its result."""
+    """Compute the padding with which a pool without `ceil_mode` has the same result, and its sizes."""
     rank = len(sizes)
     if attribute_of(node, "auto_pad", b"") not in {b"", b"NOTSET"}:
         return None

@@ -1,8 +1,8 @@
 """Sizes that contradict each other: the node, and the size that a symbol needs.
 
-Inference of onnx sees some contradictions. The engine sees more when it loads a graph with fixed sizes, and
-many only when a node runs. So a node that may have one is asked alone: the engine loads it with the shapes of
-its operands, and runs it on zeros where that is cheap.
+Inference of onnx finds some contradictions. The engine finds more when it loads a graph with fixed sizes, and
+many only when a node runs. A node that may have a conflict is therefore tested separately: the engine loads
+it with the shapes of its operands, and runs it on zeros if the cost is low.
 """
 
 import math
@@ -63,7 +63,7 @@ _ASKED: Final = frozenset(
     }
 )
 
-#: operators whose operands behind the first are lists; inference compares constant lists, but not their ranks
+#: operators whose operands after the first are lists; inference compares constant lists, but not their ranks
 _TAKING_LISTS: Final = frozenset(
     {
         *("Expand", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
@@ -71,7 +71,7 @@ _TAKING_LISTS: Final = frozenset(
     }
 )
 
-#: operators whose results have sizes that values decide, and the operands with these values
+#: operator -> operands whose values determine the sizes of the results
 _SIZED_BY_VALUES: Final = {
     "AffineGrid": (1,),
     "CenterCropPad": (1,),
@@ -88,12 +88,12 @@ _SIZED_BY_VALUES: Final = {
     "Upsample": (1,),
 }
 
-#: operators that accept zeros as integers, for all sizes
+#: operators that accept zeros in their integer operands for all sizes
 _TAKING_ZEROS: Final = frozenset(
     {"Gather", "GatherElements", "GatherND", "MaxUnpool", "Scatter", "ScatterElements", "ScatterND"}
 )
 
-#: operators of the engine that compare sizes only in a run, in every release
+#: operators of the engine that compare sizes only in a run, in all its releases
 _COMPARED_IN_RUNS: Final = frozenset(
     {
         *("Attention", "BiasGelu", "BiasSoftmax", "CropAndResize", "DecoderMaskedMultiHeadAttention"),
@@ -107,7 +107,7 @@ _COMPARED_IN_RUNS: Final = frozenset(
 _MOST_ELEMENTS: Final = 1 << 22
 _MOST_MACS: Final = 1 << 26
 
-#: most sizes tried for one symbol, and most nodes of all trials
+#: most sizes tried for one symbol, and most nodes in all trials together
 _MOST_SIZES: Final = 24
 _MOST_NODES: Final = 20_000
 
@@ -117,9 +117,9 @@ _INTEGERS: Final = frozenset({INT32, INT64})
 _DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" in name)
 #: attributes that kernels divide by
 _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})
-#: errors of inference in the engine; those of types concern ranks too
+#: errors of inference in the engine; errors of types also concern ranks
 _INFERENCE_ERRORS: Final = re.compile("(?:Shape|Type)InferenceError")
-#: words of a reason that concerns sizes
+#: words that occur in reasons about sizes
 _ABOUT_SIZES: Final = re.compile(
     r"(?i)(?<![a-z])(?:shapes?|dims?|dimensions?|ranks?|sizes?|lengths?|elements|channels)(?![a-z])"
 )
@@ -128,7 +128,7 @@ _TOKEN: Final = re.compile(r"@(\d+)@")
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A node, the shapes of its operands, and why they do not fit; `outer` is its loop in the main graph."""
+    """A node whose operands do not fit, and the reason; `outer` is its node of the main graph."""
 
     node: onnx.NodeProto
     operands: Mapping[str, tuple[int, ...]]
@@ -138,13 +138,13 @@ class Conflict:
 
 @dataclass(slots=True)
 class Sizes:
-    """The user's values for one set of sizes."""
+    """Sizes that the user gives for one specialization."""
 
-    #: dims of the inputs as the model declares them: numbers and symbols
+    #: dims of the inputs in the model: numbers and symbols
     declared: Mapping[str, Dims]
     #: sizes of the symbols
     given: Mapping[str, int]
-    #: name of the set; empty where there is one
+    #: name of the specialization; empty if there is only one
     specialization: str = ""
 
     def symbols(self) -> list[str]:
@@ -161,14 +161,14 @@ class SizeCheck:
     """Finds conflicts; similar nodes are checked once."""
 
     answers: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    #: true if the nodes in branches of If must fit too, which may never run
+    #: true if nodes in branches of If must also fit; branches may never run
     in_branches: bool = False
 
     def find(self, found: onnx.ModelProto, outer: onnx.NodeProto | None = None) -> Conflict | None:
         """Find the first node that does not accept the sizes of its operands.
 
         The model has fixed input shapes, its weights as inputs, and no functions. `outer` is the node of the
-        main graph that contains it.
+        main graph that contains `found`, if any.
         """
         suspects = _suspects(found)
         types, shapes = collect_types(found), collect_shapes(found)
@@ -197,7 +197,7 @@ class SizeCheck:
         return None
 
     def fits(self, view: onnx.ModelProto) -> bool:
-        """Return whether a model that was not inferred yet has no conflict."""
+        """Return True if a model without inferred shapes has no conflict."""
         try:
             return self.find(inferred_alone(edit.clone(view))) is None
         except CompileError:
@@ -213,9 +213,9 @@ class SizeCheck:
         *,
         is_asked: bool,
     ) -> str:
-        """Return the reason that a node does not fit its operands; empty if it fits or if that is unknown.
+        """Return the reason why the operands of a node do not fit; empty if they fit or if this is unknown.
 
-        Inference decides about operators that the engine does not check.
+        Inference checks operators that the engine does not check.
         """
         if standard(node, "Reshape"):
             return _reshape_reason(node, shapes, values)
@@ -235,7 +235,7 @@ class SizeCheck:
         if is_over_nothing(
             node, lambda name: (shapes[name],) if name in shapes else ()
         ) or resizes_from_the_end([node]):
-            # Engines may end the process before such nodes are rewritten.
+            # The engine may end the process, because these nodes are rewritten later.
             return ""
         trial = trial_of(node, shapes)
         constants = {
@@ -266,7 +266,7 @@ class SizeCheck:
                 and (macs_of(node, shapes) or 0) <= _MOST_MACS
                 and (not is_open or standard(node, *_TAKING_ZEROS))
                 and node.op_type not in RANDOM
-                # Which forms of its own operators the engine takes depends on its release.
+                # Releases of the engine support different forms of its own operators.
                 and (
                     node.domain in STANDARD_DOMAINS
                     or (_is_compared(node) and all(0 not in shapes[name] for name in names))
@@ -283,27 +283,27 @@ class SizeCheck:
 def _most_elements(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, NDArray[Any]]
 ) -> float:
-    """Return an upper bound for the elements of results whose sizes follow from values; 0 for other nodes.
+    """Return an upper bound for the elements of results whose sizes depend on values; 0 for other nodes.
 
-    The engine allocates such results before it compares anything.
+    The engine allocates such results before it compares sizes.
     """
     places = _SIZED_BY_VALUES.get(node.op_type, ()) if node.domain in STANDARD_DOMAINS else ()
     names = [node.input[at] for at in places if at < len(node.input) and node.input[at] in constants]
     if not names:
         return 0
     factors = [abs(float(value)) for name in names for value in constants[name].flat]
-    # A step of a range, or a scale, may be less than 1.
+    # The step of a range, or a scale, may be less than 1.
     large = [max(factor, 1 / factor) for factor in factors if factor > 0]
     return math.prod(shapes.get(node.input[0], ())) * math.prod(large)
 
 
 def _is_compared(node: onnx.NodeProto) -> bool:
-    """Return true for an operator of the engine that compares sizes only in a run."""
+    """Return True for an operator of the engine that compares sizes only in a run."""
     return node.domain == "com.microsoft" and node.op_type in _COMPARED_IN_RUNS
 
 
 def _may_trap(node: onnx.NodeProto, kinds: Iterable[int]) -> bool:
-    """Return true if the engine's process may end: integers are divided, or by an attribute that is 0."""
+    """Return True if a node may end the process: it divides integers, or by an attribute that is 0."""
     if standard(node, "Trilu"):
         return True
     if any(kind in _DIVIDED for kind in kinds) and standard(node, "Div", "Mod"):
@@ -315,7 +315,7 @@ def _may_trap(node: onnx.NodeProto, kinds: Iterable[int]) -> bool:
 
 
 def _is_asked(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], made: Collection[str]) -> bool:
-    """Return whether inference may not have compared the sizes of a node; `made` are results of nodes."""
+    """Return True if inference may not compare all sizes of a node; `made` are results of nodes."""
     if standard(node, *_TAKING_LISTS):
         return any(name in made or len(shapes.get(name, (1,))) != 1 for name in node.input[1:] if name)
     if standard(node, "Transpose"):
@@ -327,7 +327,7 @@ def _is_asked(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], made:
 
 
 def _is_inferred(alone: onnx.ModelProto) -> bool:
-    """Return whether inference finds the shapes of the results of a model of one node."""
+    """Return True if inference finds the shapes of the results of a model of one node."""
     try:
         inferred = infer_with_valid_ranks(alone, strict_mode=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError):
@@ -362,7 +362,7 @@ def _alone(
     shapes: Mapping[str, tuple[int, ...]],
     constants: Mapping[str, NDArray[Any]],
 ) -> onnx.ModelProto:
-    """Make a model of one node; floats are float32, for which the engine has kernels."""
+    """Create a model of one node; floats are float32, for which the engine has kernels."""
     inputs = [
         helper.make_tensor_value_info(name, FLOAT if kind in _NARROW else kind, shapes[name])
         for name, kind in kinds.items()
@@ -383,9 +383,9 @@ def _widened(value: NDArray[Any]) -> NDArray[Any]:
 
 
 def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool) -> str:
-    """Load and run a model of one node; return the reason that its operands do not fit.
+    """Load and run a model of one node; return the reason why its operands do not fit.
 
-    `integers` are the values of some operands, which are filled with them.
+    `integers` contains the value of all elements of some operands.
     """
     try:
         session = engine_session(model.SerializeToString(), "ORT_DISABLE_ALL")
@@ -412,14 +412,14 @@ def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool
         try:
             session.run(None, feeds)
         except Exception as error:  # noqa: BLE001 - as above
-            # Other exceptions concern the feeds, such as types that numpy lacks.
+            # Other exceptions concern the inputs, such as types that numpy does not support.
             is_of_operator = type(error).__name__ in _OF_OPERATORS or (
                 type(error).__name__ == "NotImplemented" and _is_compared(model.graph.node[0])
             )
             if not is_of_operator or "Unexpected input data type" in str(error):
                 return ""
             reason = reason or engine_reason(error)
-            # Older engines lack widths of packed weights that the compiler has.
+            # Older engines do not support all widths of packed weights that the compiler supports.
             if model.graph.node[0].op_type == "MatMulNBits" and not _ABOUT_SIZES.search(reason):
                 return ""
         else:
@@ -428,7 +428,7 @@ def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool
 
 
 def _without_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model of one node, of which only attributes and element types are known."""
+    """Copy a model of one node without shapes and values."""
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
     types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     inputs = [helper.make_tensor_value_info(name, code, None) for name, code in types.items()]
@@ -488,7 +488,7 @@ def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
 def refusal(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: SizeCheck) -> CompileError:
     """Build the error for a conflict: node, operands, and the sizes that symbols need.
 
-    Reasons of the engine's own operators may be attributes and kernels that it lacks.
+    An operator of the engine may also be refused for an attribute or a missing kernel.
     """
     node = conflict.node
     name = node.name or next((output for output in node.output if output), "")
@@ -528,7 +528,7 @@ def refusal(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: Size
 
 
 def _needed(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: SizeCheck) -> dict[str, int]:
-    """Find for each symbol the nearest size with which the node, and all before it, take their operands."""
+    """Find the nearest size of each symbol with which the node and all nodes before it have no conflict."""
     cut = _cut(view, conflict.outer)
     known = {size for shape in conflict.operands.values() for size in shape}
     known |= set(sizes.given.values())
@@ -566,7 +566,7 @@ def _small_lists(cut: onnx.ModelProto, node: onnx.NodeProto) -> Iterator[list[in
 
 
 def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
-    """Copy the part of a model that leads to a node of the main graph."""
+    """Copy the part of a model that computes a node of the main graph."""
     makers = producers(view.graph.node)
     own = makers[next(name for name in node.output if name)]
     needed: dict[int, onnx.NodeProto] = {}
@@ -589,7 +589,7 @@ def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
 
 
 def _resize(view: onnx.ModelProto, sizes: Sizes, given: Mapping[str, int]) -> bool:
-    """Give the inputs of a model other sizes; False if one is not a valid size."""
+    """Set the sizes of the inputs of a model; returns False if a size is not valid."""
     for value in view.graph.input:
         declared = sizes.declared.get(value.name, ())
         for dim, text in zip(value.type.tensor_type.shape.dim, declared, strict=False):
