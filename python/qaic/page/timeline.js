@@ -80,7 +80,7 @@ class Timeline {
       button.type = "button";
       patch.style.background = this.model.kindColor[kind];
       const share = ((100 * this.model.kindTime[kind]) / total).toFixed(1);
-      button.append(patch, `${this.model.kinds[kind]} ${share}%`);
+      button.append(patch, `${this.model.kinds[kind]} ${share} %`);
       button.setAttribute("aria-pressed", "false");
       button.title = "Show only this kind";
       button.addEventListener("click", () => {

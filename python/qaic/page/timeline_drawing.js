@@ -7,14 +7,19 @@ const MINI = 34;
 const HOST_PALETTE = ["#ccd5e0", "#a9bdd3", "#d8cdb9", "#bfcfbf", "#d3c3d3"];
 
 function timeText(ns, step = Math.abs(ns)) {
-  const [unit, size] = step >= 1e9 ? ["s", 1e9] : step >= 1e6 ? ["ms", 1e6] : step >= 1e3 ? ["\u00b5s", 1e3] : ["ns", 1];
+  const [unit, size] = step >= 1e9 ? ["s", 1e9] : step >= 1e6 ? ["ms", 1e6] : step >= 1e3 ? ["us", 1e3] : ["ns", 1];
   const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(Math.max(step, 1e-3) / size))));
   return `${(ns / size).toFixed(digits)} ${unit}`;
 }
 
+function threeDigits(value) {
+  return value.toLocaleString("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+}
+
 function durationText(ns) {
-  const [unit, size] = ns >= 1e9 ? ["s", 1e9] : ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["\u00b5s", 1e3] : ["ns", 1];
-  return `${(ns / size).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
+  if (!ns) return "0 us";
+  const [unit, size] = ns >= 1e9 ? ["s", 1e9] : ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["us", 1e3] : ["ns", 1];
+  return `${threeDigits(ns / size)} ${unit}`;
 }
 
 function bytesText(bytes) {
@@ -22,7 +27,7 @@ function bytesText(bytes) {
   let power = 0;
   let value = bytes;
   while (value >= 1024 && power < powers.length - 1) { value /= 1024; power += 1; }
-  return `${value.toLocaleString("en", { maximumFractionDigits: 2 })} ${powers[power]}`;
+  return `${power ? threeDigits(value) : value} ${powers[power]}`;
 }
 
 class Drawing {

@@ -97,7 +97,7 @@ class TimelineModel {
     const rows = [
       ["name", this.name(label)],
       ["kind", this.kind(label)],
-      ["begins", `${((track.start[i] - this.zero) / 1e3).toLocaleString("en", { maximumFractionDigits: 3 })} \u00b5s`],
+      ["begins", `${((track.start[i] - this.zero) / 1e3).toLocaleString("en", { maximumFractionDigits: 3 })} us`],
       ["takes", durationText(track.duration(i))],
     ];
     if (members > 1) rows.unshift(["together", `${members} operations this close; the longest is named`]);

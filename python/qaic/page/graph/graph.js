@@ -2,9 +2,6 @@
 
 const MOST_FACTS_SHOWN = 40;
 
-// With three digits.
-function shortDuration(ns) { return durationText(Number(ns.toPrecision(3))); }
-
 class Graph {
   constructor(section, models) {
     this.section = section;
@@ -173,7 +170,7 @@ class Graph {
       return item;
     };
     if (coloring.amounts) {
-      const steps = HEAT.map((color, place) => entry(color, `from ${shortDuration(1000 * coloring.largest * (place / HEAT.length) ** 2)}`));
+      const steps = HEAT.map((color, place) => entry(color, `from ${durationText(1000 * coloring.largest * (place / HEAT.length) ** 2)}`));
       list.replaceChildren(...steps, ...(coloring.amounts.includes(null) ? [entry(OTHER, "not measured by itself")] : []));
     } else {
       const shown = coloring.values.map((value, place) => entry(coloring.colors[place], `${value} ${coloring.counts[place].toLocaleString("en")}`));
@@ -273,7 +270,7 @@ class Graph {
     for (const coloring of this.colorings) {
       if (coloring.amounts) {
         const amount = coloring.amount(box);
-        add(coloring.name, amount === null ? "not measured by itself" : `${shortDuration(1000 * amount)}, ${((100 * amount) / (coloring.total || 1)).toFixed(1)} %`);
+        add(coloring.name, amount === null ? "not measured by itself" : `${durationText(1000 * amount)}, ${((100 * amount) / (coloring.total || 1)).toFixed(1)} %`);
       } else if (box.end - box.first > 1) {
         const counts = new Map();
         for (let node = box.first; node < box.end; node += 1) counts.set(coloring.codes[node], (counts.get(coloring.codes[node]) ?? 0) + 1);
