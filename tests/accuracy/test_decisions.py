@@ -101,7 +101,7 @@ def test_command(chain, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
     argv = ["accuracy", "model.onnx", "--to", "fp16", "--samples", "samples.npz"]
     assert console.run(openqaic.tool, [*argv, "--decide", "my_decisions:nothing"]) == 0
-    assert "100.0% equal decisions" in capsys.readouterr().out
+    assert "100.0 % equal decisions" in capsys.readouterr().out
     search = ["--target", "my_decisions:worst>=1", "--find", "found.yaml"]
     assert console.run(openqaic.tool, [*argv, *search]) == 0
     assert (tmp_path / "found.yaml").exists()

@@ -163,7 +163,7 @@ def test_integers_and_booleans_that_are_outputs(tmp_path):
     where, is_larger = report["fp16"].outputs
     assert (where.elements, where.same) == (4, 0.75)
     assert (is_larger.elements, is_larger.same) == (8, 7 / 8)
-    assert "75.0% equal decisions" in every_form(report, tmp_path)
+    assert "75.0 % equal decisions" in every_form(report, tmp_path)
 
 
 def test_integers_and_booleans_that_are_inputs(tmp_path):

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 import accuracy_models as models
 import qaic
 from qaic import accuracy
-from qaic.accuracy.precision_search.targets import parse
+from qaic.accuracy.precision_search.targets import Target, parse
 from qaic.errors import OptionError, StateError
 
 
@@ -149,6 +151,21 @@ def test_a_function_of_the_user():
     model, samples = models.convolutional()
     plan = accuracy.search(model, to="fp16", samples=samples, target=f"{__name__}:weakest>=0")
     assert plan.nodes == ()
+
+
+@given(
+    metric=st.sampled_from(["sqnr", "cosine", "same", f"{__name__}:weakest"]),
+    bound=st.floats(0, 1, width=32),
+    distance=st.floats(-(2.0**-10), 2.0**-10, width=32),
+)
+def test_a_value_that_is_shown_reaches_the_bound_if_the_value_does(metric, bound, distance):
+    target = Target(f"{metric}>={bound}", metric, bound)
+    scale = 100 if metric == "same" else 1
+    for value in (bound + distance, bound, 0.0, 1.0):
+        number, *unit = target.show(value).split()
+        assert unit == {"sqnr": ["dB"], "same": ["%"]}.get(metric, [])
+        assert (float(number) >= scale * bound) == (scale * value >= scale * bound)
+        assert float(number) == pytest.approx(scale * value, rel=0.006)
 
 
 def test_a_target_out_of_reach():

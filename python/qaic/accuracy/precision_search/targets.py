@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from qaic.accuracy.decisions import imported
 from qaic.accuracy.metrics import OutputSums
 from qaic.errors import OptionError
+from qaic.support.text import three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,14 +139,14 @@ class Target:
         return (score.safe if safely else score.value) >= self.bound
 
     def show(self, value: float) -> str:
-        """Return a value as text for people."""
-        if self.metric == "same":
-            return f"{value:.1%}"
-        if self.metric == "sqnr":
-            return f"{value:.1f} dB"
+        """Return a value with three digits, or more if it would seem to reach or to miss the bound."""
         if self.metric == "tokens":
             return f"{value:.0f} tokens"
-        return f"{value:.4g}"
+        scale, unit = {"same": (100, " %"), "sqnr": (1, " dB")}.get(self.metric, (1, ""))
+        number, bound = scale * value, scale * self.bound
+        texts = chain([three_digits(number)], (f"{number:.{digits}g}" for digits in range(4, 18)))
+        reached = number >= bound
+        return next(text for text in texts if (float(text.replace(",", "")) >= bound) == reached) + unit
 
 
 def _results(samples: Sequence[Sequence[OutputSums]]) -> list[OutputAccuracy]:

@@ -12,7 +12,7 @@ from qaic.accuracy.metrics import BINS, LEAST_EXPONENT, decibel_text
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
-from qaic.report.html import folded, table_html, verdict_html
+from qaic.report.html import common_path, folded, table_html, verdict_html
 from qaic.support.text import escape_html as escape
 
 _WIDTH, _HEIGHT = 1000, 280
@@ -87,13 +87,13 @@ def worst_html(item: PrecisionAccuracy) -> str:
     """Return histograms of the nodes that lose most; empty where none lose."""
     figures = []
     has_limits = False
-    for row in item.worst(WORST_NODES):
-        counts = item.histogram(row)
+    found = [(item.nodes[row], item.histogram(row)) for row in item.worst(WORST_NODES)]
+    path = common_path([node["name"] for node, _ in found])
+    for node, counts in found:
         if counts is None:
             continue
-        node = item.nodes[row]
         has_limits |= bool(node["precision"] == "fp16")
-        text = f"{node['name']} ({node['op_type']}): own {_text(node['own_sqnr_db'])}"
+        text = f"{node['name'][len(path) :]} ({node['op_type']}): own {_text(node['own_sqnr_db'])}"
         if node["reason"] != "none":
             text += f", {node['reason']}"
         picture = histogram_svg(
@@ -103,7 +103,8 @@ def worst_html(item: PrecisionAccuracy) -> str:
     if not figures:
         return ""
     return (
-        f'<h3>Values in {escape(item.to)}</h3><div class="small-charts">{"".join(figures)}</div>'
+        f"<h3>Values in {escape(item.to)} <small>{escape(path)}</small></h3>"
+        f'<div class="small-charts">{"".join(figures)}</div>'
         '<p class="note">Share of values by powers of two. The left bar counts zeros, the right bar '
         "infinity and NaN. Bars show float32, the line shows the deployed program. "
         + ("Vertical lines show the limits of normal float16. " if has_limits else "")

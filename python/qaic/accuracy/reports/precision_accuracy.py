@@ -17,7 +17,7 @@ from qaic.accuracy.metrics import OutputAccuracy, decibel_text
 from qaic.accuracy.observed import ObservedNode
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
 from qaic.report import Prose
-from qaic.support.text import counted
+from qaic.support.text import counted, percentage, three_digits
 
 #: columns of `AccuracyReport.nodes`
 NODE_DTYPE: Final = np.dtype(
@@ -286,7 +286,8 @@ class PrecisionAccuracy:
             prompt, step = first
             yield (
                 f"{self.to}: the first different token is number {step + 1} of prompt {prompt + 1}; "
-                f"{same:.1%} of the tokens of {counted(self.samples, 'prompt')} equal those of float32."
+                f"{percentage(100 * same)} % of the tokens of "
+                f"{counted(self.samples, 'prompt')} equal those of float32."
             )
         worst = min(found.caches, key=lambda cache: cache.sqnr_db, default=None)
         if worst is not None:
@@ -335,10 +336,10 @@ def _verdict(output: OutputAccuracy) -> str:
 
 
 def _figures(output: OutputAccuracy) -> str:
-    parts = [f"SQNR {decibel_text(output.sqnr_db)}", f"cosine {output.cosine:.4f}"]
+    parts = [f"SQNR {decibel_text(output.sqnr_db)}", f"cosine {three_digits(output.cosine)}"]
     if not math.isnan(output.same):
-        parts.append(f"{output.same:.1%} equal decisions")
-    parts.append(f"largest error {output.largest_error:.3g}")
+        parts.append(f"{percentage(100 * output.same)} % equal decisions")
+    parts.append(f"largest error {three_digits(output.largest_error)}")
     channel = output.worst_channel
     if output.is_dead:
         parts.append("one constant value where float32 varies")
