@@ -243,7 +243,7 @@ def main() -> None:
         print(f"load average {os.getloadavg()[0]:.1f}, {cores} CPUs, Ray {ray.__version__}")
         if "cost" in chosen:
             ours, plain = own_cost(512)
-            print(f"\na row of 1 KB: {ours:.1f} us of the actor's thread; by Session.run {plain:.1f} us")
+            print(f"\na row of 1 KB: {ours:.1f} µs of the actor's thread; by Session.run {plain:.1f} µs")
         if "start" in chosen:
             found = start_up(3 if arguments.quick else 9)
             print("\nstart-up of an actor, one after another, in ms, with weights of 16 MB:")

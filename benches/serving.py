@@ -242,9 +242,9 @@ def own_share(folder: Path, calls: int) -> None:
         times = runner.run(ask())
     whole, submitted, run = (statistics.median(column) * 1e6 for column in zip(*times, strict=True))
     print(
-        f"one request, without HTTP: {whole:.0f} us; the same inference by an awaited Session.submit "
-        f"{submitted:.0f} us, by Session.run {run:.0f} us; own share {whole - run:.0f} us above run, "
-        f"{whole - submitted:.0f} us above submit (budget 100 us)"
+        f"one request, without HTTP: {whole:.0f} µs; the same inference by an awaited Session.submit "
+        f"{submitted:.0f} µs, by Session.run {run:.0f} µs; own share {whole - run:.0f} µs above run, "
+        f"{whole - submitted:.0f} µs above submit (budget 100 µs)"
     )
 
 

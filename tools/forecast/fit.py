@@ -1,4 +1,4 @@
-"""Fits the parameters of the forecast: ``PYTHONPATH=tools python -m forecast.fit``, about ten minutes.
+"""Fits the parameters of the forecast: ``PYTHONPATH=tools python -m forecast.fit``.
 
 It writes ``python/qaic/forecast/parameters.json``, which is shipped, and ``left_out.json``: the parameters
 that are fitted without each model. A fit minimizes a robust loss of the logarithms of throughput and latency.
