@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -144,9 +143,9 @@ class Target:
             return f"{value:.0f} tokens"
         scale, unit = {"same": (100, " %"), "sqnr": (1, " dB")}.get(self.metric, (1, ""))
         number, bound = scale * value, scale * self.bound
-        texts = chain([three_digits(number)], (f"{number:.{digits}g}" for digits in range(4, 18)))
-        reached = number >= bound
-        return next(text for text in texts if (float(text.replace(",", "")) >= bound) == reached) + unit
+        texts = [three_digits(number), *(f"{number:.{digits}g}" for digits in range(4, 18))]
+        shown = next(one for one in texts if (float(one.replace(",", "")) >= bound) == (number >= bound))
+        return f"{shown}{unit}"
 
 
 def _results(samples: Sequence[Sequence[OutputSums]]) -> list[OutputAccuracy]:

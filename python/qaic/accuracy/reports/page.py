@@ -70,8 +70,9 @@ def errors_svg(item: PrecisionAccuracy) -> str:
         x = _LEFT + at * step
         worst = min(part, key=lambda row: _limited(row["own_sqnr_db"]))
         text = (
-            f"{worst['name']} ({worst['op_type']}): inherited {_text(worst['inherited_sqnr_db'])}, own "
-            f"{_text(worst['own_sqnr_db'])}" + ("" if worst["reason"] == "none" else f", {worst['reason']}")
+            f"{worst['name']} ({worst['op_type']}): inherited {decibel_text(worst['inherited_sqnr_db'])}, "
+            f"own {decibel_text(worst['own_sqnr_db'])}"
+            + ("" if worst["reason"] == "none" else f", {worst['reason']}")
         )
         pieces.append(
             f'<rect class="band" x="{x:.1f}" y="{_TOP}" width="{max(step - 0.5, 0.5):.1f}" '
@@ -92,13 +93,12 @@ def worst_html(item: PrecisionAccuracy) -> str:
     for node, counts in found:
         if counts is None:
             continue
-        has_limits |= bool(node["precision"] == "fp16")
-        text = f"{node['name'][len(path) :]} ({node['op_type']}): own {_text(node['own_sqnr_db'])}"
+        is_half = bool(node["precision"] == "fp16")
+        has_limits |= is_half
+        text = f"{node['name'][len(path) :]} ({node['op_type']}): own {decibel_text(node['own_sqnr_db'])}"
         if node["reason"] != "none":
             text += f", {node['reason']}"
-        picture = histogram_svg(
-            *counts, label=f"values of {node['name']} in {item.to}", has_half=node["precision"] == "fp16"
-        )
+        picture = histogram_svg(*counts, label=f"values of {node['name']} in {item.to}", has_half=is_half)
         figures.append(f"<figure>{picture}<figcaption>{escape(text)}</figcaption></figure>")
     if not figures:
         return ""
@@ -175,7 +175,3 @@ def _y(value: float) -> float:
 def _limited(value: float) -> float:
     """Return a ratio limited to the chart; a missing number is not drawn as an error."""
     return _MOST_DB if math.isnan(value) else float(min(max(value, 0.0), _MOST_DB))
-
-
-def _text(value: float) -> str:
-    return decibel_text(float(value))

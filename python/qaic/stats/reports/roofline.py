@@ -22,7 +22,7 @@ def roofline(capture: Capture) -> Report:
     )
     macs, time = (sum(float(str(cell or 0)) for cell in kinds.column(name)) for name in ("MACs", "time"))
     verdict = [
-        f"{three_digits(macs / time / 1000)} GMAC/s in operations with known work, which take"
+        f"{three_digits(macs / (time or 1) / 1000)} GMAC/s in operations with known work, which take"
         f" {share(time, whole) or 0:.1f} % of the operations' time"
     ]
     return Report("roofline", "Work and bytes", verdict if time else [], [replace(kinds, note=note), nodes])

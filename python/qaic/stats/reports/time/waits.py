@@ -35,8 +35,6 @@ def waits(capture: Capture) -> Report:
         op_rows += _by_operation(readers)
     op_rows.sort(key=lambda row: (-float(row[5] or 0), str(row[0])))
     measured = any(row[3] is not None or row[6] is not None for row in engine_rows)
-    if not measured:
-        engine_rows = []
     verdict = []
     if op_rows:
         first = op_rows[0]
@@ -56,7 +54,7 @@ def waits(capture: Capture) -> Report:
         "Waits",
         verdict,
         [
-            Table("engines", "By engine", _ENGINES, engine_rows, note),
+            Table("engines", "By engine", _ENGINES, engine_rows if measured else [], note),
             Table("operations", "Before operations", _OPS, op_rows[:_MOST]),
             Table("ports", "Waits for the host", _PORTS, port_rows, port_note),
         ],
