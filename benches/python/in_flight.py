@@ -238,7 +238,8 @@ def in_flight_rows(folder: str, effort: Effort) -> Iterator[Row]:
         best = min(measured, key=lambda key: spreads[key].median)
         # A rate is the inverse of a time, so their ratio is turned around.
         ratio = ratios(measured[best], ours)
-        yield Row(f"{title}, compared with OpenVINO", spread, tuple(spreads.items()), **at_least(ratio, _TIMES_OPENVINO))
+        title += ", compared with OpenVINO"
+        yield Row(title, spread, tuple(spreads.items()), **at_least(ratio, _TIMES_OPENVINO))
     sides = measure("one_by_one", folder=folder, **repeats)
     small, large = (f"{side} x {side}" for side in _SIDES)
     ours, beside = (sides[str(side)] for side in reversed(_SIDES))
