@@ -286,13 +286,17 @@ def test_balanced_cores_have_no_straggler():
     assert findings([3.0]) == [(None, "")]
 
 
-def test_figures_are_medians_over_samples():
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 0)])
+def test_figures_are_medians_over_samples(numbers):
+    """Inferences of several runs may have the same numbers."""
     program = cpu_program([("/a", "Gemm")])
     buffers = [
         buffer(program, {(0, 0): in_row([duration])}, inference=number, span=(0, duration + 1))
-        for number, duration in enumerate((10, 1000, 20))
+        for number, duration in zip(numbers, (10, 1000, 20), strict=True)
     ]
     made_capture = capture(*buffers)
+    assert len(made_capture.samples) == 3
+    assert REPORTS["devices"](made_capture).table("devices").rows[0][3:7] == (3, 21, 11, 1001)
     assert REPORTS["ops"](made_capture).table("kinds").column("time") == [20]
     assert REPORTS["overview"](made_capture).table("figures").rows[0] == (
         "inference time",
@@ -624,6 +628,13 @@ def test_sums_of_reports_are_sums_of_operations(made_capture):
     for name, table in (("ops", "kinds"), ("nodes", "nodes"), ("layers", "layers"), ("memory", "memories"),
                         ("engines", "categories")):  # fmt: skip
         assert sum(REPORTS[name](made_capture).table(table).column("time")) == pytest.approx(whole)
+
+
+@given(captures())
+@settings(max_examples=40)
+def test_the_overview_states_the_memory_that_the_report_on_memory_states(made_capture):
+    stated = [line for line in REPORTS["overview"](made_capture).verdict if line.endswith("uses TCM")]
+    assert all(line in REPORTS["memory"](made_capture).verdict[0] for line in stated)
 
 
 @pytest.mark.parametrize("kind", ["Foo", "aicsoftmax", "aiccopytovtcm", "elementadd"])

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qaic.report import Cell, Report, Table, columns_of
-from qaic.stats.reports.capture import Capture, median, median_rows
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.op_info import BOOKKEEPING
-from qaic.stats.reports.capture.trace_reader import TraceReader
+from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
 
 # Thresholds of the findings.
 _STRAGGLER: Final = 1.5
@@ -36,30 +35,24 @@ class Load:
     operations: float
 
 
-def loads(readers: list[TraceReader]) -> list[Load]:
-    """Work of each core of a device, medians over its samples."""
-    facts = readers[0].facts
+def loads(reader: TraceReader) -> list[Load]:
+    """Work of each core of a device."""
+    facts, ops = reader.facts, reader.ops
     categories = facts.categories
     codes = [place for place, category in enumerate(categories.values) if category in BOOKKEEPING]
     work = ~np.isin(categories.codes, codes)
     count = len(facts.base) - 1
-
-    def by_core(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        sums: NDArray[np.float64] = np.bincount(facts.cores[work], values[work], minlength=count).astype(
-            np.float64
-        )
-        return sums
-
-    times = median_rows([by_core(reader.ops.dur_u) for reader in readers])
-    cycles = median_rows([by_core(reader.ops.pcycles) for reader in readers])
-    counts = median_rows([by_core(reader.ops.count) for reader in readers])
+    times, cycles, counts = (
+        np.bincount(facts.cores[work], values[work], minlength=count)
+        for values in (ops.dur_u, ops.pcycles, ops.count)
+    )
     # Half the cycles would be no measure of the work.
-    measured = all((reader.ops.pcycle_count[work] >= reader.ops.count[work]).all() for reader in readers)
+    measured = bool((ops.pcycle_count[work] >= ops.count[work]).all())
     return [
-        Load(core, readers[0].us(times[core]), float(cycles[core]) if measured else None, float(counts[core]))
+        Load(core, reader.us(times[core]), float(cycles[core]) if measured else None, float(counts[core]))
         if core < count
         else Load(core, 0.0, None, 0.0)
-        for core in (facts.core for facts in readers[0].cores)
+        for core in (record.core for record in reader.cores)
     ]
 
 
@@ -84,76 +77,67 @@ def findings(values: Sequence[float]) -> list[tuple[float | None, str]]:
 
 def cores(capture: Capture) -> Report:
     """Work of every core, and those that have much more than the others."""
-    capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     verdict = []
-    for readers in capture.by_device():
-        found = loads(readers)
+    for reader in capture.typical.each():
+        found = loads(reader)
         # Wall time hides imbalance, because cores wait for each other.
         cycles = [load.pcycles for load in found if load.pcycles is not None]
         weights = cycles if len(cycles) == len(found) and cycles else [load.time_us for load in found]
         judged = findings(weights)
-        for place, (load, (ratio, finding)) in enumerate(zip(found, judged, strict=True)):
-            rows.append((*_core_figures(readers, place, load), ratio, finding, *_ddr(readers, place)))
+        for record, load, (ratio, finding) in zip(reader.cores, found, judged, strict=True):
+            rows.append(
+                (*_core_figures(reader, record, load), ratio, finding, *(record.ddr_bytes or (None, None)))
+            )
             if finding:
                 verdict.append(
-                    f"core {load.core} of device {readers[0].slice} is a {finding}: {ratio:.2f} x the mean"
+                    f"core {load.core} of device {reader.slice} is a {finding}: {ratio:.2f} x the mean"
                 )
         if len(found) > 1 and any(weights):
             worst = max(weights) / (sum(weights) / len(weights))
-            verdict.append(f"device {readers[0].slice}: the busiest core has {worst:.2f} x the mean work")
+            verdict.append(f"device {reader.slice}: the busiest core has {worst:.2f} x the mean work")
     if not verdict:
         verdict.append("one core: nothing to balance" if len(rows) == 1 else "work of the cores is unknown")
     note = "work does not include writing the statistics at the end, when all cores compete for memory"
     return Report("cores", "Cores", verdict, [Table("cores", "Cores", _CORES, rows, note)])
 
 
-def _core_figures(readers: list[TraceReader], place: int, load: Load) -> tuple[Cell, ...]:
-    records = [reader.cores[place] for reader in readers if place < len(reader.cores)]
-    us = readers[0].us
-    span = median([us(record.span_u) for record in records])
-    cycles = median([record.pcycles for record in records])
+def _core_figures(reader: TraceReader, record: CoreFacts, load: Load) -> tuple[Cell, ...]:
+    span = reader.us(record.span_u)
     return (
-        readers[0].slice,
+        reader.slice,
         load.core,
         span,
-        None if cycles is None else round(cycles),
-        cycles / span if cycles is not None and span else None,
+        record.pcycles,
+        record.pcycles / span if record.pcycles is not None and span else None,
         load.time_us if load.operations else None,
         None if load.pcycles is None else round(load.pcycles),
         round(load.operations) if load.operations else None,
     )
 
 
-def _ddr(readers: list[TraceReader], place: int) -> tuple[Cell, Cell]:
-    pairs = [reader.cores[place].ddr_bytes for reader in readers if place < len(reader.cores)]
-    read = median([None if pair is None else pair[0] for pair in pairs])
-    written = median([None if pair is None else pair[1] for pair in pairs])
-    return (None if read is None else round(read), None if written is None else round(written))
-
-
 def devices(capture: Capture) -> Report:
     """Time and work of every device."""
-    capture = capture.typical
-    groups = capture.by_device()
-    spans = [median([reader.span_us for reader in readers]) or 0.0 for readers in groups]
-    work = [sum(load.time_us for load in loads(readers)) for readers in groups]
-    counts = [sum(load.operations for load in loads(readers)) for readers in groups]
-    judged = findings(work if all(work) else spans)
+    readers = capture.typical.each()
+    found = [loads(reader) for reader in readers]
+    work = [sum(load.time_us for load in of_device) for of_device in found]
+    counts = [sum(load.operations for load in of_device) for of_device in found]
+    judged = findings(work if all(work) else [reader.span_us for reader in readers])
+    spans: dict[tuple[int, str], list[float]] = {}
+    for reader in capture.each():
+        spans.setdefault((reader.slice, reader.facts.network), []).append(reader.span_us)
     rows: list[tuple[Cell, ...]] = []
     verdict = []
-    for place, readers in enumerate(groups):
-        ratio, finding = judged[place]
-        all_spans = [reader.span_us for reader in readers]
+    for place, (reader, (ratio, finding)) in enumerate(zip(readers, judged, strict=True)):
         rows.append(
             (
-                readers[0].slice,
-                readers[0].facts.network,
-                len(readers[0].cores),
-                len(readers),
-                spans[place],
-                min(all_spans),
-                max(all_spans),
+                reader.slice,
+                reader.facts.network,
+                len(reader.cores),
+                len(measured := spans[reader.slice, reader.facts.network]),
+                reader.span_us,
+                min(measured),
+                max(measured),
                 work[place] if counts[place] else None,
                 round(counts[place]) if counts[place] else None,
                 ratio,
@@ -161,9 +145,9 @@ def devices(capture: Capture) -> Report:
             )
         )
         if finding:
-            verdict.append(f"device {readers[0].slice} is a {finding}: {ratio:.2f} x the mean")
-    if len(groups) == 1:
+            verdict.append(f"device {reader.slice} is a {finding}: {ratio:.2f} x the mean")
+    if len(readers) == 1:
         verdict.append("one device: nothing to balance")
     elif not verdict:
-        verdict.append(f"{len(groups)} devices, none of them far above the mean")
+        verdict.append(f"{len(readers)} devices, none of them far above the mean")
     return Report("devices", "Devices", verdict, [Table("devices", "Devices", _DEVICES, rows)])

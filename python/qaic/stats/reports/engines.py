@@ -17,10 +17,11 @@ def engines(capture: Capture) -> Report:
     """Utilization of every engine, and time by category."""
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
-    for readers in capture.by_device():
-        keys = sorted({(thread.core, thread.engine) for thread in readers[0].threads})
-        for core, engine in keys:
-            rows.append((readers[0].slice, core, engine, *_figures(readers, core, engine)))
+    for reader in capture.each():
+        keys = sorted({(thread.core, thread.engine) for thread in reader.threads})
+        for key in keys:
+            threads = [thread for thread in reader.threads if (thread.core, thread.engine) == key]
+            rows.append((reader.slice, *key, *_figures(reader, threads)))
     categories = _categories(capture)
     verdict = []
     if any(row[4] for row in rows):
@@ -50,34 +51,21 @@ def utilization(thread: ThreadSums) -> float | None:
     return thread.busy_u / thread.span_u
 
 
-def _figures(readers: list[TraceReader], core: int, engine: str) -> tuple[Cell, ...]:
-    per_sample = [
-        [thread for thread in reader.threads if (thread.core, thread.engine) == (core, engine)]
-        for reader in readers
-    ]
-    us = readers[0].us
-
+def _figures(reader: TraceReader, threads: list[ThreadSums]) -> tuple[Cell, ...]:
     def summed(name: str, counted: str) -> float | None:
-        return median(
-            [
-                us(sum(getattr(thread, name) for thread in threads))
-                if any(getattr(thread, counted) for thread in threads)
-                else None
-                for threads in per_sample
-            ]
-        )
+        if not any(getattr(thread, counted) for thread in threads):
+            return None
+        return reader.us(sum(getattr(thread, name) for thread in threads))
 
-    shares = [[100 * (utilization(thread) or 0) for thread in threads] for threads in per_sample]
-    measured = any(thread.ops for threads in per_sample for thread in threads)
+    shares = [100 * (utilization(thread) or 0.0) for thread in threads]
+    measured = sum(thread.ops for thread in threads)
     return (
-        round(median([len(threads) for threads in per_sample]) or 0),
-        median([sum(values) / len(values) for values in shares if values]) if measured else None,
-        median([max(values) for values in shares if values]) if measured else None,
-        median([_of_pcycles(threads) for threads in per_sample]),
+        len(threads),
+        sum(shares) / len(shares) if measured else None,
+        max(shares) if measured else None,
+        _of_pcycles(threads),
         summed("busy_u", "ops"),
-        round(median([sum(thread.ops for thread in threads) for threads in per_sample]) or 0)
-        if measured
-        else None,
+        measured or None,
         summed("sync_u", "sync_count"),
         summed("barrier_u", "barrier_count"),
         summed("transfer_u", "transfer_count"),

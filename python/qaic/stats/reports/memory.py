@@ -3,7 +3,7 @@
 from typing import Final
 
 from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
-from qaic.stats.reports.capture import Capture, median
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums, share
 from qaic.stats.reports.capture.op_info import MOVEMENT, Coded
 from qaic.stats.reports.ops import NO_OPERATIONS
@@ -65,22 +65,14 @@ def _verdict(sums: Sums) -> list[str]:
 
 def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
-    for readers in capture.by_device():
-        for place, core in enumerate(readers[0].cores):
-            records = [reader.cores[place] for reader in readers if place < len(reader.cores)]
-            figures = [
-                median([None if pair is None else pair[side] for pair in pairs])
-                for pairs in ([one.ddr_bytes for one in records], [one.multicast_bytes for one in records])
-                for side in (0, 1)
-            ]
-            if all(figure is None for figure in figures):
-                continue
-            span = median([readers[0].us(record.span_u) for record in records])
-            moved = None if figures[0] is None or figures[1] is None else figures[0] + figures[1]
-            # Bytes per microsecond are megabytes per second.
-            rate = moved / span / 1000 if moved is not None and span else None
-            cells = [None if figure is None else round(figure) for figure in figures]
-            rows.append((readers[0].slice, core.core, cells[0], cells[1], rate, cells[2], cells[3]))
+    for reader in capture.each():
+        for core in reader.cores:
+            ddr, span = core.ddr_bytes, reader.us(core.span_u)
+            if ddr or core.multicast_bytes:
+                # Bytes per microsecond are megabytes per second.
+                rate = sum(ddr) / span / 1000 if ddr and span else None
+                ends = core.multicast_bytes or (None, None)
+                rows.append((reader.slice, core.core, *(ddr or (None, None)), rate, *ends))
     return rows
 
 
@@ -138,22 +130,11 @@ def dma(capture: Capture) -> Report:
 
 def _cores(capture: Capture) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
-    for readers in capture.by_device():
-        us = readers[0].us
-        for core in readers[0].cores:
-            found = [
-                (activity(reader, facts, transfers=True), reader)
-                for reader in readers
-                for facts in reader.cores
-                if facts.core == core.core
-            ]
-            busy = median([us(one.busy_u) for one, _ in found]) or 0.0
-            span = median([us(one.core.span_u) for one, _ in found]) or 0.0
-            summed = median(
-                [
-                    us(sum(thread.transfer_u for thread in reader.threads if thread.core == core.core))
-                    for _, reader in found
-                ]
+    for reader in capture.each():
+        for core in reader.cores:
+            busy = reader.us(activity(reader, core, transfers=True).busy_u)
+            summed = reader.us(
+                sum(thread.transfer_u for thread in reader.threads if thread.core == core.core)
             )
-            rows.append((readers[0].slice, core.core, busy, share(busy, span), summed))
+            rows.append((reader.slice, core.core, busy, share(busy, reader.us(core.span_u)), summed))
     return rows

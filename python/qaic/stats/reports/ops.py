@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.report import NOT_MEASURED, Cell, Column, Report, Table, columns_of
-from qaic.stats.reports.capture import Capture, median_rows
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums, spreads
 from qaic.stats.reports.capture.op_info import CATEGORIES, Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
@@ -99,10 +99,9 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
 def wall_spans_us(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[str, float]:
     """From the first start to the last end of what has a key in common; the longest of the devices."""
     spans: dict[str, float] = {}
-    for readers in capture.by_device():
-        coded = key(readers[0].facts)
-        found = median_rows([_spans(coded, reader) for reader in readers])
-        for text, span in zip(coded.values, found, strict=True):
+    for reader in capture.each():
+        coded = key(reader.facts)
+        for text, span in zip(coded.values, _spans(coded, reader), strict=True):
             spans[text] = max(spans.get(text, 0.0), float(span))
     return spans
 
@@ -130,7 +129,7 @@ _FAMILY = columns_of(
 
 def layers(capture: Capture) -> Report:
     """Time by layer, and families of layers with their median and slowest member."""
-    every = [path for readers in capture.by_device() for path in readers[0].facts.nodes.values]
+    every = [path for reader in capture.each() for path in reader.facts.nodes.values]
     known = layer_names(every)
 
     def key(facts: OpInfo) -> Coded:

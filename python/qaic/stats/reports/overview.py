@@ -90,11 +90,11 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
 
 def _remarks(capture: Capture) -> list[str]:
     remarks = []
-    for readers in capture.by_device():
-        found = loads(readers)
+    for reader in capture.typical.each():
+        found = loads(reader)
         judged = findings([load.time_us for load in found])
         remarks += [
-            f"core {load.core} of device {readers[0].slice} is a {finding}: {ratio:.2f} x the mean work"
+            f"core {load.core} of device {reader.slice} is a {finding}: {ratio:.2f} x the mean work"
             for load, (ratio, finding) in zip(found, judged, strict=True)
             if finding
         ]
@@ -103,7 +103,7 @@ def _remarks(capture: Capture) -> list[str]:
     saturated = sum(thread.saturated for reader in capture.each() for thread in reader.threads)
     if saturated:
         remarks.append(f"{saturated} durations did not fit their field and are too short")
-    near = residency(Sums(capture, lambda facts: facts.memories))
+    near = residency(Sums(capture.typical, lambda facts: facts.memories))
     if near is not None:
         remarks.append(f"{near:.1f} % of the operations' time uses TCM")
     return remarks

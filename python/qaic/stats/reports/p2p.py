@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qaic.report import Cell, Report, Table, columns_of
-from qaic.stats.reports.capture import Capture, median_rows
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import output_bytes
 
 _SEND: Final = re.compile(r"\s*(\d+)\s*->\s*(\d+(?:\s*,\s*\d+)*)\s*")
@@ -32,12 +32,11 @@ class Side:
 
 def sides(capture: Capture) -> Iterator[Side]:
     """Yield sends, one per target, and receives of all devices."""
-    for readers in capture.by_device():
-        facts = readers[0].facts
+    for reader in capture.each():
+        facts = reader.facts
         if not facts.transfers:
             continue
-        sizes = median_rows([output_bytes(reader) for reader in readers])
-        counts = median_rows([reader.ops.count + reader.ops.transfer_count for reader in readers])
+        sizes, counts = output_bytes(reader), reader.ops.count + reader.ops.transfer_count
         for side in facts.transfers:
             node = facts.nodes.values[facts.nodes.codes[side.op]]
             size, count = float(sizes[side.op]), float(counts[side.op])
@@ -52,8 +51,7 @@ def sides(capture: Capture) -> Iterator[Side]:
 
 def p2p(capture: Capture) -> Report:
     """Bytes from device to device, the nodes that send, and sides without their other side."""
-    capture = capture.typical
-    found = list(sides(capture))
+    found = list(sides(capture.typical))
     matrix: dict[tuple[int, int], list[float]] = {}
     by_node: dict[tuple[str, int, int], list[float]] = {}
     pairs: dict[tuple[str, int, int], tuple[list[Side], list[Side]]] = {}

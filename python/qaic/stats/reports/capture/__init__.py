@@ -130,16 +130,20 @@ class Capture:
         return comparable[int(order[0])]
 
     def _read(self) -> tuple[Sample, ...]:
-        groups: dict[tuple[int, int, int], list[TraceReader]] = {}
+        groups: dict[tuple[int, int, int, int], list[TraceReader]] = {}
+        seen: Counter[tuple[Any, ...]] = Counter()
         for buffer in self.buffers:
             buffer.check()
             buffer.advise_unneeded("OP", 0, len(buffer.ops))
         for buffer in self.buffers:
-            run = buffer.run
+            run, reader = buffer.run, TraceReader(buffer, self._facts_of(buffer))
             key = (int(run.program), int(run.activation), int(run.inference))
-            groups.setdefault(key, []).append(TraceReader(buffer, self._facts_of(buffer)))
+            device = (*key, reader.slice, reader.facts.network)
+            # Inferences of two runs may have the same numbers.
+            groups.setdefault((*key, seen[device]), []).append(reader)
+            seen[device] += 1
         return tuple(
-            Sample(*key, tuple(sorted(readers, key=lambda reader: (reader.slice, reader.facts.network))))
+            Sample(*key[:3], tuple(sorted(readers, key=lambda reader: (reader.slice, reader.facts.network))))
             for key, readers in sorted(groups.items())
         )
 

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
-from qaic.stats.reports.capture import Capture, median, median_rows
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import share
 from qaic.stats.reports.capture.trace_reader import CoreActivity, TraceReader
 from qaic.stats.reports.time.timeline import activity
@@ -30,9 +30,9 @@ def waits(capture: Capture) -> Report:
     capture = capture.typical
     engine_rows: list[tuple[Cell, ...]] = []
     op_rows: list[tuple[Cell, ...]] = []
-    for readers in capture.by_device():
-        engine_rows += _by_engine(readers)
-        op_rows += _by_operation(readers)
+    for reader in capture.each():
+        engine_rows += _by_engine(reader)
+        op_rows += _by_operation(reader)
     op_rows.sort(key=lambda row: (-float(row[5] or 0), str(row[0])))
     measured = any(row[3] is not None or row[6] is not None for row in engine_rows)
     verdict = []
@@ -61,48 +61,39 @@ def waits(capture: Capture) -> Report:
     )
 
 
-def _by_engine(readers: list[TraceReader]) -> list[tuple[Cell, ...]]:
+def _by_engine(reader: TraceReader) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
-    for engine in dict.fromkeys(thread.engine for thread in readers[0].threads):
-        per_sample = [[thread for thread in reader.threads if thread.engine == engine] for reader in readers]
-        us = readers[0].us
+    for engine in dict.fromkeys(thread.engine for thread in reader.threads):
+        threads = [thread for thread in reader.threads if thread.engine == engine]
         figures: list[Cell] = []
         for name in ("sync", "barrier"):
-            counts = [sum(getattr(thread, f"{name}_count") for thread in threads) for threads in per_sample]
-            if not any(counts):
-                figures += [None, None, None]
-                continue
-            sums = [sum(getattr(thread, f"{name}_u") for thread in threads) for threads in per_sample]
-            lived = [sum(thread.span_u for thread in threads) for threads in per_sample]
-            figures += [
-                median([us(waited) for waited in sums]),
-                round(median(counts) or 0),
-                median([share(waited, whole) for waited, whole in zip(sums, lived, strict=True)]),
-            ]
-        rows.append((readers[0].slice, engine, len(per_sample[0]), *figures))
+            count = sum(getattr(thread, f"{name}_count") for thread in threads)
+            waited = sum(getattr(thread, f"{name}_u") for thread in threads)
+            part = share(waited, sum(thread.span_u for thread in threads))
+            figures += [reader.us(waited), count, part] if count else [None, None, None]
+        rows.append((reader.slice, engine, len(threads), *figures))
     return rows
 
 
-def _by_operation(readers: list[TraceReader]) -> list[tuple[Cell, ...]]:
-    facts, last = readers[0].facts, readers[-1]
-    waited = median_rows([reader.ops.sync_u for reader in readers])
-    counts = median_rows([reader.ops.sync_count for reader in readers])
+def _by_operation(reader: TraceReader) -> list[tuple[Cell, ...]]:
+    facts, ops = reader.facts, reader.ops
+    waited = ops.sync_u
     chosen = np.flatnonzero(waited > 0)
     chosen = chosen[np.argsort(-waited[chosen], kind="stable")[:_MOST]]
     rows: list[tuple[Cell, ...]] = []
     for op in chosen.tolist():
         # The wait was for the one that ended last.
-        producers = [producer for producer in facts.producers(op) if np.isfinite(last.ops.last_u[producer])]
-        producer = max(producers, key=lambda one: last.ops.last_u[one], default=None)
+        producers = [producer for producer in facts.producers(op) if np.isfinite(ops.last_u[producer])]
+        producer = max(producers, key=lambda one: ops.last_u[one], default=None)
         rows.append(
             (
                 facts.names[op],
                 facts.kinds.values[facts.kinds.codes[op]],
                 facts.engines.values[facts.engines.codes[op]],
-                readers[0].slice,
+                reader.slice,
                 int(facts.cores[op]),
-                last.us(waited[op]),
-                round(float(counts[op])),
+                reader.us(waited[op]),
+                round(float(ops.sync_count[op])),
                 None if producer is None else facts.names[producer],
                 None if producer is None else facts.engines.values[facts.engines.codes[producer]],
             )
@@ -111,13 +102,16 @@ def _by_operation(readers: list[TraceReader]) -> list[tuple[Cell, ...]]:
 
 
 def _ports(capture: Capture) -> list[tuple[Cell, ...]]:
-    waited: dict[tuple[int, int, int, int, str], list[float]] = {}
-    for reader in capture.each():
-        for port in reader.buffer.ports:
-            direction = "out" if int(port["direction"]) else "in"
-            key = (reader.slice, int(port["core"]), int(port["thread"]), int(port["port"]), direction)
-            waited.setdefault(key, []).append(reader.us(int(port["wait_u"])))
-    return [(*key, median(values)) for key, values in sorted(waited.items())]
+    return sorted(
+        (
+            reader.slice,
+            *(int(port[name]) for name in ("core", "thread", "port")),
+            "out" if int(port["direction"]) else "in",
+            reader.us(int(port["wait_u"])),
+        )
+        for reader in capture.each()
+        for port in reader.buffer.ports
+    )
 
 
 _GAPS = columns_of(
@@ -137,11 +131,11 @@ def gaps(capture: Capture) -> Report:
     if not any(thread.ops for reader in capture.each() for thread in reader.threads):
         note = f"operations: {NOT_MEASURED}, or the stats level is below 70; gaps are between operations"
         return Report("gaps", "Idle windows", [], [Table("cores", "Cores", _GAPS, [], note)])
-    for readers in capture.by_device():
-        for core in readers[0].cores:
-            found = activities(readers, core.core)
-            rows.append((readers[0].slice, core.core, *_figures(readers, found)))
-            longest += _windows(readers[-1], found[-1])
+    for reader in capture.each():
+        for core in reader.cores:
+            found = activity(reader, core)
+            rows.append((reader.slice, core.core, *_figures(reader, found)))
+            longest += _windows(reader, found)
     longest.sort(key=lambda row: (-float(row[3] or 0), row[:3]))
     whole, idle = (
         sum(float(row[2] or 0) for row in rows),
@@ -169,24 +163,13 @@ def gaps(capture: Capture) -> Report:
     )
 
 
-def activities(readers: list[TraceReader], core: int) -> list[CoreActivity]:
-    """Return what one core did in each of the samples that have it."""
-    return [activity(reader, facts) for reader in readers for facts in reader.cores if facts.core == core]
-
-
-def _figures(readers: list[TraceReader], found: list[CoreActivity]) -> tuple[Cell, ...]:
-    us = readers[0].us
-    span = median([us(one.core.span_u) for one in found]) or 0.0
-    busy = median([us(one.busy_u) for one in found]) or 0.0
+def _figures(reader: TraceReader, found: CoreActivity) -> tuple[Cell, ...]:
+    us = reader.us
+    span, busy = us(found.core.span_u), us(found.busy_u)
+    longest = us(found.longest[0].length_u) if found.longest else 0.0
     return (
-        span,
-        busy,
-        share(busy, span),
-        round(median([one.gap_count for one in found]) or 0),
-        median([us(one.gap_u) for one in found]),
-        median([us(one.longest[0].length_u) if one.longest else 0.0 for one in found]),
-        median([us(one.lead_u) for one in found]),
-        median([us(one.tail_u) for one in found]),
+        *(span, busy, share(busy, span), found.gap_count, us(found.gap_u), longest),
+        *(us(found.lead_u), us(found.tail_u)),
     )
 
 
