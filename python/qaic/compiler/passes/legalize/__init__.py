@@ -1,1 +1,1 @@
-"""Replaces forms that the engine does not support."""
+"""Passes that replace forms of operators that the engine does not support."""

@@ -1,8 +1,8 @@
 """Operands without elements, for which kernels of some engines end the process.
 
-A node over no elements becomes zeros if those are its results, and is refused otherwise. If only the run
-knows a size, a Reshape in front of the node keeps all sizes, and fails if one that must not be 0 is 0. The
-Reshape neither reads nor copies elements. Einsum pads such operands, because its results are valid.
+A node over no elements is replaced by zeros if its results are zeros, and refused otherwise. If a size is
+known only at run time, a Reshape before the node keeps all sizes, and fails if a size is 0 that must not be.
+The Reshape neither reads nor copies elements. Operands of Einsum are padded, because its results are valid.
 """
 
 import math
@@ -22,23 +22,23 @@ from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
-#: position of the axis of DFT from set 20 on
+#: position of the axis among the operands of DFT from operator set 20
 _AXIS: Final = 2
-#: position behind the last dim of every tensor
+#: position after the last element of any dim
 _END: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """Dims of an operand, none of which may be 0: those from `first` on that are in front of `stop`."""
+    """Dims of an operand, from `first` to before `stop`, none of which may be 0."""
 
     at: int = 0
-    #: a dim, or the name of a value that has it
+    #: a dim, or the name of a value that contains it
     first: int | str = 0
     stop: int | None = None
-    #: true if the engine computes the node where a dim in front of `first` is 0 too
+    #: true if the engine computes the node if a dim before `first` is also 0
     is_behind: bool = False
-    #: number of dims that the operand has; 0 for any
+    #: rank of the operand; 0 for any
     rank: int = 0
     #: position of an operand with the same last dim
     twin: int | None = None
@@ -48,13 +48,13 @@ class _Needed:
         return isinstance(self.first, str) or (self.first + 1 or None) == self.stop
 
     def is_missing(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a dim of a shape is 0."""
+        """Return True if one of the dims is 0 in a shape."""
         if isinstance(self.first, str):
             return 0 in shape
         return 0 in shape[self.first : self.stop] and not (self.is_behind and 0 in shape[: self.first])
 
     def kept(self, node: onnx.NodeProto, dims: DimsInSets) -> list[int] | None:
-        """Return a shape with which Reshape fails if a dim is 0; [] if none can be, None without a shape."""
+        """Return a shape with which Reshape fails if a dim is 0; [] if no dim can be 0, None if unknown."""
         known = dims(node.input[self.at]) or ((None,) * self.rank,)
         if not known[0] or len({*map(len, known)}) != 1:
             return None
@@ -65,14 +65,14 @@ class _Needed:
         if all(filled[dim] for dim in needed):
             return []
         others = [dim for dim, is_filled in enumerate(filled) if not is_filled and dim not in needed]
-        # Reshape divides the number of elements by the sizes that it keeps, to find the one that it does not.
+        # Reshape divides the number of elements by the kept sizes to derive the remaining size.
         free = others or [dim for dim, is_filled in enumerate(filled) if is_filled][-1:]
         if len(free) != 1 or self.is_behind or isinstance(self.first, str):
             return None
         return [-1 if dim in free else 0 for dim in range(len(filled))]
 
     def missing(self, base: str, shape: str, guards: GuardNodes) -> str:
-        """Append nodes that compare the dims of a shape with 0; returns boolean values."""
+        """Append nodes that compare the dims of a shape with 0; returns a boolean value."""
 
         def part(first: int, stop: int) -> str:
             return guards.compute(base, "Slice", shape, np.array([first]), np.array([stop]))
@@ -91,12 +91,12 @@ class _Needed:
 
 
 _RECURRENT: Final = _Needed(first=0, stop=2, rank=3, twin=1)
-#: operator -> dims that must not be 0; others follow from attributes
+#: operator -> dims that must not be 0; attributes determine further dims
 _NEEDED: Final[Mapping[tuple[str, str], tuple[_Needed, ...]]] = {
     ("", "DFT"): (_Needed(),),
     ("", "GRU"): (_RECURRENT, _Needed(1, 2, rank=3)),
     ("", "LRN"): (_Needed(first=1, stop=2),),
-    # The gates of an input without a width contain what was in memory before.
+    # For an input of width 0, the gates contain uninitialized memory.
     ("", "LSTM"): (replace(_RECURRENT, first=1), _Needed(1, 2, rank=3)),
     ("", "LpNormalization"): (),
     ("", "OneHot"): (_Needed(),),
@@ -109,19 +109,19 @@ _NEEDED: Final[Mapping[tuple[str, str], tuple[_Needed, ...]]] = {
     (_ENGINE_DOMAIN, "MultiHeadAttention"): (_Needed(), _Needed(2, 2, 3)),
     (_ENGINE_DOMAIN, "SkipLayerNormalization"): (_Needed(2, rank=1),),
     (_ENGINE_DOMAIN, "SkipSimplifiedLayerNormalization"): (_Needed(2, rank=1),),
-    # A single dim belongs to one row.
+    # An operand with one dim is one row.
     ("ai.onnx.ml", "FeatureVectorizer"): (_Needed(stop=-1),),
 }
-#: operators that are rewritten where only the run knows their sizes, or whose sizes models declare
+#: operators that are rewritten if sizes are known only at run time, or whose sizes the model declares
 _NOT_CHECKED: Final = frozenset({"GroupQueryAttention", "OneHot", "TopK"})
-#: operators whose results are zeros if they have no operands to sum
+#: operators whose results are zeros if they sum no elements
 _SUMS: Final = ("DFT", "Einsum")
 #: operators that may end the process over no elements
 OVER_NOTHING: Final = frozenset({("", "Einsum"), *_NEEDED})
 
 
 def operator_of(node: onnx.NodeProto) -> tuple[str, str]:
-    """Return domain and name of an operator, with the short name of the standard domain."""
+    """Return domain and name of an operator, with "" for the standard domain."""
     return "" if node.domain in STANDARD_DOMAINS else node.domain, node.op_type
 
 
@@ -138,13 +138,13 @@ def _needed(node: onnx.NodeProto) -> tuple[_Needed, ...]:
     elif standard(node, "QuantizeLinear") and attribute_of(node, "block_size", 0):
         found = (_Needed(first=attribute_of(node, "axis", 1)),)
     elif standard(node, "Unique") and (first := attribute_of(node, "axis", -1) + 1):
-        # The slices along an axis are compared, element by element behind that axis.
+        # Unique compares slices along an axis, element by element of the later dims.
         found = (_Needed(first=first, is_behind=True),)
     return tuple(one for one in found if one.at < len(node.input) and node.input[one.at])
 
 
 def is_over_nothing(node: onnx.NodeProto, shapes: ShapesInSets) -> bool:
-    """Return true if, without elements, the kernel of a node may end the process in some set of sizes."""
+    """Return True if an operand has no elements in some set of sizes, and the kernel may end the process."""
     if standard(node, "Einsum"):
         return any(0 in shape for name in node.input for shape in shapes(name))
     return any(one.is_missing(shape) for one in _needed(node) for shape in shapes(node.input[one.at]))
@@ -157,12 +157,12 @@ def nothing_fault(node: onnx.NodeProto, shapes: ShapesInSets) -> str:
 
 
 def is_zero(node: onnx.NodeProto, results: Iterable[tuple[int, ...]]) -> bool:
-    """Return whether a node over no elements makes nothing but zeros."""
+    """Return True if all results of a node over no elements are zeros or empty."""
     return standard(node, *_SUMS) or not any(map(math.prod, results))
 
 
 def results_in(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[int, ...], ...]]:
-    """List the different shapes that the results have in sets of sizes; [] if one is not known."""
+    """List the distinct shapes of the results in all sets of sizes; [] if a shape is not known."""
     known = [shapes(name) for name in node.output if name]
     return list(dict.fromkeys(zip(*known, strict=True))) if all(known) else []
 
@@ -182,7 +182,7 @@ def zeros(
 
 
 def with_elements(node: onnx.NodeProto, guards: GuardNodes) -> str:
-    """Append nodes that pass the first operand on, and fail if it has no elements."""
+    """Append nodes that return the first operand, and fail if it has no elements."""
     source = node.input[0]
     is_empty = guards.compute(source, "Equal", guards.compute(source, "Size", source), 0, elem_type=BOOL)
     return guards.reject(source, guards.types[source], _title(node, source), is_empty)
@@ -196,10 +196,10 @@ def _title(node: onnx.NodeProto, operand: str) -> str:
 def checked_operands(
     node: onnx.NodeProto, guards: GuardNodes, checked: dict[tuple[Any, ...], str], *, dft_axis: int | None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the operands that may have no elements when a program runs: position, and value with a check.
+    """Yield position and checked value of each operand that may have no elements when a program runs.
 
-    `checked` holds the values of checks that nodes of the graph share. `dft_axis` is the axis of a DFT; None
-    if it is not constant.
+    `checked` contains the values of checks that nodes of the graph share. `dft_axis` is the axis of a DFT;
+    None if it is not constant.
     """
     for one in () if node.op_type in _NOT_CHECKED else _needed(node):
         needed, source = one, node.input[one.at]
@@ -224,10 +224,10 @@ def checked_operands(
 
 
 def padded_sum(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto]:
-    """Make nodes that compute an Einsum of several operands, some of which may have no elements.
+    """Create nodes that compute an Einsum of several operands, some of which may have no elements.
 
-    A dim of 0 is padded to 1 with zeros, which change no sum, and is cut from the result. Returns [] for
-    other nodes, and if ranks are not known.
+    A dim of 0 is padded to 1 with zeros, which do not change sums, and is removed from the result. Returns []
+    for other nodes, and if ranks are not known.
     """
     terms, types = _labels(node, guards.dims) if standard(node, "Einsum") else [], guards.types
     if len(terms) < 3 or any(name not in types for name in node.input):
@@ -239,7 +239,7 @@ def padded_sum(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto]
         filled = [all(sizes) for sizes in zip(*known, strict=True)]
         if all(filled) or len(filled) != len(term):
             continue
-        # The size as a number that is 0 or 1.
+        # `counts` contains 0 for each dim of size 0, and 1 for other dims.
         counts = compute("Cast", compute("Cast", compute("Shape", name), elem_type=BOOL, to=BOOL), to=INT64)
         pads = compute("Concat", np.zeros(len(term)), compute("Sub", 1, counts), axis=0)
         result = guards.value(name, "padded", None, types[name])
@@ -261,7 +261,7 @@ def padded_sum(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto]
 
 
 def _labels(node: onnx.NodeProto, dims: DimsInSets) -> list[list[str]]:
-    """List the labels of the dims of each operand of an Einsum, then of its result; [] if ranks are open."""
+    """List the labels of the dims of each operand of an Einsum, then of its result; [] for unknown ranks."""
     before, arrow, after = attribute_of(node, "equation", b"").decode().replace(" ", "").partition("->")
     letters = before.replace(",", "").replace(".", "")
     if not arrow:
@@ -275,6 +275,6 @@ def _labels(node: onnx.NodeProto, dims: DimsInSets) -> list[list[str]]:
             return []
         more = ranks.pop() - len(front) - len(back) if dots and name else most if dots else 0
         most = max(most, more)
-        # Dims without a letter are counted from the last.
+        # Dims of an ellipsis are numbered from the last dim.
         terms.append([*front, *map(str, reversed(range(more))), *back])
     return terms if len(terms) == len(node.input) + 1 else []

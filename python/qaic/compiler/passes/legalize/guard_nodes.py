@@ -1,4 +1,4 @@
-"""Nodes that check operands while a program runs, constant operands, and the error about a wrong one."""
+"""Nodes that check operands while a program runs, and the error for a wrong constant operand."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,7 +20,7 @@ _AXES_AS_INPUT: Final = 13
 
 
 def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileError:
-    """Make the error about an operand with which the engine would not compute the node."""
+    """Create the error for an operand with which the engine would not compute the node."""
     name = node_label(node)
     return refuse(
         f"node {name!r} ({node.op_type})",
@@ -33,7 +33,7 @@ def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileE
 
 
 class GuardNodes:
-    """Collects nodes that are written in front of one, and describes their values.
+    """Collects nodes that are inserted before a node, and describes their values.
 
     `added` receives the values; `version` is the operator set of the model. `types`, `shapes` and `dims`
     describe the values of the model.
@@ -54,7 +54,7 @@ class GuardNodes:
         self._fresh, self._added, self._version = fresh, added, version
 
     def value(self, base: str, suffix: str, like: str | None, elem_type: int) -> str:
-        """Name a value that has the shape of another one; "" for a scalar, None for a shape of its own."""
+        """Name a value with the shape of value `like`; "" for a scalar, None for another shape."""
         name = self._fresh.make(base, suffix)
         self._added[name] = Added(elem_type, name if like is None else like)
         return name
@@ -78,7 +78,7 @@ class GuardNodes:
         elem_type: int = INT64,
         **attributes: Any,
     ) -> str:
-        """Append a node that computes with values and numbers; returns its result, of an unknown shape."""
+        """Append a node whose operands are values or numbers; returns its result, of an unknown shape."""
         names = [
             operand if isinstance(operand, str) else self.constant(base, np.asarray(operand, np.int64))
             for operand in operands
@@ -86,13 +86,13 @@ class GuardNodes:
         return self.add(op_type, names, self.value(base, op_type.lower(), None, elem_type), **attributes)
 
     def size(self, base: str, name: str, axis: int) -> str:
-        """Append nodes that compute a size of a value."""
+        """Append nodes that compute a size of a value; returns the size."""
         return self.compute(base, "Gather", self.compute(base, "Shape", name), axis, axis=0)
 
     def reject(self, name: str, elem_type: int, title: str, *wrong: str) -> str:
-        """Append nodes that pass a value on, and that fail with a title where a condition holds.
+        """Append nodes that return a value, and that fail if an element of a condition is true.
 
-        `title` names the node that fails, which the engine reports. `wrong` are boolean values of any shape.
+        `title` is the name of the failing node in errors. `wrong` are boolean values of any shape.
         """
         count = ""
         for condition in wrong:
@@ -100,7 +100,7 @@ class GuardNodes:
             counted = self.add("ReduceSum", [flags], self.value(name, "wrong", "", INT64), keepdims=0)
             total = [count, counted]
             count = self.add("Add", total, self.value(name, "wrong", "", INT64)) if count else counted
-        # The number of wrong elements is the index of a row, and there is one row.
+        # The number of wrong elements is the index of a row, and only row 0 exists.
         rows = self.value(name, "rows", None, elem_type)
         if self._version >= _AXES_AS_INPUT:
             self.add("Unsqueeze", [name, self.constant(name, np.zeros(1, np.int64))], rows)

@@ -1,11 +1,11 @@
 """Integer divisions by -1 and 0, which can end the process.
 
-The processor traps at an integer division by zero, which engines before 1.25 do not refuse. A constant
-divisor of zero is refused. Other divisors are read through a Gather, which counts their zeros and fails if
-there is one. The quotient of the smallest int32 or int64 and -1 has no place in its type. The processor
-traps, in an inference as well as where the engine folds constants. A division by -1 becomes one by 1 whose
-result changes its sign, so the smallest integer stays as it is, as with int8 and int16. All other numbers are
-those of ONNX.
+Integer divisions by zero trap, and engines before 1.25 do not refuse them. The compiler refuses a constant
+divisor of zero. Other divisors pass through a Gather, which fails if they contain a zero. The quotient of
+the smallest int32 or int64 and -1 exceeds its type, so the division traps, in an inference and when the
+engine folds constants. A division by -1 is therefore replaced by a division by 1 and a change of sign. The
+result of the smallest integer is the smallest integer, as for int8 and int16. All other results are those of
+ONNX.
 """
 
 from collections.abc import Mapping
@@ -32,28 +32,28 @@ from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
-#: operators that divide; Mod traps in the engines before 1.23
+#: operators that divide; Mod traps in engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})
 
-#: types that the processor divides; narrower types are divided as int32
+#: smallest value of types that the processor divides; narrower types are divided as int32
 _SMALLEST: Final = {INT32: -(2**31), INT64: -(2**63)}
 
-#: types in which a nonzero size may become zero
+#: types to which a cast may convert a nonzero size to zero
 _NARROW: Final = frozenset({INT8, UINT8, INT16, UINT16})
 
-#: numbers of a smaller magnitude are in every integer type
+#: magnitude below which every integer type represents a number
 _EVERYWHERE: Final = 128
 
-#: operators whose results are sizes, never negative
+#: operators whose results are sizes, which are never negative
 _SIZES: Final = frozenset({"Shape", "Size"})
 
 _CASTING: Final = frozenset({"Cast", "CastLike"})
-#: operators that keep the numbers of their first operand; a cast does so only for sizes and small numbers
+#: operators that do not change the values of their first operand; casts keep only sizes and small numbers
 _PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
 
 def traps(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
-    """Return whether a division of the main graph or of a nested one may end the process."""
+    """Return True if a division of the main graph or of a nested graph may end the process."""
     divisions = _Divisions(model, types, shapes_in(model))
     return bool(divisions.found) or divisions.by_zero is not None
 
@@ -63,8 +63,8 @@ def legalize_division(
 ) -> dict[str, Added]:
     """Rewrite the integer divisions that may end the process; changes `model` in place.
 
-    The model has no functions around such nodes. Returns the values that were added. Raises CompileError if a
-    constant divisor contains a zero.
+    The model has no functions with such nodes. Returns the added values. Raises CompileError if a constant
+    divisor contains a zero.
     """
     _name_divisions(model, types)
     divisions = _Divisions(model, types, shapes)
@@ -84,7 +84,7 @@ def legalize_division(
 
 
 def _name_divisions(model: onnx.ModelProto, types: Mapping[str, int]) -> None:
-    """Name integer divisions after their results, so that the engine names the one that divides by zero."""
+    """Name integer divisions after their results, so that errors of the engine identify the division."""
     taken = {node.name for node in all_nodes(model.graph.node)}
     for node in find_nodes(model.graph.node, DIVISIONS):
         key = next(filter(None, node.output), "")
@@ -99,7 +99,7 @@ def _key(node: onnx.NodeProto) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """The divisors that a division has to be protected from, and the element type of its operands."""
+    """The divisors that a division needs a guard against, and the element type of its operands."""
 
     elem_type: int
     zero: bool
@@ -147,14 +147,14 @@ class _Divisions:
         if values is None:
             return True
         if is_cast:
-            # Small numbers are in every type, so a cast keeps them.
+            # A cast keeps small numbers, because every type represents them.
             values = np.trunc(values.astype(np.float64))
             return bool(((values == number) | ~(np.abs(values) < _EVERYWHERE)).any())
         return bool((values == number).any())
 
 
 def _guarded(node: onnx.NodeProto, guard: _Guard, guards: GuardNodes) -> list[onnx.NodeProto]:
-    """Write a division whose divisor is never 0 or -1."""
+    """Create the nodes of a division whose divisor is never 0 or -1."""
     divisor, result, elem_type = node.input[1], node.output[0], guard.elem_type
     add, value = guards.add, guards.value
     division = clone(node)
@@ -165,7 +165,7 @@ def _guarded(node: onnx.NodeProto, guard: _Guard, guards: GuardNodes) -> list[on
     if not guard.minus_one:
         return [*guards.nodes, division]
     one = np.ones((), helper.tensor_dtype_to_np_dtype(elem_type))
-    # 2 where the divisor is -1, and 0 elsewhere; arithmetic, because old operator sets choose no integers.
+    # `twice` is 2 for a divisor of -1, else 0. It is computed, because old sets have no Where for integers.
     minus_one = guards.constant(result, -one)
     is_negative = add("Equal", [divisor, minus_one], value(divisor, "is_minus_one", divisor, BOOL))
     flag = add("Cast", [is_negative], value(divisor, "flag", divisor, elem_type), to=elem_type)

@@ -1,13 +1,13 @@
 """Rewrites patterns of exporters that the engine does not support.
 
-* Operands of ``Range`` are scalars. Where an exporter has expanded a function they may have the shape [1].
-* Pieces of a tensor are slices. Exporters that translate the split of a tensor literally write a sequence of
-  the pieces, ``SplitToSequence``, and take them out with ``SequenceAt``.
-* The mask of ``Attention`` has a row for each query. ONNX lets one row stand for all.
-* ``STFT`` states ``onesided``. Shape inference takes 0 where the operator's default is 1.
-* Axes of ``Resize`` count from the first. The engine skips others where it keeps proportions.
-* A ``Dropout`` that drops nothing has no training mode. The mask of another one is read, because the engine
-  removes each Dropout with an unread mask.
+* Operands of ``Range`` become scalars. In expanded functions of exporters, they may have the shape [1].
+* Pieces of a tensor become slices. Some exporters split a tensor with ``SplitToSequence`` and read the pieces
+  with ``SequenceAt``.
+* The mask of ``Attention`` gets a row for each query. ONNX allows one row for all queries.
+* ``STFT`` gets an explicit ``onesided``. Shape inference assumes 0 although the default is 1.
+* Negative axes of ``Resize`` become non-negative. The engine ignores negative axes if it keeps proportions.
+* A ``Dropout`` that drops nothing loses its training mode. The mask of other Dropout nodes is read, because
+  the engine removes a Dropout whose mask nothing reads.
 """
 
 import math
@@ -44,7 +44,7 @@ from qaic.compiler.ir.shape_arithmetic import computed_node
 from qaic.compiler.ir.value_info import Added, dims_in
 from qaic.compiler.passes.legalize.guard_nodes import refused_operand
 
-#: first operator set in which a mask may have fewer columns than keys, so one is not for all
+#: first operator set in which a mask may have fewer columns than keys, so one column is not for all keys
 _PADDED_MASKS: Final = 24
 
 #: operators whose result has the rank of their first input
@@ -59,9 +59,9 @@ _Dims = tuple[int | str | None, ...]
 
 @compiler_pass()
 def legalize_exports_pass(model: Model, _: Context) -> None:
-    """Rewrite patterns of exporters that shape inference or the engine does not support, in functions too.
+    """Rewrite patterns of exporters that shape inference or the engine does not support, also in functions.
 
-    Warns of nodes that drop values in each inference.
+    Warns about nodes that drop values in each inference.
     """
     proto, random = model.proto, list[str]()
     _legalize(proto.graph, proto.graph, standard_version(proto), random)
@@ -85,7 +85,7 @@ def legalize_exports_pass(model: Model, _: Context) -> None:
 def _legalize(
     body: onnx.GraphProto | onnx.FunctionProto, graph: onnx.GraphProto, version: int, random: list[str]
 ) -> None:
-    """Rewrite the nodes of a body, which `graph` describes; adds nodes that drop values to `random`."""
+    """Rewrite the nodes of a body, which `graph` describes; add nodes that drop values to `random`."""
     found = find_nodes(body.node, _REWRITTEN)
     if not found:
         return
@@ -105,27 +105,27 @@ def _legalize(
 
 @dataclass(slots=True)
 class _Scope:
-    """Known facts about the values that the nodes of a graph see."""
+    """Facts about the values that the nodes of a graph can read."""
 
     body: onnx.GraphProto
     version: int
-    #: values whose dims a rewriting may need
+    #: values whose dims a rewrite may need
     wanted: set[str]
     #: labels of nodes that drop values in each inference
     random: list[str]
     #: ranks
     ranks: dict[str, int] = field(default_factory=dict)
-    #: dims that the model declares
+    #: dims declared in the model
     shapes: dict[str, _Dims] = field(default_factory=dict)
-    #: constant integers: one, or a list
+    #: constant integers, or lists of them
     integers: dict[str, int | list[int]] = field(default_factory=dict)
     #: constants of one element
     scalars: dict[str, NDArray[Any]] = field(default_factory=dict)
-    #: sequence -> the node that makes it
+    #: sequence -> node that creates it
     splits: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    #: nodes before the rewritten one
+    #: nodes to insert before the rewritten node
     made: list[onnx.NodeProto] = field(default_factory=list)
-    #: maker of names for their results, made on demand
+    #: source of unique names, created on demand
     fresh: list[FreshNames] = field(default_factory=list)
 
     def declare(self, graph: onnx.GraphProto) -> None:
@@ -168,19 +168,19 @@ class _Scope:
             edit.set_nodes(body, written)
 
     def add(self, operator: str, result: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node in front; returns the name of its result, which is made from `result`."""
+        """Add a node before the rewritten node; returns its result, whose name begins with `result`."""
         name = self.name(result, operator.lower())
         self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
     def name(self, result: str, suffix: str) -> str:
-        """Make a name for a value that `result` is computed from."""
+        """Create a name for a value that `result` is computed from."""
         if not self.fresh:
             self.fresh.append(FreshNames(self.body))
         return self.fresh[0].make(result, suffix)
 
     def integer(self, result: str, value: int) -> str:
-        """Add a constant of type int64 and shape [1]."""
+        """Add a constant of type int64 and shape [1]; returns its name."""
         return self.add("Constant", result, value=helper.make_tensor("", INT64, [1], [value]))
 
     def _constant(self, name: str, tensor: onnx.TensorProto) -> None:
@@ -193,7 +193,7 @@ class _Scope:
             self.scalars[name] = dense(tensor)
 
     def _learn(self, node: onnx.NodeProto) -> None:
-        """Record the facts about the results of a node that a rewriting may need."""
+        """Record the facts about the results of a node that a rewrite may need."""
         kind = node.op_type
         is_tensor = kind == "Constant" and any(attribute.name == "value" for attribute in node.attribute)
         if not is_tensor and all(name in self.scalars for name in node.input):
@@ -222,7 +222,7 @@ class _Scope:
 
 
 def _scalar_operands(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Range: make all operands scalars if one is known to have a dimension."""
+    """Range: reshape all operands to scalars if one is known to have a dimension."""
     if all(scope.ranks.get(name, 0) == 0 for name in node.input):
         return node
     scalars = [
@@ -233,7 +233,7 @@ def _scalar_operands(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """SequenceAt: slice the tensor whose pieces are the sequence, if the index of the piece is known."""
+    """SequenceAt: replace the piece of a split tensor by a slice if the index of the piece is known."""
     sequence, index = node.input
     split = scope.splits.get(sequence)
     number = scope.integers.get(index)
@@ -249,13 +249,13 @@ def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
         begin = sum(lengths[: number % len(lengths)])
         end = begin + lengths[number]
     elif isinstance(lengths, int) and number >= 0:
-        # The last piece may be shorter; a slice ends with its tensor.
+        # The last piece may be shorter; a slice ends at the end of its tensor.
         begin, end = number * lengths, (number + 1) * lengths
     else:
         return node
     result, axis = node.output[0], attributes.get("axis", 0)
     bounds = [scope.integer(result, value) for value in (begin, end, axis)]
-    # `keepdims` does not apply to pieces with a length.
+    # `keepdims` applies only to a split without lengths.
     if (len(split.input) > 1 and split.input[1]) or attributes.get("keepdims", 1):
         return _copy(node, "Slice", [split.input[0], *bounds])
     sliced = scope.add("Slice", result, split.input[0], *bounds)
@@ -303,7 +303,7 @@ def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _known_mode(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Dropout: leave out the training mode if nothing is dropped, and record a node that drops values."""
+    """Dropout: remove the training mode if the node drops nothing, else record the node."""
     if scope.version < _INFERRING:
         if not attribute_of(node, "is_test", 0) and attribute_of(node, "ratio", 0.5):
             raise refused_operand(node, "training mode (is_test is 0)", "inference mode (is_test is 1)")
@@ -318,9 +318,9 @@ def _known_mode(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def read_masks(model: onnx.ModelProto) -> dict[str, str]:
-    """Read the mask of each Dropout that may drop values; changes `model` in place.
+    """Add a reader of the mask of each Dropout that may drop values; changes `model` in place.
 
-    Returns each float that was added, and the value that has its type.
+    Returns each added float value, and a value with its type.
     """
     added: dict[str, str] = {}
     if not any(any(node.input[_TRAINING:]) for node in find_nodes(model.graph.node, {"Dropout"})):
@@ -344,7 +344,7 @@ def read_masks(model: onnx.ModelProto) -> dict[str, str]:
 
 @compiler_pass()
 def read_masks_pass(model: Model, _: Context) -> None:
-    """Read the mask of each Dropout that may drop values, behind all passes that options direct."""
+    """Add readers of the masks of Dropout nodes that may drop values, after passes that options control."""
     model.facts.add(read_masks(model.proto))
 
 
@@ -355,7 +355,7 @@ _AXES_AS_INPUT: Final = 13
 _MASK: Final = 3
 _PAST_KEY: Final = 4
 
-#: input of Dropout, and first operator set in which it drops nothing without that
+#: input of Dropout, and first operator set in which Dropout drops nothing without this input
 _TRAINING: Final = 2
 _INFERRING: Final = 7
 
@@ -379,7 +379,7 @@ def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[st
 
 
 def resizes_from_the_end(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Find each Resize, in nested graphs too, that counts or may count an axis from the end."""
+    """Find each Resize, also in nested graphs, that has or may have a negative axis."""
     return [
         node
         for node in find_nodes(nodes, {"Resize"})
@@ -406,14 +406,14 @@ def legalize_resize_pass(model: Model, _: Context) -> None:
                 attribute.ints[:] = [axis % rank for axis in attribute.ints]
 
 
-#: types of which some supported engine lacks the kernel
+#: types without a kernel in some supported engine
 _WITHOUT_KERNEL: Final = frozenset({BOOL, INT8, INT16, UINT16})
 
 
 def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
-    """Rewrite the Where nodes that the engine has no kernel for; changes `model` in place.
+    """Rewrite the Where nodes for which the engine has no kernel; changes `model` in place.
 
-    The model has no functions around such nodes. Returns the values that were added.
+    The model has no functions with such nodes. Returns the added values.
     """
     added: dict[str, Added] = {}
     nodes = find_nodes(model.graph.node, {"Where"})
@@ -430,7 +430,7 @@ def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str
 
 
 def _elem_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
-    """Return the element type of the values that a Where selects from, from any known one."""
+    """Return the element type of a Where, from any value whose type is known."""
     return next((types[name] for name in (*node.input[1:], *node.output) if name in types), 0)
 
 
@@ -463,7 +463,7 @@ MOVING: Final = (
 
 
 def moved_captures(graph: onnx.GraphProto) -> set[str]:
-    """Find the moved values that bodies of control flow capture from the graph directly around them."""
+    """Find the results of `MOVING` that bodies of control flow capture from the graph around them."""
     made_by = producers(graph.node)
     return {
         name
@@ -475,10 +475,10 @@ def moved_captures(graph: onnx.GraphProto) -> set[str]:
 
 
 def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, str]:
-    """Compute moved floats once more, as the maximum of one, where bodies of control flow read them.
+    """Insert a Max of one value between moved floats and bodies of control flow that read them.
 
-    The model has no functions, a name means one value. Returns each value that was added, and the value that
-    it equals.
+    The model has no functions, and a name means one value. Returns each added value, and the value that it
+    equals.
     """
     if "DequantizeLinear" not in op_types(model):
         return {}
@@ -495,7 +495,7 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
         for node in graph.node:
             nodes.append(node)
             nodes += [helper.make_node("Max", [name], [apart[name]]) for name in node.output if name in apart]
-        # Operands of the node itself are also renamed, because both names have the same value.
+        # Operands of these nodes are also renamed, which is correct because both values are equal.
         edit.replace_all_uses_with([node for node in graph.node if any(subgraphs(node))], apart)
         edit.set_nodes(graph, nodes)
     return added

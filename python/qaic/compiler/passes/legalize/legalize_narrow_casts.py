@@ -1,8 +1,8 @@
-"""Casts to float8 without saturation, which the engine rounds wrongly beyond the largest number.
+"""Casts to float8 without saturation, which the engine rounds wrongly beyond the largest float8.
 
-Numbers that round beyond it become infinite in E5M2, and NaN in E4M3FN, which has no infinity. The engine
-returns NaN in E5M2 for numbers below the next power of two, and the largest number for some in E4M3FN. It
-converts infinities correctly, so such numbers become infinite before.
+Values beyond the largest float8 become infinite in E5M2, and NaN in E4M3FN, which has no infinity. For values
+below the next power of two, the engine returns NaN in E5M2. For some values, it returns the largest float8 in
+E4M3FN. The engine converts infinities correctly, so such values become infinite before the cast.
 """
 
 from collections.abc import Mapping
@@ -21,20 +21,20 @@ from qaic.compiler.passes.legalize.guard_nodes import GuardNodes
 
 _CASTING: Final = frozenset({"Cast", "CastLike", "QuantizeLinear"})
 
-#: type -> comparison with the midpoint beyond its largest number, and that midpoint; ties go to even
+#: type -> comparison with the midpoint after its largest value, and the midpoint; ties round to even
 _LIMITS: Final = {17: ("Greater", 464.0), 19: ("GreaterOrEqual", 61440.0)}
 
 
 def is_unsaturated(node: onnx.NodeProto) -> bool:
-    """Return True for a node whose result may be beyond the largest number of its type."""
+    """Return True for a node whose result may exceed the largest value of its type."""
     given = (one for one in node.attribute if one.name == "saturate")
     return standard(node, *_CASTING) and any(one.ref_attr_name or not one.i for one in given)
 
 
 def legalize_narrow_casts(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
-    """Rewrite casts without saturation to types that the engine rounds to wrongly; changes `model` in place.
+    """Rewrite casts without saturation that the engine rounds wrongly; changes `model` in place.
 
-    The model has no functions around such nodes. Returns the values that were added.
+    The model has no functions with such nodes. Returns the added values.
     """
     added: dict[str, Added] = {}
     if not any(is_unsaturated(node) for node in find_nodes(model.graph.node, _CASTING)):
@@ -54,19 +54,19 @@ def legalize_narrow_casts(model: onnx.ModelProto, types: Mapping[str, int]) -> d
 
 
 def _with_infinities(node: onnx.NodeProto, target: int, types: Mapping[str, int], guards: GuardNodes) -> str:
-    """Append nodes that make the operand infinite where it rounds beyond the largest number."""
+    """Append nodes that replace elements by infinity if they round beyond the largest value."""
     operand, base = node.input[0], node.output[0]
     compute = partial(guards.compute, base)
     if types.get(operand, FLOAT) != FLOAT:
         operand = compute("Cast", operand, elem_type=FLOAT, to=FLOAT)
 
-    # Nodes of float32 may be quantized or rounded.
+    # The nodes compute in float64, because float32 nodes may be quantized or rounded.
     def widened(name: str) -> str:
         return compute("Cast", name, elem_type=DOUBLE, to=DOUBLE)
 
     wide = quotient = widened(operand)
     if node.op_type == "QuantizeLinear":
-        # Dequantized ones are the scales, in the shape of the operand.
+        # Dequantizing ones returns the scales in the shape of the operand.
         ones = compute("Equal", operand, operand, elem_type=BOOL)
         codes = compute("Cast", compute("Cast", ones, elem_type=FLOAT, to=FLOAT), elem_type=target, to=target)
         along = {one.name: one.i for one in node.attribute if one.name in {"axis", "block_size"}}
@@ -77,7 +77,7 @@ def _with_infinities(node: onnx.NodeProto, target: int, types: Mapping[str, int]
     bound, infinity = (guards.constant(base, np.array(number)) for number in (limit, np.inf))
     size = compute("Abs", quotient, elem_type=DOUBLE)
     is_beyond = compute(comparison, size, bound, elem_type=BOOL)
-    # The operand keeps its sign, which a negative scale turns.
+    # The infinity has the sign of the operand; a negative scale changes the sign.
     infinite = compute("Mul", wide, infinity, elem_type=DOUBLE)
     mended = compute("Where", is_beyond, infinite, wide, elem_type=DOUBLE)
     return compute("Cast", mended, elem_type=FLOAT, to=FLOAT)
@@ -85,5 +85,5 @@ def _with_infinities(node: onnx.NodeProto, target: int, types: Mapping[str, int]
 
 @compiler_pass()
 def legalize_narrow_casts_pass(model: Model, _: Context) -> None:
-    """Make numbers infinite that casts to float8 without saturation round beyond the largest number."""
+    """Replace values by infinity if casts to float8 without saturation exceed the largest float8."""
     model.rewrite(legalize_narrow_casts)

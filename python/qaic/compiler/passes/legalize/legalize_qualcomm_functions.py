@@ -1,10 +1,10 @@
-"""Functions that exporters write for the card, given the meaning that the card gives them.
+"""Functions that exporters write for the card, with the behavior of the card.
 
-Such a function stands for an operator of the card. Its body is plain ONNX, which states less:
+Such a function represents an operator of the card. Its ONNX body does not express all of the behavior:
 
-* An index outside a cache is padding. A scatter writes nothing there, and no result depends on what a gather
-  reads there. Plain ONNX counts negative indices from the end and refuses larger ones.
-* A normalization is one operator with float32 inside, whatever the type of its tensors. The body mixes types.
+* An index outside a cache is padding. A scatter writes nothing for it, and no result depends on the row that
+  a gather reads for it. ONNX counts negative indices from the end and refuses larger ones.
+* A normalization is one operator that computes in float32 for tensors of any type. The body mixes types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 
-#: domains of functions that stand for operators of the card
+#: domains of functions that represent operators of the card
 DOMAINS: Final = frozenset({"com.qualcomm.cloud", "com.qti.aisw.onnx"})
 
-#: functions with one rounding, which are expanded after the passes about precision
+#: functions that round once, which are expanded after the passes for precision
 UNITS: Final = frozenset({("com.qti.aisw.onnx", "CustomRMSNorm")})
 
 #: first operator set in which the axes of a reduction are an input
@@ -39,7 +39,7 @@ _CAST_LIKE: Final = 15
 
 
 def legalize(model: onnx.ModelProto) -> bool:
-    """Rewrite the bodies of functions for the card so that the engine computes what a card does.
+    """Rewrite the bodies of functions for the card so that the engine computes the results of a card.
 
     Returns True if there are such functions.
     """
@@ -57,7 +57,7 @@ def legalize(model: onnx.ModelProto) -> bool:
 
 
 def is_unit(function: onnx.FunctionProto) -> bool:
-    """Return whether a function is rounded as one operator."""
+    """Return True if a function is rounded as one operator."""
     return (function.domain, function.name) in UNITS
 
 
@@ -76,17 +76,17 @@ def _rewrite(body: onnx.GraphProto | onnx.FunctionProto, fresh: FreshNames, vers
 
 
 def _guard_gather(node: onnx.NodeProto, writer: NodeWriter) -> None:
-    """GatherND: read the nearest row in place of a row outside."""
+    """GatherND: replace an index outside the cache by the nearest index."""
     skipped = attribute_of(node, "batch_dims", 0)
     nearest = _nearest(writer, _wide_indices(node, writer), _sizes(node, writer, skipped))
     replace_input_with(node, 1, nearest)
 
 
 def _guard_scatter(node: onnx.NodeProto, writer: NodeWriter) -> None:
-    """ScatterND: repeat the first write inside in place of a write outside.
+    """ScatterND: replace a write outside the cache by a copy of the first write inside it.
 
-    Two equal writes to one place are harmless in any order. Without a write inside, what is there is written
-    again. Rows are chosen by Gather, which takes every element type.
+    Equal writes at one index have the same result in any order. If all writes are outside, a row of the cache
+    is rewritten unchanged. Gather selects the rows, because it supports every element type.
     """
     data, _, updates = node.input[:3]
     indices = _wide_indices(node, writer)
@@ -99,7 +99,7 @@ def _guard_scatter(node: onnx.NodeProto, writer: NodeWriter) -> None:
     first = add("ArgMax", add("Cast", valid, to=INT64), axis=0, keepdims=1)
     has_first = add("Gather", valid, first, axis=0)
 
-    # After the tuples comes the one to repeat; after the rows, the row at its place.
+    # The tuple to repeat is appended to the tuples, and the row at its index to the rows.
     tuples = add("Reshape", indices, add("Concat", constant([-1]), add("Shape", sizes), axis=0))
     spare = _nearest(writer, add("Gather", tuples, first, axis=0), sizes)
     row_shape = add("Concat", count, [-1], axis=0)
@@ -118,10 +118,10 @@ def _guard_scatter(node: onnx.NodeProto, writer: NodeWriter) -> None:
 def unguarded(
     scatter: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], shapes: Mapping[str, Sequence[int | str]]
 ) -> tuple[str, str] | None:
-    """Find the indices and rows of a scatter before those outside were replaced.
+    """Find the original indices and rows of a scatter that `_guard_scatter` changed.
 
-    `shapes` are the known shapes of values. Returns indices, of which those outside are to be skipped, and
-    rows; None if nothing was replaced.
+    `shapes` are the known shapes of values. Returns indices and rows; indices outside the cache must be
+    skipped. Returns None for other scatters.
     """
     found = []
     places = []
@@ -138,12 +138,12 @@ def unguarded(
             return None
         found.append(flat.input[0])
         places.append(list(chosen.input[:2]))
-    # Rows that lie inside stay where they are, for both in the same way.
+    # Both selections must keep the same rows.
     return (found[0], found[1]) if places[0] == places[1] else None
 
 
 def _gives_shape(node: onnx.NodeProto, name: str, shapes: Mapping[str, Sequence[int | str]]) -> bool:
-    """Return whether a node makes the shape of a value; it is a constant if all sizes are known."""
+    """Return True if a node computes the shape of a value, or is a constant of its known sizes."""
     if standard(node, "Shape"):
         return node.input[0] == name
     values = [numpy_helper.to_array(a.t).tolist() for a in node.attribute if a.name == "value"]
@@ -153,7 +153,7 @@ def _gives_shape(node: onnx.NodeProto, name: str, shapes: Mapping[str, Sequence[
 def _maker(
     makers: Mapping[str, onnx.NodeProto], node: onnx.NodeProto | None, place: int, kind: str, wanted: str
 ) -> onnx.NodeProto | None:
-    """Return the producer of an operand of a node of one kind if it is an operator of another kind."""
+    """Return the producer of operand `place` if the node is of `kind` and the producer is `wanted`."""
     if node is None or not standard(node, kind):
         return None
     maker = makers.get(node.input[place])
@@ -161,12 +161,12 @@ def _maker(
 
 
 def _wide_indices(node: onnx.NodeProto, writer: NodeWriter) -> str:
-    """Cast the indices to int64, their only type in ONNX; the card also accepts int32."""
+    """Cast the indices to int64, the only type in ONNX; the card also accepts int32."""
     return writer.add("Cast", node.input[1], to=INT64)
 
 
 def _sizes(node: onnx.NodeProto, writer: NodeWriter, skipped: int) -> str:
-    """Return the sizes of the indexed dimensions, after `skipped` others."""
+    """Return the sizes of the indexed dimensions, which follow `skipped` other dimensions."""
     data, indices = node.input[:2]
     width = writer.add("Gather", writer.add("Shape", indices), [-1], axis=0)
     start = writer.constant([skipped])

@@ -1,12 +1,12 @@
 """Quantized chains that the engine's optimizer would compute in another type, or refuse.
 
-* The engine repeats a ``DequantizeLinear`` behind operators that move values. It rounds to uint8 for an
-  operand without a zero point, and refuses int8 with one in operator set 21 (onnxruntime 1.22 and 1.32).
-* It takes a ``Relu`` in front of every ``QuantizeLinear`` to float8 away, and refuses a ``Clip`` there. It
-  also moves float8 into a ``MaxPool``, which has no kernel for it (onnxruntime 1.22).
-* It refuses ``output_dtype`` next to a zero point of int8.
+* The engine repeats a ``DequantizeLinear`` after operators that move values. It rounds to uint8 if the
+  operand has no zero point, and refuses int8 with a zero point in set 21 (onnxruntime 1.22 and 1.32).
+* It removes a ``Relu`` before a ``QuantizeLinear`` to float8, and refuses a ``Clip`` there. It also moves
+  float8 into a ``MaxPool``, which has no kernel for the type (onnxruntime 1.22).
+* It refuses ``output_dtype`` with a zero point of int8.
 
-The maximum of one value between two nodes keeps them apart, and keeps the numbers.
+A Max of one value, inserted between two nodes, separates them and does not change values.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from qaic.compiler.passes.legalize.legalize_exports import MOVING
 
 #: operators of quantized chains
 ROUNDING: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
-#: the operator set whose QuantizeLinear has a type of its own
+#: first operator set whose QuantizeLinear has ``output_dtype``
 _HAS_TYPE: Final = 21
-#: the four types of float8
+#: element types of float8
 _FLOAT8: Final = range(17, 21)
 
 
@@ -34,7 +34,7 @@ def legalize_quantized_chains(
 ) -> dict[str, str]:
     """Separate nodes that the engine must not merge; changes `model`.
 
-    Returns each value that was added, and the value that it equals.
+    Returns each added value, and the value that it equals.
     """
     added: dict[str, str] = {}
     if op_types(model).isdisjoint(ROUNDING):
@@ -80,6 +80,6 @@ def _has_zero_point(node: onnx.NodeProto) -> bool:
 
 @compiler_pass()
 def legalize_quantized_chains_pass(model: Model, _: Context) -> None:
-    """Keep quantized values in their types where the engine would move or merge their nodes."""
+    """Keep the types of quantized values if the engine would move or merge their nodes."""
     facts = model.facts
     facts.add(legalize_quantized_chains(model.proto, facts.types, facts.shapes))

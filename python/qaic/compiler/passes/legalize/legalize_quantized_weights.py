@@ -1,11 +1,10 @@
-"""Weights of four bits and scales of blocks in operator sets that have neither.
+"""4-bit weights and scales per block in operator sets that do not support them.
 
-Exporters for the card write them into operator set 17: ``Cast`` to uint4 and ``DequantizeLinear`` with
-``block_size`` mean there what they mean in set 21. A number of four bits is kept in eight, and blocks are
-written out: ``(x - zero_point) * scale`` in float32, each scale repeated along the axis. The cast is written
-out in every set, for some engines have no kernel for it (onnxruntime 1.22). ``MatMulNBits`` with the order of
-its groups has its zero points as floats, because the engine reads packed ones in the wrong order (onnxruntime
-1.32).
+Exporters for the card use both in operator set 17: ``Cast`` to uint4 and ``DequantizeLinear`` with
+``block_size`` have the meaning of set 21. A 4-bit number is stored in eight bits. Blocks are replaced by
+``(x - zero_point) * scale`` in float32, with each scale repeated along the axis. The cast is replaced in all
+sets, because some engines have no kernel for it (onnxruntime 1.22). Zero points of ``MatMulNBits`` with an
+order of groups become floats, because the engine reads packed ones in the wrong order (onnxruntime 1.32).
 """
 
 import math
@@ -37,28 +36,28 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 
-#: the operator set with types of four bits and scales of blocks
+#: first operator set with 4-bit types and scales per block
 _HAS_BLOCKS: Final = 21
-#: the first operator set with CastLike
+#: first operator set with CastLike
 _HAS_CAST_LIKE: Final = 15
-#: the first operator set whose DequantizeLinear has an axis
+#: first operator set whose DequantizeLinear has an axis
 _HAS_CHANNELS: Final = 13
 
 _UINT4: Final = 21
 _INT4: Final = 22
-#: type of four bits -> type that its numbers are kept in
+#: 4-bit type -> type that its values are stored in
 _KEPT_IN: Final = {_UINT4: UINT8, _INT4: INT8}
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
 _PACKED_PRODUCT: Final = "MatMulNBits"
-#: operators of which some nodes are expanded
+#: operators that may be expanded
 _REWRITTEN: Final = frozenset({"Cast", "DequantizeLinear"})
 
 
 def _quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[str]:
-    """Write quantized weights as the engine reads them.
+    """Convert quantized weights to a form that the engine supports.
 
-    Returns values that belong to the numbers of weights: no option about floats is about them.
+    Returns the values that the nodes of the weights compute; options for floats do not apply to them.
     """
     exact: list[str] = []
     present = op_types(model)
@@ -86,7 +85,7 @@ def _quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight]) -> li
 
 
 def _is_ahead(node: onnx.NodeProto, version: int) -> bool:
-    """Return True if the operator set lacks the node's blocks, or some engine the kernel of its cast."""
+    """Return True if the operator set lacks the node's blocks, or an engine lacks the kernel of its cast."""
     if version < _HAS_BLOCKS and standard(node, "DequantizeLinear"):
         return attribute_of(node, "block_size", 0) != 0
     return _is_narrow_cast(node)
@@ -101,7 +100,7 @@ def _is_rewritten(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
 
 
 def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Keep constants of four bits in eight, so that operators find operands of one type."""
+    """Store 4-bit constants in eight bits, so that all operands of an operator have one type."""
     for node in nodes_of(model):
         for attribute in node.attribute if standard(node, "Constant") else ():
             if attribute.name == "value":
@@ -109,7 +108,7 @@ def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None
     for graph in all_graphs(model.graph):
         for tensor in [tensor for tensor in graph.initializer if tensor.data_type in _KEPT_IN]:
             _widen(tensor)
-        # Outputs keep their type, which no buffer has, so they are refused later.
+        # Outputs keep their 4-bit type. No buffer has this type, so a later check refuses them.
         ends = () if graph is model.graph else (*graph.input, *graph.output)
         for value in (*ends, *graph.value_info):
             kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
@@ -141,7 +140,7 @@ def _names_of(function: onnx.FunctionProto) -> FreshNames:
 
 
 def _keep_declared(function: onnx.FunctionProto) -> None:
-    """Change the declared types of values in a body; onnx has them from 1.16 on."""
+    """Change the declared types of values in a body; onnx supports such declarations from 1.16."""
     for value in getattr(function, "value_info", ()):
         kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
         if kept is not None:
@@ -157,7 +156,7 @@ class _Rewriter:
     exact: list[str] = field(default_factory=list)
 
     def run(self, body: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
-        """Rewrite the nodes of a body; returns the values that were added for weights."""
+        """Rewrite the nodes of a body; returns the values added for weights."""
         made: list[onnx.NodeProto] = []
         changed = False
         for node in body.node:
@@ -179,7 +178,7 @@ class _Rewriter:
         return self.exact
 
     def _cast(self, node: onnx.NodeProto, writer: NodeWriter) -> None:
-        """Keep the lower four bits, as a cast to a four-bit type does."""
+        """Keep the lower four bits, like a cast to a 4-bit type."""
         source, result = node.input[0], node.output[0]
         if attribute_of(node, "to", 0) == _UINT4:
             number = writer.add("Cast", source, to=UINT8)
@@ -226,7 +225,7 @@ def _number(writer: NodeWriter, value: int, elem_type: int = INT64) -> str:
 
 
 def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: onnx.GraphProto) -> None:
-    """Give MatMulNBits with the order of its groups (GPTQ with act_order) its zero points as floats."""
+    """Convert zero points to floats if MatMulNBits has an order of groups (GPTQ with act_order)."""
     if len(node.input) < 5 or not node.input[3] or not node.input[4]:
         return
     packed, scales = constants.describe(node.input[3]), constants.describe(node.input[2])

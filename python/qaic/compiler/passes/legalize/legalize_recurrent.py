@@ -1,6 +1,6 @@
-"""Recurrent operators with the batch in front of the steps, which the engine has no kernels for.
+"""Recurrent operators with the batch before the steps, for which the engine has no kernels.
 
-Operands and results are transposed behind all passes that options direct, so that options and errors refer
+Operands and results are transposed after all passes that options control, so that options and errors refer
 to nodes of the user's model.
 """
 
@@ -14,15 +14,15 @@ from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import DimsInSets
 
 _OPERATORS: Final = frozenset({"GRU", "LSTM", "RNN"})
-#: first operator set in which these have a layout
+#: first operator set in which recurrent operators have a layout
 _WITH_LAYOUT: Final = 14
-#: operands with a batch, and the dims that each has
+#: positions of operands with a batch, and their rank
 _BATCHED: Final = (0, 5, 6)
 _RANK: Final = 3
 
 
 def may_be_batch_first(node: onnx.NodeProto) -> bool:
-    """Return true if a node has the batch in front, or if calls of its function decide about that."""
+    """Return True if a node has the batch before the steps, or if the call of its function decides this."""
     return standard(node, *_OPERATORS) and any(
         attribute.name == "layout"
         and (attribute.ref_attr_name or (attribute.type == onnx.AttributeProto.INT and attribute.i == 1))
@@ -31,10 +31,10 @@ def may_be_batch_first(node: onnx.NodeProto) -> bool:
 
 
 def legalize_recurrent(model: onnx.ModelProto, dims: DimsInSets = lambda _: ()) -> dict[str, str]:
-    """Put the steps in front of the batch; changes `model` in place.
+    """Move the steps before the batch; changes `model` in place.
 
-    The model has no functions around such nodes. Operands that have another rank in `dims` stay, for the
-    engine to refuse. Returns each value that was added, and the value that has its type.
+    The model has no functions with such nodes. Operands that have another rank in `dims` stay, and the engine
+    refuses them. Returns each added value, and a value with its type.
     """
     added: dict[str, str] = {}
     version = standard_version(model)
@@ -70,5 +70,5 @@ def legalize_recurrent(model: onnx.ModelProto, dims: DimsInSets = lambda _: ()) 
 
 @compiler_pass()
 def legalize_recurrent_pass(model: Model, _: Context) -> None:
-    """Put the steps of recurrent operators in front of the batch, behind all passes that options direct."""
+    """Move the steps of recurrent operators before the batch, after all passes that options control."""
     model.facts.add(legalize_recurrent(model.proto))

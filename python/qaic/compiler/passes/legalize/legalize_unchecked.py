@@ -1,13 +1,15 @@
-"""Operands that older engines do not check, so that numbers in them end the process.
+"""Operands that older engines do not check, so that wrong values end the process.
 
-The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
-they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups, rows
-or columns, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of
-Col2Im. TopK and OneHot divide by the number of rows in front of their axis; if only the run counts these, the
-axis becomes the first. If only the run knows the number of axes, they fail over no elements. `empty_operands`
-describes other operands without elements, `ml_attributes` those that do not fit attributes. Nodes of a graph
-that read one operand with one limit share its check, so the layers of a decoder together add as many nodes as
-one layer.
+* The diagonal of Trilu is limited, which does not change results.
+* These operands pass through a check: indices of MaxUnpool, except those of a MaxPool over a tensor that is
+  not larger; indices of images, groups, rows or columns; the lengths of GroupQueryAttention; the axis of DFT;
+  the frame length of STFT; the sizes of Col2Im.
+* TopK and OneHot divide by the number of rows before their axis. If this number is known only at run time,
+  the axis becomes the first. If the rank is known only at run time, they fail over no elements.
+
+`empty_operands` checks other operands without elements, and `ml_attributes` operands that do not fit
+attributes. Nodes of a graph with the same operand and limit share a check, so all layers of a decoder add as
+many nodes as one layer.
 """
 
 import math
@@ -52,7 +54,7 @@ from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operan
 from qaic.compiler.passes.legalize.ml_attributes import CHECKED, checked_operand
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
-#: operator -> positions of indices and of the operand whose rows they select, and the word for these
+#: operator -> positions of the indices and of the operand that they select from, and the word for its parts
 _SELECTING: Final = {
     ("", "RoiAlign"): (2, 0, "images"),
     ("", "RotaryEmbedding"): (3, 1, "rows"),
@@ -66,20 +68,20 @@ _SELECTING: Final = {
 _UNCHECKED: Final = OVER_NOTHING.union(
     _SELECTING, CHECKED, [("", name) for name in ("Col2Im", "MaxUnpool", "Trilu")]
 )
-#: positions of the axis of DFT from set 20 on, and of the frame length of STFT
+#: positions of the axis of DFT from operator set 20, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
-#: set from which on the axis of DFT is an input, and its default there; before, it is 1
+#: first operator set in which the axis of DFT is an input, and its default there; before, the default is 1
 _DFT_AXIS_AS_INPUT, _DFT_AXIS = 20, -2
-#: dims of a signal of DFT without a batch: elements, and parts of numbers
+#: rank of a signal of DFT without a batch: elements, and real and imaginary parts
 _SIGNAL_RANK: Final = 2
 #: positions of operands of GroupQueryAttention
 _QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
-#: offset of a diagonal beyond all elements of a tensor
+#: offset of a diagonal outside every tensor
 _FARTHEST: Final = 2**40
 
 
 def is_unchecked(node: onnx.NodeProto) -> bool:
-    """Return true if the pass guards nodes of this operator; that of QuantizeLinear needs blocks."""
+    """Return True if the pass guards the node; a QuantizeLinear is guarded only if it has blocks."""
     is_blocked = node.op_type != "QuantizeLinear" or attribute_of(node, "block_size", 0)
     return operator_of(node) in _UNCHECKED and bool(is_blocked)
 
@@ -87,9 +89,9 @@ def is_unchecked(node: onnx.NodeProto) -> bool:
 def fault(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, npt.NDArray[Any]]
 ) -> str:
-    """Return why constant operands of a node would let the engine read or write beyond a tensor.
+    """Return the reason why the engine would read or write outside a tensor for constant operands.
 
-    `values` are those of constant operands. Returns "" where nothing is wrong, or nothing is known.
+    `values` are the values of constant operands. Returns "" if there is no known fault.
     """
     indices = values.get(next(iter(node.input[1:]), "")) if standard(node, "MaxUnpool") else None
     if indices is not None and node.output[0] in shapes:
@@ -110,7 +112,7 @@ def fault(
         length = values.get(_frame_length(node))
         return "a frame length of 0" if length is not None and not length.all() else ""
     if standard(node, "DFT"):
-        # The default axis is valid in set 20; onnx checks that of older sets.
+        # The default axis of set 20 is valid; onnx checks the axis in older sets.
         axis = _dft_axis(node, values.get, _DFT_AXIS)
         return _dft_fault(axis, len(shapes[node.input[0]]) if node.input[0] in shapes else 0)
     if standard(node, "Col2Im") and len(node.input) > 2 and all(name in values for name in node.input[1:3]):
@@ -120,7 +122,7 @@ def fault(
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Indices that select rows of a table; a single position selects as many rows as there are tokens."""
+    """Indices that select rows of a table; a single position selects one row for each token."""
 
     at: int
     indices: str
@@ -128,13 +130,13 @@ class _Selection:
     tokens: str
     groups: int
     word: str
-    #: true if only the run shows whether there is a single position
+    #: true if the number of positions is known only at run time
     is_open: bool
 
     @classmethod
     def of(cls, node: onnx.NodeProto, shapes: ShapesInSets) -> Self | None:
         at, table, word = _SELECTING.get(operator_of(node), (len(node.input), 0, ""))
-        # The engine refuses a node with fewer operands.
+        # The engine refuses nodes with fewer operands.
         if max(at, table) >= len(node.input) or not node.input[at]:
             return None
         size = max(attribute_of(node, "block_size", 0), 1)
@@ -147,11 +149,11 @@ class _Selection:
 
     @property
     def axis(self) -> int:
-        """Axis of the table that the indices select from."""
+        """Return the axis of the table that the indices select from."""
         return -1 if self.word == "columns" else 0
 
     def counts(self, shapes: ShapesInSets) -> tuple[int, ...]:
-        """Return the number of allowed indices in each set of sizes; () if it is not known."""
+        """Return the number of valid indices in each set of sizes; () if unknown."""
         if self.groups:
             return (self.groups,)
         if self.is_open:
@@ -172,7 +174,7 @@ class _Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The attributes of a Col2Im, one number for each dimension of the image."""
+    """Attributes of a Col2Im, with one number for each dimension of the image."""
 
     dilations: npt.NDArray[np.int64]
     strides: npt.NDArray[np.int64]
@@ -215,7 +217,7 @@ def _frame_length(node: onnx.NodeProto) -> str:
 def _dft_axis(
     node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | None], default: int
 ) -> int | None:
-    """Return the axis of a DFT, an attribute in old sets; None where it is not constant."""
+    """Return the axis of a DFT, which is an attribute in old sets; None if it is not constant."""
     if len(node.input) > _AXIS and node.input[_AXIS]:
         value = read(node.input[_AXIS])
         return None if value is None or value.size != 1 else int(value.reshape(-1)[0])
@@ -230,7 +232,7 @@ def _dft_fault(axis: int | None, rank: int) -> str:
 def _guarded(
     proto: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets, dims: DimsInSets, model: Model
 ) -> dict[str, Added]:
-    """Guard the operands that engines do not check; returns the values that were added."""
+    """Guard the operands that engines do not check; returns the added values."""
     added: dict[str, Added] = {}
     if not any(map(is_unchecked, all_nodes(proto.graph.node))):
         return added
@@ -254,7 +256,7 @@ def _guarded(
             if summed := padded_sum(node, guards):
                 nodes += summed
                 continue
-            # OneHot and TopK divide only by the number of rows in front of their axis.
+            # OneHot and TopK divide only by the number of rows before their axis.
             has_rows = standard(node, "OneHot", "TopK") and len({*map(len, dims(node.input[0]))}) == 1
             if is_ended and not has_rows:
                 empty = nothing_fault(node, shapes)
@@ -326,11 +328,11 @@ def _guarded(
 
 
 def _divided_axis(node: onnx.NodeProto, dims: DimsInSets) -> tuple[int, int] | None:
-    """Return axis and rank of a TopK or OneHot that may have no rows in front of its axis to divide by."""
+    """Return axis and rank of a TopK or OneHot that may have no rows before its axis; else None."""
     if not standard(node, "OneHot", "TopK"):
         return None
     known = dims(node.input[0])
-    # The result of OneHot has an axis more than its indices.
+    # The result of OneHot has one more axis than its indices.
     ranks = {len(sizes) + (node.op_type == "OneHot") for sizes in known}
     if len(ranks) != 1 or not (rank := ranks.pop()):
         return None
@@ -345,7 +347,7 @@ def _without_axis(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _along_first_axis(node: onnx.NodeProto, axis: int, rank: int, guards: GuardNodes) -> list[onnx.NodeProto]:
-    """Make nodes that compute a TopK or OneHot along the first axis, which has one row in front of it."""
+    """Create nodes that compute a TopK or OneHot along the first axis, which has one row before it."""
     moved, types = _without_axis(node), guards.types
     edit.add_attribute(moved, helper.make_attribute("axis", 0))
     order = list(range(rank))
@@ -365,12 +367,12 @@ def _along_first_axis(node: onnx.NodeProto, axis: int, rank: int, guards: GuardN
 
 
 def _in_a_batch(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto]:
-    """Make nodes that compute a DFT of one signal as a batch, because onnxruntime 1.22 needs one."""
+    """Create nodes that compute a DFT of one signal as a batch, because onnxruntime 1.22 needs a batch."""
     result, first = node.output[0], np.array([0])
     elem_type = guards.types[result]
     batch = guards.compute(result, "Unsqueeze", node.input[0], first, elem_type=elem_type)
     moved = _without_axis(node)
-    # The axis can only be that of the elements, which is the default of a batch in every set.
+    # The only valid axis is that of the elements, which is the default for a batch in every set.
     if len(moved.input) > _AXIS:
         edit.replace_input_with(moved, _AXIS, guards.constant(result, np.array(_DFT_AXIS)))
     edit.replace_input_with(moved, 0, batch)
@@ -387,7 +389,7 @@ def _limited(diagonal: str, guards: GuardNodes) -> str:
 
 
 def _is_of_pool(node: onnx.NodeProto, pool: onnx.NodeProto | None, shapes: ShapesInSets) -> bool:
-    """Return true if the indices of a MaxUnpool are from a MaxPool over no larger tensor, in every set."""
+    """Return True if a MaxPool over a tensor that is not larger computes the indices, in every set."""
     if pool is None or not standard(pool, "MaxPool"):
         return False
     before, after = shapes(pool.input[0]), shapes(node.output[0])
@@ -419,7 +421,7 @@ def _selected(
         if selection.tokens:
             others = guards.compute(indices, "Sub", guards.size(indices, selection.tokens, -2), 1)
             if selection.is_open:
-                # One index of several dims is that of one token, which has no others.
+                # A single index with several dims belongs to one token, so `others` must be 0.
                 given = guards.compute(indices, "Size", indices)
                 is_single = guards.compute(indices, "Equal", given, 1, elem_type=BOOL)
                 number = guards.compute(indices, "Cast", is_single, to=INT64)
@@ -430,7 +432,7 @@ def _selected(
 
 
 def _lengths(node: onnx.NodeProto, sizes: list[str], guards: GuardNodes) -> str:
-    """Append nodes that compare the lengths of GroupQueryAttention, each less one, with its cache."""
+    """Append nodes that compare the lengths of GroupQueryAttention, each minus one, with its cache."""
     lengths, total = node.input[_LENGTHS : _TOTAL + 1]
 
     def size(name: str, axis: int) -> str | int:
@@ -441,16 +443,16 @@ def _lengths(node: onnx.NodeProto, sizes: list[str], guards: GuardNodes) -> str:
     tokens, past = size(sizes[0], 1), size(sizes[1], 2) if sizes[1] else 0
 
     def least_of(one: str, other: str | int) -> str:
-        # Min and Max take integers from set 12 on.
+        # Min and Max support integers only from operator set 12.
         return compute("Where", test("Less", one, other), one, other)
 
     last, most = (compute("Cast", name, to=INT64) for name in (lengths, total))
-    # The cache has room for the total length, or for the rows that it holds.
+    # The cache has space for the total length, or for the rows that it already contains.
     held = compute("Where", test("Less", most, past), past, most)
     end = least_of(held, compute("Add", past, tokens))
     if sizes[2]:
         end = least_of(end, size(sizes[2], 0))
-    # All tokens of the first step are new, and samples may have different lengths.
+    # In the first step, all tokens are new, and samples may have different lengths.
     least = compute("Where", test("Equal", most, tokens), 0, compute("Sub", tokens, 1))
     title = f"{node_label(node)} (length beyond the cache)"
     return guards.reject(
@@ -492,7 +494,7 @@ def _fitting(node: onnx.NodeProto, guards: GuardNodes) -> str:
     def differs(value: str, expected: int | npt.NDArray[Any]) -> str:
         return computed("Not", computed("Equal", value, expected, elem_type=BOOL), elem_type=BOOL)
 
-    # Padded image, less the reach of a block, in steps.
+    # The number of steps is the padded image minus the extent of a block, divided by the strides.
     reach = computed("Mul", computed("Sub", block, 1), given.dilations)
     steps = computed("Div", computed("Sub", np.array(image) + given.padding - 1, reach), given.strides)
     counts = computed("Add", steps, 1)

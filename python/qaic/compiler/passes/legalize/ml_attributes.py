@@ -1,8 +1,8 @@
 """Attributes of ai.onnx.ml operators that contradict each other or the operand.
 
-Kernels index the lists of an operator by its other lists and by the columns of its operand. Older engines do
-not compare them: they read and write beyond a list, or follow the nodes of a tree in a circle, when they load
-a model. If only the run knows columns or rows of an operand, nodes in front of the operator compare them.
+Kernels index lists of an operator with its other lists and with the columns of its operand. Older engines do
+not check these indices: they read and write outside a list, or follow a cycle of tree nodes, when they load a
+model. If columns or rows of an operand are known only at run time, nodes before the operator compare them.
 """
 
 import math
@@ -28,7 +28,7 @@ _DOMAIN: Final = "ai.onnx.ml"
 
 #: gamma, first coefficient and degree of a support vector machine
 _KERNEL_PARAMS: Final = 3
-#: lists of a tree ensemble with an entry for each node, and lists that may also be empty
+#: lists of a tree ensemble with an entry for each node; some may also be empty
 _NODE_LISTS: Final = tuple(
     f"nodes_{name}" for name in ("falsenodeids", "featureids", "modes", "nodeids", "treeids", "truenodeids")
 )
@@ -38,9 +38,9 @@ _LATE_NODE_LISTS: Final = tuple(
 )
 _OPTIONAL_NODE_LISTS: Final = ("nodes_hitrates", "nodes_missing_value_tracks_true")
 _LEAF: Final = b"LEAF"
-#: the mode of nodes that compare with a set, which is the last one
+#: mode of nodes that compare with a set; the largest mode
 _MEMBER: Final = 6
-#: nodes of the trees at most, if shared nodes are repeated
+#: most nodes of a tree if shared nodes are repeated
 _MOST_NODES: Final = 1 << 24
 
 #: finding and expectation
@@ -48,9 +48,9 @@ _Fault = tuple[str, str]
 
 
 class _Attributes:
-    """The attributes that an operator has, without those that calls of its function give.
+    """Attributes of an operator, without attributes that the calls of its function set.
 
-    Raises CompileError if one is of another type. The onnx checker, which runs later, refuses other names.
+    Raises CompileError if an attribute has a wrong type. The onnx checker refuses wrong names later.
     """
 
     def __init__(self, node: onnx.NodeProto) -> None:
@@ -69,7 +69,7 @@ class _Attributes:
         self.operands = len(node.input)
 
     def numbers(self, name: str) -> list[Any]:
-        """Return a list, which may be in a tensor."""
+        """Return the numbers of a list or tensor attribute."""
         value = self._given.get(name) or self._given.get(f"{name}_as_tensor", ())
         return dense(value).reshape(-1).tolist() if isinstance(value, onnx.TensorProto) else list(value)
 
@@ -80,7 +80,7 @@ class _Attributes:
         return len(self.numbers("classlabels_strings") or self.numbers(integers))
 
     def has(self, name: str, *counts: int) -> Iterator[_Fault]:
-        """Yield a fault if a list has none of these lengths."""
+        """Yield a fault if a list has none of the lengths `counts`."""
         found = len(self.numbers(name))
         if found not in counts:
             yield f"{found} entries in {name!r}", " or ".join(map(str, sorted({*counts})))
@@ -91,7 +91,7 @@ class _Attributes:
             yield f"{found} entries in {name!r}", f"{least} or more"
 
     def is_inside(self, name: str, stop: int) -> Iterator[_Fault]:
-        """Yield a fault if a list has numbers that are no indices below `stop`."""
+        """Yield a fault if a list contains a number that is not an index below `stop`."""
         if wrong := [number for number in self.numbers(name) if not 0 <= number < stop]:
             yield f"{wrong[0]} in {name!r}", f"indices of {stop} entries"
 
@@ -233,7 +233,7 @@ def _trees(at: _Attributes) -> Iterator[_Fault]:
 
 
 def _circle(children: Sequence[Sequence[int]]) -> Iterator[_Fault]:
-    """Yield a fault if nodes of trees are behind themselves, or shared so often that trees are too large."""
+    """Yield a fault if a tree contains a cycle, or if trees share so many nodes that they are too large."""
     parents = Counter(chain.from_iterable(children))
     order = [node for node in range(len(children)) if node not in parents]
     for node in order:
@@ -281,7 +281,7 @@ _RULES: Final[Mapping[str, Callable[[_Attributes], Iterator[_Fault]]]] = {
 }
 
 
-#: operator -> dims of its first operand at least, and at most
+#: operator -> least and largest rank of its first operand
 _RANKS: Final = {
     **dict.fromkeys(("ArrayFeatureExtractor", "FeatureVectorizer", "Imputer", "Scaler"), (1, 8)),
     **dict.fromkeys(("LinearClassifier", "LinearRegressor", "Normalizer", "SVMClassifier"), (1, 2)),
@@ -293,7 +293,7 @@ CHECKED: Final = frozenset((_DOMAIN, name) for name in {*_RULES, *_RANKS})
 
 
 def _columns(node: onnx.NodeProto) -> tuple[int, int | None]:
-    """Return the columns that the first operand of a node has at least, and at most; None for any number."""
+    """Return the least and the largest number of columns of the first operand; None for any number."""
     at, op_type = _Attributes(node), node.op_type
     if op_type in {"Imputer", "Scaler"}:
         names = ("scale", "imputed_value_floats", "imputed_value_int64s")
@@ -316,9 +316,9 @@ def _columns(node: onnx.NodeProto) -> tuple[int, int | None]:
 
 
 def checked_operand(node: onnx.NodeProto, guards: GuardNodes) -> tuple[int, str]:
-    """Return an operand and its position, or a copy behind a check if only the run knows columns or rows.
+    """Return the position of an operand, and its value, with a check if sizes are known only at run time.
 
-    Raises CompileError if the columns do not fit the attributes in some set of sizes, or the rows differ.
+    Raises CompileError if, in some set of sizes, columns do not fit the attributes or rows differ.
     """
     source, (least, most), (low, high) = node.input[0], _columns(node), _RANKS[node.op_type]
     known, wanted = guards.dims(source), f"{least}" if least == most else f"{least} or more"
@@ -329,7 +329,7 @@ def checked_operand(node: onnx.NodeProto, guards: GuardNodes) -> tuple[int, str]
         raise refused_operand(node, f"{wrong[0]} columns of {source!r}", f"{wanted}, as in the attributes")
     others = _open_rows(node, guards.dims) if node.op_type == "FeatureVectorizer" else []
     is_open = (None in columns or not known) and (least or most is not None)
-    # Another check, of elements, copies the first operand of a FeatureVectorizer.
+    # The check for operands without elements applies to the first operand of a FeatureVectorizer.
     at = max(others, default=0)
     guarded = node.input[at]
     if not (is_open or others) or guarded not in guards.types:
@@ -354,7 +354,7 @@ def checked_operand(node: onnx.NodeProto, guards: GuardNodes) -> tuple[int, str]
 
 
 def _count(name: str, guards: GuardNodes, *, rows: bool = False) -> str:
-    """Append nodes that count the columns of an operand, or its rows; a vector is one row."""
+    """Append nodes that compute the number of columns or rows of an operand; a vector is one row."""
     shape = guards.compute(name, "Shape", name)
     has_rows = guards.compute(name, "Less", 1, guards.compute(name, "Size", shape), elem_type=BOOL)
     axis = guards.compute(name, "Cast", has_rows, to=INT64)
@@ -363,9 +363,9 @@ def _count(name: str, guards: GuardNodes, *, rows: bool = False) -> str:
 
 
 def _open_rows(node: onnx.NodeProto, dims: DimsInSets) -> list[int]:
-    """List the positions of operands whose rows only the run can compare with those of the first.
+    """List the positions of operands whose numbers of rows can only be compared at run time.
 
-    Raises CompileError if the rows differ in some set of sizes.
+    Raises CompileError if the numbers of rows differ in some set of sizes.
     """
     rows = [[shape[0] if len(shape) > 1 else 1 for shape in dims(name)] for name in node.input]
     found = []
