@@ -8,6 +8,8 @@ import numpy as np
 
 import qaicrt
 import session_models
+from child_process import WATCHDOG_S
+from qaic import _core
 from qaic.compiler.driver import compile_model
 from qaic.options import resolve
 
@@ -60,7 +62,8 @@ class Client:
         return [qaicrt.QBuffer(bytes(mapping.size)) for mapping in self.qpc.getBufferMappings()]
 
     def cores(self):
-        """Free cores of the first device."""
+        """Free cores of the first device, once dropped objects have given theirs back."""
+        assert _core.await_teardown(WATCHDOG_S)
         status, found = qaicrt.Util().getResourceInfo(0)
         assert status == S.QS_SUCCESS
         return found.nspFree

@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as arrays
 import qaic
 import qpc_support
 import session_models
+from child_process import WATCHDOG_S
 from qaic.errors import InputTypeError, MissingInputError, OptionError, StateError
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4) - 4
@@ -244,6 +245,7 @@ def test_async_with_gives_the_device_back(path):
         return outputs["y"].shape, during
 
     gc.collect()  # what an earlier test left in a circle gives its cores back now, not during the run
+    assert qaic._core.await_teardown(WATCHDOG_S)
     before = qaic.devices()[0].nsp_free
     shape, during = asyncio.run(work())
     assert shape == (2, 4)

@@ -12,6 +12,7 @@ from onnx.backend.base import Backend, BackendRep
 from qaic_backend import QaicBackend, UnsupportedModelError
 
 import session_models
+from child_process import WATCHDOG_S
 from qaic import _core
 from qaic.errors import CompileError, DeviceNotFoundError, InputError, OptionError, UnknownOptionError
 
@@ -106,10 +107,12 @@ def test_device_number_is_the_device_id(add):
 
 def test_options_of_session_apply(add):
     gc.collect()
+    assert _core.await_teardown(WATCHDOG_S)
     (card,) = _core.Context().devices()
     prepared = qaic_backend.prepare(add, aic_num_cores=5, num_activations=2)
     assert _core.Context().devices()[0]["nsp_free"] == card["nsp_free"] - 10
     del prepared
+    assert _core.await_teardown(WATCHDOG_S)
     assert _core.Context().devices()[0]["nsp_free"] == card["nsp_free"]
     with pytest.raises(UnknownOptionError, match="nonsense"):
         qaic_backend.prepare(add, nonsense=1)

@@ -7,6 +7,7 @@ from onnx import helper
 
 import qaicrt
 import session_models
+from child_process import WATCHDOG_S
 from qaic import _core
 from qaic.compiler.driver import compile_model
 from qaic.options.files.specializations import SpecializationEntry
@@ -63,6 +64,8 @@ class Client:
 
 
 def free_cores(device=0):
+    # A drop waits only briefly for the thread that gives cores back.
+    assert _core.await_teardown(WATCHDOG_S)
     return _core.Context().devices()[device]["nsp_free"]
 
 

@@ -56,6 +56,8 @@ def batch(number):
 
 
 def free_cores():
+    # A drop waits only briefly for the thread that gives cores back.
+    assert qaic._core.await_teardown(WATCHDOG_S)
     return qaic._core.Context().devices()[0]["nsp_free"]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import qaic
 import session_models
+from child_process import WATCHDOG_S
 from qaic import _core
 from qaic.errors import DeviceBusyError, DeviceNotFoundError, OptionError, QaicError, UnknownOptionError
 
@@ -21,6 +22,8 @@ def path(tmp_path):
 
 
 def free_cores():
+    # A drop waits only briefly for the thread that gives cores back.
+    assert _core.await_teardown(WATCHDOG_S)
     return [device["nsp_free"] for device in _core.Context().devices()]
 
 
