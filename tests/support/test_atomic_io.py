@@ -1,5 +1,6 @@
 """A file is complete or as it was, and nothing else is left beside it."""
 
+import itertools
 import os
 import resource
 import subprocess
@@ -140,23 +141,44 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]
 
 
-@pytest.mark.parametrize("place", [(Path, "mkdir"), (os, "open"), (os, "fstat")])
-def test_ctrl_c_while_the_work_folder_is_made_leaves_nothing(tmp_path, monkeypatch, place):
-    # Regression: the signal came while `mkdir` had the interpreter released, and the folder stayed.
-    holder, name = place
-    call = getattr(holder, name)
+def test_ctrl_c_before_the_writing_leaves_nothing(tmp_path):
+    # Regression: the signal came while a call had the interpreter released, and the folder stayed.
+    path = tmp_path / "a.txt"
+    is_writing = False
 
-    def interrupted(*given, **named):
-        result = call(*given, **named)
-        monkeypatch.undo()
-        if name == "open":
-            os.close(result)
-        raise KeyboardInterrupt
+    def write(aside):
+        nonlocal is_writing
+        is_writing = True
+        aside.touch()
 
-    monkeypatch.setattr(holder, name, interrupted)
-    with pytest.raises(KeyboardInterrupt), work_folder(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
+    for moment in itertools.count():
+        left = moment
+
+        def interrupted(frame, event, _argument):
+            nonlocal left
+            if frame.f_code.co_filename != atomic_io.__file__ or is_writing:
+                return None
+            # The result of a call is not stored yet where its next instruction begins.
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                left -= 1
+                if left < 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return interrupted
+
+        tracing = sys.gettrace()
+        sys.settrace(interrupted)
+        try:
+            write_replacing(path, write)
+        except KeyboardInterrupt:
+            assert list(tmp_path.iterdir()) == []
+        else:
+            break
+        finally:
+            sys.settrace(tracing)
+    assert list(tmp_path.iterdir()) == [path]
+    assert moment > 100
 
 
 def test_what_a_killed_writer_leaves_goes_with_the_next_file(tmp_path):

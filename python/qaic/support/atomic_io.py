@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,12 +38,19 @@ def work_folder(parent: Path) -> Iterator[Path]:
 
     `parent` is an existing folder on the file system of the results. Raises OSError if it is not writable.
     """
-    path, handle = _enter(parent)
+    held: list[int] = []
+    path = None
     try:
+        path = _enter(parent, held)
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(handle)
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+        for handle in held:
+            os.close(handle)
+        if path is None:
+            # Ctrl-C may have created a folder that has no name here. Its lock ended with its descriptor.
+            remove_abandoned(parent)
 
 
 def remove_abandoned(parent: Path) -> bool:
@@ -56,52 +63,43 @@ def remove_abandoned(parent: Path) -> bool:
     return is_in_use
 
 
-def _enter(parent: Path) -> tuple[Path, int]:
-    """Return the first unused folder, empty and locked."""
-    mine = None
-    for number in range(_NUMBERED):
-        path = parent / f"{_PREFIX}{number}{_SUFFIX}"
-        _remove_abandoned(path)
-        if mine is None:
-            try:
-                path.mkdir(mode=0o700)
-                handle = _lock(path, is_new=True)
-            except FileExistsError:
-                continue
-            except BaseException:
-                # Ctrl-C after the folder was created.
-                _remove_abandoned(path)
-                raise
-            mine = None if handle is None else (path, handle)
-    if mine is None:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=parent))
-        mine = path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return mine
+def _enter(parent: Path, held: list[int]) -> Path:
+    """Return the first unused folder, empty and locked; `held` gets the descriptors that are to be closed."""
+    numbered = range(_NUMBERED)
+    for number in numbered:
+        _remove_abandoned(_folder(parent, number))
+    for name in itertools.chain(numbered, iter(lambda: os.urandom(8).hex(), None)):
+        path = _folder(parent, name)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            if _lock(path, held, is_new=True):
+                break
+    return path
 
 
-def _lock(path: Path, *, is_new: bool = False) -> int | None:
-    """Lock a work folder of this user; returns its descriptor, or None if another process has it.
+def _folder(parent: Path, name: object) -> Path:
+    return parent / f"{_PREFIX}{name}{_SUFFIX}"
 
-    If the file system has no locks, only a new folder is used.
+
+def _lock(path: Path, held: list[int], *, is_new: bool = False) -> bool:
+    """Lock a work folder of this user; returns false if another process has it.
+
+    `held` gets the descriptor before it is locked, so Ctrl-C leaves no locked folder. If the file system has
+    no locks, only a new folder is used.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        held.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
     except OSError:
-        return None
-    with contextlib.ExitStack() as closing:
-        closing.callback(os.close, handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        except OSError:
-            if not is_new:
-                return None
-        # Another process may have removed the folder before it was locked.
-        if _is_at(path, os.fstat(handle)):
-            closing.pop_all()
-            return handle
-    return None
+        return False
+    try:
+        fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        if not is_new:
+            return False
+    # Another process may have removed the folder before it was locked.
+    return _is_at(path, os.fstat(held[-1]))
 
 
 def _is_at(path: Path, found: os.stat_result) -> bool:
@@ -112,12 +110,15 @@ def _is_at(path: Path, found: os.stat_result) -> bool:
 
 
 def _remove_abandoned(path: Path) -> bool:
-    handle = _lock(path)
-    if handle is None:
-        return False
-    shutil.rmtree(path, ignore_errors=True)
-    os.close(handle)
-    return True
+    held: list[int] = []
+    try:
+        is_abandoned = _lock(path, held)
+        if is_abandoned:
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        for handle in held:
+            os.close(handle)
+    return is_abandoned
 
 
 def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent: Path | None = None) -> None:
