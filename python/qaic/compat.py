@@ -34,7 +34,7 @@ _HTP = ("HtpContextConfig", "HtpDeviceConfig", "HtpGraphConfig", "HtpGroupContex
 _HTP_MCP = ("HtpMcpContextConfig", "HtpMcpDeviceConfig", "HtpMcpGraphConfig")
 _COMPILER = ("CompileConfig", "CompilerConfig", "CompilerModeSetters", "CompilerModes")
 
-#: Module -> the names it has, and the module of `qaic.configs` they come from where the package has them not.
+#: Module -> module of `qaic.configs` that defines its names, "" for the package itself, and the names.
 _MODULES: dict[str, tuple[str, tuple[str, ...]]] = {
     "qairt": ("", ("CompileConfig",)),
     "qairt.api": ("", ()),
@@ -57,7 +57,7 @@ _lock = threading.Lock()
 
 
 class _Facade(ModuleType):
-    """A module of ours under a name of QAIRT."""
+    """A module of this package with a name of QAIRT."""
 
 
 def install_qairt() -> None:
@@ -86,12 +86,12 @@ def install_qairt() -> None:
             parent, _, child = name.rpartition(".")
             if parent:
                 setattr(made[parent], child, module)
-        # All at once: an import in another thread sees the whole or nothing.
+        # One update adds all modules, so an import in another thread finds all of them or none.
         sys.modules.update(made)
 
 
 def uninstall_qairt() -> None:
-    """Undo `install_qairt`; names that were imported stay usable. A no-op when it was not called."""
+    """Undo `install_qairt`, if it was called; imported names stay usable."""
     with _lock:
         if isinstance(sys.modules.get(_ROOT), _Facade):
             for name in _MODULES:
@@ -99,7 +99,7 @@ def uninstall_qairt() -> None:
 
 
 def _real_package() -> str | None:
-    """Return where the package itself is, loaded or not; a folder that merely has its name is not it."""
+    """Return the path of QAIRT itself, loaded or not; None for a folder that only has its name."""
     present = sys.modules.get(_ROOT)
     if present is not None:
         return str(getattr(present, "__file__", None) or "already imported")

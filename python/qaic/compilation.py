@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from qaic import configs
 else:
-    # Both take long to import, and only a reader of the types of `compile` needs them.
+    # Both take long to import, and are needed only to evaluate the annotations of `compile`.
     onnx, configs = LazyModule("onnx"), LazyModule("qaic.configs")
 
 
@@ -104,7 +104,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
         with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
             path = compile_resolved(content, resolved)
             if target is not None:
-                # A copy, not a link: an edit of the copy must not edit the cache.
+                # The file is copied and not linked, because an edit of the file must not change the cache.
                 write_replacing(target, lambda aside: shutil.copyfile(path, aside))
             qpc = Qpc(path if target is None else target)
             if request.is_aic and "convert_to_fp16" not in resolved.set_compile:
@@ -114,7 +114,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
 
 
 def option_diagnostics(resolved: ResolvedOptions) -> tuple[Diagnostic, ...]:
-    """Return what the options' resolution has logged as diagnostics of the result."""
+    """Return the logged warnings about options as diagnostics of the result."""
     return tuple(Diagnostic("warning", "options", text) for text in resolved.warnings)
 
 
@@ -124,18 +124,18 @@ class _Request:
 
     options: dict[str, object] = field(default_factory=dict)
     options_path: Path | None = None
-    #: keys that are no options, and where they stand
+    #: keys that are not options, and the name of the configuration that contains them
     unknown: tuple[str, ...] = ()
     place: str = ""
     backend_binary: Path | None = None
     log_level: int | None = None
     ignored: tuple[str, ...] = ()
-    #: whether it is a configuration class, whose users may expect its defaults
+    #: true for a configuration class, whose users may expect its defaults
     is_aic: bool = False
     backend: str = "AIC"
 
     def binary(self, output_dir: Path | None) -> Path | None:
-        """Return where the container is to be kept."""
+        """Return the path of the container; None for the default."""
         return None if self.backend_binary is None else (output_dir or Path()) / self.backend_binary
 
 
@@ -208,7 +208,7 @@ def _of_class(config: object) -> _Request:
 
 
 def _refuse_backend(request: _Request, options: Mapping[str, object]) -> None:
-    """Refuse what must never be compiled for AIC because it was meant for another processor."""
+    """Refuse a configuration for another processor, which must not be compiled for AIC."""
     named = request.options.get("backend", options.get("backend"))
     backend = request.backend if request.backend != "AIC" or not isinstance(named, str) else named.upper()
     from qaic.configs.base import BackendType
@@ -260,12 +260,12 @@ def _single(model: object) -> object:
 
 
 def model_content(model: object) -> Path | bytes | onnx.ModelProto:
-    """Return the model as the compiler takes it.
+    """Return the model in a form that the compiler accepts.
 
     Raises
     ------
     qaic.errors.InputTypeError
-        It is compiled already, or no model.
+        The argument is a compiled container, or not a model.
     """
     if isinstance(model, Qpc):
         raise _compiled_already(repr(model))
@@ -306,7 +306,7 @@ def _compiled_already(what: str) -> InputTypeError:
 
 @contextmanager
 def _writable(target: Path | None) -> Iterator[Path | None]:
-    """See that a file can be written to its folder, which is made; on failure nothing of it is left."""
+    """Create the folder of a file, and check that the file can be written; remove the folder on failure."""
     if target is None:
         yield None
         return
@@ -328,7 +328,7 @@ _level_before = logging.NOTSET
 
 @contextmanager
 def _log_level(level: int | None) -> Iterator[None]:
-    """Set the level of the logger ``qaic`` meanwhile; of several compilations the most talkative counts."""
+    """Set the level of the logger ``qaic`` in the block; of several compilations, the lowest level counts."""
     if level is None:
         yield
         return
@@ -348,7 +348,7 @@ def _log_level(level: int | None) -> Iterator[None]:
 
 
 def _hint_about_fp16(qpc: Qpc) -> None:
-    """Warn that the documented default of the class is not a request, if that makes a difference."""
+    """Warn that the documented default of the class has no effect, if the program is in float32."""
     if any(mapping.data_type is DataType.FLOAT32 for mapping in qpc.buffer_mappings):
         warn(
             "config.float32",

@@ -13,12 +13,12 @@ from typing import Final
 from qaic.device_list import Device, devices
 from qaic.errors import DeviceBusyError, OptionError, StateError
 
-#: bytes of a device's file, each of which is a share of it that one process can lock
+#: number of bytes of a device's file; each byte is a share of the device that a process can lock
 _SHARES: Final = 10_000
 _ASK_AGAIN_S: Final = 0.05
 _OTHERS: Final = 0o077
 
-# Held by this process until it ends: closing a file gives its locks back.
+# The process keeps the files open until it ends, because closing a file releases its locks.
 _claimed: dict[int, int] = {}
 _count = 0.0
 _lock = threading.Lock()
@@ -105,7 +105,7 @@ def _remember(claimed: dict[int, int], count: float) -> None:
 
 
 def _take(folder: Path, ready: list[Device], shares: int) -> dict[int, int]:
-    """Lock as many devices as asked for: id -> file; none when there are not enough."""
+    """Lock the requested number of devices: id -> file; empty if there are not enough."""
     taken: dict[int, int] = {}
     wanted = max(1, shares // _SHARES)
     for device in ready:
@@ -123,7 +123,7 @@ def _take(folder: Path, ready: list[Device], shares: int) -> dict[int, int]:
 
 
 def _take_share(file: int, shares: int) -> bool:
-    """Lock a part of a device; parts of one size lie side by side."""
+    """Lock a part of a device; parts of the same size are adjacent."""
     for start in range(0, _SHARES - shares + 1, shares):
         with contextlib.suppress(BlockingIOError):
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, shares, start)
@@ -133,7 +133,7 @@ def _take_share(file: int, shares: int) -> bool:
 
 @contextlib.contextmanager
 def _turn(folder: Path) -> Iterator[None]:
-    """Keep other claims out for a moment, so that two do not take half of what each needs."""
+    """Exclude other claims in the block, so that two claims do not each lock half of their devices."""
     file = os.open(folder / "claim-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX)

@@ -23,7 +23,7 @@ QPC_MAGIC = bytes.fromhex("7ccda100")
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file and whether it is a compiled container."""
+    """A file, and true if it is a compiled container."""
 
     path: Path
     is_container: bool
@@ -41,9 +41,9 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
     Raises
     ------
     FileNotFoundError
-        Nothing is there.
+        The path does not exist.
     OptionError
-        Several files match, or the file is neither a container nor an ONNX model, or no regular file.
+        Several files match, or the file is neither a container nor an ONNX model, or not a regular file.
     """
     path = Path(os.fspath(model_path))
     if not path.exists() and glob.has_magic(str(path)):
@@ -67,7 +67,7 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
     if path.suffix.lower() == ".onnx":
         return ModelFile(path, is_container=False)
     if path.suffix.lower() == ".bin":
-        # It is named like a container: opening it says what is wrong with it.
+        # The file has the name of a container, so opening it reports the defect.
         return ModelFile(path, is_container=True)
     raise OptionError(
         f"{path} is neither a program container (it starts with {head.hex(' ') or 'nothing'}, a container "
@@ -79,7 +79,7 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
 
 
 def missing_file(path: Path) -> FileNotFoundError:
-    """Make the error about a file that does not exist, with the name nearest to its own next to it."""
+    """Create the error for a file that does not exist, with the most similar name in its folder."""
     try:
         beside = sorted(entry.name for entry in path.parent.iterdir())
     except OSError:
@@ -113,14 +113,14 @@ def _only_match(pattern: str) -> Path:
 
 
 _TEXT_SUFFIX: Final = ".onnxtxt"
-#: text takes several times the memory of what it says
+#: limit of a file in the text form, which takes several times the memory of the model
 _LONGEST_TEXT: Final = 256 << 20
 
 
 def open_model(path: Path) -> Path | onnx.ModelProto:
-    """Find a model; one in the text form of protobuf is read.
+    """Find a model; read a model in the text form of protobuf.
 
-    Raises OptionError if the file is a container or no model, and OSError if it cannot be read.
+    Raises OptionError if the file is a container or not a model, and OSError if it cannot be read.
     """
     if not path.exists():
         raise missing_file(path)

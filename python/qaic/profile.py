@@ -21,10 +21,10 @@ from qaic.support.text import counted, escape_html, escape_lines
 
 _LARGEST_COUNT: Final = 2**63 - 1
 _FORMATS: Final = ("json", "perfetto")
-#: endings of file names by which viewers know the second format
+#: suffixes of file names for Perfetto's format
 _PERFETTO_SUFFIXES: Final = frozenset({".perfetto-trace", ".pftrace", ".pb"})
 
-#: part of an inference -> what it is called for people, and the times it lies between
+#: stage of an inference -> its name for people, and the times of its start and end
 _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "waiting": ("enqueued_ns", "begun_ns"),
     "inputs": ("begun_ns", "inputs_ready_ns"),
@@ -102,11 +102,11 @@ class Profile:
         self._profiler.start()
 
     def end(self) -> None:
-        """Keep what was recorded."""
+        """End recording, and keep the data."""
         self._profiler.stop()
         self._recorded = self._profiler.drain()
 
-    # --- what there is --------------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------------------
 
     @property
     def is_recording(self) -> bool:
@@ -184,12 +184,12 @@ class Profile:
         flow_events: bool = False,
         barrier_events: bool = False,
     ) -> bytes | None:
-        """Make one trace of the host and the device, for chrome://tracing or Perfetto. Blocking.
+        """Create one trace of the host and the device, for chrome://tracing or Perfetto. Blocking.
 
         Parameters
         ----------
         path
-            File to write; without it the trace is returned.
+            File to write; ``None``: the trace is returned.
         format
             ``"json"`` (Chrome) or ``"perfetto"``. Default: by the suffix of ``path``; ``.pftrace``,
             ``.perfetto-trace`` and ``.pb`` are Perfetto, all others JSON.
@@ -268,7 +268,7 @@ class Profile:
         return [*written, place / trace_name(0)]
 
     def report(self, name: str = "overview") -> Report:
-        """Make one of the reports of ``qaic-opstats report``.
+        """Create one of the reports of ``qaic-opstats report``.
 
         Its ``verdict`` is a list of sentences, and its ``tables`` contain the numbers. ``str(report)`` is
         the text; ``report.tables[0].to_pandas()`` is a data frame; notebooks show tables.
@@ -308,7 +308,7 @@ class Profile:
         return f"<pre>{html.escape(escape_lines(str(self)))}</pre>"
 
     def __str__(self) -> str:
-        """Lines about latencies, where they come from, and the device."""
+        """Return lines about latencies, their stages, and the device."""
         if not len(self):
             return repr(self)
         times, latency = self.samples, self.latency
@@ -356,7 +356,7 @@ class Profile:
         return self._recorded
 
     def _contents(self) -> Iterator[tuple[_core.StatsDescriptor, bytes]]:
-        """Give the device's buffers, each with what explains it."""
+        """Yield the device's buffers, each with its description."""
         samples = self._samples()
         known: dict[int, _core.StatsDescriptor | None] = {}
         for number, program in enumerate(samples.times()["program"].tolist()):

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from qaic.options import keywords
     from qaic.runtime import futures as completion
 else:
-    # What a session opens and submits with takes several times as long to import as the rest.
+    # These modules take several times as long to import as the rest, and are needed only later.
     dataclasses = LazyModule("dataclasses")
     futures, onnx = LazyModule("concurrent.futures"), LazyModule("onnx")
     containers, keywords = LazyModule("qaic.qpc"), LazyModule("qaic.options.keywords")
     completion = LazyModule("qaic.runtime.futures")
 
 _NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
-#: codes of what is refused although another form of it can be used
+#: codes of errors about inputs and outputs that are accepted in another form
 _OTHER_FORMS = frozenset({"input.not_a_dict", "output.array"})
 
 
@@ -522,7 +522,7 @@ class Session(Measurements):
     def _ensure_collector(self) -> completion.Collector:
         collector = self._collector
         if collector is None:
-            # Not while the lock is held, for it may be imported.
+            # The lock is not held here, because this may import a module.
             made = completion.Collector
             with self._lock:
                 collector = self._collector = self._collector or made()
@@ -583,7 +583,7 @@ class Session(Measurements):
 
         with self._lock:
             changes = parse_updates(options)
-            # Their names are fields and their values come from codecs, which a type checker cannot see.
+            # The names are fields and the values come from codecs, but a type checker cannot verify this.
             updated = dataclasses.replace(self._runtime, **changes)  # type: ignore[arg-type]
             names_devices = self._names_devices or "dev_id" in changes
             if (updated, names_devices) != (self._runtime, self._names_devices):

@@ -17,23 +17,23 @@ from qaic.errors import OptionError
 from qaic.options.spec import AicField, JsonForm
 from qaic.support.text import format_value
 
-#: An older spelling, for one device.
+#: Older key for one device.
 _OLD_DEVICE_KEY = "runtime_device_id"
 
 
 class AicConfigHelper:
-    """Functions around `AicCompilerConfig` and `AicRuntimeConfig`; the module has them too."""
+    """Functions for `AicCompilerConfig` and `AicRuntimeConfig`, which are also functions of the module."""
 
     list_config_options = staticmethod(list_config_options)
 
     @staticmethod
     def list_config_types() -> set[str]:
-        """Return what there are configurations for."""
+        """Return the kinds of configurations."""
         return {"compiler", "runtime"}
 
     @staticmethod
     def shared_library_path() -> str:
-        """Return the file name of the tools' library that reads the dictionary, on Linux."""
+        """Return the file name of the vendor's library for Linux that reads the dictionary."""
         return "libQnnAicNetRunExtensions.so"
 
     @staticmethod
@@ -45,13 +45,13 @@ class AicConfigHelper:
         Parameters
         ----------
         compiler_config, runtime_config
-            Configurations. Only fields that were set, and not to ``None``, become keys: a new
-            ``AicCompilerConfig()`` gives ``{}``, independent of its defaults.
+            Configurations. Only fields that were set, and not to ``None``, become keys: the result for a new
+            ``AicCompilerConfig()`` is ``{}``, independent of its defaults.
 
         Raises
         ------
         TypeError
-            An argument is something else.
+            An argument has another type.
 
         Examples
         --------
@@ -76,7 +76,7 @@ class AicConfigHelper:
     def from_backend_extension_dict(
         data: Mapping[str, Any],
     ) -> tuple[AicCompilerConfig, AicRuntimeConfig, dict[str, Any]]:
-        """Read the flat dictionary; the inverse of `to_backend_extension_dict`. Of ours.
+        """Read the flat dictionary: the inverse of `to_backend_extension_dict`, which QAIRT does not have.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class AicConfigHelper:
         Returns
         -------
         tuple
-            The two configurations, with the fields set that the dictionary has, and the keys that are no
+            Both configurations with the fields that the dictionary contains, and the keys that are not
             fields.
 
         Raises
@@ -121,7 +121,7 @@ def set_fields(config: AicConfig) -> dict[str, Any]:
 def from_backend_extension_dict(
     data: Mapping[str, Any], *, place: str
 ) -> tuple[AicCompilerConfig, dict[str, Any]]:
-    """Read the compiler's keys of a back-end extension file, which `place` names; returns the rest too.
+    """Read the compiler's keys of back-end extension file `place`; returns the other keys, too.
 
     Raises OptionError if a value has another type than its field.
     """
@@ -135,7 +135,7 @@ def _read(kind: Any, data: Mapping[str, Any], place: str) -> tuple[Any, dict[str
     try:
         return kind(**known), others
     except ValidationError as error:
-        # Of a field that takes several types each refused it; the first says enough.
+        # If a field accepts several types, each type has an error; the first one is sufficient.
         wrong = {str(found["loc"][0]): found for found in reversed(error.errors())}
         keys = {name: key for key, name in by_key.items()}
         texts = [
@@ -150,7 +150,7 @@ def _read(kind: Any, data: Mapping[str, Any], place: str) -> tuple[Any, dict[str
 
 
 def _plain(value: Any, field: AicField) -> Any:
-    """Return a value as the file has it."""
+    """Return a value in the form of the file."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, list):

@@ -1,7 +1,6 @@
-"""``AicCompilerConfig`` and ``AicRuntimeConfig``, made of the option table.
+"""``AicCompilerConfig`` and ``AicRuntimeConfig``, created from the option table.
 
-What type checkers and editors see is ``aic_models.pyi``, which `make docs` writes from the same
-rows.
+Type checkers and editors read ``aic_models.pyi``, which `make docs` generates from the same table.
 """
 
 import os
@@ -31,7 +30,7 @@ _TYPES: dict[JsonForm, Any] = {
 class AicConfig(ConfigModel):
     """Base of both classes.
 
-    The constructor takes field names; of ours is that it takes the keys of the back-end extension file too.
+    The constructor accepts field names and, unlike that of QAIRT, the keys of the back-end extension file.
     """
 
     def __init__(self, /, **data: Any) -> None:
@@ -145,7 +144,7 @@ def list_config_options() -> None:
 
 
 def type_text(kind: Any, *, optional: bool = False) -> str:
-    """Write a type as in a source; ``None``, which every field takes, only if ``optional``."""
+    """Return the source text of a type; ``None``, which every field accepts, only if ``optional``."""
     parts = [part for part in get_args(kind) if part is not type(None)]
     text = " | ".join(part.__name__ if type(part) is type else str(part) for part in parts)
     text = text.replace("typing.", "")

@@ -1,6 +1,6 @@
-"""The base of all configuration classes, and the back ends that QAIRT knows by name.
+"""Base of all configuration classes, and the names of QAIRT's back ends.
 
-Unknown fields are refused, with the nearest known one.
+Unknown fields are refused; the error suggests the nearest field.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConfigModel(BaseModel):
 if TYPE_CHECKING:
 
     class OpenModel:
-        """The view of type checkers, which would take a pydantic model's fields for all its keywords."""
+        """Declaration for type checkers, which accept only the fields of a pydantic model as keywords."""
 
         def __init__(self, /, **data: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
@@ -48,29 +48,29 @@ if TYPE_CHECKING:
 else:
 
     class OpenModel(BaseModel):
-        """Base of configurations that are kept as given: any keyword is a field."""
+        """Base of configurations that accept any keyword as a field and do not change its value."""
 
         model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
 
         def as_given(self) -> dict[str, Any]:
-            """Return the keywords that were given, unconverted; nothing is added."""
+            """Return the given keywords and values without changes."""
             return dict(self.model_extra or {})
 
 
 def custom_error(kind: str, text: str) -> PydanticCustomError:
-    """Build a finding with words of ours."""
-    # The text goes in as a value: it may hold braces, which are templates to pydantic.
+    """Create an error with our own text."""
+    # The text is a value of the template, because braces in a template have a meaning for pydantic.
     return PydanticCustomError(kind, "{text}", {"text": text})
 
 
 def _with_nearest(error: ValidationError, fields: Iterable[str]) -> ValidationError:
-    """Add to each unknown field the nearest known one; other findings are unchanged."""
+    """Add the nearest field to the error about each unknown field; other errors do not change."""
     details: list[InitErrorDetails] = []
     for found in error.errors():
         kind: str | PydanticCustomError = found["type"]
         context = found.get("ctx", {})
         if "text" in context:
-            # One of ours, from a configuration inside this one.
+            # The error was created by `custom_error`, for a configuration inside this one.
             kind = custom_error(found["type"], context["text"])
         elif kind == "extra_forbidden" and len(found["loc"]) == 1:
             kind = _unknown(str(found["loc"][0]), fields)
@@ -99,5 +99,5 @@ class BackendType(enum.StrEnum):
 
     @classmethod
     def offline_preparable_backends(cls) -> list[BackendType]:
-        """Return the back ends a model can be compiled for ahead of time, in the vendor's tools."""
+        """Return the back ends for which the vendor's tools can compile a model ahead of time."""
         return [cls.HTP, cls.AIC, cls.HTP_MCP, cls.LPAI]

@@ -23,7 +23,7 @@ _LOG = logging.getLogger("qaic.configs")
 #: Suffix of the stem of a back-end binary.
 _STEM_SUFFIX = "_backend"
 
-#: Levels by the name in a configuration; the tools have finer ones than Python.
+#: Name of a level in a configuration -> level of Python, which has fewer levels than the tools.
 LOG_LEVELS = {
     "critical": logging.CRITICAL,
     "error": logging.ERROR,
@@ -39,9 +39,9 @@ LogLevel = Literal["critical", "error", "warn", "warning", "info", "verbose", "d
 
 
 class OpPackageIdentifier(OpenModel):
-    """A package of custom operators. Every keyword is kept as it is given.
+    """A package of custom operators. Every keyword is kept as given.
 
-    Custom operators of an AIC compilation are named by the option ``register_custom_op`` instead.
+    A compilation for AIC uses the option ``register_custom_op`` instead.
     """
 
 
@@ -49,45 +49,45 @@ class CompileConfig(ConfigModel):
     """Configuration of an ahead-of-time compilation.
 
     ``qaic.compile(model, config)`` compiles for the back end ``AIC``. Configurations for ``HTP``,
-    ``HTP_MCP`` and ``LPAI`` are kept and written as JSON, and cannot be compiled here.
+    ``HTP_MCP`` and ``LPAI`` can be written as JSON, but ``qaic.compile`` refuses them.
 
     Parameters
     ----------
     backend
-        ``"AIC"``, or another back end that models can be compiled for ahead of time. Upper case.
+        ``"AIC"``, or another back end with compilation ahead of time, in upper case.
     backend_binary_path
-        Where the container goes: an absolute path, or a name in ``output_dir`` or else in the current
-        directory. The file name becomes ``<stem>_backend.bin``. Without it no such file is written.
+        File of the container: an absolute path, or a path relative to ``output_dir`` or else to the current
+        directory. The file name becomes ``<stem>_backend.bin``. ``None``: no such file is written.
     compiler_custom_configs
         Options of the AIC compiler. Only with ``AIC``.
     set_output_tensors
-        Tensors that become outputs of the model too: names, ``graph:name``, or one text
-        ``"graph0:a,b;graph1:c"``. Not together with ``enable_intermediate_outputs``.
+        Tensors to add as outputs of the model: names, ``graph:name``, or one text
+        ``"graph0:a,b;graph1:c"``. Cannot be combined with ``enable_intermediate_outputs``.
     enable_intermediate_outputs
-        Every tensor with a fixed shape becomes an output.
+        True to add every tensor with a fixed shape as an output.
     debug
-        For AIC the option ``enable_debug``.
+        For AIC, the option ``enable_debug``.
     log_level
-        For AIC the level of the logger ``qaic`` while compiling, if it is set; in upper or lower case.
-        ``None`` takes the level that logger has now.
+        For AIC, the level of the logger ``qaic`` during the compilation, in upper or lower case. ``None``:
+        the level that the logger has when the configuration is created.
     context_custom_configs, device_custom_configs, graph_custom_configs, group_context_config,
     memory_custom_config
         Options of HTP and HTP MCP: configurations, or mappings of their keywords.
     soc_details
-        Target of HTP as text, ``"chipset:SM8550;dsp_arch:v73;soc_model:43"``; ignored with a notice for
-        others.
+        Target of HTP as text, ``"chipset:SM8550;dsp_arch:v73;soc_model:43"``; other back ends ignore it with
+        a warning.
     soc_configs
         Target of HTP as ``{"soc_model": 43}``.
     data_format_config
-        Tensors whose buffers are in an MX format, as the tools' JSON has them, or the path of such a file.
-        For AIC they get the precision ``mxint8`` of the option ``custom_io_list_file``.
+        Tensors whose buffers have an MX format, in the form of the tools' JSON, or the path of such a file.
+        For AIC, the tensors get the precision ``mxint8`` of the option ``custom_io_list_file``.
     enable_backend_trace, io_tensor_mem_type, module_format, op_packages
-        Kept as data; ``qaic.compile`` reports of those that are set that they have no effect.
+        Kept as data. ``qaic.compile`` warns that they have no effect if they are set.
 
     Raises
     ------
     pydantic.ValidationError
-        A field is unknown, a value is wrong, or fields exclude each other; also when a field is assigned. A
+        A field is unknown, a value is wrong, or fields exclude each other; assignments also raise it. Also a
         ``ValueError``.
 
     Examples
@@ -99,7 +99,7 @@ class CompileConfig(ConfigModel):
     """
 
     if TYPE_CHECKING:
-        # What pydantic takes is wider than what the fields then hold, and type checkers know the fields only.
+        # Type checkers read only the types of the fields, but pydantic accepts more types and converts them.
         def __init__(
             self,
             /,
@@ -145,8 +145,8 @@ class CompileConfig(ConfigModel):
     soc_configs: dict[str, int] | None = None
     soc_details: str | None = None
 
-    # What a back-end extension file held and no field does, the whole of one that was passed through, and
-    # whether the graph names are still to be filled in.
+    # Content of a back-end extension file without a field, all content of a file that was passed through,
+    # and True if the compilation must still fill in the names of graphs.
     _others: dict[str, Any] = PrivateAttr(default_factory=dict)
     _passed_through: dict[str, Any] | None = PrivateAttr(default=None)
     _ensure_graphs: bool = PrivateAttr(default=False)
@@ -168,8 +168,7 @@ class CompileConfig(ConfigModel):
             reason = f"found {text!r}"
         raise ValueError(f"{reason}; expected one of {', '.join(names)}")
 
-    # The fields are checked one by one, and not the whole at its end, so that an assignment that is refused
-    # leaves the configuration as it was.
+    # Each field is checked separately, so that a refused assignment does not change the configuration.
     @field_validator("backend", "compiler_custom_configs")
     @classmethod
     def _only_for_aic(cls, value: Any, info: ValidationInfo) -> Any:
@@ -185,7 +184,7 @@ class CompileConfig(ConfigModel):
         if value is None:
             return None
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-        # Of `.bin` nothing is left without the suffix.
+        # The name `.bin` would be empty without its suffix.
         if (
             not isinstance(text, str)
             or Path(text).name in {"", "..", ".bin"}
@@ -249,7 +248,7 @@ class CompileConfig(ConfigModel):
         return value
 
     def model_post_init(self, context: Any, /) -> None:
-        """Finish the construction: without a log level the one of the logger ``qaic`` is taken."""
+        """Finish the construction: a log level of None becomes the level of the logger ``qaic``."""
         super().model_post_init(context)
         if self.log_level is None:
             level = logging.getLogger("qaic").getEffectiveLevel()
@@ -259,7 +258,7 @@ class CompileConfig(ConfigModel):
                 logging.WARNING: "warn",
                 logging.INFO: "info",
             }
-            # Past the validation, which would count it among the fields that were set.
+            # This bypasses the validation, which would mark the field as set.
             self.__dict__["log_level"] = names.get(level, "critical" if level > logging.CRITICAL else "debug")
 
     # --- as data --------------------------------------------------------------------------------------------
@@ -270,8 +269,8 @@ class CompileConfig(ConfigModel):
         Parameters
         ----------
         **arguments
-            Those of pydantic. In the mode ``"python"`` configurations inside stay objects. ``exclude``, or
-            a list ``exclude`` in the context, leaves out fields.
+            Arguments of pydantic. In the mode ``"python"``, configurations inside stay objects. ``exclude``,
+            or a list ``exclude`` in the context, omits fields.
         """
         if arguments.get("mode", "python") != "python":
             return super().model_dump(**arguments)
@@ -324,31 +323,31 @@ class CompileConfig(ConfigModel):
     def populate_from_backend_extensions(
         self, path: str | os.PathLike[str], *, passthrough: bool = False, allow_aic: bool = False
     ) -> Self:
-        """Take the options of a back-end extension file over.
+        """Copy the options of a back-end extension file to this configuration.
 
         Parameters
         ----------
         path
-            JSON file, or one that names it under ``backend_extensions``.
+            JSON file, or a file that refers to it under ``backend_extensions``.
         passthrough
-            Keep the content as it is, unread; it is then the dictionary of this configuration.
+            Keep the content without reading it; it is then the dictionary of this configuration.
         allow_aic
-            Accept the back end ``AIC`` too, whose file is flat. Without it only ``HTP`` is accepted, as
-            documented.
+            Also accept the back end ``AIC``, whose file is flat. By default, only ``HTP`` is accepted, as
+            QAIRT documents.
 
         Returns
         -------
         CompileConfig
-            This configuration, for chaining. Fields that the file sets are overwritten, with a warning;
-            keys that no field holds are kept and written back.
+            This configuration, for chaining. The file overwrites fields, with a warning. Keys without a
+            field are kept and written back.
 
         Raises
         ------
         FileNotFoundError
             The file does not exist.
         qaic.errors.OptionError
-            The back end has no such files, or the file is not right. Also a ``ValueError``. Nothing was
-            changed.
+            The back end has no such files, or the file is invalid. The configuration does not change. Also
+            a ``ValueError``.
         """
         if not (allow_aic and self.backend is BackendType.AIC):
             require_htp(self.backend, "populate_from_backend_extensions")
@@ -384,7 +383,7 @@ class CompileConfig(ConfigModel):
         allow_aic: bool = False,
         **fields: Any,
     ) -> Self:
-        """Construct a configuration and take a back-end extension file over.
+        """Create a configuration from a back-end extension file.
 
         Parameters
         ----------
@@ -406,12 +405,12 @@ class CompileConfig(ConfigModel):
         mode
             ``"weight_sharing"``; see `CompilerModes`.
         **keywords
-            Those of the function of the mode, `CompilerModeSetters.set_weight_sharing`.
+            Keywords of the function of the mode, `CompilerModeSetters.set_weight_sharing`.
 
         Raises
         ------
         qaic.errors.OptionError
-            The mode is unknown, the back end is not HTP, or the target is not known. Also a ``ValueError``.
+            The mode or the target is unknown, or the back end is not HTP. Also a ``ValueError``.
         TypeError
             The mode has no such keyword.
         """
@@ -428,7 +427,7 @@ class CompileConfig(ConfigModel):
 
     @property
     def ensure_graphs(self) -> bool:
-        """Return whether the graph options are for the model's graphs, whose names are to be filled in."""
+        """Return True if the graph options apply to all graphs of the model, whose names are filled in."""
         return self._ensure_graphs
 
     def mark_graphs(self, *, ensure: bool) -> None:
@@ -439,17 +438,17 @@ class CompileConfig(ConfigModel):
 
     @property
     def other_options(self) -> dict[str, Any]:
-        """Return the extension file's settings that no field holds; all of them if passed through."""
+        """Return settings of the extension file without a field; all settings if it was passed through."""
         return dict(self._others if self._passed_through is None else self._passed_through)
 
     @property
     def log_level_number(self) -> int:
-        """Level of Python's logging that ``log_level`` means."""
+        """Level of Python's logging for ``log_level``."""
         return LOG_LEVELS[self.log_level or "error"]
 
     @property
     def fields_without_effect(self) -> tuple[str, ...]:
-        """Fields that are set and that a compilation for AIC does not use."""
+        """Fields that are set but have no effect on a compilation for AIC."""
         names = (
             *extension_json.FIELDS.values(),
             "enable_backend_trace",
@@ -463,7 +462,7 @@ class CompileConfig(ConfigModel):
 
     @property
     def backend_binary_file(self) -> Path | None:
-        """Path of the back-end binary as ``backend_binary_path`` means it, or ``None``.
+        """Path of the back-end binary for ``backend_binary_path``; ``None`` if it is not set.
 
         Examples
         --------
@@ -478,7 +477,7 @@ class CompileConfig(ConfigModel):
         return path.with_name((stem if stem.endswith(_STEM_SUFFIX) else stem + _STEM_SUFFIX) + ".bin")
 
 
-#: Some examples of the documentation spell the class so.
+#: Name of the class in some examples of QAIRT's documentation.
 CompilerConfig = CompileConfig
 
 
@@ -492,15 +491,15 @@ def to_tool_options(
     config
         Configuration of the back end ``AIC``.
     directory
-        Existing folder for the file ``<prefix>aic_extensions.json``, which the dictionary then names.
-        Without it the options are in the dictionary itself.
+        Existing folder for the file ``<prefix>aic_extensions.json``, to which the dictionary then refers.
+        ``None``: the dictionary contains the options.
     prefix
         Beginning of the file's name.
 
     Raises
     ------
     qaic.errors.OptionError
-        The back end is another one.
+        The back end is not ``AIC``.
     OSError
         The file cannot be written.
     """

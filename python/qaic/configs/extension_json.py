@@ -1,7 +1,7 @@
-"""Back-end extension files: reading them safely, and their sections for the back ends kept as data.
+"""Back-end extension files: how to read them safely, and their sections for back ends that are kept as data.
 
-The tools take the options of a back end as one JSON object. For AIC it is flat; for HTP it has sections. A
-further file may stand before it and name it.
+The tools read the options of a back end from one JSON object. It is flat for AIC, and has sections for HTP.
+Another file may refer to it.
 """
 
 import os
@@ -15,7 +15,7 @@ from qaic.errors import OptionError
 from qaic.support.json import parse_json
 from qaic.support.open_regular import read_regular
 
-#: Real files have a few kilobytes.
+#: Limit for a file; real files have a few kilobytes.
 _MOST_BYTES = 4 << 20
 
 #: Sections that are one object and not a list of them.
@@ -32,11 +32,11 @@ FIELDS = {
 
 
 def read_extension_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a back-end extension file, or the file that names it.
+    """Read a back-end extension file, or the file that refers to it.
 
-    The file holds the options of the back end, or an object ``backend_extensions`` with ``config_file_path``
-    (relative to the folder of the file) or ``config_dict``. Raises FileNotFoundError if the file, or the one
-    it names, does not exist, and OptionError if it is not a JSON object of at most 4 MiB.
+    The file contains the options of the back end, or an object ``backend_extensions`` with
+    ``config_file_path`` (relative to the folder of the file) or ``config_dict``. Raises FileNotFoundError if
+    one of the files does not exist, and OptionError if one is not a JSON object of at most 4 MiB.
     """
     file = Path(path)
     data = read_object(file)
@@ -53,7 +53,7 @@ def read_extension_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a JSON file that holds one object; errors as for `read_extension_file`."""
+    """Read a JSON file with one object; errors as for `read_extension_file`."""
     file = Path(path)
     data = read_regular(file, _MOST_BYTES)
     if len(data) > _MOST_BYTES:
@@ -99,9 +99,9 @@ def sections_to_dict(config: ConfigModel) -> dict[str, Any]:
 def sections_from_dict(
     data: Mapping[str, Any], backend: BackendType, file: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the content of a file into fields of `CompileConfig` and what no field holds.
+    """Split the content of a file into fields of `CompileConfig` and content without a field.
 
-    Raises OptionError if a known section is not made of objects.
+    Raises OptionError if a known section does not consist of objects.
     """
     known = sections_of(backend)
     fields: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def sections_from_dict(
                 )
             fields[FIELDS[section]] = kind(**value)
         else:
-            # Older files hold the context as one object.
+            # In older files, the context is one object.
             entries = [value] if isinstance(value, dict) else value
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
                 raise _bad_file(file, f"section {section!r}: expected a list of objects")
@@ -131,15 +131,15 @@ def sections_from_dict(
 
 _MX = "QNN_TENSOR_DATA_FORMAT_MX"
 
-#: The format of a tensor about which nothing is asked.
+#: Format of tensors that do not change.
 _PLAIN = "QNN_TENSOR_DATA_FORMAT_DENSE"
 
 
 def mx_entries(config: Mapping[str, Any] | str) -> list[dict[str, str]]:
-    """Return the entries of a custom I/O file that a data format asks for.
+    """Return the entries of a custom I/O file that a data format requires.
 
     `config` is the content, or the path of the JSON file. Raises FileNotFoundError if the file does not
-    exist, and OptionError if the content has another form, or names another format.
+    exist, and OptionError if the content has another form or format.
     """
     content = read_object(config) if isinstance(config, str) else config
     place = config if isinstance(config, str) else "data_format_config"

@@ -1,7 +1,7 @@
 """Configurations of the HTP back end, kept as data.
 
-No field has a definition or a default of ours: what is given is what the JSON holds. Two names differ
-between the two forms, and one graph of the JSON file may stand for several configurations.
+Fields have no definitions and no defaults here: the JSON file contains exactly the given keywords. Two names
+differ in the JSON file, and one graph of the file may represent several configurations.
 """
 
 import sys
@@ -41,13 +41,13 @@ SECTIONS: dict[str, type[OpenModel]] = {
     "groupContext": HtpGroupContextConfig,
 }
 
-#: Name in Python -> key in the JSON file, where they differ.
+#: Name in Python -> key in the JSON file, if they differ.
 _GRAPH_KEYS = {"optimization_type": "O", "vtcm_size_in_mb": "vtcm_mb"}
 _GRAPH_NAMES = {key: name for name, key in _GRAPH_KEYS.items()}
 
 
 def graphs_to_json(graphs: Sequence[OpenModel]) -> list[dict[str, Any]]:
-    """Return the entries of the section ``graphs``; neighbors that differ by their names only share one."""
+    """Return the entries of the section ``graphs``; neighbors that differ only in their names share one."""
     entries: list[dict[str, Any]] = []
     split = [_graph_to_json(graph.as_given()) for graph in graphs]
     for (is_named, options), alike in groupby(split, key=lambda pair: (pair[0] is not None, pair[1])):
@@ -55,7 +55,7 @@ def graphs_to_json(graphs: Sequence[OpenModel]) -> list[dict[str, Any]]:
         if is_named:
             entries.append({"graph_names": names, **options})
         else:
-            # Without names nothing would tell how many there were, so each has an entry of its own.
+            # Graphs without a name are not merged, because the number of graphs would be lost.
             entries += [dict(options) for _ in names]
     return entries
 
@@ -76,7 +76,7 @@ def graphs_from_json(entries: Sequence[Mapping[str, Any]], kind: type[OpenModel]
 
 def _graph_to_json(given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Split a graph's options into its name and the rest, under the keys of the file."""
-    # A list of names that was given as such stays where it is.
+    # A given list of names does not change.
     name = given.pop("name", None) if "graph_names" not in given else None
     return name, {_GRAPH_KEYS.get(key, key): value for key, value in given.items()}
 
@@ -84,7 +84,7 @@ def _graph_to_json(given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
 def list_options(sections: Mapping[str, type[OpenModel]] = SECTIONS) -> None:
     """Print the sections of a configuration, one per line: class and the place in the JSON file.
 
-    The options inside them are not listed: every keyword is accepted and written as it is given.
+    Options inside sections are not listed: every keyword is accepted and written as given.
     """
     for section, kind in sections.items():
         sys.stdout.write(f"{kind.__name__}: section {section!r}, any options\n")

@@ -16,7 +16,7 @@ _ARCHITECTURE = re.compile(r"v[0-9]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SocTarget:
-    """A text's description of one SoC; fields are ``None`` where it has none."""
+    """Description of one SoC in a text; fields that the text does not contain are ``None``."""
 
     #: Market name.
     chipset: str | None = None
@@ -31,9 +31,9 @@ class SocTarget:
 def parse_soc_details(text: str) -> tuple[SocTarget, ...]:
     """Parse the text form.
 
-    `text` has ``key:value`` pairs joined by ``;``. A ``|`` begins a further SoC; a value without a key after
-    it belongs to the key before it, as in ``soc_model:43|57``. Raises ValueError, which names the part, if
-    the text has another form.
+    `text` contains ``key:value`` pairs joined by ``;``. A ``|`` begins another SoC; a value without a key
+    after it belongs to the previous key, as in ``soc_model:43|57``. Raises ValueError with the invalid part
+    if the text has another form.
     """
     targets: list[SocTarget] = []
     key = ""
@@ -104,26 +104,26 @@ class CompilerModeSetters:
         vtcm_size_in_mb: int | None = None,
         fp16: bool | None = None,
     ) -> None:
-        """Let the graphs of one HTP context share their weights. Changes data only; nothing is compiled here.
+        """Set the options with which graphs of one HTP context share weights. Changes only data.
 
         Parameters
         ----------
         config
             Configuration of the back end HTP, changed in place.
         graph_names
-            Graphs that share; those that have options already keep them. Without names all graphs of the
-            configuration share. Where it has none it is marked (`CompileConfig.ensure_graphs`): its one graph
-            entry has no name, and the compilation fills in the names of the model.
+            Graphs that share weights; they keep existing options. ``None``: all graphs of the configuration.
+            If it has no graphs, it gets one entry without a name, and the compilation fills in the names of
+            the model (`CompileConfig.ensure_graphs`).
         soc_model, dsp_arch
-            Target, as ``43`` and ``"v73"``. Without them the ones of ``soc_details``.
+            Target, as ``43`` and ``"v73"``. Default: the values in ``soc_details``.
         hvx_threads, vtcm_size_in_mb, fp16
-            Options of each graph; only those that are given are set.
+            Options of each graph; only given options are set.
 
         Raises
         ------
         qaic.errors.OptionError
-            The back end is another one, or the target is not known: there is no data base of SoCs here.
-            Also a ``ValueError``. Nothing was changed.
+            The back end is not HTP, or the target is unknown: openqaic has no database of SoCs. The
+            configuration does not change. Also a ``ValueError``.
         """
         require_htp(config.backend, "the mode weight_sharing")
         target = _target(config, soc_model, dsp_arch)
@@ -177,7 +177,7 @@ def _target(config: HtpConfig, soc_model: int | None, dsp_arch: str | None) -> S
 def _graphs(
     present: Sequence[OpenModel] | None, names: Sequence[str] | None, options: dict[str, Any]
 ) -> list[OpenModel]:
-    """Give graphs options; a graph that is named and not there yet comes behind the others."""
+    """Set options of graphs; named graphs that do not exist are appended."""
     graphs = [graph.as_given() for graph in present or ()]
     if names is None:
         return [HtpGraphConfig(**{**graph, **options}) for graph in graphs or [{}]]
@@ -190,6 +190,6 @@ def _graphs(
 def _changed(
     present: Sequence[OpenModel] | None, kind: type[OpenModel], changes: dict[str, Any]
 ) -> list[OpenModel]:
-    """Set options in the first configuration of a list, which is made where there is none."""
+    """Set options in the first configuration of a list; create it if the list is empty."""
     first, *others = present or [kind()]
     return [kind(**{**first.as_given(), **changes}), *others]

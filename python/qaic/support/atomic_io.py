@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = ".openqaic-"
 _SUFFIX: Final = ".tmp"
-#: folders with a known name; of as many processes that work in one folder at once nothing stays
+#: number of work folders with fixed names; processes reuse the folders of killed processes
 _NUMBERED: Final = 8
 
 

@@ -59,12 +59,12 @@ REPORTING_RATES_MS: Final = (500, 1000, 2000, 4000)
 
 #: default prefix of file names
 PREFIX: Final = "aic-profiling"
-#: output binding with the stats buffer, which no tensor of a model may be called as; of several devices each
-#: has one, whose name goes on with an underscore
+#: output binding with the stats buffer; tensors of a model cannot have this name. With several devices, each
+#: has such a binding, whose name has a suffix after an underscore
 STATS_OUTPUT: Final = "aiccyclecounts"
 
-#: of longer names of networks this much of either end is kept: a file name has room for 255 bytes, and what
-#: is made of a buffer is called as it, with more behind. The end tells devices from each other
+#: bytes that are kept of the start and of the end of a long name of a network. A file name has at most 255
+#: bytes, and names of files made from a buffer are longer. The end distinguishes devices
 _BEGIN_BYTES: Final = 80
 _END_BYTES: Final = 37
 

@@ -12,7 +12,7 @@ from typing import Final
 _PERIOD_S: Final = 0.1
 #: seconds between two lines in a pipe or file
 _PIPE_PERIOD_S: Final = 10.0
-#: seconds to wait for the timer at the end; a terminal that is stopped, or the end of Python, holds it
+#: seconds to wait for the timer at the end; a stopped terminal or the exit of Python can block the timer
 _LONGEST_END_S: Final = 1.0
 _ERASE: Final = "\r\x1b[K"
 

@@ -7,11 +7,11 @@ from numbers import Integral
 from typing import Final
 
 _LONGEST_VALUE: Final = 60
-#: largest number of compared characters of a name, and of compared names: the time is quadratic in the
-#: characters, and models have up to a million names
+#: largest number of compared characters of a name, and of compared names. The time is quadratic in the
+#: number of characters, and models have up to a million names
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 5000
-#: sizes of numbers that are written without a power of ten
+#: range of numbers that are written without a power of ten
 _SMALLEST, _LARGEST = 1e-7, 1e15
 #: microseconds of each unit of time
 _UNITS: Final = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
@@ -52,7 +52,7 @@ def three_digits(value: float) -> str:
 
 
 def percentage(percent: float) -> str:
-    """Return a percentage with one decimal; with more if that would be 0 of something, or 100 of less."""
+    """Return a percentage with one decimal; with more if it would wrongly round to 0 or 100."""
     text = f"{percent:.1f}"
     if percent and not float(text):
         return three_digits(percent)
@@ -78,7 +78,7 @@ def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | N
 
     Below the default of `least`, a suggestion is more often confusing than right.
     """
-    # Only errors need it.
+    # This import takes long, and only errors need it.
     from difflib import get_close_matches
 
     near = get_close_matches(name[:_LONGEST_NAME], islice(names, _MOST_NAMES), 1, least)
