@@ -1,8 +1,8 @@
-"""Command-line tools: argument vectors in, calls of the layers below, text and exit codes out."""
+"""Command-line tools: they parse arguments, call other packages, and print text and set exit codes."""
 
 import sys
 
-# ``python -m qaic.cli.TOOL`` loads this package first; until it has found the tool, the program's name is -m.
+# ``python -m qaic.cli.TOOL`` loads this package first, and the name of the program is -m until it finds TOOL.
 if sys.argv[:1] == ["-m"]:
     from qaic.cli.entry import end_when_interrupted
 

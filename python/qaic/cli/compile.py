@@ -1,7 +1,7 @@
-"""``qaic-compile``: an ONNX model to a program container.
+"""``qaic-compile``: compiles an ONNX model to a program container.
 
-Entry point of the tool, and of ``qaic-exec`` (`compile_and_run`). Imports at the head of the module are few,
-so errors of the command line are reported quickly.
+This module is the entry point of the tool, and of ``qaic-exec`` (`compile_and_run`). It imports few modules
+at its head, so errors of the command line are reported quickly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HELP: Final = frozenset({"-h", "-help", "--help", "--h", "-u", "-usage", "--usa
 
 _VERSION: Final = frozenset({"-version", "--version"})
 
-#: options that write a file about the model; without a directory for the container, nothing else is done
+#: options that write a file about the model; without a directory for the container, this is all the tool does
 _DUMPS: Final = (
     "dump_custom_io_config_template_file",
     "dump_embedding_tables",
@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
-    """Do what a command line asks for. `argv` lacks the name of the tool, which `name` has for messages.
+    """Run the tool for the arguments `argv`; `name` is the name of the tool in messages.
 
-    With `runs`, the program is run after it was compiled.
+    With `runs`, the program also runs after the compilation.
     """
     if _HELP & set(argv):
         print_text(_help_text(name, runs=runs))
@@ -54,7 +54,7 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
         from qaic import __version__
 
         print_line(f"{name} {__version__}")
-        # Card users combine it with other flags, whose work is then also done.
+        # Users of cards combine this option with other options, which then also have an effect.
         argv = [argument for argument in argv if argument not in version_flags]
         if not argv:
             return SUCCESS
@@ -80,7 +80,7 @@ def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
         print_message("error", error.message, *error.hints, f"`{name} -h` shows the options")
         return None
     except OSError as error:
-        # Only the options file is opened here; errors of other files are errors of their options.
+        # Only the options file is opened here; options report errors of other files.
         _misused(f"-options-path: {error.filename}: {error.strerror or error}", name)
         return None
 
@@ -92,7 +92,7 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
     if resolved.session.model_path is None:
         return _misused(f"no model; {name} expects -m=MODEL.onnx", name)
     dumped = [path for path in (getattr(options, dump) for dump in _DUMPS) if path is not None]
-    # The vendor's tool exits after it has written a profile; for the other options this is our decision.
+    # Like the vendor's tool after a profile, the tool exits after it has written these files.
     only_dumps = options.dump_profile is not None or (bool(dumped) and options.output_dir is None)
     if options.output_dir is None and not (only_dumps or runs):
         return _misused("the folder for the container is missing; -aic-binary-dir=DIR is expected", name)
@@ -140,7 +140,7 @@ def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
 
 
 def _write_operators(resolved: ResolvedOptions) -> int:
-    """Write the list of operators that a card takes, and report it."""
+    """Write the list of operators that a card supports, and report it."""
     from qaic.compiler.reports import operator_list
     from qaic.compiler.reports.support_report import choose_list
 
@@ -209,14 +209,14 @@ _OPTIONS: Final = {
     "write_output_num_samples": "write_output_num_samples",
     "write_output_start_iter": "write_output_start_iter",
 }
-#: options that only the run uses
+#: options that have an effect only on the run
 _FOR_RUNS: Final = frozenset({*_OPTIONS, "aic_profiling_start_iter", "dev_id"}) - {"input_list_file"}
-#: option with samples for calibration, the first of which are also the inputs of a run
+#: option with samples for calibration; the first samples are also the inputs of a run
 _SAMPLES: Final = ("input_list_file", "use_random_input_data")
 
 
 def _run_request(resolved: ResolvedOptions) -> RunRequest:
-    """Convert the options of the run to those of ``qaic-runner``, before any work and without the program.
+    """Convert the options of the run to options of ``qaic-runner``, before any work and without the program.
 
     Raises OptionConflictError if the options contradict each other.
     """
@@ -230,7 +230,7 @@ def _run_request(resolved: ResolvedOptions) -> RunRequest:
         if name in resolved.as_given
     }
     if resolved.run_step.aic_profiling_type:
-        # The default differs here: the first inference, which includes the start, is not recorded.
+        # This default differs: the first inference, which includes the start, is not recorded.
         given["aic_profiling_start_iter"] = resolved.run_step.aic_profiling_start_iter
     if "dev_id" in resolved.as_given:
         ids = resolved.runtime.dev_id
@@ -241,9 +241,9 @@ def _run_request(resolved: ResolvedOptions) -> RunRequest:
 
 
 def _warn_unused(resolved: ResolvedOptions, name: str) -> None:
-    """Warn about options for a run that does not follow; `compile_only` has a rule with the same text.
+    """Warn about options for a run if no run follows; `compile_only` has a rule with the same text.
 
-    The warning includes samples that are not measured, because an option may be missing.
+    The warning includes samples without calibration, because an option may be missing.
     """
     from qaic.options.raw_option import OptionSource
 

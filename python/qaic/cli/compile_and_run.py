@@ -1,7 +1,6 @@
-"""``qaic-exec``: the older tool, which compiles and then runs.
+"""``qaic-exec``: the older tool, which compiles and then runs unless ``-compile-only`` is given.
 
-Unless ``-compile-only`` is given. It is only laid at the vendor's path (`shims`), for scripts that call it
-there.
+The tool is installed only at the vendor's path (`shims`), for scripts that call it there.
 """
 
 import sys

@@ -42,16 +42,16 @@ _COLORS = {"error": "1;31", "warning": "1;33", "hint": "36", "note": "36"}
 
 
 def print_line(text: str = "", *, flush: bool = False, to: TextIO | None = None) -> None:
-    """Print one line of output, whatever names are in it; with ``flush`` a pipe has it at once."""
+    """Print one line of output, with names escaped; with ``flush``, readers of a pipe get it immediately."""
     print_text("\t".join(map(escape_unprintable, text.split("\t"))), to=to)
     if flush:
         sys.stdout.flush()
 
 
 def print_text(text: str, *, to: TextIO | None = None, color: str = "") -> None:
-    """Print lines whose names are escaped already, so that none of them has a line of its own.
+    """Print lines with escaped names, which therefore cannot add lines.
 
-    On a terminal that shows colors, the word before the first colon has the color.
+    On a terminal with colors, the word before the first colon is colored.
     """
     stream, shown = to or sys.stdout, escape_lines(text.removesuffix("\n"))
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -64,7 +64,7 @@ def print_text(text: str, *, to: TextIO | None = None, color: str = "") -> None:
 
 
 def text_width() -> int:
-    """Columns of the terminal that shows the output; 120 for a file or a pipe."""
+    """Return the number of columns of the terminal; 120 for a file or a pipe."""
     import shutil
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
@@ -80,13 +80,13 @@ def print_json(value: object) -> None:
 class _Spelling(NamedTuple):
     """Spelling of options in the messages and reports of a tool."""
 
-    #: dashes of compile options; tools without such options name those of ``qaic-compile``
+    #: dashes of compile options; tools without such options print the form of ``qaic-compile``
     dashes: str = "-"
-    #: options of the command line as they are typed, without dashes
+    #: options of the command line as typed, without dashes
     typed: tuple[str, ...] = ()
     #: options of the tool or its subcommand
     parser: "Parser | None" = None
-    #: names of the user: words of the command line, and what an error is about
+    #: names of the user: words of the command line, and names in the context of an error
     names: frozenset[str] = frozenset()
 
 
@@ -94,7 +94,7 @@ _spelling: ContextVar[_Spelling] = ContextVar("spelling")
 
 
 def take_options_as_flags(dashes: str, argv: Sequence[str] = ()) -> None:
-    """Have messages of the running tool name options as flags: compile options, and those in ``argv``."""
+    """Show compile options, and options in ``argv``, as flags in messages of the running tool."""
     names = tuple(word.partition("=")[0].lstrip("-") for word in argv if word.startswith("-"))
     _spelling.set(_spelling.get(_Spelling())._replace(dashes=dashes, typed=names))
 
@@ -121,7 +121,7 @@ def _spelled(text: str, names: Iterable[str] = ()) -> str:
 
 
 def _shown(prose: "Prose") -> str:
-    """Return a sentence of a report with the options that the running tool takes."""
+    """Return a sentence of a report with options in the form of the running tool."""
     from qaic.report import Prose
 
     parser = _spelling.get(_Spelling()).parser
@@ -133,7 +133,7 @@ def _shown(prose: "Prose") -> str:
 
 
 def print_reports(reports: "Sequence[Report]", width: int | None = None, whole: str = "") -> None:
-    """Print reports, with options in the form of the running tool; `whole` is as of `to_text`."""
+    """Print reports, with options in the form of the running tool; `whole` is as for `to_text`."""
     from qaic.report.files import rendered
 
     shown = [report.with_prose(_shown) for report in reports]
@@ -141,9 +141,9 @@ def print_reports(reports: "Sequence[Report]", width: int | None = None, whole: 
 
 
 def print_message(kind: str, text: str, *hints: str, verbatim: bool = False) -> None:
-    """Print what went wrong and hints, to stderr; options in the form of the tool, unless ``verbatim``.
+    """Print an error and hints to stderr, with options in the form of the tool, unless ``verbatim``.
 
-    Lines after the first are indented: a name with a line end in it does not look like another message.
+    Lines after the first are indented, so that a name with a line end cannot imitate another message.
     """
     text = text if verbatim else _spelled(text)
     first, *more = text.split("\n")
@@ -161,7 +161,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser with our exit code and our words."""
+    """Argument parser with the exit codes and messages of this package."""
 
     _is_mixing = False
 
@@ -175,7 +175,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"{self.prog.split()[0]} {__version__}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse all arguments; of an option that does not exist, the nearest that does is named."""
+        """Parse all arguments; the error about an unknown option suggests the nearest option."""
         parsed, unknown = self.parse_known_args(args, namespace)
         command = self._of_command(parsed)
         if unknown:
@@ -185,7 +185,7 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def own_options(self) -> dict[str, str]:
-        """Return the flags of options that are none of the compiler, by the keyword that messages name."""
+        """Return the flags of options that are not compile options, by their keyword in messages."""
         from qaic.options.spec import Stage
         from qaic.options.table import find
 
@@ -202,7 +202,7 @@ class Parser(argparse.ArgumentParser):
         return next((texts[0] for texts in flags if texts), None)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse what is known, with positional arguments before, between and behind options."""
+        """Parse known arguments; positional arguments may be before, between and after options."""
         free = [action.nargs for action in self._actions if not action.option_strings]
         # argparse cannot intermix a positional argument that an option excludes.
         excluded = (action for group in self._mutually_exclusive_groups for action in group._group_actions)  # noqa: SLF001
@@ -221,7 +221,7 @@ class Parser(argparse.ArgumentParser):
             self._is_mixing = False
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is none of the choices, with the nearest of them."""
+        """Refuse a word that is not a choice, and suggest the nearest choice."""
         choices = [str(choice) for choice in action.choices or (value,)]
         if str(value) not in choices:
             near = nearest_name(str(value), choices)
@@ -231,7 +231,7 @@ class Parser(argparse.ArgumentParser):
             )
 
     def _of_command(self, parsed: argparse.Namespace) -> "Parser":
-        """Return the parser of the command that was given: its help lists its options."""
+        """Return the parser of the given command, whose help lists its options."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (argparse offers no other way)
                 made: Parser = action.choices.get(getattr(parsed, action.dest, ""), self)
@@ -261,7 +261,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in flags_of_others(word) if flag in names]
 
     def long_options(self) -> list[str]:
-        """Names of all long options, those of commands included."""
+        """Return the names of all long options, including those of commands."""
         options = [name for name in self._option_string_actions if name.startswith("--")]
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (argparse offers no other way)
@@ -269,7 +269,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def with_two_dashes(self, argv: Sequence[str]) -> list[str]:
-        """Give long options two dashes; the vendor's tools take them with one as well."""
+        """Give long options two dashes; the vendor's tools also accept them with one dash."""
         known = {name.removeprefix("--") for name in self.long_options()}
 
         def spell(argument: str) -> str:
@@ -294,7 +294,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def exit_code(error: BaseException) -> int:
-    """Exit code of an exception."""
+    """Return the exit code for an exception."""
     match error:
         case InternalError():
             return INTERNAL
@@ -317,11 +317,11 @@ def _nowhere() -> io.TextIOWrapper:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: everything is put in order as after Ctrl-C."""
+    """SIGTERM was received; the tool cleans up as after Ctrl-C."""
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    # A second signal ends the process at once.
+    # A second signal ends the process immediately.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise Terminated
 
@@ -343,7 +343,7 @@ def _termination() -> Iterator[None]:
 
 
 def _keep_names(names: Iterable[str]) -> None:
-    """Have messages of the running tool keep the names of a user, which may be those of options."""
+    """Keep the names of a user in messages of the running tool; they may be names of options."""
     spelling = _spelling.get(_Spelling())
     _spelling.set(spelling._replace(names=spelling.names.union(names)))
 
@@ -361,7 +361,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names come from files; characters that the terminal cannot show are escaped.
+        # Names come from files, so characters that the terminal cannot show are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
     given = sys.argv[1:] if argv is None else argv
@@ -371,7 +371,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
             code = tool(given)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the output has gone, for example `| head`, which is not an error.
+        # The reader of the output has ended, as in `| head`, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except KeyboardInterrupt as error:
@@ -392,7 +392,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
     except MemoryError as error:
         print_message("error", f"out of memory ({error or 'no details are known'})")
         return FAILURE
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is a bug of ours and must be seen whole
+    except Exception as error:  # noqa: BLE001  # another exception is a bug and is shown completely
         import traceback
 
         print_text(traceback.format_exc(), to=sys.stderr)

@@ -1,4 +1,4 @@
-"""``openqaic demo``: the main job on real input, next to onnxruntime in the same run."""
+"""``openqaic demo``: classifies real files, and compares with onnxruntime in the same run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FileTypeModel:
         )
 
     def features(self, path: Path) -> NDArray[np.int32] | None:
-        """Features of one file, int32 of shape (1, begin + end); ``None`` for a file that is too small."""
+        """Return features of one file, int32 of shape (1, begin + end); ``None`` for a very small file."""
         with path.open("rb") as file:
             first = file.read(self.block_bytes)
             size = path.stat().st_size
@@ -118,12 +118,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the arguments ask for."""
+    """Run the subcommand."""
     return demo(arguments.paths, shown=arguments.limit)
 
 
 def demo(paths: Sequence[str], *, shown: int) -> int:
-    """Compile the model, classify files, measure, compare. Exit code 1 when the answers differ."""
+    """Compile the model, classify files, measure, and compare. The exit code is 1 if results differ."""
     model = FileTypeModel.installed()
     files = _collect(paths or ["."])
     features = {path: tokens for path in files if (tokens := model.features(path)) is not None}
@@ -220,7 +220,7 @@ def _measure(tokens: NDArray[Any], session: Session, reference: OnnxRuntimeSessi
     feeds = {"bytes": tokens}
     ours: list[float] = []
     theirs: list[float] = []
-    # Taking turns exposes both to the same load of the machine.
+    # Both run alternately, so the load of the machine is the same for both.
     for _ in range(LATENCY_RUNS):
         ours.append(_milliseconds(lambda: session.run(feeds)))
         theirs.append(_milliseconds(lambda: reference.run(feeds)))

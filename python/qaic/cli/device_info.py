@@ -33,9 +33,9 @@ _SKUS = (
 #: PCIe generation codes
 _LINK_SPEEDS = {1: "2.5", 2: "5", 3: "8", 4: "16", 5: "32", 6: "64"}
 _STATUS_WORDS = ("Initializing", "Ready", "Error")
-#: devices with one serial number, which clients look for to run a program on several
+#: devices with the same serial number; clients search for it to run a program on several devices
 _DEVICES_PER_BOARD = 4
-#: fourth number of a firmware version without one
+#: fourth number of a firmware version that has only three
 _NOT_SHOWN = 255
 _FUSA = 1
 
@@ -61,7 +61,7 @@ class Fact(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A device and all its facts, in the order they are shown in."""
+    """A device and all its facts, in the order of the output."""
 
     qid: int
     facts: list[Fact]
@@ -72,12 +72,12 @@ class Device(NamedTuple):
         return self.facts[0].text
 
     def number(self, label: str) -> float | None:
-        """Value of a fact that is a number; ``None`` when the device does not report it."""
+        """Return a numeric fact; ``None`` if the device does not report it."""
         value = next((fact.value for fact in self.facts if fact.label == label), None)
         return value if isinstance(value, int | float) else None
 
     def text(self, label: str) -> str | None:
-        """Text of a fact; ``None`` when the device does not report it."""
+        """Return the text of a fact; ``None`` if the device does not report it."""
         return next((fact.text for fact in self.facts if fact.label == label), None)
 
     def record(self) -> dict[str, object]:
@@ -94,10 +94,10 @@ class Device(NamedTuple):
 def describe(
     info: rt.QDevInfo, *, card: Mapping[str, Any] | None = None, reason: str | None = None
 ) -> Device:
-    """All facts of a device. Those beyond its link are known of a ready device only.
+    """Return all facts of a device. Only a ready device reports facts other than its link.
 
-    `info` has the values of the low-level interface, and `card` further facts that a card reports; ``None``
-    for a virtual one. `reason` states why the device is not ready.
+    `info` contains the values of the low-level interface, and `card` further facts that a card reports;
+    ``None`` for a virtual card. `reason` is the reason why the device is not ready.
     """
     facts = list(_identity(info))
     if facts[0].text == "Ready":
@@ -106,8 +106,8 @@ def describe(
         facts += _clocks_and_images(info)
         facts.append(_text("Board serial", _virtual_board(info.qid) if card is None else _board_serial(card)))
         if card is None:
-            # Virtual cards run one program together without any setting. Clients
-            # look for both words.
+            # Virtual cards run one program together without any setting. Clients search
+            # for both words.
             facts.append(_text("Device Capabilities", "HybridBoot+ MDP+"))
     elif reason:
         facts.append(_text("Reason", reason))
@@ -116,7 +116,7 @@ def describe(
 
 
 def labels(devices: Iterable[Device]) -> list[str]:
-    """Every property that can be filtered by."""
+    """Return the properties that a filter can use."""
     found = dict.fromkeys(["QID"])
     for device in devices:
         found.update(dict.fromkeys(fact.label for fact in device.facts))
@@ -124,7 +124,7 @@ def labels(devices: Iterable[Device]) -> list[str]:
 
 
 def _text(label: str, value: object) -> Fact:
-    # Strings come from devices; control characters are escaped.
+    # Strings come from devices, so control characters are escaped.
     return Fact(label, escape_unprintable(str(value)), str(value))
 
 
@@ -228,7 +228,7 @@ def _clocks_and_images(info: rt.QDevInfo) -> Iterator[Fact]:
 
 
 def _virtual_board(qid: int) -> str:
-    """Return the serial number of a board that several virtual cards have in common."""
+    """Return the serial number of a board that several virtual cards share."""
     return f"CPU-BOARD-{qid // _DEVICES_PER_BOARD:04}"
 
 
@@ -245,13 +245,13 @@ def _telemetry(card: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 class DeviceSource:
-    """The devices of this process. Raises QaicError if devices cannot be listed at all."""
+    """Return the devices of this process. Raises QaicError if devices cannot be listed."""
 
     def __init__(self) -> None:
         self._context = _core.Context()
 
     def query(self, wanted: Sequence[int] | None) -> tuple[list[Device], list[int]]:
-        """Describe the devices asked for, or all. Blocking: cards are asked one after the other.
+        """Describe the requested devices. Blocking: cards are queried one after the other.
 
         `wanted` are device ids, or ``None`` for all. Returns the devices in the order of their ids, and the
         ids that no device has. Raises DeviceError if there are none.
@@ -268,11 +268,11 @@ class DeviceSource:
         return [self._describe(number) for number in chosen], unknown
 
     def is_card(self, number: int) -> bool:
-        """Return whether a device is a card, and not a virtual one."""
+        """Return True if a device is a real card, and not a virtual card."""
         return self._context.kind(number) == "kmd"
 
     def reset(self, number: int) -> None:
-        """Reset a card with everything that is on it, also of other processes.
+        """Reset a card, including programs of other processes.
 
         Raises DeviceError with the reason if the device cannot be reset.
         """
@@ -306,9 +306,9 @@ _KEYS = "(arrows: device, q: leave)"
 
 
 class DeviceTable:
-    """Shows devices again and again.
+    """Shows devices repeatedly.
 
-    `query` returns the devices as they are now; `period_seconds` is the time between two queries.
+    `query` returns the current state of the devices; `period_seconds` is the time between two queries.
     """
 
     def __init__(self, query: Callable[[], list[Device]], *, period_seconds: float) -> None:
@@ -318,7 +318,7 @@ class DeviceTable:
         self._selected: int | None = None
 
     def run(self) -> int:
-        """Show the table until Ctrl-C, ``q`` or the end of the terminal; once where there is no terminal."""
+        """Show the table until Ctrl-C, ``q`` or the end of the terminal; without a terminal, show it once."""
         if not sys.stdout.isatty():
             sys.stdout.write("\n".join(self._lines(self._query(), 4 * _BOX_WIDTH)) + "\n")
             return SUCCESS
@@ -435,7 +435,7 @@ def _screen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keyboard() -> Iterator[int | None]:
-    """Read keys as they are pressed; yields ``None`` without a keyboard. Ctrl-C is still a signal."""
+    """Yield a descriptor that reads single keys; ``None`` without a keyboard. Ctrl-C is still a signal."""
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return

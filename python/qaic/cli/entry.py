@@ -1,4 +1,4 @@
-"""Entry points of the commands, which end with 130 and without a traceback if Ctrl-C comes while they load.
+"""Entry points of the commands; Ctrl-C during their import ends them with 130 and without a traceback.
 
 The handler ends the process instead of raising an exception, because imports can lose a KeyboardInterrupt.
 `console.run` replaces it while the command runs.
@@ -24,7 +24,7 @@ except KeyboardInterrupt:
 
 
 def end_when_interrupted() -> None:
-    """Have Ctrl-C end the process; an ignored Ctrl-C stays ignored."""
+    """Set a handler with which Ctrl-C ends the process; an ignored Ctrl-C stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupted)
 

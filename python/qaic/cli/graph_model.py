@@ -1,4 +1,4 @@
-"""The ONNX graph that a container holds, whose weights lie outside of it."""
+"""The ONNX graph of a container, which does not contain the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def read_graph(qpc: Qpc) -> onnx.ModelProto:
     """Read the graph. Blocking.
 
-    Raises StateError if the container is of a card or holds several programs, and so has no graph, and
+    Raises StateError for containers without a graph, which are for a card or contain several programs, and
     QpcError if the graph is damaged.
     """
     content = qpc.graph if qpc.is_program else None

@@ -20,12 +20,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the arguments ask for."""
+    """Run the subcommand."""
     return info(as_json=arguments.json)
 
 
 def info(*, as_json: bool) -> int:
-    """Print versions, the engine and the devices. Exit code 0 even without an engine."""
+    """Print versions, the engine and the devices. The exit code is 0 even without an engine."""
     facts = gather()
     if as_json:
         print_json(facts)
@@ -43,7 +43,7 @@ def info(*, as_json: bool) -> int:
 
 
 def device_lines(devices: list[dict[str, Any]]) -> Iterator[str]:
-    """Write devices as a table, and below it why one cannot be used."""
+    """Write devices as a table, followed by the reasons why devices cannot be used."""
     facts = ("id", "kind", "status", "nsp_total", "nsp_free", "dram_total_mb", "name")
     yield rows_text(
         "device:int | kind | status | cores:int | free:int | memory:int MB | name",
@@ -60,7 +60,7 @@ def device_lines(devices: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def gather() -> dict[str, Any]:
-    """All facts as JSON-able values."""
+    """Return all facts as values for JSON."""
     try:
         path, version = _core.engine_info()
         engine = {"path": str(path), "version": version}

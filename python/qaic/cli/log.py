@@ -1,4 +1,4 @@
-"""Log messages of the compiler, as lines of a tool.
+"""Log messages of the compiler as lines of output of a tool.
 
 Reports and the output of the vendor's compiler go to stdout, everything else to stderr.
 """
@@ -13,13 +13,13 @@ from qaic.cli.console import print_message, print_text
 from qaic.compiler.backend.card_process import OUTPUT_LOGGER
 
 _REPORTS: Final = "qaic.compiler.report"
-#: level by the number of `v`
+#: level for each number of `v`
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 _KINDS: Final = {logging.INFO: "note", logging.DEBUG: "debug"}
 
 
 class _Lines(logging.Handler):
-    #: the level of the logger may be lower, for the file that `enable_debug` writes
+    #: level of the lines; the level of the logger may be lower, for the file that `enable_debug` writes
     least = logging.WARNING
 
     def __init__(self, output: TextIO) -> None:
@@ -39,9 +39,9 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def logged(*, prints_json: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show what is logged for as long as the tool works; yields what sets how much, from 0 to 3.
+    """Show log messages while the tool works; yields a function that sets their amount, from 0 to 3.
 
-    Reports go to stderr if the tool prints JSON.
+    Reports are written to stderr if the tool prints JSON.
     """
     logger, words = logging.getLogger("qaic"), logging.getLogger(OUTPUT_LOGGER)
     before = logger.level, words.level, logger.propagate
@@ -49,7 +49,7 @@ def logged(*, prints_json: bool = False) -> Iterator[Callable[[int], None]]:
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     words.setLevel(logging.INFO)
-    # A program that calls the tool as a function would get all messages twice.
+    # Otherwise a program that calls the tool as a function would get all messages twice.
     logger.propagate = False
 
     def set_verbosity(count: int) -> None:

@@ -27,7 +27,7 @@ from qaic.stats.reports import REPORTS, Capture, HostLatencies
 from qaic.support.open_regular import NotRegularError, read_regular
 
 _MAGIC: Final = b"OQSTATS1"
-# Bytes that are read to recognize a file.
+# Number of bytes that are read to detect the type of a file.
 _HEAD_BYTES: Final = 1 << 16
 _LARGEST_METRICS_BYTES: Final = 1 << 20
 _EXPECTED: Final = (
@@ -50,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the arguments ask for."""
+    """Run the subcommand."""
     return plot(arguments.file, output=arguments.output, qpc=arguments.qpc)
 
 
@@ -87,7 +87,7 @@ def _found(head: bytes) -> str:
     if not all(letter.isprintable() or letter.isspace() for letter in begin):
         return "has binary data"
     try:
-        # The last character of the head may be cut.
+        # The last character of the head may be incomplete.
         getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return "is not UTF-8 text"

@@ -1,6 +1,6 @@
-"""``openqaic``: one command for everything; ``python -m qaic`` is the same.
+"""``openqaic``: one command with subcommands; ``python -m qaic`` is equivalent.
 
-This module is the way in; only the module of the subcommand that was called is imported.
+This module is the entry point. It imports only the module of the called subcommand.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Once(argparse.Action):
-    """Stores a value, and refuses a second one, which would silently win."""
+    """Stores a value, and refuses a second value, which would silently replace the first."""
 
     def __call__(
         self,
@@ -85,7 +85,7 @@ def parser(names: frozenset[str]) -> console.Parser:
 
 
 def tool(argv: Sequence[str]) -> int:
-    """Do what a command line asks for; what goes wrong is an exception."""
+    """Run a command line; errors are exceptions."""
     if not argv:
         parser(frozenset()).print_help(sys.stderr)
         return console.USAGE
@@ -134,14 +134,14 @@ class SubcommandModule(Protocol):
         """Declare the arguments, with examples as the parser's epilog."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do what was asked for; returns the exit code."""
+        """Run the subcommand; returns the exit code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
     """A subcommand."""
 
-    #: Word that is typed.
+    #: Name on the command line.
     name: str
     #: One line of help.
     summary: str

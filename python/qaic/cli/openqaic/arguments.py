@@ -50,7 +50,7 @@ def add_inputs(parser: Parser) -> None:
     ):
         text = f"for pictures: {work}; one, or one for each channel (default: {default})"
         parser.add_argument(name, metavar="X[,X,X]", type=read, default=default, help=text)
-    # Without this, a list that begins with a minus is an unknown option.
+    # Without this pattern, argparse reads a list that begins with a minus as an option.
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # noqa: SLF001 (argparse offers no other way)
 
 
@@ -71,7 +71,7 @@ def add_warm_up(parser: Parser, default: int) -> None:
 
 
 def device_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a session that state where to run."""
+    """Return the options of a session that select the device."""
     return {} if arguments.device_id is None else {"dev_id": arguments.device_id}
 
 
@@ -88,12 +88,12 @@ def add_json(parser: Parser) -> None:
 
 
 def set_examples(parser: Parser, *examples: str) -> None:
-    """Have help end with command lines."""
+    """Add command lines as examples to the end of the help."""
     parser.epilog = "\n".join(["examples:", *(f"  {example}" for example in examples)])
 
 
 def count(text: str, *, least: int = 1) -> int:
-    """Read a number of things, 1 or more."""
+    """Read a count of at least 1."""
     try:
         number = int(text)
     except ValueError:
@@ -104,7 +104,7 @@ def count(text: str, *, least: int = 1) -> int:
 
 
 def count_or_zero(text: str) -> int:
-    """Read a number of things, which may be none."""
+    """Read a count of at least 0."""
     return count(text, least=0)
 
 
@@ -146,7 +146,7 @@ def positive(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    # The comparison is written so that "not a number" fails it.
+    # The comparison is false for NaN.
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return number

@@ -35,7 +35,7 @@ _NO: Final = "--no-"
 
 
 def add_compile_options(parser: Parser, *, without: Collection[str] = ()) -> None:
-    """Declare all options of the compiler, but for some by name; help shows the common ones."""
+    """Declare all options of the compiler except those in `without`; help shows common options."""
     group = parser.add_argument_group(
         "compile options", "common options; `qaic-compile --help` lists all, and this command accepts all"
     )
@@ -48,9 +48,9 @@ def add_compile_options(parser: Parser, *, without: Collection[str] = ()) -> Non
 def resolve_options(
     arguments: argparse.Namespace, *, output_folder: Path | None = None, model_is_container: bool = False
 ) -> ResolvedOptions:
-    """Resolve the options that were given.
+    """Resolve the given options.
 
-    The container is to be in `output_folder`, or in the compile cache if that is None. With
+    The container will be in `output_folder`, or in the compile cache if that is None. With
     `model_is_container`, nothing is compiled. Raises OptionError if a value is wrong, or options contradict
     each other.
     """
@@ -63,9 +63,9 @@ def resolve_options(
 
 
 def keyword_options(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the options that were given as keyword arguments of `qaic.compile`, which checks them.
+    """Return the given options as keyword arguments of `qaic.compile`, which checks them.
 
-    Raises OptionError if an argument is no option, or its value is missing.
+    Raises OptionError if an argument is not an option, or its value is missing.
     """
     items = read_argv(given_options(arguments))
     given = {item.name or item.key: item.value for item in items}
@@ -82,13 +82,13 @@ def for_model(arguments: argparse.Namespace, model: Path) -> argparse.Namespace:
 
 
 def set_stats_level(arguments: argparse.Namespace, level: int) -> None:
-    """Have the program measure itself, unless the command line states what it is to measure."""
+    """Enable measurements in the program, unless the command line selects the measurements."""
     if all(name != "stats_level" for name, _, _ in _given(arguments)):
         setattr(arguments, _GIVEN, [*_given(arguments), ("stats_level", "--stats-level", str(level))])
 
 
 def given_options(arguments: argparse.Namespace, *, without: Collection[str] = ()) -> list[str]:
-    """Return the options that were given, as typed, but for some by name."""
+    """Return the given options as typed, except those in `without`."""
     return [
         flag if value is None else f"{flag}={value}"
         for name, flag, value in _given(arguments)
@@ -97,7 +97,7 @@ def given_options(arguments: argparse.Namespace, *, without: Collection[str] = (
 
 
 def _given(arguments: argparse.Namespace) -> list[tuple[str, str, str | None]]:
-    """Return name, flag and value of each option that was given."""
+    """Return name, flag and value of each given option."""
     given: list[tuple[str, str, str | None]] = getattr(arguments, _GIVEN, [])
     return given
 
@@ -133,7 +133,7 @@ def _specs() -> list[OptionSpec]:
 
 def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
     assert spec.flag is not None  # noqa: S101  # see `_specs`
-    # Percent signs are argparse's own.
+    # A percent sign has a meaning for argparse.
     text = spec.summary.replace("%", "%%").removesuffix(".")
     text = text if text[:2].isupper() else text[0].lower() + text[1:]
     summary = text if spec.name in _SHOWN else argparse.SUPPRESS
@@ -155,7 +155,7 @@ def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
         case FlagForm.OPTIONAL:
             add(*names, shown=summary, nargs="?", metavar=spec.codec.placeholder)
         case FlagForm.REPEAT | FlagForm.VALUE:
-            # A shell takes this form without quotes.
+            # This form needs no quotes in a shell.
             form = "[INPUT:]NxN" if spec.name == "model_inputs" else spec.codec.placeholder
             add(*names, shown=summary, metavar=form)
 
@@ -163,8 +163,8 @@ def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
 def next_command(name: str, arguments: argparse.Namespace, *more: str, without: Collection[str] = ()) -> str:
     """Return the command line of another subcommand for the same model, inputs, device and compile options.
 
-    `arguments` are those of the running subcommand, `more` are further words, and `without` names compile
-    options to leave out.
+    `arguments` are those of the running subcommand, `more` are additional words, and `without` are names of
+    compile options to omit.
     """
     words = ["openqaic", name, str(arguments.model)]
     for text in getattr(arguments, "inputs", ()):
@@ -187,5 +187,5 @@ def next_view(qpc: Qpc, path: str) -> str:
     name = shlex.quote(path)
     if not qpc.is_program:
         return f"qaic-qpc list {name}"
-    # The container of a card has no graph to list nodes of.
+    # A container for a card has no graph, so it has no nodes to list.
     return f"openqaic inspect {name} {'graph -o graph.html' if qpc.graph is None else 'nodes'}"

@@ -1,6 +1,6 @@
 """The data path of a card's container: bindings, DMA requests, semaphores, cores, segments.
 
-What the cores compute is machine code; the container holds no graph of it.
+The program of the cores is machine code; the container has no graph of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _CONSTANTS: Final = "constants.bin"
 
 
 def drawn_card(qpc: Qpc) -> tuple[DrawnGraph, list[Table]]:
-    """Draw a container, and list what is drawn. Raises QpcError if a part of it is damaged."""
+    """Draw a container, and list the drawn parts. Raises QpcError if a part is damaged."""
     metadata = qpc.metadata
     fields = {} if metadata is None else metadata.fields
     requests: Sequence[Mapping[str, Any]] = fields.get("dmaRequests", ())
@@ -77,11 +77,11 @@ class _Picture:
 
     def add(self, key: tuple[str, object], name: str, kind: str, facts: list[tuple[str, str]]) -> None:
         self._places[key] = len(self.nodes)
-        # A slash in a name does not make a group here.
+        # A slash in a name must not create a group.
         self.nodes.append(DrawnNode(name.replace("/", "\u2215"), kind, facts))
 
     def link(self, begin: tuple[str, object], end: tuple[str, object], value: str) -> None:
-        """Draw an arrow; what a damaged container names and does not hold has none."""
+        """Draw an arrow, unless a damaged container does not contain one of its ends."""
         if begin in self._places and end in self._places:
             self.edges.append((self._places[begin], self._places[end], value))
 

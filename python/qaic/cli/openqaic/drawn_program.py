@@ -216,7 +216,7 @@ def _time(node: DrawnNode, measured: NodeTimes | None) -> float | None:
 
 
 def check_output(output: Path | None, command: str) -> Path:
-    """Return the file to write. Raises OptionError if there is none."""
+    """Return the file to write. Raises OptionError if none is given."""
     if output is None:
         raise OptionError(
             "-o is missing: the graph needs an HTML page",
@@ -230,8 +230,8 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path 
     """Write the page atomically. Blocking: ``timed`` runs inferences.
 
     With `model`, the model that the program was compiled from, the page opens with the graph of the model,
-    and a switch shows the program. Raises StateError if times are wanted of a program that measures none, or
-    the container is one of containers, and OSError if the file cannot be written.
+    and a switch shows the program. Raises StateError if times are requested of a program without
+    measurements, or the container contains containers, and OSError if the file cannot be written.
     """
     program_graph.check_program(qpc)
     if qpc.graph is None:
@@ -276,7 +276,7 @@ def program_graphs(
     of_operations: NodeTimes | None,
     errors: Sequence[NodeErrors] = (),
 ) -> list[DrawnGraph]:
-    """Draw a user's model, if there is one, and the program that was compiled from it; times come first."""
+    """Draw a user's model, if given, and the program compiled from it; times are the first coloring."""
     graphs = [drawn_program(program, of_operations, errors=errors, label="program")]
     if model is not None:
         with opened(open_model(model)) as source:
@@ -314,7 +314,7 @@ def node_times(capture: Capture) -> tuple[NodeTimes, NodeTimes]:
 
 
 def _first_nodes(facts: OpInfo) -> list[str]:
-    """Return the node that has the time of each operation: the one it is named after, or its first."""
+    """Return the node that gets the time of each operation: the node in its name, or its first node."""
     return [
         path if path in nodes else nodes[0] for path, nodes in zip(facts.paths, facts.node_sets, strict=True)
     ]

@@ -44,7 +44,7 @@ class NodeErrors:
         return [(f"{name} in {self.to}", text) for name, text in facts]
 
     def colorings(self, outputs: Sequence[Sequence[str]]) -> list[Coloring]:
-        """Return a coloring by own and one by inherited errors; ``outputs`` has those of each node."""
+        """Return colorings by own and by inherited errors; ``outputs`` contains the outputs of each node."""
         places = [next((name for name in names if name in self.nodes), None) for names in outputs]
         return [
             Coloring(
@@ -57,7 +57,7 @@ class NodeErrors:
 
 
 def _step(sqnr_db: float) -> str:
-    # NaN is no number below any limit.
+    # NaN is not below any limit.
     if math.isnan(sqnr_db):
         return _NOT_COMPARED
     return next((text for limit, text, _ in _STEPS if sqnr_db < limit), _STEPS[-1][1])

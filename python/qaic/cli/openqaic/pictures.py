@@ -13,7 +13,7 @@ from qaic.runtime.shapes import ShapeAndType
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular
 
-#: endings of files that are pictures
+#: suffixes of files that are pictures
 SUFFIXES: Final = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".webp"})
 _MODES: Final = {1: "L", 3: "RGB"}
 
@@ -33,8 +33,8 @@ def read_picture(path: Path, name: str, wanted: ShapeAndType, pixels: Pixels) ->
     """Read a picture in the size, layout and type of an input. Blocking.
 
     The input has three or four dimensions: channels before or after height and width, 1 or 3. Each picture
-    of a batch is the same. Raises StateError if Pillow is missing, InputError if the input or the file is no
-    picture, and OSError if the file cannot be read.
+    of a batch is the same. Raises StateError if Pillow is missing, InputError if the input or the file is not
+    a picture, and OSError if the file cannot be read.
     """
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError

@@ -24,8 +24,8 @@ from qaic.support.text import bytes_text, counted
 def open_program(arguments: argparse.Namespace, *, stats_level: int | None = None) -> Program:
     """Find the container of a command line; a model is compiled into the cache. Blocking.
 
-    `arguments` has ``model`` and the options of the compiler; `stats_level` applies unless the command line
-    has one. Raises what `qaic.compile` and `qaic.Qpc` raise.
+    `arguments` contains ``model`` and the options of the compiler; `stats_level` applies unless the command
+    line has one. Raises the errors of `qaic.compile` and `qaic.Qpc`.
     """
     found = find_model(arguments.model) if arguments.model.suffix.lower() != ".onnxtxt" else None
     if found is None or not found.is_container:
@@ -46,7 +46,7 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
     )
 
 
-#: least level at which a program measures its operations
+#: lowest level at which a program measures its operations
 STATS_LEVEL: Final = 70
 
 

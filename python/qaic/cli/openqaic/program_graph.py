@@ -37,7 +37,7 @@ def check_program(qpc: Qpc) -> None:
 
 
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with what is known of the types of its values.
+    """Return the graph with the known types of its values.
 
     Raises QpcError if the graph is damaged.
     """
@@ -63,12 +63,12 @@ def value_types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
 def _size(dim: onnx.TensorShapeProto.Dimension) -> str:
     if dim.HasField("dim_value"):
         return str(dim.dim_value)
-    # Shape inference invents names for sizes that it does not know.
+    # Shape inference creates names for unknown sizes.
     return "?" if dim.dim_param.startswith("unk__") else dim.dim_param or "?"
 
 
 def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
-    """List the nodes in their order, with what they read, write and compute in, and multiply-accumulates.
+    """List the nodes in order, with operands, results, precision and number of multiply-accumulates.
 
     `model` is the result of `with_shapes`.
     """
@@ -93,17 +93,17 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
 
 
 def operations(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """List the nodes in their order, without those that hold a constant: they belong to their readers."""
+    """List the nodes in order, without those that contain a constant: they belong to their readers."""
     return [node for node in graph.node if not is_constant(node)]
 
 
 def is_constant(node: onnx.NodeProto) -> bool:
-    """Return true for a node that holds a constant."""
+    """Return True for a node that contains a constant."""
     return node.op_type == "Constant" and not node.domain
 
 
 def precision_split(rows: list[dict[str, Any]]) -> str:
-    """Count nodes by what they compute in, the most frequent first; those of unknown types are left out."""
+    """Count nodes by precision, the most frequent first; nodes of unknown types are omitted."""
     counts = Counter(row["precision"] for row in rows if row["precision"] is not None)
     return ", ".join(f"{count} {precision}" for precision, count in counts.most_common())
 
@@ -142,8 +142,8 @@ def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
 def write_self_contained(qpc: Qpc, path: Path) -> None:
     """Write the graph with its weights to one ONNX file, atomically. Blocking.
 
-    Raises StateError if there is no graph, or its weights are more than one ONNX file may hold, and OSError
-    if the file cannot be written.
+    Raises StateError if there is no graph, or its weights exceed the limit of an ONNX file, and OSError if
+    the file cannot be written.
     """
     model = read_graph(qpc)
     size = sum(array.nbytes for array in qpc.initializers.values())

@@ -25,10 +25,10 @@ def read_inputs(
 ) -> dict[str, NDArray[Any]]:
     """Read arrays of a command line; without any, return random inputs. Blocking.
 
-    `given` are ``NAME=FILE``, or ``FILE`` where the program has one input; a file ``.npz`` has several by
-    name, of which ``NAME`` takes its own, or the only one. Files of other kinds than ``.npy``, ``.npz`` and
-    pictures, which `pixels` converts, are raw little-endian data of the input's type. Raises InputError if a
-    name is unknown, given twice or missing, or a file cannot be read as arrays, and OSError if a file cannot
+    `given` are ``NAME=FILE``, or ``FILE`` if the program has one input or the file is an ``.npz`` with names.
+    ``NAME=FILE.npz`` reads the array of this name, or the only array. Pictures are converted by `pixels`.
+    Other files except ``.npy`` contain raw little-endian data of the input's type. Raises InputError if a
+    name is unknown, given twice or missing, or a file does not contain arrays, and OSError if a file cannot
     be read.
     """
     if not given:
@@ -121,8 +121,8 @@ def find_differences(
 ) -> dict[str, str]:
     """Compare outputs with those of a file ``.npz``; NaN equals NaN. Blocking.
 
-    Returns for each output that differs how it differs. Raises InputError if the file has other names than
-    the program or cannot be read as arrays, and OSError if it cannot be read.
+    Returns a description for each output that differs. Raises InputError if the file has other names than
+    the program or does not contain arrays, and OSError if it cannot be read.
     """
     expected = _loaded(path)
     if unknown := set(expected) - set(outputs):
@@ -161,7 +161,7 @@ def _difference(found: NDArray[Any], expected: NDArray[Any] | None, rtol: float,
 def write_outputs(outputs: Mapping[str, NDArray[Any]], path: Path) -> None:
     """Write arrays to a file ``.npz``, atomically. Blocking.
 
-    Their names are those of outputs, but for what would lead out of a folder: `archive_names`.
+    Names are those of outputs, without parts that would leave the folder (`archive_names`).
 
     Raises OSError if the file cannot be written.
     """

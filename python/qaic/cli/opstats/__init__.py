@@ -1,6 +1,6 @@
-"""``qaic-opstats``: stats buffers of devices as summaries and traces.
+"""``qaic-opstats``: writes stats buffers of devices as summaries and traces.
 
-``qaic-opstats report`` states what they mean.
+``qaic-opstats report`` explains them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qaic.stats import Descriptor, StatsBuffer
     from qaic.stats.opening import StatsFile
 
-#: least level with figures of operations
+#: lowest level with figures of operations
 _OP_LEVEL: Final = 70
 #: most oddities of a file that are shown without --verbose
 _SHOWN_WARNINGS: Final = 3
@@ -118,7 +118,7 @@ def _truth(text: str) -> bool:
 
 
 class _Run:
-    """One call of the tool."""
+    """One run of the tool."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -127,11 +127,11 @@ class _Run:
         self._host_trace: bytes | None = None
         self._programs: list[Descriptor] = []
         self._has_noted_level = False
-        # Cores that a buffer lacks are named once, not for every inference.
+        # Missing cores of a buffer are reported once, not for every inference.
         self._noted_cores: set[tuple[int, ...]] = set()
 
     def run(self) -> int:
-        """Decode what there is; returns the exit code."""
+        """Decode all buffers; returns the exit code."""
         import qaic.stats
         from qaic.stats.opening import devices_of, samples_in
 

@@ -8,7 +8,7 @@ from qaic.support.text import counted
 
 
 class Refusals:
-    """Files that could not be read; one mistake, such as a wrong program, is one error for all of them."""
+    """Files that could not be read; files with the same defect, such as a wrong program, share one error."""
 
     def __init__(self, option: str = "--qpc") -> None:
         self._option = option
@@ -35,7 +35,7 @@ class Refusals:
 
 
 def _hints_of(error: QaicError, option: str) -> tuple[str, ...]:
-    """Return what helps, in the words of the command line.
+    """Return hints in terms of the command line.
 
     `error` is the defect of a buffer; `option` is the option that takes the container of the buffer.
     """

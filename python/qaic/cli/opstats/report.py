@@ -160,7 +160,7 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
     try:
         return HostLatencies.of_file(beside[0])
     except (StatsError, OSError) as error:
-        # The user did not name it, so an error of it is only a warning.
+        # The user did not give this file, so its error is only a warning.
         print_message(
             "warning", error.message if isinstance(error, StatsError) else f"{beside[0]}: {error.strerror}"
         )

@@ -183,7 +183,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def show_differences(a: str, b: str, *, as_json: bool) -> int:
     """Show what differs between two containers, from the first to the second.
 
-    Returns the exit code: 0 nothing, 1 something, 2 one cannot be read.
+    Returns the exit code: 0 if nothing differs, 1 if something differs, 2 if a container cannot be read.
     """
     from qaic.cli.qpc.diff import diff_text, differences
     from qaic.qpc import Qpc

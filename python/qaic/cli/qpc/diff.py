@@ -1,8 +1,7 @@
 """Differences between two program containers, as plain values.
 
-Every section holds only differences; one without any is empty. What is large is compared piece by piece over
-the mapped files. A part that cannot be read is named under ``problems`` and compared no further than by its
-bytes.
+Each section contains only differences, and may be empty. Large parts are compared in pieces of the mapped
+files. A part that cannot be read is listed under ``problems``, and only its bytes are compared.
 """
 
 import hashlib
@@ -24,20 +23,20 @@ from qaic.support.text import escape_unprintable
 
 _Json = dict[str, Any]
 
-#: bytes of a constant or segment that are compared at a time
+#: number of bytes of a constant or segment that are compared at a time
 PIECE: Final = 4 << 20
-#: facts of one value each
+#: facts with one value each
 _PROGRAM: Final = ("kind", "target", "producer", "name", "cores", "devices", "batch", "stats", "memory_bytes")
-#: facts of a binding; its place in a DMA buffer is left out, because `segments` shows it
+#: facts of a binding, without its position in a DMA buffer, which `segments` shows
 _BINDING: Final = ("dtype", "shape", "bytes", "partial", "stages")
-#: facts of a weight that are not compared, because its place depends on all other weights
+#: facts of a weight that are not compared, because its position depends on all other weights
 _PLACES: Final = frozenset({"name", "offset", "size"})
 
 
 def differences(a: Qpc, b: Qpc) -> _Json:
     """Compare two containers.
 
-    Returns ``same`` and the sections. A change is the list ``[in a, in b]``; None is a missing one.
+    Returns ``same`` and the sections. A change is the list ``[in a, in b]``; None means a missing value.
     """
     one, two = facts(a), facts(b)
     problems = [f"{side}: {text}" for side, found in (("a", one), ("b", two)) for text in found["problems"]]
@@ -71,13 +70,13 @@ def _mapping(found: _Json, key: str) -> _Json:
 
 
 def _values(a: Mapping[str, Any], b: Mapping[str, Any]) -> _Json:
-    """Keys whose values differ."""
+    """Return the keys whose values differ."""
     keys = [*a, *(key for key in b if key not in a)]
     return {key: [a.get(key), b.get(key)] for key in keys if a.get(key) != b.get(key)}
 
 
 def _named(a: Mapping[str, Any], b: Mapping[str, Any], compare: Callable[[Any, Any, str], _Json]) -> _Json:
-    """Return the names that only one side has, and the differences at names of both."""
+    """Return names that exist only on one side, and the differences for names of both sides."""
     changed = {}
     for name in a:
         if name in b and (differing := compare(a[name], b[name], name)):
@@ -130,7 +129,7 @@ def _slices(a: Qpc, b: Qpc) -> _Json:
 
 
 def _contents(a: Qpc, b: Qpc, problems: list[str]) -> tuple[_Json, _Json]:
-    """Compare the weights and the graph, which only our compiler writes."""
+    """Compare the weights and the graph, which only the compiler of this package writes."""
     graphs, weights = [], []
     for side, qpc in (("a", a), ("b", b)):
         try:
@@ -147,7 +146,7 @@ def _contents(a: Qpc, b: Qpc, problems: list[str]) -> tuple[_Json, _Json]:
 
 
 def _weights(qpc: Qpc, small: Mapping[str, Any], side: str, problems: list[str]) -> _Json:
-    """Name -> (its entry in the plan, how to get its array)."""
+    """Map each name to its entry in the plan, and to a function that returns its array."""
     weights: _Json = {
         name: ({"dtype": str(array.dtype), "dims": list(array.shape)}, array) for name, array in small.items()
     }
@@ -184,7 +183,7 @@ class _Constants:
                 return found
         if {"dtype", "dims"} & found.keys():
             return found
-        # A weight in another format may have the same values, or nearly.
+        # A weight in another format may have the same or similar values.
         return {**found, **_content(arrays[0], arrays[1])}
 
 
@@ -206,7 +205,7 @@ def _content(a: NDArray[Any], b: NDArray[Any]) -> _Json:
         different += int(np.count_nonzero(unequal))
         if is_float:
             wide = np.abs(x[unequal].astype(np.float64) - y[unequal].astype(np.float64))
-            # Differences of equal infinities and of NaN have no meaning.
+            # Differences between equal infinities, and from NaN, have no meaning.
             finite = wide[np.isfinite(wide)]
             largest = max(largest, float(finite.max()) if finite.size else 0.0)
     if not different:
@@ -236,7 +235,7 @@ def _crc(data: NDArray[np.uint8]) -> int:
 _MOST: Final = 20
 _LONGEST: Final = 200
 
-#: of a constant: what is no pair of values
+#: facts of a constant that are not pairs of values
 _COUNTS: Final = frozenset({"different", "of", "max_abs_difference"})
 
 _TITLES: Final = {
@@ -252,7 +251,7 @@ _TITLES: Final = {
 
 
 def diff_text(found: _Json) -> str:
-    """Everything ``qaic-qpc diff`` shows."""
+    """Return the text that ``qaic-qpc diff`` shows."""
     return "\n".join(_lines(found))
 
 
@@ -292,7 +291,7 @@ def _section(key: str, section: Any) -> Iterator[str]:
 
 
 def _named_text(section: _Json) -> Iterator[str]:
-    """Return the names of one side, with signs like those of `diff`, and changes at other names."""
+    """Return names that exist only on one side, with the signs of `diff`, and changes for other names."""
     for sign, part in (("-", "removed"), ("+", "added")):
         yield from _limited([f"{sign} {escape_unprintable(name)}" for name in section.get(part, ())])
     yield from _limited(
@@ -307,7 +306,7 @@ def _named_text(section: _Json) -> Iterator[str]:
 
 def _changes(changes: _Json) -> Iterator[str]:
     if "different" in changes:
-        # Differences of constants are counts of elements; their values would fill the terminal.
+        # Differences of constants are counts of elements, because values would fill the terminal.
         text = f"{changes['different']} of {changes['of']} elements differ"
         if "max_abs_difference" in changes:
             text += f", by at most {changes['max_abs_difference']:g}"
@@ -341,9 +340,9 @@ _DEEPEST: Final = 32
 
 
 def graph_of(qpc: Qpc) -> onnx.ModelProto | None:
-    """Read the graph of a container; None for one that was not compiled here.
+    """Read the graph of a container; None if another compiler wrote the container.
 
-    Raises QpcFormatError if the bytes are no ONNX model.
+    Raises QpcFormatError if the bytes are not an ONNX model.
     """
     if not qpc.is_program:
         return None
@@ -365,7 +364,7 @@ def graph_of(qpc: Qpc) -> onnx.ModelProto | None:
 
 
 def small_constants(model: onnx.ModelProto | None) -> dict[str, NDArray[Any]]:
-    """Give the initializers that are in the graph itself; those of types numpy has not as their bytes."""
+    """Return the initializers inside the graph; types that numpy does not have as bytes."""
     if model is None:
         return {}
     found: dict[str, NDArray[Any]] = {}
@@ -388,7 +387,7 @@ def graph_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> _Json:
     for part, side in (("removed", one), ("added", two)):
         if part in found:
             found[part] = [f"{key} ({_kind(side[key])})" for key in found[part]]
-    # Sets of operators that only one side has are None there, and operators are none.
+    # An operator set that one side does not have is None there, and a missing count of operators is 0.
     domains, kinds = (sorted(one.keys() | two.keys()) for one, two in (opsets, counts))
     heads = {
         "operator_sets": _values(*({domain: side.get(domain) for domain in domains} for side in opsets)),
@@ -438,7 +437,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
         values = list(attribute.floats if kind == AttributeProto.FLOATS else attribute.ints)
         return values if len(values) <= _SHOWN else [*values[:_SHOWN], _digest(attribute)]
     if kind in {AttributeProto.GRAPH, AttributeProto.GRAPHS}:
-        # The nodes of a graph are compared one by one.
+        # Nodes of a nested graph are compared one by one.
         return "graph"
     return _digest(attribute)
 

@@ -1,6 +1,6 @@
 """Facts that ``qaic-qpc`` prints about a container, as values that JSON can hold.
 
-A container with a damaged part is still described: what cannot be read is named under ``problems``.
+A container with a damaged part is also described; ``problems`` lists the parts that cannot be read.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from qaic.support.text import counted
 _QUANTIZING: Final = ("convert_to_quantize", "load_profile", "external_quantization_file")
 _DEFAULT_SCHEMA: Final = "symmetric_with_uint8"
 
-#: operators whose results are integers that stand for floats, and those that only convert between the two
+#: operators whose results are quantized integers, and operators that only convert to and from them
 _STORING: Final = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
 _CONVERTING: Final = _STORING | {"Cast", "Constant", "DequantizeLinear"}
 
@@ -31,21 +31,21 @@ _UNQUANTIZED: Final = "/float"
 
 
 def without_effect(options: Mapping[str, Any]) -> list[str]:
-    """List the options that only mean something to hardware, as far as this version knows them."""
+    """List the set options that only affect hardware, among the options of this version."""
     found = ((name, find(name)) for name in options)
     return [name for name, spec in found if spec is not None and spec.effect is Effect.RECORDED]
 
 
 def asks_for_integers(options: Mapping[str, Any]) -> bool:
-    """Return whether the options ask for a quantized program."""
+    """Return True if the options request a quantized program."""
     return any(options.get(name) for name in _QUANTIZING)
 
 
 def integer_coverage(graph: bytes) -> tuple[int, int] | None:
-    """Count the nodes of a program's graph that compute on integers between scales, and all that compute.
+    """Count the nodes of a program's graph that compute with quantized integers, and all that compute.
 
-    `graph` is a serialized ONNX model, which comes from a file and may hold anything. Returns None if the
-    graph cannot be read or has no nodes.
+    `graph` is a serialized ONNX model from a file, with any content. Returns None if the graph cannot be read
+    or has no nodes.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -68,7 +68,7 @@ def integer_coverage(graph: bytes) -> tuple[int, int] | None:
         on_integers = bool(stored.intersection(node.input))
         if on_integers:
             stored.update(node.output)
-        # The result of a node in floating point keeps its name.
+        # The result of a floating-point node keeps its name.
         between = any(makers.get(name) == "DequantizeLinear" for name in node.input) and any(
             _UNQUANTIZED in name and "QuantizeLinear" in readers.get(name, ()) for name in node.output
         )
@@ -77,10 +77,10 @@ def integer_coverage(graph: bytes) -> tuple[int, int] | None:
 
 
 def precision(options: Mapping[str, Any], coverage: tuple[int, int] | None = None) -> str:
-    """Sum up what a program computes in.
+    """Summarize the precision of a program.
 
-    `options` are those that the program was compiled with; they come from a file and may hold anything.
-    `coverage` is the number of nodes that compute on integers, and of all nodes; None if it is not known.
+    `options` are the options of the compilation, from a file with any content. `coverage` is the number of
+    nodes that compute with integers, and of all nodes; None if unknown.
     """
     parts = ["float16" if options.get("convert_to_fp16") is True else "as in the model"]
     if asks_for_integers(options):
@@ -139,7 +139,7 @@ _COPY: Final = 6
 
 
 def facts(qpc: Qpc) -> _Json:
-    """Describe a container, and those inside it."""
+    """Describe a container and the containers inside it."""
     problems: list[str] = []
     described: _Json = {
         "file": None if qpc.path is None else str(qpc.path),
@@ -213,13 +213,13 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
 
 
 def _devices(plan: _Json) -> int:
-    """Return the number of devices that run the program as one; a plan may hold anything."""
+    """Return the number of devices that run the program together; the plan is not trusted."""
     devices = plan.get("devices", 1)
     return devices if isinstance(devices, int) and devices > 0 else 1
 
 
 def _readable(problems: list[str], read: Callable[[], Any], what: str | None = None) -> Any:
-    """Read a part; ``what`` names it among the problems, ``None`` where another part names the same one."""
+    """Read a part; ``what`` is its name in problems, ``None`` if another part has the same name."""
     try:
         return read()
     except QaicError as error:
@@ -233,11 +233,11 @@ def _bindings(qpc: Qpc, side: str, plan: _Json) -> list[_Json]:
     edges = plan.get(side)
     rows = []
     for index, binding in enumerate(qpc.network_descriptor.get(side, ())):
-        # The caller's side is the start of an input's sequence and the end of an output's.
+        # The caller's buffer is at the start of an input's sequence, and at the end of an output's.
         tensor = binding.get("io_initial" if incoming else "io_transformed", {})
         dtype = _type_name(tensor)
         if isinstance(edges, list) and index < len(edges) and isinstance(edges[index], dict):
-            # The descriptor has no booleans; the plan names them.
+            # The descriptor has no type for booleans; the plan lists boolean tensors.
             dtype = str(edges[index].get("dtype", dtype))
         stages = binding.get("transformseq", ())
         copy = next((stage for stage in stages if stage.get("kind") == _COPY), None)
@@ -315,7 +315,7 @@ def _stats(network: _Json) -> _Json | None:
 
 
 def _held(index: int, network: _Json, plan: _Json) -> str:
-    """Return a description of a DMA buffer's contents; a plan may hold anything."""
+    """Return a description of a DMA buffer's contents; the plan is not trusted."""
     if index == plan.get("control_buffer"):
         return "control"
     stats = network.get("stats")
@@ -334,11 +334,11 @@ def _constants(qpc: Qpc) -> _Json:
 
 
 def _weights(qpc: Qpc) -> _Json:
-    """Add up the bytes of the weights by the format they are stored in."""
+    """Sum the bytes of the weights by stored format."""
     stored: dict[str, int] = {}
     for record in check_records((qpc.plan or {}).get("initializers", [])).values():
         kind, size = record.get("encoding") or record.get("dtype"), record.get("size")
-        # A damaged size may be any number; a size that no file can have is ignored.
+        # A damaged size may be any number; sizes larger than any file are ignored.
         if isinstance(kind, str) and isinstance(size, int) and 0 <= size < 1 << 63:
             stored[kind] = stored.get(kind, 0) + size
     return stored
@@ -361,7 +361,7 @@ def _metadata(qpc: Qpc) -> _Json | None:
 
 
 def value_text(value: object) -> str:
-    """Write a value of an option as an options file would."""
+    """Write a value of an option in the form of an options file."""
     match value:
         case bool():
             return "true" if value else "false"

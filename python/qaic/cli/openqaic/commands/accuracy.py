@@ -27,7 +27,7 @@ _EXAMPLES: Final = (
     "openqaic accuracy model.onnx --to fp16 --samples in.txt --against outputs",
     "openqaic accuracy m.onnx --to fp16 --samples p.npz --tokens 9 --retained-state",
 )
-#: `--target` is the target of a search here; compared programs run on the host
+#: options that are not declared: `--target` is the target of a search, and compared programs run on the host
 _WITHOUT: Final = frozenset({"target"})
 
 
@@ -77,7 +77,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the arguments ask for."""
+    """Run the subcommand."""
     options = keyword_options(arguments)
     if (arguments.find is None) != (arguments.target is None):
         raise OptionError(
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_output_file("--overlay", arguments.overlay, read=read)
     check_output_file("--find", arguments.find, read=read)
     if arguments.decide is not None or ":" in (arguments.target or ""):
-        # Functions of the user are also looked up in the current directory.
+        # Functions of the user may also be in modules of the current directory.
         sys.path.append(str(Path.cwd()))
     with logged() as set_verbosity:
         set_verbosity(int(str(options.get("verbose", 0))))
@@ -164,7 +164,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
 def _next_command(
     arguments: argparse.Namespace, options: dict[str, object], item: PrecisionAccuracy
 ) -> str | None:
-    """Return the command that compiles with a precision, finds its smallest fix, or shows its nodes."""
+    """Return the next command: it compiles with a precision, finds the smallest fix, or shows nodes."""
     from qaic.accuracy.prepared import named, options_among
 
     meant = options_among(named(arguments.to), item.to, options)
@@ -195,7 +195,7 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str
 
 
 def _compilation(arguments: argparse.Namespace, to: str, options: dict[str, object]) -> str | None:
-    """Return the command that compiles as the comparison did; None if it calibrated with arrays."""
+    """Return the command that compiles like the comparison; None if the calibration used arrays."""
     from qaic.accuracy.comparison import calibrated_options, needs_samples
     from qaic.accuracy.prepared import options_of
     from qaic.accuracy.samples import Samples

@@ -1,4 +1,4 @@
-"""``openqaic bench MODEL``: latency and throughput by the number of inferences at a time."""
+"""``openqaic bench MODEL``: measures latency and throughput for numbers of concurrent inferences."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
 
 
 def _next_step(program: Program, arguments: argparse.Namespace) -> str:
-    """Return a profile of the model; a container whose operations are not measured has none."""
+    """Return a profile of the model; None for a container that does not measure operations."""
     if program.model is None and not (facts(qpc := Qpc(program.path))["stats"] or {}).get("operations"):
         return next_view(qpc, str(arguments.model))
     return next_command("profile", arguments, "-o", "page.html")
@@ -250,7 +250,7 @@ def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
-    """Print the last row, after the header where it is the first; all rows have the unit of the first."""
+    """Print the last row, preceded by the header if it is the first; all rows have the unit of the first."""
     unit, size_us = ("ms", 1e3) if rows[0]["latency"].get("p50_us", 0.0) >= _SHORT_US else ("us", 1.0)
     if len(rows) == 1:
         names = "".join(f" {name:>5}" for name in _FIGURES)
@@ -258,13 +258,13 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     row = rows[-1]
     latency = row["latency"]
     texts = (three_digits(latency.get(f"{name}_us", math.nan) / size_us) for name in _FIGURES)
-    # Latencies on a busy host can be much longer than the first median, from which the unit follows.
+    # The first median determines the unit, but latencies on a busy host can be much longer.
     shown = "".join(f" {text if len(text) <= 5 else text.replace(',', ''):>5}" for text in texts)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
         f"{three_digits(row['inferences_per_s']):>8}{latency['count']:>8}"
     )
-    # A reader of a pipe sees each row as soon as it is measured.
+    # The output is flushed, so that readers of a pipe get each row when it is measured.
     sys.stdout.flush()
 
 
@@ -286,10 +286,10 @@ T = TypeVar("T")
 
 @dataclass
 class RequestRate(Generic[T]):
-    """Yields one value again and again, evenly spaced in time.
+    """Yields a value repeatedly, at a constant rate.
 
-    A value that is taken too late does not move those after it, so the delay of a program that does not keep
-    up grows from request to request.
+    A late value does not delay the times of later values, so the delay of a program that is too slow
+    increases from request to request.
     """
 
     value: T
@@ -297,7 +297,7 @@ class RequestRate(Generic[T]):
     rate: float
     #: Time until the last value.
     seconds: float
-    #: Number of values, in place of a time.
+    #: Number of values, instead of a time.
     count: int | None
     #: delay of each value, in seconds
     late_s: list[float] = field(init=False, default_factory=list)
@@ -315,7 +315,7 @@ class RequestRate(Generic[T]):
             yield self.value
 
     def latencies_s(self, samples: NDArray[np.void]) -> NDArray[np.float64]:
-        """Return the seconds from the moment that each request was due to its end.
+        """Return the seconds from the due time of each request to its end.
 
         `samples` are recorded inferences (`qaic.profile.Profile.samples`).
         """
@@ -329,7 +329,7 @@ _QDQ_PROPAGATION: Final = ("QDQPropagationTransformer",)
 
 
 class OnnxRuntimeSession:
-    """A session of onnxruntime's processor provider.
+    """A session of onnxruntime's CPU provider.
 
     `path` is the model; `threads_per_inference` threads share one inference. Raises StateError if onnxruntime
     cannot be imported.
@@ -344,7 +344,7 @@ class OnnxRuntimeSession:
             ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads_per_inference
-        # Its warnings about the model would appear between the rows.
+        # Warnings of onnxruntime about the model would appear between the rows.
         options.log_severity_level = 3
         #: optimizers of the engine that are disabled, because the process would crash
         self.left_out = _QDQ_PROPAGATION if _ends_the_engine(path) else ()
@@ -367,13 +367,13 @@ class OnnxRuntimeSession:
     ) -> tuple[NDArray[np.float64], float]:
         """Run inferences from several threads for some time, or ``inferences`` of them. Blocking.
 
-        Each thread runs at least one if a time is given.
+        Each thread runs at least one inference if a time is given.
 
         Returns the seconds of each inference, and inferences per second.
         """
         started = time.perf_counter()
         until = started + (duration_s if inferences is None else math.inf)
-        # Taking from an iterator is one step of the interpreter: threads share it.
+        # Threads share the iterator, because `next` is one step of the interpreter.
         left = itertools.repeat(None) if inferences is None else iter(range(inferences))
 
         def loop() -> list[float]:
@@ -392,7 +392,7 @@ class OnnxRuntimeSession:
 
 
 def _ends_the_engine(path: Path) -> bool:
-    """Return whether the engine would crash: it moves dequantization to where a body captures a value.
+    """Return True if the engine would crash because it moves dequantization to a captured value.
 
     The engine reports files that are not models.
     """

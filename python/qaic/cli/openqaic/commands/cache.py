@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked for; what a process works on at this moment stays."""
+    """Run the subcommand; files that a process is using stay."""
     from qaic.compiler.cache import cache_folder
     from qaic.compiler.cache_contents import entries, remove_leftovers, shrink, size_limit
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{counted(len(before), 'program')}, {bytes_text(sum(one.nbytes for one in before))} in {folder}"
         )
         if before:
-            # The current size in MiB, as an example that removes nothing.
+            # The example has the current size in MiB, so it removes nothing.
             print_line(f"next: openqaic cache prune --limit {-(-sum(one.nbytes for one in before) >> 20)}M")
         return SUCCESS
     limit = 0 if arguments.action == "clear" else arguments.limit

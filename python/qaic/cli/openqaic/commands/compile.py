@@ -1,4 +1,4 @@
-"""``openqaic compile MODEL -o DIR``: a model to a program container."""
+"""``openqaic compile MODEL -o DIR``: compiles a model to a program container."""
 
 import argparse
 import shlex
@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compile, and state what came out."""
+    """Compile, and describe the container."""
     program = compile_model(arguments, arguments.output)
     if arguments.json:
         print_json(program.facts())
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _next_step(arguments: argparse.Namespace, path: Path) -> str:
-    """Return the next step: the cost of rounding, if the program rounds, else its speed."""
+    """Return the next command: it compares accuracy if the program rounds, and else measures speed."""
     from qaic.accuracy.prepared import PRECISIONS, name_of
 
     qpc = Qpc(path)
@@ -69,9 +69,9 @@ class Program:
     model: Path | None
     #: Bytes of the container.
     nbytes: int
-    #: Seconds of compiling, or of finding it in the cache.
+    #: Seconds to compile the container, or to find it in the cache.
     compile_s: float
-    #: True if it came from the cache.
+    #: True if the container is from the cache.
     from_cache: bool
 
     @property
@@ -97,7 +97,7 @@ class Program:
 def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program:
     """Compile the model of a command line into a folder, or the cache. Blocking.
 
-    Raises what `qaic.compile` raises; nothing is written then.
+    Raises the errors of `qaic.compile`; then no file is written.
     """
     resolved = resolve_options(arguments, output_folder=folder)
     model = open_model(arguments.model)

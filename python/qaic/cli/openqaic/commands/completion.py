@@ -16,10 +16,10 @@ from qaic.errors import StateError
 from qaic.options.spec import FlagForm
 from qaic.options.table import SPECS
 
-#: placeholders of values that are no files
+#: placeholders of values that are not files
 _NUMBERS: Final = frozenset({"N", "N,...", "X", "HEX,..."})
 
-# Bash splits `-option=value` into three words; the functions of shtab know two.
+# Bash splits `-option=value` into three words, but the functions of shtab support only two.
 _BASH_END: Final = """
 _openqaic_completed() {
   local -a words=()
@@ -84,7 +84,7 @@ def _parsers() -> list[argparse.ArgumentParser]:
     """Build the parsers of all tools, with every spelling of their options."""
     runner = command_line.parser()
     for action in runner._actions:  # noqa: SLF001 (argparse offers no other way)
-        # The vendor's spelling of long options has one dash.
+        # In the vendor's spelling, long options have one dash.
         action.option_strings = [
             *action.option_strings,
             *(name[1:] for name in action.option_strings if name[:2] == "--"),
@@ -108,7 +108,7 @@ def _parsers() -> list[argparse.ArgumentParser]:
 
 
 def _compiler(tool: str) -> argparse.ArgumentParser:
-    """Build a parser with the options of the vendor's compiler; `qaic.options.argv` reads them otherwise."""
+    """Build a parser with the options of the vendor's compiler, which `qaic.options.argv` parses."""
     made = argparse.ArgumentParser(tool, description="Compile an ONNX model.", add_help=False)
     for spec in SPECS:
         if spec.flag is None:
@@ -123,7 +123,7 @@ def _compiler(tool: str) -> argparse.ArgumentParser:
 
 
 def _complete_values(of: argparse.ArgumentParser, file: object, folder: object) -> None:
-    """Complete the words of a list, and files for free values, as shells do without a rule."""
+    """Complete the words of a list, and complete other values as files, like shells without a rule."""
     for action in of._actions:  # noqa: SLF001 (argparse offers no other way)
         # shtab reads the attribute.
         free: Any = action
@@ -172,9 +172,9 @@ def _fish(scripts: dict[str, str]) -> str:
     for place, line in enumerate(lines):
         declared, about, text = line.partition(" -d ")
         if re.search(r" -[sl] \S", declared):
-            # fish has letters, words with one dash and words with two; shtab knows no words with one.
+            # fish has letters, words with one dash and words with two; shtab does not support words with one.
             declared = declared.replace(" -s ", " -o ")
-            # fish's own completion of files also works behind `=`.
+            # The completion of files in fish also works after `=`.
             declared = declared.replace('-xka "(__fish_complete_path (commandline -ct))"', "-rF")
             lines[place] = declared + about + text
     return "\n".join(lines).replace("case '--*=*'", "case '-*=*'")

@@ -37,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the devices. The exit code is 3 when there is none."""
+    """List the devices. The exit code is 3 if there are none."""
     others = [f"--{name}" for name in ("json", "format") if getattr(arguments, name)]
     if arguments.watch is not None and others:
         raise _conflict(f"--watch shows a table on a terminal; omit {others[0]}")
@@ -72,7 +72,7 @@ def _conflict(message: str) -> QaicError:
 
 
 def _next_step(devices: list[dict[str, Any]]) -> str:
-    """Return the next step: a run if a device is ready, else the list of what the runtime found."""
+    """Return the next command: a run if a device is ready, else the list of all that the runtime found."""
     ready = any(device["status"] == "ready" for device in devices)
     return "openqaic run --help" if ready else "openqaic info"
 
@@ -84,5 +84,5 @@ def _watch(period_seconds: float) -> int:
     try:
         return DeviceTable(lambda: source.query(None)[0], period_seconds=period_seconds).run()
     except KeyboardInterrupt:
-        # Ctrl-C is the way to leave the table, so it is not a failure.
+        # Ctrl-C is the usual end of the table, so it is not a failure.
         return SUCCESS

@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what differs, from A to B, and how to see the nodes of B."""
+    """Show the differences from A to B, and the command that lists the nodes of B."""
     from qaic.cli.qpc import show_differences
 
     code = show_differences(arguments.a, arguments.b, as_json=arguments.json)

@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the codes that match."""
+    """Show the matching codes."""
     known = error_codes()
     wanted = arguments.code
     if wanted is None and not arguments.json:
@@ -71,11 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
     return SUCCESS
 
 
-#: tokens that decide where a call ends: texts, comments and brackets
+#: tokens that determine the end of a call: texts, comments and brackets
 _TOKEN: Final = re.compile(
     r'''"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|[()\[\]{}]'''
 )
-#: a word that tells more than the form of a message
+#: word that is specific to a message
 _TELLING: Final = re.compile(r"\b(?!found|expected)[a-z]{2}")
 #: values without text between them
 _ADJACENT: Final = re.compile(r"(?:\.\.\. ?){2,}(?<! )")
@@ -88,7 +88,7 @@ class ErrorCode:
     code: str
     #: Name of the exception.
     exception: str
-    #: Status that a call of ``qaicrt`` returns; empty if none.
+    #: Status that a call of ``qaicrt`` returns; empty if there is none.
     status: str
     #: An example, in which ``...`` stands for a value; empty if a call gets its message from elsewhere.
     message: str
@@ -112,12 +112,12 @@ def error_codes() -> list[ErrorCode]:
 
 
 def meaning(exception: str) -> str:
-    """First line of what an exception is documented as."""
+    """Return the first line of the documentation of an exception."""
     return str(getattr(errors, exception).__doc__).split("\n", maxsplit=1)[0]
 
 
 def _raised_by_python() -> Iterator[tuple[str, str, str]]:
-    """Yield (code, exception, message) of every call that makes an exception with a literal code."""
+    """Yield (code, exception, message) of every call that creates an exception with a literal code."""
     call = re.compile(rf"(?<![\w.])({'|'.join(errors.__all__)}|refuse)\(")
     for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def _raised_by_python() -> Iterator[tuple[str, str, str]]:
 
 
 def _arguments(text: str, begin: int) -> str:
-    """Return the arguments of a call, which begin at a place of a source."""
+    """Return the arguments of a call that begin at a position of a source."""
     depth = 1
     for token in _TOKEN.finditer(text, begin):
         depth += (token[0] in "([{") - (token[0] in ")]}")
@@ -149,7 +149,7 @@ def _arguments(text: str, begin: int) -> str:
 
 
 def _shown(value: ast.expr) -> str:
-    """Return a text of a source with ``...`` for the values in it."""
+    """Return a text of a source with ``...`` instead of values."""
     if isinstance(value, ast.JoinedStr):
         return "".join(map(_shown, value.values))
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):

@@ -58,7 +58,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what was asked for."""
+    """Show the requested part."""
     if arguments.view == "graph":
         return _draw_graph(arguments)
     if arguments.output is not None:
@@ -174,13 +174,13 @@ _MIB = 1 << 20
 
 
 def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compare what a program takes with what `devices` have, as ``openqaic devices --json`` lists them.
+    """Compare the needs of a program with `devices`, in the form of ``openqaic devices --json``.
 
-    Returns ``cores`` and ``memory_bytes`` of one activation on each of its ``devices``, of the memory the
-    ``constants_bytes`` and the ``state_bytes`` that it retains between inferences; the ``weights`` that are
-    used where they are mapped, as of `stored_weights`; and a row for each device in ``fits``: ``activations``
-    of the empty device, those that fit ``now``, and what is ``limited_by``. Raises StateError if the
-    container holds a slice for each of several devices.
+    Returns ``cores`` and ``memory_bytes`` of one activation on each of its ``devices``; the parts
+    ``constants_bytes`` and ``state_bytes`` (retained between inferences) of the memory; the ``weights`` that
+    are read in the mapped file, as from `stored_weights`; and a row for each device in ``fits``: the
+    ``activations`` that fit on the empty device, those that fit ``now``, and the limit, ``limited_by``.
+    Raises StateError if the container contains a slice for each of several devices.
     """
     program_graph.check_program(qpc)
     info, constants = qpc.program_info, qpc.constants

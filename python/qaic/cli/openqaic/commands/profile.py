@@ -83,10 +83,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compile so that operators are measured, run, and report."""
+    """Compile with measurements of operators, run, and report."""
     given = [arguments.model] if arguments.errors is None else [arguments.model, arguments.errors]
     check_page(arguments.output, read=[*given, *files_of(arguments.inputs)])
-    # The next command is made before this command adds its default level of statistics.
+    # The next command is created before this command adds its default level of statistics.
     more = [] if arguments.against is None else ["--against", str(arguments.against)]
     more += [] if arguments.errors is None else ["--errors", str(arguments.errors)]
     next_step = next_command("profile", arguments, *more, "-o", "page.html")
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _errors(arguments: argparse.Namespace, next_step: str) -> list[NodeErrors]:
-    """Read the report of ``--errors``, if there is one."""
+    """Read the report of ``--errors``, if given."""
     if arguments.errors is None:
         return []
     if arguments.output is None:
@@ -135,7 +135,7 @@ def _report_hints(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
-    """Run a model or container; returns it and the measurements of its device."""
+    """Run a model or container; returns the container and the measurements of its device."""
     program = open_program(arguments, stats_level=STATS_LEVEL)
     capture = measured(
         program.path,

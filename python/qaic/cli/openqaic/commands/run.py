@@ -1,4 +1,4 @@
-"""``openqaic run MODEL``: one inference, with inputs from files or random ones."""
+"""``openqaic run MODEL``: runs one inference with inputs from files or random inputs."""
 
 import argparse
 import shlex
