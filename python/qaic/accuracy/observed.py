@@ -109,7 +109,7 @@ def observed_nodes(
     facts = reference.facts
     makers = {name: node for node in deployed.proto.graph.node for name in node.output if name}
     outputs = {value.name for value in deployed.proto.graph.output}
-    constants = constant_values(graph, reference.weights)
+    unseen = facts.transparent | constant_values(graph, reference.weights)
     params = {} if context.quantization is None else context.quantization.values()
     picks = value_preserving_inputs(facts.types)
     narrow = _narrow_constants(deployed)
@@ -128,7 +128,7 @@ def observed_nodes(
             if not name:
                 continue
             sources[name] = read
-            if name in constants or facts.types.get(name) != FLOAT or position in parameter_outputs(node):
+            if name in unseen or facts.types.get(name) != FLOAT or position in parameter_outputs(node):
                 continue
             taken = (folded[name],) if name in folded else ()
             maker = makers.get(name)

@@ -158,8 +158,10 @@ class Model:
         for specialized_model in self.specialized:
             rewriting(specialized_model, types)
             describe_added(specialized_model, added)
-        new_types = {name: value.elem_type for name, value in added.items()}
-        self.facts = ValueInfo(types | new_types, self.specialized)
+        facts = replace(self.facts, types=types | {name: value.elem_type for name, value in added.items()})
+        facts.original |= {name: value.original for name, value in added.items() if value.original}
+        facts.transparent |= {value.original or name for name, value in added.items()}
+        self.facts = facts
 
     def set_device_nodes(self, nodes: Iterable[onnx.NodeProto], operators: Iterable[str]) -> None:
         """Replace the nodes of the graph, some by nodes of the device, and remove unused nodes."""

@@ -35,7 +35,7 @@ class FloatReason(enum.Enum):
     """Why a node is not quantized; the value is the sentence that a plan prints."""
 
     NO_FLOATS = "It has no floats as operands or results."
-    ADDED = "The compiler added it when it raised the operator set."
+    ADDED = "The compiler added it."
     NESTED_GRAPH = "It is in a nested graph, whose values are not measured."
     OPERATOR = "Its operator has no quantized form."
     CONSTANT = "It computes a constant."

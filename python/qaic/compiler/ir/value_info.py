@@ -31,6 +31,8 @@ class Added:
 
     elem_type: int
     like: str
+    #: the result that the value was before, if the rewriting moved its node
+    original: str = ""
 
 
 @dataclass
@@ -44,6 +46,8 @@ class ValueInfo:
     narrow: dict[str, int] = field(default_factory=dict)
     #: values that were renamed -> their name in the model
     original: dict[str, str] = field(default_factory=dict)
+    #: added nodes, by first result, that pass values on; options about precision do not apply to them
+    transparent: set[str] = field(default_factory=set)
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -67,7 +71,7 @@ class ValueInfo:
 
     def copy(self) -> ValueInfo:
         """Copy the facts known so far."""
-        twin = ValueInfo(dict(self.types), (), dict(self.narrow), dict(self.original))
+        twin = ValueInfo(dict(self.types), (), dict(self.narrow), dict(self.original), set(self.transparent))
         twin.shapes = dict(self.shapes)
         return twin
 

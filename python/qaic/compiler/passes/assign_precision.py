@@ -47,10 +47,13 @@ def decide(
     None if nothing is quantized. `external` contains the values whose nodes an external quantization file
     keeps in a float precision. `tell` enables warnings about names that the model does not have.
     """
+    present = {
+        node.op_type for node in all_nodes(model.graph.node) if node_key(node) not in facts.transparent
+    }
     keep = _kinds(
-        model, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes", tell=tell
+        present, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes", tell=tell
     )
-    execute = _kinds(model, options.execute_nodes_in_fp16, "execute_nodes_in_fp16", tell=tell)
+    execute = _kinds(present, options.execute_nodes_in_fp16, "execute_nodes_in_fp16", tell=tell)
     half_nodes, float_nodes = _instances(model, facts, options)
     changing = set() if profiled is None else _changing(model)
     outer = {node_key(node) for node in model.graph.node}
@@ -62,6 +65,10 @@ def decide(
         if own is None:
             continue
         key = node_key(node)
+        if key in facts.transparent:
+            result.classes[key] = PrecisionClass.FP32
+            result.reasons[key] = FloatReason.ADDED
+            continue
         chosen, reason = own, None
         if profiled is not None:
             reason = _float_reason(node, facts, profiled, changing)
@@ -135,9 +142,8 @@ def _float_reason(
     return None
 
 
-def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: bool) -> set[str]:
+def _kinds(present: Collection[str], given: Iterable[str], option: str, *, tell: bool) -> set[str]:
     """Return the operators of the model that an option names; warn about other names."""
-    present = {node.op_type for node in all_nodes(model.graph.node)}
     by_lower = {kind.lower(): kind for kind in sorted(present)}
     found: set[str] = set()
     missing: list[str] = []
@@ -165,8 +171,10 @@ def _instances(
     if lists is None:
         return set(), set()
     keys = {name: node_key(node) for node in all_nodes(model.graph.node) for name in node.output if name}
-    # The name of a widened output is the result of the cast that follows the node.
-    keys.update({facts.original[key]: key for key in tuple(keys) if key in facts.original})
+    # The name of a widened output is the result of the cast that follows the node, and that of a moved node's
+    # result is the result of a node behind it.
+    apart = facts.original.keys() - facts.transparent
+    keys.update({facts.original[name]: keys[name] for name in tuple(keys) if name in apart})
     return (
         {keys[name] for name in lists.fp16 if name in keys},
         {keys[name] for name in lists.fp32 if name in keys},

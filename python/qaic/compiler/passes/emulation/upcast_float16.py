@@ -170,6 +170,8 @@ def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> Non
     halves[wide] = halves.pop(name)
     facts.types[wide] = FLOAT
     facts.original[wide] = name
+    if name in facts.transparent:
+        facts.transparent.add(wide)
     if name in facts.shapes:
         facts.shapes[wide] = facts.shapes[name]
 

@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir.elem_types import BOOL, INT64
-from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with
+from qaic.compiler.ir.graph_edits import clone, replace_input_with
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, node_label, standard
 from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
@@ -252,11 +252,11 @@ def padded_sum(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto]
         return []
     guards.nodes.append(padded)
     if ends:
-        rename_output(padded, 0, guards.value(base, "padded", None, types[node.input[0]]))
+        found = guards.move(padded, 0, "padded", types[node.input[0]])
         stop = compute("Mul", compute("Concat", *ends.values(), axis=0), _END)
         axes = guards.constant(base, np.array([terms[-1].index(label) for label in ends]))
         start = guards.constant(base, np.zeros(len(ends), np.int64))
-        guards.add("Slice", [padded.output[0], start, stop, axes], base)
+        guards.add("Slice", [found, start, stop, axes], base)
     return guards.nodes
 
 

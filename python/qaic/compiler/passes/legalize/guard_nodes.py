@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.graph_edits import rename_output
 from qaic.compiler.ir.graph_walk import FreshNames, node_label
 from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets
 from qaic.errors import CompileError
@@ -57,6 +58,17 @@ class GuardNodes:
         """Name a value with the shape of value `like`; "" for a scalar, None for another shape."""
         name = self._fresh.make(base, suffix)
         self._added[name] = Added(elem_type, name if like is None else like)
+        return name
+
+    def move(self, node: onnx.NodeProto, position: int, suffix: str, elem_type: int) -> str:
+        """Rename a result of a node, so that nodes behind it compute the result; returns the new name.
+
+        Options that name the result apply to the node.
+        """
+        result = node.output[position]
+        name = self._fresh.make(result, suffix)
+        self._added[name] = Added(elem_type, name, result)
+        rename_output(node, position, name)
         return name
 
     def add(self, op_type: str, operands: list[str], output: str, **attributes: Any) -> str:

@@ -63,8 +63,8 @@ def legalize_exports_pass(model: Model, _: Context) -> None:
 
     Warns about nodes that drop values in each inference.
     """
-    proto, random = model.proto, list[str]()
-    _legalize(proto.graph, proto.graph, standard_version(proto), random)
+    proto, random, added = model.proto, list[str](), model.facts.transparent
+    _legalize(proto.graph, proto.graph, standard_version(proto), random, added)
     for function in proto.functions:
         graph = onnx.GraphProto(
             node=function.node,
@@ -72,7 +72,7 @@ def legalize_exports_pass(model: Model, _: Context) -> None:
             output=[onnx.ValueInfoProto(name=name) for name in function.output],
             value_info=function.value_info,
         )
-        _legalize(function, graph, standard_version(function), random)
+        _legalize(function, graph, standard_version(function), random, set())
     if random:
         warn(
             "legalize.training",
@@ -83,13 +83,20 @@ def legalize_exports_pass(model: Model, _: Context) -> None:
 
 
 def _legalize(
-    body: onnx.GraphProto | onnx.FunctionProto, graph: onnx.GraphProto, version: int, random: list[str]
+    body: onnx.GraphProto | onnx.FunctionProto,
+    graph: onnx.GraphProto,
+    version: int,
+    random: list[str],
+    added: set[str],
 ) -> None:
-    """Rewrite the nodes of a body, which `graph` describes; add nodes that drop values to `random`."""
+    """Rewrite the nodes of a body, which `graph` describes.
+
+    Adds nodes that drop values to `random`, and the results of new nodes to `added`.
+    """
     found = find_nodes(body.node, _REWRITTEN)
     if not found:
         return
-    scope = _Scope(graph, version, {name for node in found for name in node.input}, random)
+    scope = _Scope(graph, version, {name for node in found for name in node.input}, random, added)
     scope.declare(graph)
     scope.rewrite(body)
     if scope.splits:
@@ -113,6 +120,8 @@ class _Scope:
     wanted: set[str]
     #: labels of nodes that drop values in each inference
     random: list[str]
+    #: results of nodes in front of the rewritten ones
+    added: set[str]
     #: ranks
     ranks: dict[str, int] = field(default_factory=dict)
     #: dims declared in the model
@@ -171,6 +180,7 @@ class _Scope:
         """Add a node before the rewritten node; returns its result, whose name begins with `result`."""
         name = self.name(result, operator.lower())
         self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        self.added.add(name)
         return name
 
     def name(self, result: str, suffix: str) -> str:
@@ -253,17 +263,14 @@ def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
         begin, end = number * lengths, (number + 1) * lengths
     else:
         return node
-    result, axis = node.output[0], attributes.get("axis", 0)
-    bounds = [scope.integer(result, value) for value in (begin, end, axis)]
+    axis = attributes.get("axis", 0)
     # `keepdims` applies only to a split without lengths.
-    if (len(split.input) > 1 and split.input[1]) or attributes.get("keepdims", 1):
-        return _copy(node, "Slice", [split.input[0], *bounds])
-    sliced = scope.add("Slice", result, split.input[0], *bounds)
-    if scope.version < _AXES_AS_INPUT:
-        squeezed = _copy(node, "Squeeze", [sliced])
-        edit.add_attribute(squeezed, helper.make_attribute("axes", [axis]))
-        return squeezed
-    return _copy(node, "Squeeze", [sliced, bounds[2]])
+    if not ((len(split.input) > 1 and split.input[1]) or attributes.get("keepdims", 1)):
+        taken = _copy(node, "Gather", [split.input[0], index])
+        edit.add_attribute(taken, helper.make_attribute("axis", axis))
+        return taken
+    bounds = [scope.integer(node.output[0], value) for value in (begin, end, axis)]
+    return _copy(node, "Slice", [split.input[0], *bounds])
 
 
 def _whole_mask(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
@@ -347,9 +354,6 @@ def read_masks_pass(model: Model, _: Context) -> None:
     """Add readers of the masks of Dropout nodes that may drop values, after passes that options control."""
     model.facts.add(read_masks(model.proto))
 
-
-#: first operator set in which the axes of Squeeze are an input
-_AXES_AS_INPUT: Final = 13
 
 #: inputs of Attention
 _MASK: Final = 3
@@ -440,7 +444,8 @@ def _as_int32(
     condition, *sides = node.input
     result = node.output[0]
     wide = [fresh.make(result, "int32") for _ in (*sides, result)]
-    added.update({name: Added(INT32, like) for name, like in zip(wide, (*sides, result), strict=True)})
+    added.update({name: Added(INT32, like) for name, like in zip(wide, sides, strict=False)})
+    added[wide[2]] = Added(INT32, result, result)
     casts = [
         helper.make_node("Cast", [side], [name], to=INT32) for side, name in zip(sides, wide, strict=False)
     ]

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import onnx
 
-from qaic.compiler.ir.elem_types import BOOL, DOUBLE, FLOAT
+from qaic.compiler.ir.elem_types import BOOL, FLOAT
 from qaic.compiler.ir.graph_edits import clone, replace_input_with, rewrite_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, find_nodes, standard, standard_version
 from qaic.compiler.ir.model import Context, Model, compiler_pass
@@ -59,28 +59,21 @@ def _with_infinities(node: onnx.NodeProto, target: int, types: Mapping[str, int]
     compute = partial(guards.compute, base)
     if types.get(operand, FLOAT) != FLOAT:
         operand = compute("Cast", operand, elem_type=FLOAT, to=FLOAT)
-
-    # The nodes compute in float64, because float32 nodes may be quantized or rounded.
-    def widened(name: str) -> str:
-        return compute("Cast", name, elem_type=DOUBLE, to=DOUBLE)
-
-    wide = quotient = widened(operand)
+    quotient = operand
     if node.op_type == "QuantizeLinear":
         # Dequantizing ones returns the scales in the shape of the operand.
         ones = compute("Equal", operand, operand, elem_type=BOOL)
         codes = compute("Cast", compute("Cast", ones, elem_type=FLOAT, to=FLOAT), elem_type=target, to=target)
         along = {one.name: one.i for one in node.attribute if one.name in {"axis", "block_size"}}
         scales = compute("DequantizeLinear", codes, node.input[1], elem_type=FLOAT, **along)
-        exact = compute("Div", wide, widened(scales), elem_type=DOUBLE)
-        quotient = widened(compute("Cast", exact, elem_type=FLOAT, to=FLOAT))
+        quotient = compute("Div", operand, scales, elem_type=FLOAT)
     comparison, limit = _LIMITS[target]
-    bound, infinity = (guards.constant(base, np.array(number)) for number in (limit, np.inf))
-    size = compute("Abs", quotient, elem_type=DOUBLE)
+    bound, infinity = (guards.constant(base, np.array(number, np.float32)) for number in (limit, np.inf))
+    size = compute("Abs", quotient, elem_type=FLOAT)
     is_beyond = compute(comparison, size, bound, elem_type=BOOL)
     # The infinity has the sign of the operand; a negative scale changes the sign.
-    infinite = compute("Mul", wide, infinity, elem_type=DOUBLE)
-    mended = compute("Where", is_beyond, infinite, wide, elem_type=DOUBLE)
-    return compute("Cast", mended, elem_type=FLOAT, to=FLOAT)
+    infinite = compute("Mul", operand, infinity, elem_type=FLOAT)
+    return compute("Where", is_beyond, infinite, operand, elem_type=FLOAT)
 
 
 @compiler_pass()

@@ -361,8 +361,8 @@ def _along_first_axis(node: onnx.NodeProto, axis: int, rank: int, guards: GuardN
     guards.nodes.append(moved)
     for position, result in enumerate(node.output):
         if result:
-            edit.rename_output(moved, position, guards.value(result, "along_first", None, types[result]))
-            guards.add("Transpose", [moved.output[position]], result, perm=order)
+            found = guards.move(moved, position, "along_first", types[result])
+            guards.add("Transpose", [found], result, perm=order)
     return guards.nodes
 
 
@@ -376,9 +376,9 @@ def _in_a_batch(node: onnx.NodeProto, guards: GuardNodes) -> list[onnx.NodeProto
     if len(moved.input) > _AXIS:
         edit.replace_input_with(moved, _AXIS, guards.constant(result, np.array(_DFT_AXIS)))
     edit.replace_input_with(moved, 0, batch)
-    edit.rename_output(moved, 0, guards.value(result, "batch", None, elem_type))
+    found = guards.move(moved, 0, "batch", elem_type)
     guards.nodes.append(moved)
-    guards.add("Squeeze", [moved.output[0], guards.constant(result, first)], result)
+    guards.add("Squeeze", [found, guards.constant(result, first)], result)
     return guards.nodes
 
 

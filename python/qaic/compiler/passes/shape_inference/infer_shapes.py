@@ -22,7 +22,7 @@ from qaic.compiler.ir.graph_edits import clear_dim, clear_shape, clone, replace_
 from qaic.compiler.ir.graph_walk import nodes_of, standard
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Context, Model, compiler_pass
-from qaic.compiler.ir.value_info import ValueInfo, agree, collect_types, dims_of
+from qaic.compiler.ir.value_info import agree, collect_types, dims_of
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.shape_inference import engine_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred, inferred_alone
@@ -235,7 +235,8 @@ def infer_shapes_pass(model: Model, context: Context) -> None:
         for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
             symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
         # Types are the same in every set of shapes.
-        model.facts = ValueInfo(collect_types(model.specialized[0]), model.specialized)
+        types = collect_types(model.specialized[0])
+        model.facts = replace(model.facts, types=types, specialized=model.specialized)
         for form in model.specialized:
             for claim, found in zip(model.proto.graph.output, form.graph.output, strict=True):
                 if not agree(dims_of(claim.type.tensor_type), dims_of(found.type.tensor_type)):
