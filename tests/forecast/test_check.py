@@ -246,8 +246,10 @@ def test_each_step_outside_of_the_measured_rows_is_named(model):
     assert any("precision is fp16+mxfp6" in reason for reason in far)
     assert any("card is ultra" in reason for reason in far)
     assert not any("precision is" in reason or "card is" in reason for reason in near)
-    # The model is far smaller than all measured ones.
-    assert any(reason.startswith("weights") for reason in near)
+    # The model is far smaller than all measured ones. Large numbers have commas, not a power of ten.
+    assert any(
+        re.fullmatch(r"weights: [\d,]+, measured models have \d[\d,]+,\d{3} to \d[\d,]+", one) for one in near
+    )
 
 
 def test_measured_runs_move_the_forecast_and_narrow_it(model, runs):
@@ -265,6 +267,10 @@ def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
     assert main(["check", str(model), "-o", str(page)]) == 0
     text = page.read_text()
     assert all(f'id="{name}"' in text for name in ("operators", "memory", "precision", "speed", "help"))
+    assert "cards: 1 x standard" in text
+    assert all(
+        f"{title}: " in text for title in ("Operators supported", "Memory sufficient", "Precision sufficient")
+    )
     assert "http://" not in text
     assert main(["check", str(model), "-o", str(tmp_path / "check.txt")]) == 2
     assert main(["check", str(model), "-o", str(model)]) == 2

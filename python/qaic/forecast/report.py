@@ -93,7 +93,7 @@ class CheckReport:
         one = self.checked
         reports = [section.report for section in self.sections]
         parts = [(report.name, report.title, report_html(report)) for report in reports]
-        subtitle = f"{one.types} on {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
+        subtitle = f"{one.types} \u00b7 cards: {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
         target = Path(path)
         replace_bytes(target, document(f"Check of {one.title}", subtitle, parts).encode())
         return target

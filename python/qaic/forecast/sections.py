@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from qaic.forecast.analysis import ShapeSet
@@ -18,6 +18,8 @@ _SHOWN_NODES: Final = 3
 _LEAST_GAIN: Final = 1.05
 #: verdict of `qaic.accuracy` -> that of the section
 _VERDICTS: Final = {"equal": "yes", "good": "yes", "fair": "perhaps", "wrong": "no"}
+#: title of a section -> the word that its verdict answers
+_ASKED: Final = {"Operators": " supported", "Memory": " sufficient", "Precision": " sufficient"}
 #: samples of one inference that nobody asks for
 _MANY: Final = 1000
 #: part of the name of an open dimension -> an example of its size
@@ -55,8 +57,8 @@ def _section(
     data: Mapping[str, Any],
     name: str = "",
 ) -> Section:
-    report = Report(name or title.lower(), f"{title}: {verdict}", sentences, tables, lines)
-    return Section(report, verdict, data)
+    heading = f"{title}{_ASKED.get(title, '')}: {verdict}"
+    return Section(Report(name or title.lower(), heading, sentences, tables, lines), verdict, data)
 
 
 def sections_of(one: Checked) -> list[Section]:
@@ -298,9 +300,8 @@ def _tokens(shapes: ShapeSet) -> int:
 def _configuration_json(one: Checked, found: Configuration) -> dict[str, Any]:
     low, value, high = found.samples_per_s
     fastest, latency, slowest = found.latency_s
-    plain = asdict(found)
     return {
-        **{name: plain[name] for name in ("cores", "instances", "batch", "set_size", "limit")},
+        **{name: getattr(found, name) for name in ("cores", "instances", "batch", "set_size", "limit")},
         "samples_per_s": value,
         "samples_per_s_90": [low, high],
         "latency_s": latency,

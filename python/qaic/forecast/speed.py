@@ -256,7 +256,7 @@ def reasons_outside(
     ):
         low, high = fitted.ranges[name]
         if not low / 2 <= value <= high * 2:
-            found.append(f"{shown}: {value:.3g}, measured models have {low:.3g} to {high:.3g}")
+            found.append(f"{shown}: {value:,.0f}, measured models have {low:,.0f} to {high:,.0f}")
     for name, values in zip(settings._fields, settings, strict=True):
         low, high = fitted.ranges[name]
         if values.size and not (low <= values.min() and values.max() <= high):
