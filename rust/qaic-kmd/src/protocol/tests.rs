@@ -20,6 +20,10 @@ fn at(total: usize, fields: &[(usize, usize, u64)]) -> Vec<u8> {
     bytes
 }
 
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
 fn put(bytes: &mut [u8], offset: usize, text: &str) {
     bytes[offset..offset + text.len()].copy_from_slice(text.as_bytes());
 }
@@ -59,29 +63,10 @@ fn reply_to_a_load_has_id_and_status() {
 
 #[test]
 fn reply_to_an_activation_has_every_field() {
-    let command = at(
-        88,
-        &[
-            (0, 4, 10),
-            (4, 4, 0xFFFF_FFDC),
-            (8, 4, 11),
-            (12, 4, 12),
-            (16, 8, 0x1_0000_0013),
-            (24, 8, 0x1_0000_0014),
-            (32, 8, 0x1_0000_0015),
-            (40, 8, 0x1_0000_0016),
-            (48, 4, 17),
-            (52, 4, 18),
-            (56, 8, 0x1_0000_0019),
-            (64, 4, 20),
-            (68, 4, 21),
-            (72, 8, 0x1_0000_0022),
-            (80, 1, 2),
-            (81, 1, 1),
-            // Not aligned.
-            (82, 4, 0xAABB_CCDD),
-        ],
-    );
+    let longs = [0x13, 1, 0x14, 1, 0x15, 1, 0x16, 1, 17, 18, 0x19, 1, 20, 21, 0x22, 1];
+    // The last word is not aligned.
+    let mask = [2, 1, 0xDD, 0xCC, 0xBB, 0xAA, 0, 0];
+    let command = [words(&[10, 0xFFFF_FFDC, 11, 12]), words(&longs), mask.to_vec()].concat();
     let expected = ActivateReply {
         status: NncStatus::RESTARTING,
         activation_id: 11,
@@ -202,21 +187,10 @@ fn reply_with_features_has_a_transaction_of_its_own() {
     );
 }
 
-const RESOURCE_FIELDS: [(usize, usize, u64); 13] = [
-    (0, 4, 101),
-    (4, 4, 102),
-    (8, 4, 103),
-    (12, 1, 104),
-    (13, 1, 105),
-    (14, 1, 106),
-    (15, 1, 107),
-    (16, 4, 108),
-    (20, 4, 109),
-    (24, 4, 110),
-    (28, 4, 111),
-    (32, 1, 112),
-    (33, 1, 113),
-];
+fn resources() -> Vec<u8> {
+    let (first, cores) = (words(&[101, 102, 103]), [104, 105, 106, 107]);
+    [&first[..], &cores, &words(&[108, 109, 110, 111]), &[112, 113, 0, 0, 0, 0, 0, 0]].concat()
+}
 
 fn assert_resources(found: &ResourceInfo) {
     assert_eq!((found.dram_total_mb, found.dram_free_mb, found.fragmentation), (101, 102, 103));
@@ -225,8 +199,9 @@ fn assert_resources(found: &ResourceInfo) {
     assert_eq!((found.pc_total, found.pc_reserved), (112, 113));
 }
 
-const PERFORMANCE_FIELDS: [(usize, usize, u64); 7] =
-    [(0, 4, 201), (4, 4, 202), (8, 4, 203), (12, 4, 204), (16, 4, 205), (24, 8, 206), (32, 8, 207)];
+fn performance() -> Vec<u8> {
+    words(&[201, 202, 203, 204, 205, 0, 206, 0, 207, 0, 0, 0, 0, 0])
+}
 
 fn assert_performance(found: &PerformanceInfo) {
     assert_eq!((found.nsp_hz, found.ddr_hz, found.compnoc_hz), (201, 202, 203));
@@ -237,13 +212,13 @@ fn assert_performance(found: &PerformanceInfo) {
 #[test]
 fn reply_with_resources_and_frequencies_is_read() {
     let mut command = at(56, &[(0, 4, 33), (4, 4, 0xFFFF_FFFF), (48, 4, 0xFFFF_FFF5)]);
-    command[8..48].copy_from_slice(&at(40, &RESOURCE_FIELDS));
+    command[8..48].copy_from_slice(&resources());
     let reply = ResourceInfoReply::decode(&command).unwrap();
     assert_eq!((reply.res_grp_id, reply.status), (-1, NncStatus::NOT_FOUND));
     assert_resources(&reply.resources);
 
     let mut command = at(64, &[(0, 4, 35), (4, 4, 0xFFFF_FFF9)]);
-    command[8..64].copy_from_slice(&at(56, &PERFORMANCE_FIELDS));
+    command[8..64].copy_from_slice(&performance());
     let reply = PerformanceInfoReply::decode(&command).unwrap();
     assert_eq!(reply.status, NncStatus(-7));
     assert_performance(&reply.performance);
@@ -284,8 +259,8 @@ fn reply_to_a_status_query_has_every_field() {
     put(&mut device, 100, "serial");
     put(&mut device, 116, "board");
     put(&mut device, 266, "boot loader");
-    device[152..192].copy_from_slice(&at(40, &RESOURCE_FIELDS));
-    device[192..248].copy_from_slice(&at(56, &PERFORMANCE_FIELDS));
+    device[152..192].copy_from_slice(&resources());
+    device[192..248].copy_from_slice(&performance());
     let mut cores = at(168, &[(0, 1, 21), (1, 1, 22), (2, 1, 23), (3, 1, 24)]);
     put(&mut cores, 8, "core qc");
     put(&mut cores, 72, "core oem");
@@ -298,19 +273,19 @@ fn reply_to_a_status_query_has_every_field() {
     assert_eq!((found.status, found.format_version), (NncStatus::SUCCESS, 12));
     assert_eq!(found.firmware_version(), [1, 2, 3, 255]);
     let texts = [
-        (found.qc_image_version.to_string(), "q".repeat(38)),
-        (found.oem_image_version.to_string(), "oem".into()),
-        (found.image_variant.to_string(), "variant".into()),
-        (found.serial.to_string(), "serial".into()),
-        (found.board_serial.to_string(), "board".into()),
-        (found.sbl_image_name.to_string(), "boot loader".into()),
-        (found.nsp_qc_image_version.to_string(), "core qc".into()),
-        (found.nsp_oem_image_version.to_string(), "core oem".into()),
-        (found.nsp_image_variant.to_string(), "core variant".into()),
+        found.qc_image_version.to_string(),
+        found.oem_image_version.to_string(),
+        found.image_variant.to_string(),
+        found.serial.to_string(),
+        found.board_serial.to_string(),
+        found.sbl_image_name.to_string(),
+        found.nsp_qc_image_version.to_string(),
+        found.nsp_oem_image_version.to_string(),
+        found.nsp_image_variant.to_string(),
     ];
-    for (found, expected) in texts {
-        assert_eq!(found, expected);
-    }
+    let others = ["oem", "variant", "serial", "board", "boot loader", "core qc", "core oem", "core variant"];
+    assert_eq!(texts[0], "q".repeat(38));
+    assert_eq!(texts[1..], others);
     assert_eq!((found.hw_version, found.compiler_version), (0x0002_0000, 0x0102_0304));
     assert_resources(&found.resources);
     assert_performance(&found.performance);

@@ -4,87 +4,57 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes of a command: zeros except for these.
-fn at(total: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
-    let mut bytes = vec![0; total];
-    for (offset, field) in fields {
-        bytes[*offset..*offset + field.len()].copy_from_slice(field);
-    }
-    bytes
+const ID: u32 = 0x0102_0304;
+const PROCESS: ProcessId = ProcessId(ID);
+
+fn encoded(command: &impl Numbered) -> Vec<u8> {
+    bytemuck::bytes_of(command).to_vec()
 }
 
-fn encoded(command: &impl Numbered) -> &[u8] {
-    bytemuck::bytes_of(command)
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-const MINUS_ONE: [u8; 4] = [0xFF; 4];
+/// Bytes of a name of 64 bytes between words.
+fn named(before: &[u32], name: &str, after: &[u32]) -> Vec<u8> {
+    [words(before), name.into(), vec![0; 64 - name.len()], words(after)].concat()
+}
 
 #[test]
-fn load_constants_ex_has_each_field_in_its_place() {
-    let command = LoadConstantsEx {
-        process_id: ProcessId(0x0102_0304),
+fn command_has_each_field_in_its_place() {
+    let constants = LoadConstantsEx {
+        process_id: PROCESS,
         name: Text::new("Abc"),
         descriptor_len: 24,
-        ..LoadConstantsEx::default()
+        ..Default::default()
     };
-    let expected = at(80, &[(0, &[15]), (4, &[4, 3, 2, 1]), (8, b"Abc"), (72, &[24, 0, 0, 0])]);
-    assert_eq!(encoded(&command), expected);
-    let transaction = passthrough(&command, &[7; 24]);
-    assert_eq!(transaction[8..], [&expected[..], &[7; 24], &[0; 8]].concat());
-}
+    let expected = named(&[15, ID], "Abc", &[24, 0]);
+    assert_eq!(encoded(&constants), expected);
+    assert_eq!(passthrough(&constants, &[7; 24])[8..], [&expected[..], &[7; 24], &[0; 8]].concat());
 
-#[test]
-fn load_constants_payload_has_each_field_in_its_place() {
-    let command = LoadConstantsPayload {
-        process_id: ProcessId(5),
+    let payload = LoadConstantsPayload {
+        process_id: PROCESS,
         tag: 300,
         constants_id: 9,
-        data_length: 0x1_0000_0001,
-        offset: 0x2_0000_0003,
-        ..LoadConstantsPayload::default()
+        data_length: 0x1_0000_0002,
+        offset: 0x3_0000_0004,
+        ..Default::default()
     };
-    let expected =
-        [16, 0, 0, 0, 5, 0, 0, 0, 0x2c, 1, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0];
-    assert_eq!(encoded(&command), expected);
-}
+    assert_eq!(encoded(&payload), words(&[16, ID, 300, 9, 2, 1, 4, 3]));
 
-#[test]
-fn load_elf_has_each_field_in_its_place() {
-    let command = LoadElf {
+    let elf = LoadElf {
         tag: 100,
-        process_id: ProcessId(0x0102_0304),
+        process_id: PROCESS,
         metadata_crc: 0x0506_0708,
         name: Text::new("NetworkImage"),
         data_length: 0x1122_3344_5566_7788,
         metadata_flatbuffer_crc: 0x0D0C_0B0A,
-        ..LoadElf::default()
+        ..Default::default()
     };
-    let expected = at(
-        96,
-        &[
-            (0, &[3]),
-            (4, &[100, 0, 0, 0]),
-            (8, &[4, 3, 2, 1]),
-            (12, &[8, 7, 6, 5]),
-            (16, b"NetworkImage"),
-            (80, &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]),
-            (88, &[10, 11, 12, 13]),
-        ],
-    );
-    assert_eq!(encoded(&command), expected);
-}
+    let lengths = [0x5566_7788, 0x1122_3344, 0x0D0C_0B0A, 0];
+    assert_eq!(encoded(&elf), named(&[3, 100, ID, 0x0506_0708], "NetworkImage", &lengths));
 
-#[test]
-fn commands_with_one_id_have_it_behind_the_number() {
-    let id = 0x0102_0304;
-    let unload = UnloadConstants { constants_id: id, ..UnloadConstants::default() };
-    assert_eq!(encoded(&unload), [5, 0, 0, 0, 4, 3, 2, 1]);
-    assert_eq!(encoded(&UnloadElf { elf_id: id, ..UnloadElf::default() }), [7, 0, 0, 0, 4, 3, 2, 1]);
-}
-
-#[test]
-fn activate_has_each_field_in_its_place() {
-    let command = Activate {
+    let activate = Activate {
         process_id: ProcessId(1),
         constants_id: 2,
         elf_id: 3,
@@ -95,41 +65,18 @@ fn activate_has_each_field_in_its_place() {
         initial_state: 6,
         dma_type: 7,
         opt_support_datapath_switching: 8,
-        ..Activate::default()
+        ..Default::default()
     };
-    let expected = at(
-        48,
-        &[
-            (0, &[9]),
-            (4, &[1]),
-            (8, &[2]),
-            (12, &[3]),
-            (16, &[4]),
-            (20, &MINUS_ONE),
-            (24, &[5]),
-            (28, &MINUS_ONE),
-            (32, &[6]),
-            (36, &[7]),
-            (40, &[8]),
-        ],
-    );
-    assert_eq!(encoded(&command), expected);
-}
+    assert_eq!(encoded(&activate), words(&[9, 1, 2, 3, 4, u32::MAX, 5, u32::MAX, 6, 7, 8, 0]));
 
-#[test]
-fn deactivate_has_each_field_in_its_place() {
-    let command = Deactivate { activation_id: 6, opt_vc_teardown: 1, ..Deactivate::default() };
-    assert_eq!(encoded(&command), [11, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-}
-
-#[test]
-fn questions_have_each_field_in_its_place() {
-    assert_eq!(encoded(&GetStatus::default()), [13, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(encoded(&GetStatus { info_type: 2, ..GetStatus::default() }), [13, 0, 0, 0, 2, 0, 0, 0]);
-    assert_eq!(encoded(&GetPerformanceInfo::default()), [34, 0, 0, 0, 0, 0, 0, 0]);
-    let resources =
-        GetResourceInfo { process_id: ProcessId(2), res_grp_id: -1, ..GetResourceInfo::default() };
-    assert_eq!(encoded(&resources), [32, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]);
+    let deactivate = Deactivate { activation_id: ID, opt_vc_teardown: 1, ..Default::default() };
+    assert_eq!(encoded(&deactivate), words(&[11, ID, 1, 0]));
+    assert_eq!(encoded(&UnloadConstants { constants_id: ID, ..Default::default() }), words(&[5, ID]));
+    assert_eq!(encoded(&UnloadElf { elf_id: ID, ..Default::default() }), words(&[7, ID]));
+    assert_eq!(encoded(&GetStatus { info_type: 2, ..Default::default() }), words(&[13, 2]));
+    assert_eq!(encoded(&GetPerformanceInfo::default()), words(&[34, 0]));
+    let resources = GetResourceInfo { process_id: PROCESS, res_grp_id: -1, ..Default::default() };
+    assert_eq!(encoded(&resources), words(&[32, ID, u32::MAX, 0]));
 }
 
 proptest! {
