@@ -111,8 +111,7 @@ fn rejects_scales_that_are_not_positive() {
 #[test]
 fn rejects_shuffles_that_are_no_permutation() {
     let transposed = |shuffle: &[i32], dims: &[i32]| {
-        let shuffle = shuffle.to_vec();
-        let dims = dims.to_vec();
+        let (shuffle, dims) = (shuffle.to_vec(), dims.to_vec());
         mismatch(move |network| {
             let input = &mut network.inputs[0];
             input.io_initial.dims = vec![1, 4];
@@ -170,6 +169,8 @@ fn rejects_impossible_tensors_everywhere() {
         assert_eq!(code(&mappings::user_mappings(&network).unwrap_err()), expected);
         assert_eq!(code(&IoDesc::from_network(&network).unwrap_err()), expected);
     }
+    let of_a_step = plan_error(|network| network.inputs[0].transformseq[0].dims = vec![-4]);
+    assert_eq!(code(&of_a_step), "qpc.negative_dim");
     // 4 GiB: more than a mapping can represent.
     let mut network = network();
     network.inputs[0].io_initial = tensor(ElementType::Float32, &[1 << 15, 1 << 15]);
