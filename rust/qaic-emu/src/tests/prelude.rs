@@ -21,12 +21,12 @@ pub(crate) use qaic_kmd::{
     calls,
     protocol::{
         NncStatus,
-        command::{ActivationState, WHOLE_DEVICE},
+        command::ActivationState,
         message::{self, ActivateRequest},
         parse::features,
         reply::{
-            ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,
-            ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
+            ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, Reply, UnloadConstantsReply,
+            UnloadElfReply,
         },
     },
 };

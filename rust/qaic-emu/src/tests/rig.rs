@@ -1,10 +1,7 @@
 //! A card, an open file of it, and calls on that.
 
-use std::ops::Deref;
-use std::thread;
-
+use crate::tests::clean_card::CleanCard;
 use crate::tests::prelude::*;
-use qaic_emu::Control;
 use qaic_kmd::{Event, EventSource, NodeInfo};
 
 /// The image that a rig loads; its cores need none.
@@ -14,27 +11,8 @@ pub(crate) struct Rig {
     // Closed before the control checks that nothing is left.
     pub(crate) file: Arc<dyn AccelFile>,
     pub(crate) node: NodeInfo,
-    pub(crate) control: Card,
+    pub(crate) control: CleanCard,
     pub(crate) kmd: Arc<EmuKmd>,
-}
-
-/// The control of a card, on which nothing may be left at the end of a test.
-pub(crate) struct Card(Control);
-
-impl Deref for Card {
-    type Target = Control;
-
-    fn deref(&self) -> &Control {
-        &self.0
-    }
-}
-
-impl Drop for Card {
-    fn drop(&mut self) {
-        if !thread::panicking() {
-            assert_eq!(self.invariants(), Vec::<String>::new());
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +27,7 @@ impl Rig {
     pub(crate) fn new(options: EmuOptions) -> Self {
         let kmd = EmuKmd::new(options).unwrap();
         let node = kmd.enumerate().unwrap().remove(0);
-        let control = Card(kmd.control(0).unwrap());
+        let control = CleanCard(kmd.control(0).unwrap());
         let file = kmd.open(&node).unwrap();
         Self { file, node, control, kmd }
     }

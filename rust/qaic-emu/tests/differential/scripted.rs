@@ -109,17 +109,39 @@ fn whole_life() -> Vec<Call> {
     calls
 }
 
+/// Sequences by name.
+#[derive(Default)]
+struct Sequences(Vec<(String, Vec<Call>)>);
+
+impl Sequences {
+    /// Adds a sequence, whose calls follow.
+    fn case(&mut self, name: &str) -> &mut Self {
+        self.0.push((name.to_owned(), Vec::new()));
+        self
+    }
+
+    fn calls(&mut self, calls: Vec<Call>) {
+        self.0.last_mut().unwrap().1.extend(calls);
+    }
+
+    /// Begins the sequence with [`ready`].
+    fn ready(&mut self, then: Vec<Call>) {
+        self.calls(ready(8));
+        self.calls(then);
+    }
+}
+
 /// Every sequence with its name.
 #[allow(clippy::too_many_lines)] // a list
 pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
-    let mut all = Vec::new();
+    let mut all = Sequences::default();
     // Device.Open, create_destroy_device: after each call, the file is closed and another file takes all resources.
     let life = whole_life();
-    all.push(("whole_life".to_owned(), life.clone()));
+    all.case("whole_life").calls(life.clone());
     for count in 1..life.len() {
         let mut calls = life[..count].to_vec();
         calls.extend([Close(0), Usage, Open(1), load(1), activate(1, usize::from(count > 1), 4), Close(1)]);
-        all.push((format!("close_after_{count}"), calls));
+        all.case(&format!("close_after_{count}")).calls(calls);
     }
     // Device.ResetEngineAfterCmd.
     for count in [1, 3, 7, 9, 11] {
@@ -133,242 +155,191 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
             wait(0),
             Read { object: 0 },
         ]);
-        all.push((format!("reset_after_{count}"), calls));
+        all.case(&format!("reset_after_{count}")).calls(calls);
     }
-    let begun = |queue_size, more: Vec<Call>| {
-        let mut calls = ready(queue_size);
-        calls.extend(more);
-        calls
-    };
-    let cases: Vec<(&str, Vec<Call>)> = vec![
-        ("version", vec![Open(0), Version(0)]),
-        ("buffer_objects", buffer_objects()),
-        ("mappings", mappings()),
-        (
-            "mapping_of_a_closed_handle",
-            vec![
-                Open(0),
-                create(0, 4096),
-                CloseHandle { file: 0, object: 0 },
-                Map { file: 0, object: 0, len: 4096 },
-            ],
+    all.case("version").calls(vec![Open(0), Version(0)]);
+    all.case("buffer_objects").calls(buffer_objects());
+    all.case("mappings").calls(mappings());
+    all.case("mapping_of_a_closed_handle").calls(vec![
+        Open(0),
+        create(0, 4096),
+        CloseHandle { file: 0, object: 0 },
+        Map { file: 0, object: 0, len: 4096 },
+    ]);
+    all.case("close_of_a_file_that_is_mapped").ready(vec![CloseMapped(0), Usage]);
+    all.case("messages").calls(messages());
+    all.case("images").calls(images());
+    all.case("activations").calls(activations());
+    all.case("deactivations").calls(deactivations());
+    all.case("two_activations_in_one_message").calls(two_in_one_message());
+    all.case("replies_that_are_too_long").calls(vec![
+        Open(0),
+        Manage(0, vec![Part::Status; 7]),
+        Manage(0, vec![Part::Status; 8]),
+        Usage,
+    ]);
+    all.case("slices").calls(slices());
+    all.case("slices_of_no_bytes").calls(slices_of_no_bytes());
+    all.case("executions").calls(executions());
+    all.case("executions_in_part").calls(executions_in_part());
+    all.case("execution_that_is_refused_in_its_middle").calls(refused_in_the_middle());
+    all.case("full_ring").calls(full_ring());
+    all.case("waits").calls(waits());
+    all.case("semaphores").calls(semaphores());
+    all.case("figures").calls(figures());
+    all.case("two_files").calls(two_files());
+    all.case("restart_of_a_channel").calls(restart_of_a_channel());
+    all.case("deactivation_while_a_wait_blocks").ready(vec![
+        detach(0),
+        attach(0, TO, vec![blocked(4096)]),
+        execute(&[0]),
+        // Long enough for the deactivation to begin before the wait is over.
+        While(
+            Box::new(Wait { file: 0, dbc_id: 0, object: 0, timeout_ms: 3000, pad: 0 }),
+            vec![deactivate(0, 0, 0)],
         ),
-        ("close_of_a_file_that_is_mapped", begun(8, vec![CloseMapped(0), Usage])),
-        ("messages", messages()),
-        ("images", images()),
-        ("activations", activations()),
-        ("deactivations", deactivations()),
-        ("two_activations_in_one_message", two_in_one_message()),
-        (
-            "replies_that_are_too_long",
-            vec![Open(0), Manage(0, vec![Part::Status; 7]), Manage(0, vec![Part::Status; 8]), Usage],
-        ),
-        ("slices", slices()),
-        ("slices_of_no_bytes", slices_of_no_bytes()),
-        ("executions", executions()),
-        ("executions_in_part", executions_in_part()),
-        ("execution_that_is_refused_in_its_middle", refused_in_the_middle()),
-        ("full_ring", full_ring()),
-        ("waits", waits()),
-        ("semaphores", semaphores()),
-        ("figures", figures()),
-        ("two_files", two_files()),
-        ("restart_of_a_channel", restart_of_a_channel()),
-        (
-            "deactivation_while_a_wait_blocks",
-            begun(
-                8,
-                vec![
-                    detach(0),
-                    attach(0, TO, vec![blocked(4096)]),
-                    execute(&[0]),
-                    // Long enough for the deactivation to begin before the wait is over.
-                    While(
-                        Box::new(Wait { file: 0, dbc_id: 0, object: 0, timeout_ms: 3000, pad: 0 }),
-                        vec![deactivate(0, 0, 0)],
-                    ),
-                    short_wait(0),
-                    activate(0, 0, 4),
-                ],
-            ),
-        ),
-        (
-            "reset_while_a_wait_blocks",
-            begun(
-                8,
-                vec![
-                    detach(0),
-                    attach(0, TO, vec![blocked(4096)]),
-                    execute(&[0]),
-                    While(Box::new(wait(0)), vec![Reset]),
-                    wait(0),
-                    load(0),
-                    activate(0, 1, 4),
-                ],
-            ),
-        ),
-        (
-            "reset_while_the_firmware_is_silent",
-            vec![
-                Open(0),
-                Faults("command(load_elf)@1=hang"),
-                While(Box::new(load(0)), vec![Reset]),
-                Usage,
-                load(0),
-            ],
-        ),
-        ("firmware_that_refuses", refusals("nack(-13)")),
-        ("firmware_that_refuses_both", refusals("nack_both(-13)")),
-        ("firmware_that_is_silent", silence()),
-        ("replies_with_wrong_checksums", checksums()),
-        ("replies_of_another_type", corrupted("wrong_type")),
-        ("replies_that_are_cut", corrupted("truncated")),
-        ("replies_with_another_count", corrupted("count(5)")),
-        ("replies_that_name_another_channel", corrupted("channel(9)")),
-        ("activation_of_a_channel_that_is_not_there", corrupted("dbc(16)")),
-        (
-            "execution_that_does_not_complete",
-            begun(
-                8,
-                vec![
-                    Faults("inference@1=lost_completion"),
-                    execute(&[0, 1]),
-                    wait(0),
-                    short_wait(1),
-                    detach(1),
-                    execute(&[1]),
-                    deactivate(0, 0, 0),
-                    wait(1),
-                ],
-            ),
-        ),
-        (
-            "first_slice_that_does_not_complete",
-            begun(
-                8,
-                vec![
-                    Faults("inference@1=short_completion"),
-                    execute(&[0, 1]),
-                    short_wait(0),
-                    wait(1),
-                    execute(&[1]),
-                    wait(1),
-                ],
-            ),
-        ),
-        (
-            "executions_with_a_status",
-            begun(8, vec![Faults("inference@1=dma_status(7)"), execute(&[0, 1]), wait(0), wait(1)]),
-        ),
-        (
-            "cores_that_hang",
-            begun(
-                8,
-                vec![
-                    Faults("inference@1=hang"),
-                    execute(&[0, 1]),
-                    short_wait(0),
-                    execute(&[0]),
-                    detach(0),
-                    deactivate(0, 0, 0),
-                    activate(0, 0, 8),
-                ],
-            ),
-        ),
-        (
-            "card_that_resets_by_itself",
-            begun(
-                8,
-                vec![
-                    Faults("inference@1=reset"),
-                    execute(&[0, 1]),
-                    AwaitOnline,
-                    wait(0),
-                    Usage,
-                    load(0),
-                    activate(0, 1, 8),
-                ],
-            ),
-        ),
-        ("channel_that_is_in_use", channel_in_use()),
-        ("channel_that_was_given_up_by_a_closed_file", channel_given_up()),
-        ("stop_during_a_load_that_is_not_answered", stopped(begun_at(0), "load_elf", "hang", load(0))),
-        ("stop_during_a_load", stopped(begun_at(0), "load_elf", "slow(1s)", load(0))),
-        ("stop_during_an_activation", stopped(begun_at(1), "activate", "slow(1s)", activate(0, 0, 8))),
-        ("stop_during_a_deactivation", stopped(ready(8), "deactivate", "slow(1s)", deactivate(0, 0, 0))),
-        (
-            "stop_while_an_activation_waits_for_its_channel",
-            vec![
-                Open(0),
-                load(0),
-                activate(0, 0, 8),
-                Open(1),
-                load(1),
-                Faults("command(activate)@1=dbc(0)"),
-                While(Box::new(activate(1, 1, 4)), vec![Stop]),
-                execute(&[]),
-                Close(1),
-                Usage,
-            ],
-        ),
-        (
-            "stop_during_a_wait",
-            begun(
-                8,
-                vec![
-                    detach(0),
-                    attach(0, TO, vec![blocked(4096)]),
-                    execute(&[0]),
-                    While(
-                        Box::new(Wait { file: 0, dbc_id: 0, object: 0, timeout_ms: 1500, pad: 0 }),
-                        vec![Stop],
-                    ),
-                    deactivate(0, 0, 0),
-                ],
-            ),
-        ),
-        ("replies_that_come_late", late_replies()),
-        (
-            "reply_that_comes_after_the_time_limit",
-            vec![
-                Open(0),
-                load(0),
-                Faults("command(activate)@1=slow(4s)"),
-                activate(0, 0, 8),
-                activate(0, 0, 8),
-                Faults("command(deactivate)@1=slow(4s)"),
-                deactivate(0, 0, 1),
-                // The late reply reports that the channel is free.
-                activate(0, 0, 8),
-                Usage,
-            ],
-        ),
-        ("cores_that_fail", failing_cores("ssr")),
-        ("cores_that_fail_and_stay_so", failing_cores("ssr_without_power_up")),
-        (
-            "execution_on_another_channel",
-            begun(8, vec![activate(0, 0, 8), Execute { file: 0, dbc_id: 1, objects: vec![0] }, wait(0)]),
-        ),
-        (
-            "late_data",
-            begun(
-                8,
-                vec![
-                    // With a fence, because the order is random without one.
-                    detach(1),
-                    attach(1, FROM, vec![Slice { semaphores: vec![(0, 0, 1, 0, 2)], ..Slice::of(4096) }]),
-                    Faults("inference@1=late_dma*all"),
-                    Write { object: 0, begin: 9 },
-                    execute(&[0, 1]),
-                    wait(0),
-                    wait(1),
-                    Read { object: 1 },
-                ],
-            ),
-        ),
-    ];
-    all.extend(cases.into_iter().map(|(name, calls)| (name.to_owned(), calls)));
-    all
+        short_wait(0),
+        activate(0, 0, 4),
+    ]);
+    all.case("reset_while_a_wait_blocks").ready(vec![
+        detach(0),
+        attach(0, TO, vec![blocked(4096)]),
+        execute(&[0]),
+        While(Box::new(wait(0)), vec![Reset]),
+        wait(0),
+        load(0),
+        activate(0, 1, 4),
+    ]);
+    all.case("reset_while_the_firmware_is_silent").calls(vec![
+        Open(0),
+        Faults("command(load_elf)@1=hang"),
+        While(Box::new(load(0)), vec![Reset]),
+        Usage,
+        load(0),
+    ]);
+    all.case("firmware_that_refuses").calls(refusals("nack(-13)"));
+    all.case("firmware_that_refuses_both").calls(refusals("nack_both(-13)"));
+    all.case("firmware_that_is_silent").calls(silence());
+    all.case("replies_with_wrong_checksums").calls(checksums());
+    all.case("replies_of_another_type").calls(corrupted("wrong_type"));
+    all.case("replies_that_are_cut").calls(corrupted("truncated"));
+    all.case("replies_with_another_count").calls(corrupted("count(5)"));
+    all.case("replies_that_name_another_channel").calls(corrupted("channel(9)"));
+    all.case("activation_of_a_channel_that_is_not_there").calls(corrupted("dbc(16)"));
+    all.case("execution_that_does_not_complete").ready(vec![
+        Faults("inference@1=lost_completion"),
+        execute(&[0, 1]),
+        wait(0),
+        short_wait(1),
+        detach(1),
+        execute(&[1]),
+        deactivate(0, 0, 0),
+        wait(1),
+    ]);
+    all.case("first_slice_that_does_not_complete").ready(vec![
+        Faults("inference@1=short_completion"),
+        execute(&[0, 1]),
+        short_wait(0),
+        wait(1),
+        execute(&[1]),
+        wait(1),
+    ]);
+    all.case("executions_with_a_status").ready(vec![
+        Faults("inference@1=dma_status(7)"),
+        execute(&[0, 1]),
+        wait(0),
+        wait(1),
+    ]);
+    all.case("cores_that_hang").ready(vec![
+        Faults("inference@1=hang"),
+        execute(&[0, 1]),
+        short_wait(0),
+        execute(&[0]),
+        detach(0),
+        deactivate(0, 0, 0),
+        activate(0, 0, 8),
+    ]);
+    all.case("card_that_resets_by_itself").ready(vec![
+        Faults("inference@1=reset"),
+        execute(&[0, 1]),
+        AwaitOnline,
+        wait(0),
+        Usage,
+        load(0),
+        activate(0, 1, 8),
+    ]);
+    all.case("channel_that_is_in_use").calls(channel_in_use());
+    all.case("channel_that_was_given_up_by_a_closed_file").calls(channel_given_up());
+    all.case("stop_during_a_load_that_is_not_answered").calls(stopped(
+        begun_at(0),
+        "load_elf",
+        "hang",
+        load(0),
+    ));
+    all.case("stop_during_a_load").calls(stopped(begun_at(0), "load_elf", "slow(1s)", load(0)));
+    all.case("stop_during_an_activation").calls(stopped(
+        begun_at(1),
+        "activate",
+        "slow(1s)",
+        activate(0, 0, 8),
+    ));
+    all.case("stop_during_a_deactivation").calls(stopped(
+        ready(8),
+        "deactivate",
+        "slow(1s)",
+        deactivate(0, 0, 0),
+    ));
+    all.case("stop_while_an_activation_waits_for_its_channel").calls(vec![
+        Open(0),
+        load(0),
+        activate(0, 0, 8),
+        Open(1),
+        load(1),
+        Faults("command(activate)@1=dbc(0)"),
+        While(Box::new(activate(1, 1, 4)), vec![Stop]),
+        execute(&[]),
+        Close(1),
+        Usage,
+    ]);
+    all.case("stop_during_a_wait").ready(vec![
+        detach(0),
+        attach(0, TO, vec![blocked(4096)]),
+        execute(&[0]),
+        While(Box::new(Wait { file: 0, dbc_id: 0, object: 0, timeout_ms: 1500, pad: 0 }), vec![Stop]),
+        deactivate(0, 0, 0),
+    ]);
+    all.case("replies_that_come_late").calls(late_replies());
+    all.case("reply_that_comes_after_the_time_limit").calls(vec![
+        Open(0),
+        load(0),
+        Faults("command(activate)@1=slow(4s)"),
+        activate(0, 0, 8),
+        activate(0, 0, 8),
+        Faults("command(deactivate)@1=slow(4s)"),
+        deactivate(0, 0, 1),
+        // The late reply reports that the channel is free.
+        activate(0, 0, 8),
+        Usage,
+    ]);
+    all.case("cores_that_fail").calls(failing_cores("ssr"));
+    all.case("cores_that_fail_and_stay_so").calls(failing_cores("ssr_without_power_up"));
+    all.case("execution_on_another_channel").ready(vec![
+        activate(0, 0, 8),
+        Execute { file: 0, dbc_id: 1, objects: vec![0] },
+        wait(0),
+    ]);
+    all.case("late_data").ready(vec![
+        // With a fence, because the order is random without one.
+        detach(1),
+        attach(1, FROM, vec![Slice { semaphores: vec![(0, 0, 1, 0, 2)], ..Slice::of(4096) }]),
+        Faults("inference@1=late_dma*all"),
+        Write { object: 0, begin: 9 },
+        execute(&[0, 1]),
+        wait(0),
+        wait(1),
+        Read { object: 1 },
+    ]);
+    all.0
 }
 
 /// `UapiMem.BoCreate`, `BoCreateMultiple`, `BoCreateNegative`, `BoInfoNegative`, `BoInfoClosedNegative`.

@@ -11,6 +11,13 @@ fn expect(size: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
     bytes
 }
 
+/// Frequencies of the cores, of the memory and of the networks.
+const HERTZ: [u32; 5] = [825_000_000, 2_133_000_000, 1_450_000_000, 1_000_000_000, 667_000_000];
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| le(*word)).collect()
+}
+
 #[test]
 fn load_and_unload_have_replies_of_known_bytes() {
     let firmware = firmware(Greedy);
@@ -37,22 +44,14 @@ fn activation_and_deactivation_have_replies_of_known_bytes() {
             TransactionReply::Activate(ChannelReply { status: 0, dbc_id: channel, options: 0 })
         );
         let (ddr, mcids) = (long(reply, 16), long(reply, 32));
-        let expected = expect(
-            88,
-            &[
-                (0, &le(10)),
-                (8, &le(word(reply, 8))),
-                (12, &le(channel)),
-                (16, &le64(ddr)),
-                (24, &le64(ddr + (1 << 28))),
-                (32, &le64(mcids)),
-                (40, &le64(mcids)),
-                (52, &le(1 << channel)),
-                (80, &[3]),
-                (82, &le(cores)),
-            ],
-        );
-        assert_eq!(*reply, expected);
+        let expected = [
+            words(&[10, 0, word(reply, 8), channel]),
+            [ddr, ddr + (1 << 28), mcids, mcids].map(le64).concat(),
+            words(&[0, 1 << channel, 0, 0, 0, 0, 0, 0]),
+            // The mask of the cores is not aligned.
+            [&[3, 0], &le(cores)[..], &[0, 0]].concat(),
+        ];
+        assert_eq!(*reply, expected.concat());
         assert!(ddr >= 1 << 32 && ddr % 64 == 0 && mcids % 0x80_0000 == 0);
         bases.push((ddr, mcids, word(reply, 8)));
     }
@@ -77,21 +76,9 @@ fn resource_info_has_the_resources_of_the_card() {
     let elf_id = load_elf(&firmware, 1, &[3, 8, 6, 1]).unwrap();
     activate(&firmware, 1, 0, elf_id).unwrap();
     let info = |group: u32| vec![command(32, 16, &[(8, &le(group))])];
-    let of_card = expect(
-        56,
-        &[
-            (0, &le(33)),
-            (4, &le(u32::MAX)),
-            (8, &le(32_692)),
-            (12, &le(32_692 - 256 - 1)),
-            (20, &[16, 15, 16, 13]),
-            (24, &le(3072)),
-            (28, &le(2976)),
-            (32, &le(32)),
-            (36, &le(24)),
-            (40, &[16, 0]),
-        ],
-    );
+    let memory = words(&[33, u32::MAX, 32_692, 32_692 - 256 - 1, 0]);
+    let others = words(&[3072, 2976, 32, 24, 16, 0, 0, 0]);
+    let of_card = [memory, vec![16, 15, 16, 13], others].concat();
     assert_eq!(ask(&firmware, 1, info(u32::MAX)), of_card);
     // There are no groups.
     assert_eq!(ask(&firmware, 1, info(77)), expect(56, &[(0, &le(33)), (48, &le(11_u32.wrapping_neg()))]));
@@ -100,19 +87,8 @@ fn resource_info_has_the_resources_of_the_card() {
 #[test]
 fn performance_reply_has_each_figure() {
     let firmware = firmware(Loopback);
-    let performance = Performance::default();
-    let expected = expect(
-        64,
-        &[
-            (0, &le(35)),
-            (8, &le(825_000_000)),
-            (12, &le(2_133_000_000)),
-            (16, &le(1_450_000_000)),
-            (20, &le(1_000_000_000)),
-            (24, &le(667_000_000)),
-            (32, &le64(performance.peak_operations_per_second)),
-        ],
-    );
+    let peak = le64(Performance::default().peak_operations_per_second).to_vec();
+    let expected = [words(&[35, 0]), words(&HERTZ), words(&[0]), peak, vec![0; 24]].concat();
     assert_eq!(ask(&firmware, 1, vec![command(34, 8, &[])]), expected);
 }
 
@@ -156,19 +132,10 @@ fn status_reply_has_504_bytes_with_each_field_in_its_place() {
             (112, &le(0x0003_0001)),
             (116, b"1234"),
             (132, &[b'B'; 31]),
-            (168, &le(32_692)),
-            (172, &le(32_691)),
+            (168, &words(&[32_692, 32_691, 0])),
             (180, &[16, 16, 16, 16]),
-            (184, &le(3072)),
-            (188, &le(3072)),
-            (192, &le(32)),
-            (196, &le(32)),
-            (200, &[16, 0]),
-            (208, &le(825_000_000)),
-            (212, &le(2_133_000_000)),
-            (216, &le(1_450_000_000)),
-            (220, &le(1_000_000_000)),
-            (224, &le(667_000_000)),
+            (184, &words(&[3072, 3072, 32, 32, 16])),
+            (208, &words(&HERTZ)),
             (232, &le64(Performance::default().peak_operations_per_second)),
             (240, &le64(99)),
             (272, &[1, 0]),

@@ -328,22 +328,3 @@ fn activation_that_ends_before_its_cores_are_ready_frees_them() {
         assert!(firmware.resource_usage().is_untouched() && firmware.channel(0).is_none());
     }
 }
-
-#[test]
-fn activation_whose_cores_panic_frees_all() {
-    #[derive(Debug)]
-    struct Panics;
-    impl Workload for Panics {
-        fn activate(&self, _images: &Images) -> Result<Box<dyn Running>, NncStatus> {
-            panic!("on purpose")
-        }
-    }
-    let firmware = firmware(Panics);
-    let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
-    let before = firmware.resource_usage();
-    let activated =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| activate(&firmware, 1, 0, elf_id)));
-    assert!(activated.is_err());
-    assert_eq!(firmware.resource_usage(), before);
-    assert_eq!(unload(&firmware, 1, elf_id, true), 0);
-}

@@ -263,35 +263,6 @@ fn mapping_after_the_close_of_its_file_stays_valid() {
 }
 
 #[test]
-fn closing_a_file_frees_all_it_had_and_nothing_else() {
-    for execution_mode in EXECUTION_MODES {
-        let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
-        let other = rig.open().unwrap();
-        let mine = rig.activate(16);
-        let theirs = activate(&*other, 16).unwrap();
-        assert_ne!(mine.dbc_id, theirs.dbc_id);
-        let output = rig.output(mine);
-        drop(other);
-        rig.execute(mine, &[output]).unwrap();
-        rig.wait(mine, output).unwrap();
-        assert_eq!(rig.control.resource_usage().channels, [mine.dbc_id]);
-    }
-}
-
-#[test]
-fn calls_of_each_kind_are_counted() {
-    let rig = Rig::of(Profile::Ssr);
-    let (active, output) = rig.active_with_output();
-    for _ in 0..3 {
-        rig.execute(active, &[output]).unwrap();
-        rig.wait(active, output).unwrap();
-    }
-    let counts = [Request::Manage, Request::CreateBo, Request::ExecuteBo, Request::WaitBo]
-        .map(|request| rig.control.calls(request));
-    assert_eq!(counts, [2, 1, 3, 3]);
-}
-
-#[test]
 fn cards_of_one_emulator_are_independent() {
     let kmd = EmuKmd::new(EmuOptions { cards: 3, ..EmuOptions::default() }).unwrap();
     let nodes = kmd.enumerate().unwrap();

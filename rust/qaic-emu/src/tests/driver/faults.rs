@@ -75,20 +75,6 @@ fn lost_completion_leaves_the_buffer_queued() {
 }
 
 #[test]
-fn hang_of_cores_fills_the_ring() {
-    let rig = Rig::of(Profile::Ssr);
-    let active = rig.activate(4);
-    let outputs: Vec<_> = (0..4).map(|_| rig.output(active)).collect();
-    rig.plan("inference@2=hang");
-    for output in &outputs[..3] {
-        rig.execute(active, &[*output]).unwrap();
-    }
-    for _ in 0..3 {
-        assert_eq!(rig.execute(active, &[outputs[3]]), Err(Errno::AGAIN));
-    }
-}
-
-#[test]
 fn dma_errors_are_reported_by_no_call() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);

@@ -5,11 +5,10 @@ mod program;
 mod slices;
 
 use self::program::{
-    Adders, Exec, LEN, activate, deactivate, expected, load, open, sample, unload_constants, unload_elf,
+    Adders, Exec, activate, deactivate, expected, load, open, sample, unload_constants, unload_elf,
 };
 use crate::tests::prelude::*;
-use qaic_emu::firmware::{Performance, Totals};
-use qaic_kmd::protocol::{CardStatus, parse};
+use qaic_kmd::protocol::CardStatus;
 
 fn adders() -> EmuOptions {
     EmuOptions { workload: Arc::new(Adders::default()), ..EmuOptions::default() }
@@ -65,7 +64,7 @@ fn program_loaded_run_and_unloaded_leaves_nothing() {
     for options in every_way() {
         let rig = Rig::new(options);
         let loaded = load(&*rig.file);
-        let active = activate(&*rig.file, loaded, 512).unwrap();
+        let active = activate(&*rig.file, loaded);
         let exec = Exec::new(&rig.file, &active);
         let before = rig.control.calls(Request::Manage);
         for seed in 0..5 {
@@ -91,7 +90,7 @@ fn program_loaded_run_and_unloaded_leaves_nothing() {
 fn inferences_in_flight_do_not_mix() {
     for options in every_way() {
         let rig = Rig::new(options);
-        let active = activate(&*rig.file, load(&*rig.file), 512).unwrap();
+        let active = activate(&*rig.file, load(&*rig.file));
         let execs: Vec<_> = (0..20).map(|_| Exec::new(&rig.file, &active)).collect();
         for round in 0..3 {
             for (seed, exec) in (0..).zip(&execs) {
@@ -109,7 +108,7 @@ fn inferences_in_flight_do_not_mix() {
 fn activations_of_one_program_have_memory_of_their_own() {
     let rig = Rig::new(adders());
     let loaded = load(&*rig.file);
-    let active: Vec<_> = (0..2).map(|_| activate(&*rig.file, loaded, 512).unwrap()).collect();
+    let active: Vec<_> = (0..2).map(|_| activate(&*rig.file, loaded)).collect();
     assert_ne!(active[0].ddr_base, active[1].ddr_base);
     assert_ne!(active[0].virtual_channel_id, active[1].virtual_channel_id);
     assert_eq!((active[0].nsp_mask.get(), active[1].nsp_mask.get()), (0x3F, 0xFC0));
@@ -124,8 +123,8 @@ fn closed_file_leaves_nothing_and_others_go_on() {
     for options in every_way() {
         let rig = Rig::new(options);
         let other = open(&rig.kmd);
-        let theirs = activate(&*other, load(&*other), 512).unwrap();
-        let mine = activate(&*rig.file, load(&*rig.file), 512).unwrap();
+        let theirs = activate(&*other, load(&*other));
+        let mine = activate(&*rig.file, load(&*rig.file));
         let exec = Exec::new(&rig.file, &mine);
         let left_behind = Exec::new(&other, &theirs);
         assert_eq!(left_behind.submit(&sample(3)), Ok(()));
@@ -139,160 +138,15 @@ fn closed_file_leaves_nothing_and_others_go_on() {
 }
 
 #[test]
-fn exhaustion_is_reported_in_one_transaction_or_in_both() {
-    for nacks_both in [true, false] {
-        let firmware = |totals| FirmwareConfig { totals, nacks_both, ..FirmwareConfig::default() };
-        for (totals, status) in [
-            (Totals { cores: 11, ..Totals::default() }, NncStatus::NSP_ALLOC),
-            (Totals { multicast_ids: 19, ..Totals::default() }, NncStatus::MCID_ALLOC),
-            (Totals { semaphores: 3, ..Totals::default() }, NncStatus::SEMAPHORE_ALLOC),
-            (Totals { channels: 1, ..Totals::default() }, NncStatus::VC_ALLOC),
-            (Totals { ddr_bytes: 100 << 20, ..Totals::default() }, NncStatus::MEMORY_EXHAUSTED),
-        ] {
-            let rig = Rig::new(EmuOptions { firmware: firmware(totals), ..adders() });
-            let loaded = load(&*rig.file);
-            let active = activate(&*rig.file, loaded, 512).unwrap();
-            let before = rig.control.resource_usage();
-            let called = if nacks_both { Err(Errno::CANCELED) } else { Ok(()) };
-            assert_eq!(activate(&*rig.file, loaded, 512).unwrap_err(), (called, status));
-            assert_eq!(rig.control.resource_usage(), before);
-            assert_eq!(deactivate(&*rig.file, &active), (Ok(()), NncStatus::SUCCESS));
-            assert!(activate(&*rig.file, loaded, 512).is_ok());
-        }
-    }
-}
-
-#[test]
-fn inference_that_finds_a_full_ring_runs_later() {
-    // An inference has three elements, or five with fragments of a page: twelve places hold two inferences.
-    let rig = Rig::new(EmuOptions { fragment_bytes: 4096, ..adders() });
-    let active = activate(&*rig.file, load(&*rig.file), 12).unwrap();
-    let execs = [(); 3].map(|()| Exec::new(&rig.file, &active));
-    assert_eq!((execs[0].submit(&sample(0)), execs[1].submit(&sample(1))), (Ok(()), Ok(())));
-    assert_eq!(execs[2].submit(&sample(2)), Err(Errno::AGAIN));
-    for seed in 0..2 {
-        assert_eq!(execs[usize::from(seed)].wait(0).unwrap(), expected(&sample(seed)));
-    }
-    assert_eq!(execs[2].run(&sample(2)).unwrap(), expected(&sample(2)));
-}
-
-#[test]
 fn doorbells_reach_the_cores() {
     let workload = Arc::new(Adders::default());
     let rang = Arc::clone(&workload.rang);
     let rig = Rig::new(EmuOptions { workload, ..EmuOptions::default() });
-    let active = activate(&*rig.file, load(&*rig.file), 512).unwrap();
+    let active = activate(&*rig.file, load(&*rig.file));
     let exec = Exec::new(&rig.file, &active);
     exec.run(&sample(1)).unwrap();
     exec.run(&sample(1)).unwrap();
     assert_eq!(*rang.lock().unwrap(), [99, 99]);
-}
-
-#[test]
-fn cores_that_crash_lose_their_channel_and_can_be_activated_again() {
-    let workload = Arc::new(Adders::default());
-    let crashes = Arc::clone(&workload.crashes);
-    let rig = Rig::new(EmuOptions { workload, ..EmuOptions::default() });
-    let loaded = load(&*rig.file);
-    let (lost, other) =
-        (activate(&*rig.file, loaded, 512).unwrap(), activate(&*rig.file, loaded, 512).unwrap());
-    let (exec, untouched) = (Exec::new(&rig.file, &lost), Exec::new(&rig.file, &other));
-    crashes.store(true, Ordering::Relaxed);
-    assert_eq!(exec.run(&sample(1)), Err(Errno::PIPE));
-    crashes.store(false, Ordering::Relaxed);
-    assert_eq!(untouched.run(&sample(2)).unwrap(), expected(&sample(2)));
-    assert_eq!(activate(&*rig.file, loaded, 512).unwrap_err().1, NncStatus::RESTARTING);
-    rig.control.hurry();
-    assert_eq!(exec.run(&sample(1)), Err(Errno::PERM));
-    // The images are still loaded; only the activation must be created again.
-    let again = activate(&*rig.file, loaded, 512).unwrap();
-    let exec_again = Exec::new(&rig.file, &again);
-    assert_eq!(exec_again.run(&sample(1)).unwrap(), expected(&sample(1)));
-}
-
-#[test]
-fn status_of_a_card_has_every_fact() {
-    let config = FirmwareConfig {
-        transport_version: (5, 0),
-        status_flags: 0x12,
-        format_version: 14,
-        metadata_version: (1, 9),
-        nnc_version: (17, 8),
-        hw_version: 0x0003_0007,
-        sku_type: 6,
-        fw_version: [1, 2, 3, 4],
-        qc_image: "q".repeat(37),
-        oem_image: "oem".into(),
-        image_variant: "v".repeat(15),
-        sbl_image: "s".repeat(23),
-        pvs_image_version: 5,
-        nsp_version: [6, 7, 8, 9],
-        serial: "x".repeat(15),
-        board_serial: "b".repeat(31),
-        nsp_defects: 1 << 40 | 3,
-        totals: Totals { cores: 14, ..Totals::default() },
-        performance: Performance { ddr_kilobytes_per_second: 1 << 40, ..Performance::default() },
-        reply_tail_bytes: 8,
-        ..FirmwareConfig::default()
-    };
-    let rig = Rig::new(EmuOptions { firmware: config.clone(), ..adders() });
-    let active = activate(&*rig.file, load(&*rig.file), 512).unwrap();
-    let mut status = message::status_query();
-    calls::manage(&*rig.file, &mut status).unwrap();
-    let status = CardStatus::of(&status).unwrap();
-    assert_eq!(status.status, NncStatus::SUCCESS);
-    assert_eq!((status.format_version, status.firmware_version()), (14, [1, 2, 3, 4]));
-    for (found, expected) in [
-        (status.qc_image_version.to_string(), &config.qc_image),
-        (status.nsp_qc_image_version.to_string(), &config.qc_image),
-        (status.oem_image_version.to_string(), &config.oem_image),
-        (status.image_variant.to_string(), &config.image_variant),
-        (status.sbl_image_name.to_string(), &config.sbl_image),
-        (status.serial.to_string(), &config.serial),
-        (status.board_serial.to_string(), &config.board_serial),
-    ] {
-        assert_eq!(&found, expected);
-    }
-    assert_eq!((status.hw_version, status.sku_type, status.pvs_image_version), (0x0003_0007, 6, 5));
-    assert_eq!((status.metadata_version(), status.command_protocol()), ((1, 9), (17, 8)));
-    assert_eq!(status.nsp_pgmask, config.nsp_defects);
-    assert_eq!((status.num_loaded_consts, status.num_consts_in_use), (1, 1));
-    assert_eq!((status.num_loaded_nws, status.num_active_nws), (1, 1));
-    assert_eq!(status.nsp_version(), [6, 7, 8, 9]);
-    let resources = status.resources;
-    assert_eq!((resources.dram_total_mb, resources.dram_free_mb), (32_692, 32_692 - 65));
-    assert_eq!((resources.vc_total, resources.vc_free), (16, 15));
-    assert_eq!((resources.nsp_total, resources.nsp_free), (14, 8));
-    assert_eq!((resources.mcid_total, resources.mcid_free), (3072, 3062));
-    assert_eq!((resources.sem_total, resources.sem_free), (32, 30));
-    assert_eq!((resources.pc_total, resources.pc_reserved), (16, 0));
-
-    let mut info = message::resource_info(1, WHOLE_DEVICE);
-    calls::manage(&*rig.file, &mut info).unwrap();
-    let info = ResourceInfoReply::of(&info).unwrap();
-    assert_eq!((info.res_grp_id, info.status, info.resources), (WHOLE_DEVICE, NncStatus::SUCCESS, resources));
-    let mut info = message::resource_info(1, 77);
-    calls::manage(&*rig.file, &mut info).unwrap();
-    assert_eq!(ResourceInfoReply::of(&info).unwrap().status, NncStatus::NOT_FOUND);
-
-    let mut performance = message::performance_info();
-    calls::manage(&*rig.file, &mut performance).unwrap();
-    let performance = PerformanceInfoReply::of(&performance).unwrap().performance;
-    assert_eq!(performance, status.performance);
-    assert_eq!(performance.nsp_hz, config.performance.nsp_hz);
-    assert_eq!(performance.ddr_hz, config.performance.ddr_hz);
-    assert_eq!(performance.compnoc_hz, config.performance.compute_noc_hz);
-    assert_eq!(performance.memnoc_hz, config.performance.memory_noc_hz);
-    assert_eq!(performance.sysnoc_hz, config.performance.system_noc_hz);
-    assert_eq!(performance.peak_compute, config.performance.peak_operations_per_second);
-    assert_eq!(performance.dram_bw_kb_per_s, 1 << 40);
-
-    let mut features = message::status_features();
-    calls::manage(&*rig.file, &mut features).unwrap();
-    let features = parse::features(&features).unwrap();
-    assert_eq!((features.major, features.minor, features.status, features.status_flags), (5, 0, 0, 0x12));
-    assert_eq!(deactivate(&*rig.file, &active), (Ok(()), NncStatus::SUCCESS));
-    assert_eq!(LEN, 5000);
 }
 
 #[test]

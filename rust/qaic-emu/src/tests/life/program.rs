@@ -3,13 +3,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 
 use crate::tests::prelude::*;
 use qaic_emu::workload::Requirements;
 
 /// Bytes of an inference's input and output.
-pub(crate) const LEN: usize = 5000;
+const LEN: usize = 5000;
 const IN_OFFSET: u64 = 0x40;
 const OUT_OFFSET: u64 = 0x8040;
 const PROCESS: u32 = 4711;
@@ -20,8 +19,6 @@ pub(crate) const CONSTANTS: (&[u8], &[u8]) = (&[7, 1], &[30]);
 /// Cores that add the first and the last byte of the constants to each byte.
 #[derive(Debug, Default)]
 pub(crate) struct Adders {
-    /// Crash at the next inference.
-    pub(crate) crashes: Arc<AtomicBool>,
     /// Data of doorbells that rang.
     pub(crate) rang: Arc<Mutex<Vec<u32>>>,
 }
@@ -47,7 +44,6 @@ impl Workload for Adders {
         Ok(Box::new(Adder {
             addend: first.wrapping_add(last),
             base: images.ddr_base,
-            crashes: Arc::clone(&self.crashes),
             rang: Arc::clone(&self.rang),
         }))
     }
@@ -57,7 +53,6 @@ impl Workload for Adders {
 struct Adder {
     addend: u8,
     base: u64,
-    crashes: Arc<AtomicBool>,
     rang: Arc<Mutex<Vec<u32>>>,
 }
 
@@ -67,9 +62,6 @@ impl Running for Adder {
         self.rang.lock().unwrap().extend(rang.iter().map(|doorbell| doorbell.data));
         if !card.semaphores.take(0) {
             return Progress::Idle;
-        }
-        if self.crashes.load(Ordering::Relaxed) {
-            return Progress::Crashed;
         }
         let mut bytes = vec![0; LEN];
         card.memory.read(self.base + IN_OFFSET, &mut bytes);
@@ -114,34 +106,15 @@ pub(crate) fn load(file: &dyn AccelFile) -> Loaded {
     Loaded { constants_id, elf_id }
 }
 
-/// Returns the activation, or the error of the call and the status of the firmware.
-pub(crate) fn activate(
-    file: &dyn AccelFile,
-    loaded: Loaded,
-    queue_size: u32,
-) -> Result<ActivateReply, (Result<(), Errno>, NncStatus)> {
-    let mut message = message::activate(
-        PROCESS,
-        ActivateRequest {
-            elf_id: loaded.elf_id,
-            constants_id: loaded.constants_id,
-            initial_state: ActivationState::Ready,
-            queue_size,
-        },
-    );
-    let called = calls::manage(file, &mut message);
-    let reply = ActivateReply::of(&message).unwrap_or_else(|_| {
-        // One transaction only, if the refusal is only in the reply to the command.
-        let command =
-            qaic_kmd::protocol::parse::transactions(message.bytes()).find_map(
-                |transaction| match transaction.unwrap() {
-                    qaic_kmd::protocol::parse::Transaction::Passthrough(command) => Some(command),
-                    _ => None,
-                },
-            );
-        ActivateReply::decode(command.unwrap()).unwrap()
-    });
-    if called.is_ok() && reply.status.is_success() { Ok(reply) } else { Err((called, reply.status)) }
+pub(crate) fn activate(file: &dyn AccelFile, loaded: Loaded) -> ActivateReply {
+    let Loaded { elf_id, constants_id } = loaded;
+    let initial_state = ActivationState::Ready;
+    let request = ActivateRequest { elf_id, constants_id, initial_state, queue_size: 512 };
+    let mut message = message::activate(PROCESS, request);
+    calls::manage(file, &mut message).unwrap();
+    let reply = ActivateReply::of(&message).unwrap();
+    assert_eq!(reply.status, NncStatus::SUCCESS);
+    reply
 }
 
 pub(crate) fn deactivate(file: &dyn AccelFile, active: &ActivateReply) -> (Result<(), Errno>, NncStatus) {

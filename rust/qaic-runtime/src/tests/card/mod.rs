@@ -3,6 +3,8 @@
 
 mod bad_input;
 mod calls;
+#[path = "../../../../qaic-emu/src/tests/clean_card.rs"]
+mod clean_card;
 mod dma_buf;
 #[cfg(feature = "cpu")]
 mod emulated_cores;

@@ -1,9 +1,7 @@
 //! An emulated card, a program that returns its input, and a record of the calls.
 
-use std::ops::Deref;
-
+use super::clean_card::CleanCard;
 use crate::tests::prelude::*;
-use qaic_emu::Control;
 use qaic_qpc::writer::{SegmentData, build_file};
 use qaic_runtime::device::{Activation, Device, LoadedProgram};
 
@@ -94,27 +92,8 @@ pub(crate) struct Rig {
     pub(crate) kmd: Arc<EmuKmd>,
     pub(crate) device: Arc<dyn Device>,
     // Dropped after the device, which keeps a file open.
-    pub(crate) card: Card,
+    pub(crate) card: CleanCard,
     pub(crate) image: Arc<Image>,
-}
-
-/// The card, on which nothing may be left at the end of a test.
-pub(crate) struct Card(Control);
-
-impl Deref for Card {
-    type Target = Control;
-
-    fn deref(&self) -> &Control {
-        &self.0
-    }
-}
-
-impl Drop for Card {
-    fn drop(&mut self) {
-        if !thread::panicking() {
-            assert_eq!(self.invariants(), Vec::<String>::new());
-        }
-    }
 }
 
 impl Rig {
@@ -126,7 +105,7 @@ impl Rig {
         let kmd = EmuKmd::new(options).unwrap();
         let mut devices = CardDevice::enumerate(&(Arc::clone(&kmd) as Arc<dyn Kmd>)).unwrap();
         let device = devices.remove(0);
-        Self { card: Card(kmd.control(0).unwrap()), kmd, device, image: spec.image() }
+        Self { card: CleanCard(kmd.control(0).unwrap()), kmd, device, image: spec.image() }
     }
 
     pub(crate) fn faulty(plan: &str) -> Self {
