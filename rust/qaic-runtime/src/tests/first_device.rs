@@ -1,5 +1,6 @@
 //! Programs, sets and memory on the first device of a `noop` context.
 
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,24 @@ pub(crate) fn try_set(
 
 /// Waits until the device executes `count` inferences.
 pub(crate) fn await_executing(control: &Control, count: u32) {
-    let deadline = Deadline::after(Duration::from_mins(1));
-    assert!(control.wait_executing(count, &mut WaitScope::until(deadline)).unwrap());
+    assert!(control.wait_executing(count, &mut long()).unwrap());
+}
+
+/// Asserts that a wait ends when its check asks it to.
+#[track_caller]
+pub(crate) fn assert_interrupted<T: Debug>(wait: impl FnOnce(&mut WaitScope<'_>) -> Result<T, RuntimeError>) {
+    let outcome = wait(&mut WaitScope::default().checked_by(&mut || true));
+    assert_eq!(outcome.unwrap_err().code(), "call.interrupted");
+}
+
+/// A wait that is over at once.
+pub(crate) fn soon() -> WaitScope<'static> {
+    WaitScope::until(Deadline::after(Duration::from_millis(1)))
+}
+
+/// A wait that is longer than any test takes.
+pub(crate) fn long() -> WaitScope<'static> {
+    WaitScope::until(Deadline::after(Duration::from_mins(1)))
 }
 
 /// Memory that the caller may access between inferences.

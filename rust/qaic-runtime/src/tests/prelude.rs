@@ -9,7 +9,9 @@ pub(crate) use std::{
     time::Duration,
 };
 
-pub(crate) use super::first_device::{await_executing, control, recorded, set, shared, try_set};
+pub(crate) use super::first_device::{
+    assert_interrupted, await_executing, control, long, recorded, set, shared, soon, try_set,
+};
 pub(crate) use crate::{
     echo::{ELEMENTS, image, noop, resizable},
     oracle::f32_bytes,

@@ -117,12 +117,7 @@ fn pending_without_a_free_exec_object_starts_when_one_is_given_back() {
     assert!(first.is_running());
     let second = rig.prepare(2.0);
     assert!(!second.try_start(&rig.set, None, Detached::assume()).unwrap());
-    assert!(
-        second
-            .start(&rig.set, None, &mut WaitScope::default().checked_by(&mut || true))
-            .unwrap_err()
-            .is_interrupted()
-    );
+    assert_interrupted(|scope| second.start(&rig.set, None, scope));
     let late = rig.prepare_until(3.0, Deadline::after(LIMIT));
     let error = late.start(&rig.set, None, &mut WaitScope::default()).unwrap_err();
     assert_eq!(error.to_string(), "timed out after 300 ms waiting for a free exec object");
@@ -269,7 +264,7 @@ fn pending_whose_wait_is_interrupted_goes_on() {
     rig.control.hold().unwrap();
     let inference = rig.start(4.0, 1);
     rig.on_device(1);
-    assert!(inference.wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().is_interrupted());
+    assert_interrupted(|scope| inference.wait(scope));
     assert!(inference.is_running() && !inference.has_ended());
     rig.control.release().unwrap();
     inference.wait(&mut WaitScope::default()).unwrap();
