@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import numpy as np
 
+from qaic.stats.layouts import Run
 from qaic.stats.reports.capture import Capture
 
 
@@ -88,16 +88,16 @@ def run_facts(**changed):
     facts = {
         "stats_level": 70, "op_stats_level": 70, "cores": 1, "threads_per_core": 1, "batch_size": 1,
         "ucycle_hz": MHZ, "epoch_utc_ns": 0, "inference": 0, "program": 0, "activation": 0, "flags": 1,
-        "device": 2, "specialization": 0,
+        "device": 2, "device_name": "test", "specialization": 0,
     }  # fmt: skip
-    return SimpleNamespace(**{**facts, **changed})
+    return Run(**{**facts, **changed})
 
 
 @dataclass
 class Buffer:
     """A stats buffer as arrays."""
 
-    run: SimpleNamespace
+    run: Run
     cores: np.ndarray
     threads: np.ndarray
     ops: np.ndarray

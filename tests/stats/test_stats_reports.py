@@ -681,7 +681,7 @@ def test_idle_and_busy_time_are_the_whole_span(made_capture):
     for reading in made_capture.each():
         for facts in reading.cores:
             found = activity(reading, facts)
-            chosen = reading.buffer.ops[reading.buffer.ops["core"] == facts.core]
+            chosen = reading.buffer.ops[reading.buffer.ops["core"] == facts.number]
             ticks = np.zeros(facts.end_u + 1, bool)
             for op in chosen:
                 ticks[int(op["start_u"]) : int(op["start_u"]) + int(op["dur_u"])] = True

@@ -28,10 +28,8 @@ else:
 _ENGINES: Final = {0: "HVX", 1: "HMX", 2: "DMAIssue", 3: "Scalar", 16: "CPU"}
 # Flags of the records.
 _ACTIVATION_VALID: Final = 1
-_THREAD_PCYCLES_VALID: Final = 2
-_DDR_VALID: Final = 1
-_MULTICAST_VALID: Final = 2
-_CORE_PCYCLES_VALID: Final = 4
+THREAD_PCYCLES_VALID: Final = 2
+_DDR_VALID, _MULTICAST_VALID, _CORE_PCYCLES_VALID = 1, 2, 4
 
 
 def engine_name(code: int) -> str:
@@ -354,9 +352,9 @@ class Engine:
         return np.concatenate([thread.ops for thread in self.threads])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Core:
-    """One core of a device."""
+@dataclass(frozen=True, slots=True)
+class CoreTimes:
+    """Measurements of one core of a device."""
 
     number: int
     slice: int
@@ -367,6 +365,17 @@ class Core:
     ddr_bytes: tuple[int, int] | None
     """Bytes read and written; ``None`` if they were not measured."""
     multicast_bytes: tuple[int, int] | None
+
+    @property
+    def span_u(self) -> int:
+        """Time from start to end, in ticks."""
+        return max(0, self.end_u - self.start_u)
+
+
+@dataclass(frozen=True, slots=True)
+class Core(CoreTimes):
+    """One core of a device, with its engines."""
+
     engines: tuple[Engine, ...]
 
     def engine(self, name: str) -> Engine:
@@ -404,26 +413,30 @@ class Model:
         raise KeyError(number)
 
 
-def _core_of(buffer: StatsBuffer, record: NDArray[Any]) -> Core:
-    number, flags = int(record["core"]), int(record["flags"])
-    threads = [_thread_of(buffer, thread) for thread in buffer.threads if int(thread["core"]) == number]
-    names = dict.fromkeys(thread.engine for thread in threads)
+def core_facts(record: NDArray[Any]) -> dict[str, Any]:
+    """Return the fields of `CoreTimes` from a record of a core."""
+    flags = int(record["flags"])
 
     def pair(flag: int, prefix: str) -> tuple[int, int] | None:
         if not flags & flag:
             return None
         return int(record[f"{prefix}_read_bytes"]), int(record[f"{prefix}_write_bytes"])
 
-    return Core(
-        number,
-        int(record["slice"]),
-        int(record["start_u"]),
-        int(record["end_u"]),
-        int(record["pcycles"]) if flags & _CORE_PCYCLES_VALID else None,
-        pair(_DDR_VALID, "ddr"),
-        pair(_MULTICAST_VALID, "mc"),
-        tuple(Engine(name, tuple(one for one in threads if one.engine == name)) for name in names),
-    )
+    return {
+        "number": int(record["core"]),
+        **{name: int(record[name]) for name in ("slice", "start_u", "end_u")},
+        "pcycles": int(record["pcycles"]) if flags & _CORE_PCYCLES_VALID else None,
+        "ddr_bytes": pair(_DDR_VALID, "ddr"),
+        "multicast_bytes": pair(_MULTICAST_VALID, "mc"),
+    }
+
+
+def _core_of(buffer: StatsBuffer, record: NDArray[Any]) -> Core:
+    number = int(record["core"])
+    threads = [_thread_of(buffer, thread) for thread in buffer.threads if int(thread["core"]) == number]
+    names = dict.fromkeys(thread.engine for thread in threads)
+    engines = tuple(Engine(name, tuple(one for one in threads if one.engine == name)) for name in names)
+    return Core(**core_facts(record), engines=engines)
 
 
 def _thread_of(buffer: StatsBuffer, record: NDArray[Any]) -> Thread:
@@ -442,7 +455,7 @@ def _thread_of(buffer: StatsBuffer, record: NDArray[Any]) -> Thread:
         name,
         int(record["start_u"]),
         int(record["end_u"]),
-        int(record["pcycles"]) if flags & _THREAD_PCYCLES_VALID else None,
+        int(record["pcycles"]) if flags & THREAD_PCYCLES_VALID else None,
         (int(record["act_start_u"]), int(record["act_end_u"])) if flags & _ACTIVATION_VALID else None,
         buffer.ops[first : first + count],
         columns,

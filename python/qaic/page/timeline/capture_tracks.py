@@ -224,7 +224,7 @@ def _reading_rows(
 ) -> Iterator[tuple[_Row, Track]]:
     tick_ns = 1e9 / reader.hz
     for core in reader.cores:
-        row = _row(reader, core.core, -1, 0, "execution")
+        row = _row(reader, core.number, -1, 0, "execution")
         yield (
             row,
             Track(

@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 
 from qaic.report import Cell, Report, Table, columns_of
+from qaic.stats.buffer import CoreTimes
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.op_info import BOOKKEEPING
-from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
+from qaic.stats.reports.capture.trace_reader import TraceReader
 
 # Thresholds of the findings.
 _STRAGGLER: Final = 1.5
@@ -52,7 +53,7 @@ def loads(reader: TraceReader) -> list[Load]:
         Load(core, reader.us(times[core]), float(cycles[core]) if measured else None, float(counts[core]))
         if core < count
         else Load(core, 0.0, None, 0.0)
-        for core in (record.core for record in reader.cores)
+        for core in (record.number for record in reader.cores)
     ]
 
 
@@ -102,7 +103,7 @@ def cores(capture: Capture) -> Report:
     return Report("cores", "Cores", verdict, [Table("cores", "Cores", _CORES, rows, note)])
 
 
-def _core_figures(reader: TraceReader, record: CoreFacts, load: Load) -> tuple[Cell, ...]:
+def _core_figures(reader: TraceReader, record: CoreTimes, load: Load) -> tuple[Cell, ...]:
     span = reader.us(record.span_u)
     return (
         reader.slice,

@@ -72,7 +72,7 @@ def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
                 # Bytes per microsecond are megabytes per second.
                 rate = sum(ddr) / span / 1000 if ddr and span else None
                 ends = core.multicast_bytes or (None, None)
-                rows.append((reader.slice, core.core, *(ddr or (None, None)), rate, *ends))
+                rows.append((reader.slice, core.number, *(ddr or (None, None)), rate, *ends))
     return rows
 
 
@@ -134,7 +134,7 @@ def _cores(capture: Capture) -> list[tuple[Cell, ...]]:
         for core in reader.cores:
             busy = reader.us(activity(reader, core, transfers=True).busy_u)
             summed = reader.us(
-                sum(thread.transfer_u for thread in reader.threads if thread.core == core.core)
+                sum(thread.transfer_u for thread in reader.threads if thread.core == core.number)
             )
-            rows.append((reader.slice, core.core, busy, share(busy, reader.us(core.span_u)), summed))
+            rows.append((reader.slice, core.number, busy, share(busy, reader.us(core.span_u)), summed))
     return rows

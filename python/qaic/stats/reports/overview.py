@@ -17,8 +17,6 @@ from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
 from qaic.stats.reports.time.overhead import Calibration, calibration
 from qaic.support.text import duration
 
-_OPS_TRUNCATED: Final = 2
-
 _FIGURES = columns_of("figure | median:float | min:float | max:float | unit")
 #: by the direction of a port
 _WAITS: Final = ("input wait", "output wait")
@@ -34,7 +32,7 @@ _MEANING: Final = {
 def overview(capture: Capture) -> Report:
     """Verdict and key figures."""
     known = calibration(capture)
-    bottleneck = bottleneck_of(capture.typical, known.floor_us) if capture.samples else None
+    bottleneck = bottleneck_of(capture, known.floor_us) if capture.samples else None
     figures = _figures(capture)
     tables = [
         advice(capture, bottleneck),
@@ -98,7 +96,7 @@ def _remarks(capture: Capture) -> list[str]:
             for load, (ratio, finding) in zip(found, judged, strict=True)
             if finding
         ]
-    if any(int(reader.run.flags) & _OPS_TRUNCATED for reader in capture.each()):
+    if any(reader.run.ops_truncated for reader in capture.each()):
         remarks.append("the buffer was too small for all operations: sums are too low")
     saturated = sum(thread.saturated for reader in capture.each() for thread in reader.threads)
     if saturated:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.stats.buffer import StatsBuffer, engine_name
+from qaic.stats.buffer import THREAD_PCYCLES_VALID, CoreTimes, StatsBuffer, core_facts, engine_name
 from qaic.stats.reports.capture.op_info import BOOKKEEPING, FLUSH, OpInfo
 
 
@@ -83,8 +83,6 @@ def _held(
 PIECE: Final = 1 << 18
 
 # Flags of the records.
-THREAD_PCYCLES: Final = 2
-CORE_DDR, CORE_MULTICAST, CORE_PCYCLES = 1, 2, 4
 OP_BOOKKEEPING, OP_ASYNC, OP_NESTED = 2, 4, 8
 DUR_SATURATED, SYNC_SATURATED, BARRIER_SATURATED = 1, 2, 4
 OP_PCYCLES, OP_SYNC, OP_BARRIER, OP_OUT_BYTES = 8, 16, 32, 64
@@ -145,24 +143,6 @@ class ThreadSums:
         return max(0, self.end_u - self.start_u)
 
 
-@dataclass(frozen=True)
-class CoreFacts:
-    """One core."""
-
-    core: int
-    slice: int
-    start_u: int
-    end_u: int
-    pcycles: int | None
-    ddr_bytes: tuple[int, int] | None
-    multicast_bytes: tuple[int, int] | None
-
-    @property
-    def span_u(self) -> int:
-        """How long it ran."""
-        return max(0, self.end_u - self.start_u)
-
-
 @dataclass(frozen=True, order=True)
 class Gap:
     """A window in which no engine of a core works; operations are None at the core's begin and end."""
@@ -177,7 +157,7 @@ class Gap:
 class CoreActivity:
     """When a core works: the union of its executions."""
 
-    core: CoreFacts
+    core: CoreTimes
     busy_u: int = 0
     gap_u: int = 0
     gap_count: int = 0
@@ -206,7 +186,7 @@ class TraceReader:
         #: kept by `timeline.activity`
         self.activities: dict[tuple[int, bool | None], CoreActivity] = {}
         self.hz = int(buffer.run.ucycle_hz) or 1
-        self.cores = [_core(record) for record in buffer.cores]
+        self.cores = [CoreTimes(**core_facts(record)) for record in buffer.cores]
         spans = [(core.start_u, core.end_u) for core in self.cores]
         spans = spans or [(int(record["start_u"]), int(record["end_u"])) for record in buffer.threads]
         self.start_u = min((start for start, _ in spans), default=0)
@@ -247,7 +227,7 @@ class TraceReader:
             self._engine(record),
             int(record["start_u"]),
             int(record["end_u"]),
-            int(record["pcycles"]) if int(record["flags"]) & THREAD_PCYCLES else None,
+            int(record["pcycles"]) if int(record["flags"]) & THREAD_PCYCLES_VALID else None,
         )
         if core + 1 >= len(self.facts.base) or not int(record["op_count"]):
             return sums
@@ -271,7 +251,7 @@ class TraceReader:
     def _window(self, core: int) -> tuple[int, int]:
         """Return what the core ran in, to which waits are clipped: one begun before belongs to none."""
         for facts in self.cores:
-            if facts.core == core:
+            if facts.number == core:
                 return facts.start_u, facts.end_u
         return self.start_u, self.end_u
 
@@ -286,23 +266,6 @@ class TraceReader:
         """Return the time spent on writing the statistics themselves."""
         facts = self.facts.categories
         return self.us(facts.sums(self.ops.dur_u)[facts.values.index(FLUSH)])
-
-
-def _core(record: NDArray[Any]) -> CoreFacts:
-    flags = int(record["flags"])
-
-    def pair(flag: int, read: str, written: str) -> tuple[int, int] | None:
-        return (int(record[read]), int(record[written])) if flags & flag else None
-
-    return CoreFacts(
-        int(record["core"]),
-        int(record["slice"]),
-        int(record["start_u"]),
-        int(record["end_u"]),
-        int(record["pcycles"]) if flags & CORE_PCYCLES else None,
-        pair(CORE_DDR, "ddr_read_bytes", "ddr_write_bytes"),
-        pair(CORE_MULTICAST, "mc_read_bytes", "mc_write_bytes"),
-    )
 
 
 def _add_piece(

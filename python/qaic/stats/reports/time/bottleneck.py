@@ -1,12 +1,13 @@
 """The bottleneck of a run: computing, memory, data layout, or the time around the work."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Final
 
 import numpy as np
 
-from qaic.stats.reports.capture import Capture, median
+from qaic.stats.buffer import CoreTimes
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.op_info import (
     COMPUTE,
     CONTROL,
@@ -17,7 +18,7 @@ from qaic.stats.reports.capture.op_info import (
     NORMALIZE,
     OTHER,
 )
-from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
+from qaic.stats.reports.capture.trace_reader import TraceReader
 from qaic.stats.reports.engines import utilization
 from qaic.stats.reports.time.overhead import at_floor
 from qaic.stats.reports.time.timeline import activity
@@ -52,35 +53,24 @@ class Bottleneck:
     @property
     def parts(self) -> dict[str, float]:
         """The four candidates."""
-        return {
-            "compute": self.compute,
-            "memory": self.memory,
-            "layout": self.layout,
-            "overhead": self.overhead,
-        }
+        return {name: part for name, part in asdict(self).items() if name != "other"}
 
 
 def bottleneck_of(capture: Capture, floor_us: float | None) -> Bottleneck | None:
-    """Median over the samples of the means over cores; None where operations were not measured."""
+    """Return the means over cores of the typical inference; None where operations were not measured."""
     found = [
         _of_core(reader, core, floor_us)
-        for reader in capture.each()
+        for reader in capture.typical.each()
         for core in reader.cores
-        if core.span_u and any(thread.ops for thread in reader.threads if thread.core == core.core)
+        if core.span_u and any(thread.ops for thread in reader.threads if thread.core == core.number)
     ]
     if not found:
         return None
-    names = ("compute", "memory", "layout", "overhead", "other")
-    by_sample = len(capture.samples)
-    per_sample = np.array([[getattr(one, name) for name in names] for one in found])
-    if len(found) % by_sample == 0:
-        # Every sample has the same cores: the mean over cores first.
-        per_sample = per_sample.reshape(by_sample, -1, len(names)).mean(axis=1)
-    return Bottleneck(*(median(per_sample[:, place].tolist()) or 0.0 for place in range(len(names))))
+    return Bottleneck(*np.mean([astuple(one) for one in found], axis=0).tolist())
 
 
-def _of_core(reader: TraceReader, core: CoreFacts, floor_us: float | None) -> Bottleneck:
-    threads = [thread for thread in reader.threads if thread.core == core.core]
+def _of_core(reader: TraceReader, core: CoreTimes, floor_us: float | None) -> Bottleneck:
+    threads = [thread for thread in reader.threads if thread.core == core.number]
     span = core.span_u
     idle = 100 * activity(reader, core).idle_u / span
     by_category = _by_category(reader, core)
@@ -114,21 +104,21 @@ def _of_core(reader: TraceReader, core: CoreFacts, floor_us: float | None) -> Bo
     )
 
 
-def active_transfers(reader: TraceReader, core: CoreFacts) -> int:
+def active_transfers(reader: TraceReader, core: CoreTimes) -> int:
     """Ticks in which at least one transfer of a core goes on."""
-    if not any(thread.transfer_count for thread in reader.threads if thread.core == core.core):
+    if not any(thread.transfer_count for thread in reader.threads if thread.core == core.number):
         return 0
     return activity(reader, core, transfers=True).busy_u
 
 
-def _of_this_core(reader: TraceReader, core: CoreFacts) -> slice:
+def _of_this_core(reader: TraceReader, core: CoreTimes) -> slice:
     base = reader.facts.base
-    if core.core + 1 >= len(base):
+    if core.number + 1 >= len(base):
         return slice(0, 0)
-    return slice(int(base[core.core]), int(base[core.core + 1]))
+    return slice(int(base[core.number]), int(base[core.number + 1]))
 
 
-def _by_category(reader: TraceReader, core: CoreFacts) -> dict[tuple[str, str], float]:
+def _by_category(reader: TraceReader, core: CoreTimes) -> dict[tuple[str, str], float]:
     place = _of_this_core(reader, core)
     facts = reader.facts
     engines, categories = facts.engines, facts.categories
@@ -141,7 +131,7 @@ def _by_category(reader: TraceReader, core: CoreFacts) -> dict[tuple[str, str], 
     }
 
 
-def _at_floor(reader: TraceReader, core: CoreFacts, floor_us: float | None) -> dict[str, float]:
+def _at_floor(reader: TraceReader, core: CoreTimes, floor_us: float | None) -> dict[str, float]:
     """Ticks by category of operations whose measured time is that of measuring."""
     if floor_us is None:
         return {}

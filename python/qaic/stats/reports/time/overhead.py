@@ -13,7 +13,6 @@ from qaic.support.text import duration
 
 #: operations listed
 _MOST: Final = 200
-_INSTRUMENTED_TIMES: Final = 64
 
 _FIGURES = (Column("figure"), Column("value", kind="float"), Column("unit"))
 _OPS = columns_of("operation | kind | count:int | time:float us | time per execution:float us")
@@ -96,7 +95,7 @@ def overhead(capture: Capture) -> Report:
     verdict = []
     if known.sentence is not None:
         verdict.append(known.sentence)
-    elif any(int(reader.run.flags) & _INSTRUMENTED_TIMES for reader in capture.each()):
+    elif any(reader.run.instrumented for reader in capture.each()):
         verdict.append("times contain an unknown cost of measuring")
     tables = [
         Table(

@@ -7,13 +7,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.stats.buffer import CoreTimes
 from qaic.stats.reports.capture.op_info import BOOKKEEPING
 from qaic.stats.reports.capture.trace_reader import (
     OP_ASYNC,
     OP_BOOKKEEPING,
     PIECE,
     CoreActivity,
-    CoreFacts,
     Gap,
     TraceReader,
 )
@@ -98,20 +98,20 @@ def in_time_order(
             yield starts[order], ends[order], ocs[order] + base
 
 
-def activity(reader: TraceReader, core: CoreFacts, *, transfers: bool | None = None) -> CoreActivity:
+def activity(reader: TraceReader, core: CoreTimes, *, transfers: bool | None = None) -> CoreActivity:
     """Return when a core works; the answer is kept. Parameters as of :func:`in_time_order`."""
-    key = (core.core, transfers)
+    key = (core.number, transfers)
     found = reader.activities.get(key)
     if found is None:
         found = reader.activities[key] = _activity(reader, core, transfers=transfers)
     return found
 
 
-def _activity(reader: TraceReader, core: CoreFacts, *, transfers: bool | None) -> CoreActivity:
+def _activity(reader: TraceReader, core: CoreTimes, *, transfers: bool | None) -> CoreActivity:
     found = CoreActivity(core)
     reached, last_op = core.start_u, None
     first = True
-    for starts, ends, ocs in in_time_order(reader, core.core, transfers=transfers):
+    for starts, ends, ocs in in_time_order(reader, core.number, transfers=transfers):
         latest = np.maximum.accumulate(np.maximum(ends, reached))
         before = np.concatenate([[reached], latest[:-1]])
         lengths = starts - before

@@ -134,7 +134,7 @@ def gaps(capture: Capture) -> Report:
     for reader in capture.each():
         for core in reader.cores:
             found = activity(reader, core)
-            rows.append((reader.slice, core.core, *_figures(reader, found)))
+            rows.append((reader.slice, core.number, *_figures(reader, found)))
             longest += _windows(reader, found)
     longest.sort(key=lambda row: (-float(row[3] or 0), row[:3]))
     whole, idle = (
@@ -178,7 +178,7 @@ def _windows(reader: TraceReader, found: CoreActivity) -> list[tuple[Cell, ...]]
     return [
         (
             reader.slice,
-            found.core.core,
+            found.core.number,
             reader.us(gap.start_u - reader.start_u),
             reader.us(gap.length_u),
             None if gap.before is None else names[gap.before],
