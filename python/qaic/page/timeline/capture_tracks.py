@@ -194,20 +194,16 @@ def _in_turn(capture: Capture) -> dict[int, int]:
 
 def _describe(labels: Labels, facts: OpInfo) -> NDArray[np.int64]:
     """Add the operations of a program; the result is the label of each, by number."""
-    kinds, memories, types, nodes, engines = (
-        facts.kinds, facts.memories, facts.types, facts.nodes, facts.engines,
-    )  # fmt: skip
-    sizes = facts.output_bytes
     return np.array(
         [
             labels.add(
                 name,
-                kinds.values[kinds.codes[place]],
-                nodes=_new_nodes(name, nodes.values[nodes.codes[place]]),
-                output_bytes=int(sizes[place]) or None,
-                memory=memories.values[memories.codes[place]],
-                types=types.values[types.codes[place]],
-                group=engines.values[engines.codes[place]],
+                facts.kinds[place],
+                nodes=_new_nodes(name, facts.nodes[place]),
+                output_bytes=int(facts.output_bytes[place]) or None,
+                memory=facts.memories[place],
+                types=facts.types[place],
+                group=facts.engines[place],
             )
             for place, name in enumerate(facts.names)
         ],
@@ -258,11 +254,8 @@ def _piece_rows(
 ) -> Iterator[tuple[_Row, dict[str, Any]]]:
     """Yield the rows of some executions of a thread: operations, those inside others, transfers."""
     place, name = named
-    base = reader.facts.base
-    if thread.core + 1 >= len(base):
-        return
-    low, high = int(base[thread.core]), int(base[thread.core + 1])
-    piece = piece[piece["oc"] < high - low]
+    known = reader.facts.of_core(thread.core)
+    piece = piece[piece["oc"] < known.stop - known.start]
     kinds = piece["kflags"]
     transfer, nested = (kinds & _ASYNC) != 0, (kinds & _NESTED) != 0
     for lane, (title, chosen) in enumerate(
@@ -271,7 +264,7 @@ def _piece_rows(
         picked = piece[chosen]
         if len(picked):
             row = _row(reader, thread.core, place, lane, title)
-            yield row, _columns(reader, picked, numbers[low + picked["oc"].astype(np.int64)])
+            yield row, _columns(reader, picked, numbers[known.start + picked["oc"].astype(np.int64)])
 
 
 def _columns(reader: TraceReader, ops: NDArray[Any], label: NDArray[np.int64]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import numpy as np
 from qaic.report import Cell, Report, Table, columns_of
 from qaic.stats.buffer import CoreTimes
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.capture.op_info import BOOKKEEPING
 from qaic.stats.reports.capture.trace_reader import TraceReader
 
 # Thresholds of the findings.
@@ -39,9 +38,7 @@ class Load:
 def loads(reader: TraceReader) -> list[Load]:
     """Work of each core of a device."""
     facts, ops = reader.facts, reader.ops
-    categories = facts.categories
-    codes = [place for place, category in enumerate(categories.values) if category in BOOKKEEPING]
-    work = ~np.isin(categories.codes, codes)
+    work = ~facts.is_bookkeeping
     count = len(facts.base) - 1
     times, cycles, counts = (
         np.bincount(facts.cores[work], values[work], minlength=count)

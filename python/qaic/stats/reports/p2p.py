@@ -38,8 +38,7 @@ def sides(capture: Capture) -> Iterator[Side]:
             continue
         sizes, counts = output_bytes(reader), reader.ops.count + reader.ops.transfer_count
         for side in facts.transfers:
-            node = facts.nodes.values[facts.nodes.codes[side.op]]
-            size, count = float(sizes[side.op]), float(counts[side.op])
+            node, size, count = facts.nodes[side.op], float(sizes[side.op]), float(counts[side.op])
             if match := _SEND.fullmatch(side.description):
                 for target in match[2].split(","):
                     ends = int(match[1]), int(target)

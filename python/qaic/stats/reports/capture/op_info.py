@@ -131,6 +131,9 @@ class Coded:
         texts = [[column.values[code] for code in column.codes[places]] for column in columns]
         return cls(codes.reshape(-1), tuple(zip(*texts, strict=True)))
 
+    def __getitem__(self, entry: int) -> Any:
+        return self.values[self.codes[entry]]
+
     def sums(self, weights: NDArray[Any]) -> NDArray[np.float64]:
         """Sum of the weights per distinct text."""
         return np.bincount(self.codes, weights, minlength=len(self.values)).astype(np.float64, copy=False)
@@ -193,6 +196,17 @@ class OpInfo:
         """Categories of the kinds."""
         known = Coded.of((category_of(kind) for kind in self.kinds.values), CATEGORIES)
         return Coded(known.codes[self.kinds.codes], known.values)
+
+    @cached_property
+    def is_bookkeeping(self) -> NDArray[np.bool_]:
+        """True for operations that are no work of the model."""
+        codes = [place for place, category in enumerate(self.categories.values) if category in BOOKKEEPING]
+        return np.isin(self.categories.codes, codes)
+
+    def of_core(self, core: int) -> slice:
+        """Return the numbers of the operations of a core; empty for a core that has none."""
+        known = core + 1 < len(self.base)
+        return slice(*map(int, self.base[core : core + 2])) if known else slice(0, 0)
 
     @cached_property
     def engines(self) -> Coded:

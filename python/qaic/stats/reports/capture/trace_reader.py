@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.stats.buffer import THREAD_PCYCLES_VALID, CoreTimes, StatsBuffer, core_facts, engine_name
-from qaic.stats.reports.capture.op_info import BOOKKEEPING, FLUSH, OpInfo
+from qaic.stats.reports.capture.op_info import FLUSH, OpInfo
 
 
 class OpenOps:
@@ -229,17 +229,16 @@ class TraceReader:
             int(record["end_u"]),
             int(record["pcycles"]) if int(record["flags"]) & THREAD_PCYCLES_VALID else None,
         )
-        if core + 1 >= len(self.facts.base) or not int(record["op_count"]):
+        if not int(record["op_count"]):
             return sums
-        base = int(self.facts.base[core])
-        size = int(self.facts.base[core + 1]) - base
+        place = self.facts.of_core(core)
         window = self._window(core)
-        own = OpSums(size)
+        own = OpSums(place.stop - place.start)
         open_ops = OpenOps()
-        idle_kinds = self._bookkeeping(core)
+        idle_kinds = self.facts.is_bookkeeping[place]
         for piece in self.pieces(record):
             _add_piece(own, sums, piece, open_ops, window=window, idle_kinds=idle_kinds)
-        _merge(self.ops, own, slice(base, base + size))
+        _merge(self.ops, own, place)
         return sums
 
     def _engine(self, record: NDArray[Any]) -> str:
@@ -254,13 +253,6 @@ class TraceReader:
             if facts.number == core:
                 return facts.start_u, facts.end_u
         return self.start_u, self.end_u
-
-    def _bookkeeping(self, core: int) -> NDArray[np.bool_]:
-        base = self.facts.base
-        categories = self.facts.categories
-        codes = [place for place, category in enumerate(categories.values) if category in BOOKKEEPING]
-        found: NDArray[np.bool_] = np.isin(categories.codes[int(base[core]) : int(base[core + 1])], codes)
-        return found
 
     def flush_us(self) -> float:
         """Return the time spent on writing the statistics themselves."""

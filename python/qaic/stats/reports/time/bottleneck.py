@@ -111,16 +111,9 @@ def active_transfers(reader: TraceReader, core: CoreTimes) -> int:
     return activity(reader, core, transfers=True).busy_u
 
 
-def _of_this_core(reader: TraceReader, core: CoreTimes) -> slice:
-    base = reader.facts.base
-    if core.number + 1 >= len(base):
-        return slice(0, 0)
-    return slice(int(base[core.number]), int(base[core.number + 1]))
-
-
 def _by_category(reader: TraceReader, core: CoreTimes) -> dict[tuple[str, str], float]:
-    place = _of_this_core(reader, core)
     facts = reader.facts
+    place = facts.of_core(core.number)
     engines, categories = facts.engines, facts.categories
     width = len(categories.values)
     codes = engines.codes[place] * width + categories.codes[place]
@@ -135,7 +128,7 @@ def _at_floor(reader: TraceReader, core: CoreTimes, floor_us: float | None) -> d
     """Ticks by category of operations whose measured time is that of measuring."""
     if floor_us is None:
         return {}
-    place = _of_this_core(reader, core)
+    place = reader.facts.of_core(core.number)
     categories = reader.facts.categories
     times = reader.ops.dur_u[place]
     low = at_floor(times * (1e6 / reader.hz), reader.ops.count[place], floor_us)

@@ -41,13 +41,12 @@ class _Thread:
         first, count = int(record["first_op"]), int(record["op_count"])
         self.core = int(record["core"])
         self.thread = int(record["thread"])
-        self.base = int(reader.facts.base[self.core])
-        self.size = int(reader.facts.base[self.core + 1]) - self.base
+        own = reader.facts.of_core(self.core)
+        self.base, self.size = own.start, own.stop - own.start
         self.ops = reader.buffer.ops[first : first + count]
         categories = reader.facts.categories
-        own = categories.codes[self.base : self.base + self.size]
         # The inference does not include writing the statistics.
-        self._flushes: NDArray[np.bool_] = own == categories.values.index(FLUSH)
+        self._flushes: NDArray[np.bool_] = categories.codes[own] == categories.values.index(FLUSH)
         # Place of each operation's last execution, and when its first one ended.
         self._last = np.full(self.size, -1, np.int64)
         self._first_end = np.full(self.size, np.iinfo(np.int64).max)
@@ -213,8 +212,8 @@ def _report(reader: TraceReader, which: str, steps: list[Step], whole: bool) -> 
         (
             us(step.start_u - reader.start_u),
             facts.names[step.op],
-            facts.kinds.values[facts.kinds.codes[step.op]],
-            facts.engines.values[facts.engines.codes[step.op]],
+            facts.kinds[step.op],
+            facts.engines[step.op],
             int(facts.cores[step.op]),
             us(step.end_u - step.start_u),
             us(step.wait_u),

@@ -129,7 +129,7 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
         rows += [
             (
                 facts.names[op],
-                facts.kinds.values[facts.kinds.codes[op]],
+                facts.kinds[op],
                 round(float(counts[op])),
                 float(times[op]),
                 float(times[op] / counts[op]),

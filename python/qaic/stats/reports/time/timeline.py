@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.stats.buffer import CoreTimes
-from qaic.stats.reports.capture.op_info import BOOKKEEPING
 from qaic.stats.reports.capture.trace_reader import (
     OP_ASYNC,
     OP_BOOKKEEPING,
@@ -66,12 +65,10 @@ def in_time_order(
     None for everything.
     """
     facts = reader.facts
-    if core + 1 >= len(facts.base):
+    place = facts.of_core(core)
+    base, size, idle = place.start, place.stop - place.start, facts.is_bookkeeping[place]
+    if not size:
         return
-    base, size = int(facts.base[core]), int(facts.base[core + 1] - facts.base[core])
-    categories = facts.categories
-    codes = [place for place, category in enumerate(categories.values) if category in BOOKKEEPING]
-    idle = np.isin(categories.codes[base : base + size], codes)
     records = [
         record for record in reader.buffer.threads if int(record["core"]) == core and int(record["op_count"])
     ]

@@ -88,14 +88,14 @@ def _by_operation(reader: TraceReader) -> list[tuple[Cell, ...]]:
         rows.append(
             (
                 facts.names[op],
-                facts.kinds.values[facts.kinds.codes[op]],
-                facts.engines.values[facts.engines.codes[op]],
+                facts.kinds[op],
+                facts.engines[op],
                 reader.slice,
                 int(facts.cores[op]),
                 reader.us(waited[op]),
                 round(float(ops.sync_count[op])),
                 None if producer is None else facts.names[producer],
-                None if producer is None else facts.engines.values[facts.engines.codes[producer]],
+                None if producer is None else facts.engines[producer],
             )
         )
     return rows
