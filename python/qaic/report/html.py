@@ -28,8 +28,8 @@ _TIMES = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
 def folded(report: Report) -> tuple[str, str, str, str]:
-    """Return id, title, body and first sentence or note of a section that is closed at first."""
-    line, *rest = report.verdict or [next((table.note for table in report.tables if table.note), "")]
+    """Return id, title, body and first sentence, or the note of an empty table, of a closed section."""
+    line, *rest = report.verdict or [next((one.note or "" for one in report.tables if not one.rows), "")]
     return report.name, report.title, report_html(replace(report, verdict=rest)), line
 
 
