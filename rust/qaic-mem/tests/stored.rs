@@ -215,12 +215,14 @@ proptest! {
     #[test]
     fn a_row_of_a_product_is_the_same_beside_others(
         (rows, columns, len) in sizes(), (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
+        codes in prop::collection::vec(any::<u8>(), 1009),
         numbers in prop::collection::vec(number(), 997),
     ) {
-        let drawn = |count: usize| -> Vec<f32> { numbers.iter().copied().cycle().take(count).collect() };
-        let (bytes, _) = matrix(FORMS[at], layout, columns, len, &drawn(columns * len));
-        let stored = StoredRows::new(FORMS[at], layout, columns, len, &bytes).unwrap();
-        let activations = drawn(rows * len);
+        // Any bytes, as above.
+        let form = FORMS[at];
+        let bytes: Vec<u8> = codes.iter().copied().cycle().take(form.bytes(layout, columns, len).unwrap()).collect();
+        let stored = StoredRows::new(form, layout, columns, len, &bytes).unwrap();
+        let activations: Vec<f32> = numbers.iter().copied().cycle().take(rows * len).collect();
         let together = product(Isa::best(), stored, &activations, &[], Rounding::Float32);
         for (row, activations) in activations.chunks(len).enumerate() {
             let alone = product(Isa::best(), stored, activations, &[], Rounding::Float32);

@@ -219,8 +219,6 @@ pub(super) trait Tile: Copy {
     type Factors<S: Simd>: Copy;
     /// True if decoding takes few instructions, so that the processor waits for memory unless it reads several tiles.
     const IN_STREAMS: bool = false;
-    /// True if the products of a unit are summed before they are added to the total, as factors apply to these sums.
-    const SCALES_SUMS: bool = false;
     /// Returns a range of the units.
     fn part(self, units: Range<usize>) -> Self;
     /// Number of units of a group, a power of two.
@@ -233,18 +231,8 @@ pub(super) trait Tile: Copy {
     /// Prefetches the memory [`AHEAD`] bytes after a unit. Does nothing for forms that become slower with prefetches.
     #[inline(always)]
     fn prefetch<S: Simd>(self, _: S, _: usize) {}
-    /// Decodes a unit, without the factor of [`Self::scaled`].
+    /// Decodes a unit.
     fn unit<S: Simd>(self, simd: S, index: usize, row: usize, factors: Self::Factors<S>) -> [S::V; 2];
-    /// Multiplies the numbers of a unit by their common power of two.
-    #[inline(always)]
-    fn scaled<S: Simd>(_: S, numbers: S::V, _: Self::Factors<S>) -> S::V {
-        numbers
-    }
-    /// Adds a sum of products with the unit's numbers to `total`, multiplied by the common factor.
-    #[inline(always)]
-    fn add_scaled<S: Simd>(simd: S, sum: S::V, _: Self::Factors<S>, total: S::V) -> S::V {
-        simd.add(total, sum)
-    }
 }
 
 /// A task that is compiled separately for each storage format and layout.
@@ -422,13 +410,11 @@ tile!(Bfloat16Tile, |simd, unit| {
     [simd.bfloat16(first), simd.bfloat16(second)]
 });
 
-/// Defines a tile of blocks whose units `$unit` reads without their exponents. A group is one unit, and its factor is
-/// applied to a sum.
+/// Defines a tile of blocks whose units `$unit` reads without their exponents. A group is one unit.
 macro_rules! mx_tile {
     ($name:ident, |$simd:ident, $block:ident| $unit:expr) => {
         impl<const TOGETHER: usize> Tile for $name<'_, TOGETHER> {
             type Factors<S: Simd> = S::V;
-            const SCALES_SUMS: bool = true;
 
             #[inline(always)]
             fn part(self, units: Range<usize>) -> Self {
@@ -451,19 +437,10 @@ macro_rules! mx_tile {
             }
 
             #[inline(always)]
-            fn unit<S: Simd>(self, $simd: S, index: usize, row: usize, _: S::V) -> [S::V; 2] {
+            fn unit<S: Simd>(self, $simd: S, index: usize, row: usize, factor: S::V) -> [S::V; 2] {
                 let $block = self.0.at(index, row);
-                $unit
-            }
-
-            #[inline(always)]
-            fn scaled<S: Simd>(simd: S, numbers: S::V, factor: S::V) -> S::V {
-                simd.mul(numbers, factor)
-            }
-
-            #[inline(always)]
-            fn add_scaled<S: Simd>(simd: S, sum: S::V, factor: S::V, total: S::V) -> S::V {
-                simd.mul_add(sum, factor, total)
+                let [first, second] = $unit;
+                [$simd.mul(first, factor), $simd.mul(second, factor)]
             }
         }
     };
@@ -481,7 +458,6 @@ impl<T: Tile, const TILES: usize, const COLUMNS: usize> Several<T, TILES, COLUMN
 
 impl<T: Tile, const TILES: usize, const COLUMNS: usize> Tile for Several<T, TILES, COLUMNS> {
     type Factors<S: Simd> = T::Factors<S>;
-    const SCALES_SUMS: bool = T::SCALES_SUMS;
 
     #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {
@@ -508,16 +484,6 @@ impl<T: Tile, const TILES: usize, const COLUMNS: usize> Tile for Several<T, TILE
     #[inline(always)]
     fn unit<S: Simd>(self, simd: S, index: usize, row: usize, factors: Self::Factors<S>) -> [S::V; 2] {
         self.0[row / Self::TOGETHER].unit(simd, index, row % Self::TOGETHER, factors)
-    }
-
-    #[inline(always)]
-    fn scaled<S: Simd>(simd: S, numbers: S::V, factors: Self::Factors<S>) -> S::V {
-        T::scaled(simd, numbers, factors)
-    }
-
-    #[inline(always)]
-    fn add_scaled<S: Simd>(simd: S, sum: S::V, factors: Self::Factors<S>, total: S::V) -> S::V {
-        T::add_scaled(simd, sum, factors, total)
     }
 }
 
@@ -601,7 +567,5 @@ impl TilesTask for Gather<'_> {
 /// Decodes a unit.
 #[inline(always)]
 pub(super) fn decoded<S: Simd, T: Tile>(simd: S, tile: T, index: usize, row: usize) -> [S::V; 2] {
-    let factors = tile.factors(simd, index, row);
-    let [first, second] = tile.unit(simd, index, row, factors);
-    [T::scaled(simd, first, factors), T::scaled(simd, second, factors)]
+    tile.unit(simd, index, row, tile.factors(simd, index, row))
 }

@@ -405,18 +405,14 @@ impl Block<'_> {
                 });
                 decode(simd, &tiles, chunk.len(), panel);
             }
-            if T::SCALES_SUMS {
-                simd.run(Panels::<true> { block: &mut self, activations, chunk: &chunk, weights: panels });
-            } else {
-                simd.run(Panels::<false> { block: &mut self, activations, chunk: &chunk, weights: panels });
-            }
+            simd.run(Panels { block: &mut self, activations, chunk: &chunk, weights: panels });
         }
         *self.lines = lines;
     }
 
     /// Adds the products of a chunk to every sum, `PANELS` panels of activations and `VECTORS` of weights at a time.
     #[inline(always)]
-    fn panels<S: Simd, const PANELS: usize, const VECTORS: usize, const SUMS_UNITS: bool>(
+    fn panels<S: Simd, const PANELS: usize, const VECTORS: usize>(
         &mut self,
         simd: S,
         activations: &Packed<'_>,
@@ -431,8 +427,7 @@ impl Block<'_> {
                 std::array::from_fn(|at| activations.panel(chunk, (first_panel + at).min(last_rows)));
             for first in (0..=last).step_by(VECTORS) {
                 let weights: [_; VECTORS] = std::array::from_fn(|at| &weights[(first + at).min(last)]);
-                let sums =
-                    panel_sums::<S, PANELS, VECTORS, SUMS_UNITS>(simd, activations, weights, chunk.len());
+                let sums = panel_sums::<S, PANELS, VECTORS>(simd, activations, weights, chunk.len());
                 for (panel, sums) in sums.iter().enumerate() {
                     for (row, sums) in sums.iter().enumerate() {
                         let row = (first_panel + panel) * PANEL_ROWS + row;
@@ -505,34 +500,34 @@ fn decode<S: Simd, T: Tile>(simd: S, tiles: &[T; LANES / COLUMNS], units: usize,
     }
 }
 
-/// Multiplies with panels, one part of a [`Block`]. The task is compiled once for each order of sums.
-struct Panels<'a, 'b, const SUMS_UNITS: bool> {
+/// Multiplies with panels, one part of a [`Block`]. All storage formats share the compiled task.
+struct Panels<'a, 'b> {
     block: &'a mut Block<'b>,
     activations: &'a Packed<'a>,
     chunk: &'a Range<usize>,
     weights: &'a [Panel],
 }
 
-impl<const SUMS_UNITS: bool> Task for Panels<'_, '_, SUMS_UNITS> {
+impl Task for Panels<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { block, activations, chunk, weights } = self;
         let count = block.product.rows.div_ceil(PANEL_ROWS);
         // Tiles of equal size, so that few panels are computed twice.
         match (S::IS_WIDE, count.div_ceil(count.div_ceil(3)), weights.len()) {
-            (false, ..) => block.panels::<S, 1, 1, SUMS_UNITS>(simd, activations, chunk, weights),
-            (true, ..=2, 1) => block.panels::<S, 2, 1, SUMS_UNITS>(simd, activations, chunk, weights),
-            (true, ..=2, _) => block.panels::<S, 2, 2, SUMS_UNITS>(simd, activations, chunk, weights),
-            (true, _, 1) => block.panels::<S, 3, 1, SUMS_UNITS>(simd, activations, chunk, weights),
-            (true, ..) => block.panels::<S, 3, 2, SUMS_UNITS>(simd, activations, chunk, weights),
+            (false, ..) => block.panels::<S, 1, 1>(simd, activations, chunk, weights),
+            (true, ..=2, 1) => block.panels::<S, 2, 1>(simd, activations, chunk, weights),
+            (true, ..=2, _) => block.panels::<S, 2, 2>(simd, activations, chunk, weights),
+            (true, _, 1) => block.panels::<S, 3, 1>(simd, activations, chunk, weights),
+            (true, ..) => block.panels::<S, 3, 2>(simd, activations, chunk, weights),
         }
     }
 }
 
-/// Sums of panels over `units` units. `SUMS_UNITS` is true if the two products of a unit are added first.
+/// Sums of panels over `units` units.
 #[allow(clippy::needless_range_loop)] // see `tile`
 #[inline(always)]
-fn panel_sums<S: Simd, const PANELS: usize, const VECTORS: usize, const SUMS_UNITS: bool>(
+fn panel_sums<S: Simd, const PANELS: usize, const VECTORS: usize>(
     simd: S,
     activations: [&[[f32; PANEL_ROWS]]; PANELS],
     weights: [&Panel; VECTORS],
@@ -564,11 +559,7 @@ fn panel_sums<S: Simd, const PANELS: usize, const VECTORS: usize, const SUMS_UNI
                     for vector in 0..VECTORS {
                         let (low, high) = (vectors[0][vector], vectors[1][vector]);
                         let sum = &mut sums[panel][row][vector];
-                        *sum = if SUMS_UNITS {
-                            simd.add(*sum, simd.mul_add(second, high, simd.mul(first, low)))
-                        } else {
-                            simd.mul_add(second, high, simd.mul_add(first, low, *sum))
-                        };
+                        *sum = simd.mul_add(second, high, simd.mul_add(first, low, *sum));
                     }
                 }
             }
@@ -627,12 +618,7 @@ fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
                 let (first, second) = (simd.load(&halves[0]), simd.load(&halves[1]));
                 for column in columns.clone() {
                     let ([low, high], total) = (numbers[column % 4], sums[row][column]);
-                    sums[row][column] = if T::SCALES_SUMS {
-                        let sum = simd.mul_add(second, high, simd.mul(first, low));
-                        T::add_scaled(simd, sum, factors[column], total)
-                    } else {
-                        simd.mul_add(second, high, simd.mul_add(first, low, total))
-                    };
+                    sums[row][column] = simd.mul_add(second, high, simd.mul_add(first, low, total));
                 }
             }
         }
