@@ -1,9 +1,9 @@
 """Compares outputs of a real card with those of the expected rounding.
 
-They come from a folder that ``qaic-runner --write-output-dir`` wrote, with files
-``NAME-activation-A-inf-I.bin`` where ``I`` is the number of the sample, from an ``.npz`` file whose arrays
-have the names of outputs and, for several samples, a leading dimension, or from a folder of such files, one
-for each sample in the order of their names.
+The outputs are in one of these forms: a folder that ``qaic-runner --write-output-dir`` wrote, with files
+``NAME-activation-A-inf-I.bin``, where ``I`` is the number of the sample; an ``.npz`` file whose arrays have
+the names of outputs and, for several samples, a leading dimension; or a folder of such files, one for each
+sample in the order of their names.
 """
 
 import math
@@ -28,9 +28,9 @@ from qaic.support.program_names import safe_name
 _WRITTEN: Final = re.compile(r"(.+)-activation-([0-9]+)-inf-([0-9]+)\.bin", re.DOTALL)
 #: ratio of the power of the card's error to that of rounding, above which rounding does not explain it: 3 dB
 _MORE: Final = 2.0
-#: share of decisions that may differ in addition
+#: additional share of decisions that may differ
 _MORE_DECISIONS: Final = 0.01
-#: SQNR in dB from which an error is too small to blame a format for it
+#: SQNR in dB above which an error is too small to attribute it to a format
 _EQUAL_DB: Final = 120.0
 
 
@@ -57,8 +57,8 @@ class CardAccuracy:
     def is_more(self) -> bool:
         """True if the card loses more than the precision explains.
 
-        That is an error of more than twice the power that rounding has (3 dB), with over 1 % fewer equal
-        decisions; for outputs without decisions, the error is enough.
+        The error must have more than twice the power of the rounding error (3 dB). For outputs with
+        decisions, more than 1 % fewer decisions must also be equal.
         """
         if self.card.sqnr_db >= _EQUAL_DB or math.isnan(self.card.sqnr_db):
             return False
@@ -72,7 +72,7 @@ class CardOutputs:
     """Outputs of a card by sample.
 
     `path` is the folder or file of the outputs; `decide` returns the decision of an output. Raises
-    OptionError if nothing there is an output of a card.
+    OptionError if the path contains no output of a card.
     """
 
     def __init__(self, path: str | os.PathLike[str], decide: Decide | None = None) -> None:

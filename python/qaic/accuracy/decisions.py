@@ -24,7 +24,7 @@ def imported(name: str) -> Callable[..., object]:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{name!r}, which cannot be imported ({error})") from error
     if not callable(function):
-        raise ValueError(f"{name!r}, which is not a function")  # noqa: TRY004  # as of one that is not there
+        raise ValueError(f"{name!r}, which is not a function")  # noqa: TRY004  # the error for a missing function
     return function  # type: ignore[no-any-return]
 
 

@@ -1,8 +1,8 @@
 """One graph that computes the reference, the deployed program, rounded nodes, and sums of their differences.
 
-The deployed graph and its names do not change. A copy of the float graph is added, with
-separate inputs for the same numbers, and for every rounded node a copy of that node as the
-deployed program has it, fed by the float graph. Only sums and counts leave the graph.
+The deployed graph and its names do not change. The added nodes are a copy of the float graph, with separate
+inputs for the same values, and a copy of each rounded node of the deployed program, which reads values of the
+float graph. Only sums and counts leave the graph.
 """
 
 import math
@@ -33,7 +33,7 @@ from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.quantization import QuantParams
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: prefixes of names of the reference, of nodes with its inputs, and of recomputed values
+#: prefixes for names of the reference, of nodes that read the reference, and of recomputed values
 REFERENCE: Final = "reference/"
 _OWN: Final = "own/"
 _AGAIN: Final = "inherited/"
@@ -62,13 +62,13 @@ FIELDS: Final = (
 
 #: most elements of each value in its histogram
 _HISTOGRAM_ELEMENTS: Final = 256
-#: least elements of a value whose quantile and underflow are those of evenly spaced elements
+#: number of elements from which quantile and underflow are computed from evenly spaced elements
 SPACED: Final = 1 << 14
-#: largest number of channels whose median is taken
+#: largest number of channels whose median is computed
 _MOST_CHANNELS: Final = 1 << 13
-#: operators between a result and its final numbers; integers may be reshaped
+#: operators between a result and its final value; integers may be reshaped
 _ROUNDING_CHAIN: Final = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear", "Reshape"})
-#: least float that becomes infinite in float16
+#: smallest float32 that becomes infinite in float16
 _INFINITE_HALF: Final = 65520.0
 #: smallest normal float16
 _SMALLEST_HALF: Final = 2.0**-14
@@ -125,7 +125,7 @@ class _Instrumenter(ObserverNodes):
         self.observed = {row.value: row for row in nodes}
         #: value of the model -> its name in the reference
         self.named: dict[str, str] = {}
-        #: value of the deployed graph -> its copy with inputs of the reference, and its recomputed copy
+        #: value of the deployed graph -> its copy computed from the reference, and its recomputed copy
         self.own: dict[str, str] = {}
         self.again: dict[str, str] = {}
         #: the reference and the copies, in topological order
@@ -146,15 +146,15 @@ class _Instrumenter(ObserverNodes):
         rows: list[str] = []
         groups: list[list[onnx.NodeProto]] = []
         for row in self.rows:
-            # Rows are in reverse order, so none may read results of another.
+            # Rows are in reverse order, so a row must not read results of another row.
             self.observers, self.made = [], {}
             self.elements.append(0)
             rows.append(self._row(row))
             groups.append(self.observers)
         append_nodes(self.graph, self.added)
-        # The engine walks from results to operands, and first to the operand that is last in the graph.
-        # So it computes the rows in order and frees the values that a row has observed; in another
-        # order it would compute the last row first, and keep all values of both graphs for the others.
+        # The engine walks from results to operands, and starts with the operand that is last in the graph.
+        # It therefore computes the rows in order, and frees the values of a row after it. In another order,
+        # it would compute the last row first, and keep all values of both graphs for the other rows.
         for group in reversed(groups):
             append_nodes(self.graph, group)
         self.observers = []
@@ -169,7 +169,7 @@ class _Instrumenter(ObserverNodes):
     # --- the reference ---------------------------------------------------------------------------------
 
     def _add_reference(self) -> None:
-        """Copy the float graph; constants are shared if both graphs have them and they are no outputs."""
+        """Copy the float graph; constants of both graphs are shared if they are not outputs."""
         graph = self.reference.proto.graph
         names = {value.name for value in graph.input}
         names |= {name for node in all_nodes(graph.node) for name in node.output if name}
@@ -341,7 +341,7 @@ class _Instrumenter(ObserverNodes):
             if raw is not None:
                 raw = self._flat(raw)
                 if row.params is not None:
-                    # Integers clip, which takes the place of a Relu before them.
+                    # Integers clip values, which replaces a Relu before them.
                     limits = [self._number(limit) for limit in _range(row.params)]
                     raw = self._node("Clip", [raw, *limits], "clipped")
                 found["weights"] = self._distance(raw, flat)
@@ -403,7 +403,7 @@ class _Instrumenter(ObserverNodes):
         return self._binary("Sub", finite, still)
 
     def _saturated(self, row: ObservedNode, found: dict[str, str], flat: str) -> str:
-        """Count values more than half a step out of the range of the integers."""
+        """Count values that exceed the range of the integers by more than half a step."""
         params = row.params
         if params is None:
             raise AssertionError(row.value)
@@ -445,7 +445,7 @@ class _Instrumenter(ObserverNodes):
         if not self._has_elements(size) or row.kind is not Kind.ROUNDED:
             return ()
         if size is None:
-            # Every run has the same number; if the value has fewer elements, some repeat.
+            # The number of elements is the same in every run; a smaller value repeats some elements.
             places = self._binary("Mul", self._integer(*range(_HISTOGRAM_ELEMENTS)), self._size(flat))
             places = self._binary("Div", places, self._integer(_HISTOGRAM_ELEMENTS))
             self.elements[-1] = _HISTOGRAM_ELEMENTS
@@ -470,7 +470,7 @@ def _range(params: QuantParams) -> tuple[float, float]:
 
 
 def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:
-    """Yield every graph inside of nodes."""
+    """Yield every graph inside nodes."""
     for node in all_nodes(nodes):
         yield from subgraphs(node)
 

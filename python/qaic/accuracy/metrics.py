@@ -1,7 +1,7 @@
 """Errors of outputs: sums over samples, and the metrics that follow from them.
 
-Elements that are equal, infinities and NaN included, have no error. Where the reference is finite and the
-other value is not, the error is infinite. Elements whose reference is not finite take no part in powers.
+Equal elements, including infinities and NaN, have no error. If only the reference is finite, the error is
+infinite. Powers do not include elements whose reference is not finite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qaic.accuracy.decisions import Decide, decisions
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Turn two powers into a ratio in dB: infinite without noise, minus infinity without signal."""
+    """Convert two powers to a ratio in dB: infinite without noise, minus infinity without signal."""
     if noise == 0:
         return math.inf
     if not math.isfinite(noise) or signal <= 0:
@@ -58,8 +58,8 @@ BINS: Final = MOST_EXPONENT - LEAST_EXPONENT + 3
 class Histograms:
     """Counts of values.
 
-    `elements` has the number of elements of each node's value: those of the reference, then those of the
-    deployed program.
+    `elements` contains the number of elements of each node's value: of the reference, then of the deployed
+    program.
     """
 
     def __init__(self, elements: Sequence[int]) -> None:
@@ -89,12 +89,12 @@ def _bins(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return found
 
 
-#: most channels of a judged axis, and least elements of a judged channel in all samples
+#: most channels of a judged axis, and fewest elements of a judged channel in all samples
 _CHANNELS: Final = 512
 _ELEMENTS: Final = 4
-#: least part of the range of an output that a judged channel has
+#: smallest range of a judged channel, as a part of the range of the output
 _SHARE: Final = 1e-5
-#: least variation of a channel, relative to its largest value, that makes a constant in its place a loss
+#: smallest variation of a channel, relative to its largest value, for which a constant result is a loss
 _VARYING: Final = 1e-2
 #: largest difference from 1 of a sum that is 1 except for rounding
 _ROUNDING: Final = 1e-3
@@ -175,7 +175,7 @@ class GroupSums:
             self.noise += np.sum(error**2, axis=1)
 
     def merge(self, later: GroupSums) -> None:
-        """Take what another has taken."""
+        """Add the values of another object."""
         self.elements += later.elements
         self.reference.merge(later.reference)
         self.found.merge(later.found)
@@ -183,7 +183,7 @@ class GroupSums:
         self.noise += later.noise
 
     def dead(self) -> NDArray[np.bool_]:
-        """Return true for each group that is constant where the reference varies."""
+        """Return true for each group that is constant although the reference varies."""
         found: NDArray[np.bool_] = (self.found.ranges == 0) & (self.reference.ranges > 0)
         return found
 
@@ -194,11 +194,11 @@ class ChannelSums:
     def __init__(self) -> None:
         self._whole = GroupSums(1)
         self._axes: dict[tuple[int, int], GroupSums] = {}
-        #: dimensions along which the values of every sample are shares of 1
+        #: dimensions along which the values of every sample are shares that sum to 1
         self._shares: dict[tuple[int, int], bool] = {}
 
     def add(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
-        """Take one sample; both arrays have the same shape, and elements."""
+        """Add one sample; both arrays have the same shape, with at least one element."""
         a, b = reference.astype(np.float64), found.astype(np.float64)
         self._whole.add(a.reshape(1, -1), b.reshape(1, -1))
         for axis in _channel_axes(a.shape):
@@ -209,7 +209,7 @@ class ChannelSums:
             self._shares[key] = self._shares.get(key, True) and _are_shares(a, axis)
 
     def merge(self, later: ChannelSums) -> None:
-        """Take what another has taken."""
+        """Add the values of another object."""
         self._whole.merge(later._whole)
         for key, sums in later._axes.items():
             self._axes.setdefault(key, GroupSums(key[1])).merge(sums)
@@ -217,16 +217,16 @@ class ChannelSums:
 
     @property
     def is_dead(self) -> bool:
-        """Return true if the output is constant where the reference varies."""
+        """Return true if the output is constant although the reference varies."""
         return bool(self._whole.dead()[0])
 
     def worst(self) -> ChannelAccuracy | None:
-        """Find the channel that loses most, a dead one first; None if no channel counts."""
+        """Find the channel that loses most, dead channels first; None if no channel is judged."""
         least = self._whole.reference.ranges[0] * _SHARE
 
         def judged() -> Iterable[ChannelAccuracy]:
             for (axis, count), sums in self._axes.items():
-                # Probabilities of classes are of one kind, even if those of some classes are small.
+                # Probabilities of classes are of one kind, even if some are small; they are not judged.
                 if sums.elements < _ELEMENTS or self._shares[axis, count]:
                     continue
                 dead = sums.dead() & (sums.reference.ranges >= sums.reference.sizes * _VARYING)
@@ -261,28 +261,28 @@ class OutputAccuracy:
     elements
         Number of elements that were compared.
     sqnr_db
-        Power of the reference over the power of the difference, in dB: infinite where all is equal, minus
-        infinity where a value is not finite or the reference is zero; NaN without elements.
+        Power of the reference over the power of the difference, in dB: infinite if all elements are equal,
+        minus infinity if a value is not finite or the reference is zero; NaN without elements.
     cosine
-        Of the angle between all values and those of the reference; NaN where one of them is zero throughout
-        or not finite.
+        Cosine of the angle between all values and those of the reference; NaN if all values of one are zero,
+        or a value is not finite.
     largest_error, mean_error
         Absolute errors.
     largest_relative_error, mean_relative_error
-        Errors over the size of the reference, where that is not zero; NaN where it is zero throughout.
+        Errors divided by the magnitude of the reference, if it is not zero; NaN if all elements are zero.
     same
-        Share of equal decisions: the largest of the last dimension, or a result of the user's function; of
-        integers and booleans, equal elements. NaN where the last dimension has one element.
+        Share of equal decisions: the index of the largest value of the last dimension, or a result of the
+        user's function. For integers and booleans, equal elements. NaN if the last dimension has one element.
     first_not_finite
-        Sample and element, both from 0, of the first value that is infinite or NaN where the reference is
-        finite; None where there is none.
+        Sample and element, both from 0, of the first value that is infinite or NaN although the reference is
+        finite; None if there is none.
     not_finite
         Number of elements that are infinite or NaN in the reference itself, which have no meaning.
     is_dead
-        Whether the output is constant where the reference varies.
+        True if the output is constant although the reference varies.
     worst_channel
-        The channel of the second or last dimension that loses most, a dead one first; None where there are no
-        channels of four elements in all samples, or of a hundred-thousandth of the range of the output.
+        The channel of the second or last dimension that loses most, dead channels first; None if no channel
+        has four elements in all samples and a hundred-thousandth of the range of the output.
     """
 
     name: str
@@ -325,7 +325,7 @@ class OutputSums:
         self._channels = ChannelSums()
 
     def add(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
-        """Take one sample; both arrays have the same shape."""
+        """Add one sample; both arrays have the same shape."""
         if reference.shape != found.shape:
             raise ValueError(f"{self.name}: shapes {reference.shape} and {found.shape}")
         count, equal = decisions(self.name, reference, found, self._decide)

@@ -1,8 +1,8 @@
-"""The observed values of a comparison: those of the user's model, and their places in the deployed graph.
+"""The observed values of a comparison: values of the user's model, and their places in the deployed graph.
 
-The deployed graph has every value of the model under its name, but for those inside of fused units, which
-have one rounding at their end. A value may be read by what observes it only behind its rounding: there the
-engine fuses nothing, so that an observer changes no bit of the program.
+The deployed graph contains every value of the model under its name, except values inside fused units, which
+round once at their end. Observers read a value only after its rounding. The engine does not fuse nodes there,
+so observers do not change any bit of the program.
 """
 
 import enum
@@ -21,7 +21,7 @@ from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass, parameter_outputs
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, QuantParams
 
-#: operators of the deployed graph that round a value to its final numbers
+#: operators of the deployed graph that round a value
 _ROUNDING: Final = ("Cast", "DequantizeLinear")
 #: operators whose results have one channel for each entry of their second dimension
 _CHANNELS_FIRST: Final = frozenset(
@@ -33,7 +33,7 @@ _CHANNELS_FIRST: Final = frozenset(
 
 
 class Kind(enum.Enum):
-    """How a value of the model is computed in the deployed program."""
+    """Computation of a value of the model in the deployed program."""
 
     #: rounded, or computed from rounded weights
     ROUNDED = "rounded"

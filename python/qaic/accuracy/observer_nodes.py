@@ -22,7 +22,7 @@ _FEW_ELEMENTS: Final = 1 << 12
 
 
 class ObserverNodes:
-    """Makes nodes and constants for a graph. Methods add the nodes of a value, and return its name.
+    """Creates nodes and constants for a graph. Methods add the nodes of a value, and return its name.
 
     Constants are added to `graph`, and its names are not reused; `version` is the version of the standard
     operators.
@@ -68,7 +68,7 @@ class ObserverNodes:
     def _counted_beyond(
         self, found: dict[str, str], low: str, high: str, size: int | None, count: Callable[[], str]
     ) -> str:
-        """Count in `size` elements; if they are many, only in runs with one out of bounds."""
+        """Count among `size` elements; if there are many, only in runs with an element out of bounds."""
         if size is not None and size <= _FEW_ELEMENTS:
             return count()
         condition = self._binary(
@@ -176,9 +176,9 @@ def make_node(operator: str, inputs: Iterable[str], output: str, **attributes: A
 def extend_interface(model: Model, added: Sequence[TensorSpec], reference: str, zero_name: str) -> None:
     """Declare inputs and outputs, for every set of shapes.
 
-    The graph of `model` has the inputs and outputs of the reference already, whose names begin with
-    `reference`. `added` are outputs that are the same for every set of shapes, and are declared in the graph
-    here. `zero_name` is the name of an input of one element, which the graph may have.
+    The graph of `model` already has the inputs and outputs of the reference, whose names begin with
+    `reference`. `added` are outputs that are the same for every set of shapes; this function also declares
+    them in the graph. `zero_name` is the name of an input of one element that the graph may have.
     """
     graph = model.proto.graph
     declared = [helper.make_tensor_value_info(spec.name, FLOAT, spec.dims) for spec in added]

@@ -1,6 +1,6 @@
-"""A model that is ready to be lowered, as often as there are lists of nodes to try.
+"""A model that can be compiled repeatedly with different lists of nodes.
 
-The steps that do not depend on the lists run once: reading, checks, shapes, and calibration.
+Steps that do not depend on the lists run once: reading, checks, shapes, and calibration.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class PreparedModel:
 
     @property
     def inputs(self) -> list[SampledInput]:
-        """Inputs as samples have to fill them."""
+        """Inputs in the form that samples must have."""
         return model_inputs(self._shaped, has_state=self._options.retained_state)
 
     @property
@@ -162,7 +162,7 @@ def prepared(model: ModelSource, options: CompileOptions, title: str) -> Iterato
 
 
 def merged(options: CompileOptions, half: Sequence[str], single: Sequence[str]) -> NodePrecision:
-    """Add names to the lists of the options; a name that is added leaves the other list."""
+    """Add names to the lists of the options; an added name is removed from the other list."""
     lists = options.node_precision_info_file or NodePrecision()
     moved = {*half, *single}
     return NodePrecision(
@@ -182,7 +182,7 @@ def _folded(shaped: Model, reference: Model) -> dict[str, str]:
     return found
 
 
-#: name -> the compile options behind it
+#: name of a precision -> its compile options
 PRECISIONS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
         "fp32": {},
@@ -199,7 +199,7 @@ _OF_INTEGERS: Final = frozenset((*QUANTIZATION_SETTINGS, *CALIBRATION_SAMPLES))
 def named(to: object) -> tuple[str, ...]:
     """Return the requested precisions: ``fp16``, ``fp16,int8``, or a list; a plus joins two.
 
-    Raises OptionError if a name is no precision.
+    Raises OptionError if a name is not a precision.
     """
     given = to.split(",") if isinstance(to, str) else to
     if not isinstance(given, Sequence) or not given or not all(isinstance(name, str) for name in given):
@@ -245,7 +245,7 @@ def _has_integers(name: str) -> bool:
 def name_of(options: Mapping[str, object]) -> str | None:
     """Return the name of the precision that compile options select; None for that of the model.
 
-    Quantizing without a precision is int8, the default of the options.
+    Quantization without a precision uses int8, the default of the options.
     """
     given = {"quantization_precision": "Int8", **options}
     names = [

@@ -1,4 +1,4 @@
-"""Reasons for the loss of a node: rules on its measurements, of which the first match counts."""
+"""Reasons for the loss of a node: the first matching rule for its measurements."""
 
 import enum
 import math
@@ -25,8 +25,8 @@ class Reason(enum.StrEnum):
     NONE = "none"
 
 
-#: SQNR in dB of one rounding below which a node has a reason, by precision: about 20 dB below that of numbers
-#: that fill the range of the format
+#: SQNR in dB of one rounding below which a node has a reason, by precision: about 20 dB below the SQNR
+#: of values that use the whole range of the format
 LOW_SQNR_DB: Final = {
     PrecisionClass.FP32: 20.0,
     PrecisionClass.FP16: 50.0,
@@ -42,7 +42,7 @@ OUTLIER_LEVELS: Final = 8.0
 #: power of an operand over that of the result, and the loss of a result against its operands in dB
 CANCELLED_POWER: Final = 100.0
 CANCELLED_DB: Final = 10.0
-#: least part of the own error that comes from weights
+#: smallest part of the own error that comes from weights
 WEIGHT_PART: Final = 0.5
 
 _SUMS: Final = frozenset({"Add", "Sub", "Sum"})
@@ -69,7 +69,7 @@ class Measured:
     overflow: float
     underflow: float
     saturation: float
-    #: Size of the largest channel over that of the median one; NaN where it is not known.
+    #: Size of the largest channel divided by the size of the median channel; NaN if unknown.
     outlier_ratio: float
 
 

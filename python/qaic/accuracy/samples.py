@@ -59,13 +59,13 @@ class Samples:
 
     @property
     def path(self) -> Path | None:
-        """The input list, if the samples are one."""
+        """The input list, if the samples are an input list."""
         is_list = self._path is not None and self._path.is_file() and self._path.suffix.lower() != ".npz"
         return self._path if is_list else None
 
     @property
     def is_archived(self) -> bool:
-        """True for ``.npz`` files, whose samples are known once the shapes of the inputs are."""
+        """True for ``.npz`` files, whose samples depend on the shapes of the inputs."""
         return self._path is not None and self.path is None
 
     def calibration(self) -> dict[str, object]:

@@ -22,11 +22,11 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 class ShapeSet:
     """A model with one set of shapes."""
 
-    #: Name of the set; empty where there is only one.
+    #: Name of the set; empty if there is only one.
     name: str
     #: Work of one inference.
     table: OperationTable
-    #: Memory of the values alive at one time, in the types of the model.
+    #: Largest memory of values at the same time, in the types of the model.
     activation_bytes: int
     #: Dims of the inputs, and of the values that stay on the card, by name.
     inputs: Mapping[str, tuple[int, ...]]

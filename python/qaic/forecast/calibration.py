@@ -22,7 +22,7 @@ from qaic.support.text import format_value, nearest_name
 #: columns of the settings, and of what was measured
 _SETTINGS: Final = ("cores", "instances", "batch", "set_size")
 _MEASURED: Final = ("inferences_per_s", "latency_ms")
-#: columns that begin so have another unit or meaning
+#: prefixes of columns with another unit or meaning
 _MEASURED_OTHERWISE: Final = ("inferences", "latency", "throughput")
 _TOTAL: Final = "totalRoundtripTimeUs"
 _LARGEST_BYTES: Final = 4 << 20
@@ -37,7 +37,7 @@ class Measurements:
 
     #: Configurations.
     settings: Settings
-    #: Measured values; NaN where one was not measured.
+    #: Measured values; NaN for missing values.
     samples_per_s: NDArray[np.float64]
     latency_s: NDArray[np.float64]
 

@@ -11,15 +11,15 @@ from qaic.forecast.speed import LIMITS, Card, Parameters, Settings, forecast
 
 _BATCHES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
 _SET_SIZES: Final = (1, 2, 4)
-#: what a configuration is chosen for -> what is largest
+#: goal of a configuration -> quantity to maximize
 OBJECTIVES: Final = ("throughput", "latency", "balanced")
-#: forecasts this near to each other, in logarithms, count as equal
+#: largest difference of forecasts, in logarithms, that counts as equal
 _EQUAL: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Factors on forecasts, and half of their intervals in logarithms."""
+    """Factors for forecasts, and half widths of their intervals in logarithms."""
 
     samples_per_s: float
     latency_s: float
@@ -96,10 +96,10 @@ class Ranking:
     def best(self, objective: str, count: int = 3) -> list[Configuration]:
         """Return the best configurations for one of `OBJECTIVES`, which differ in cores or batch."""
         speed, delay = np.log(self._samples_per_s), np.log(self._latency_s)
-        # A forecast says nothing about differences below its steps: the other quantity decides those.
+        # Smaller differences of a forecast have no meaning, so the other quantity determines the order.
         goals: dict[str, tuple[NDArray[np.float64], ...]] = {
             "throughput": (delay, -speed),
-            # More in flight only adds waiting.
+            # More inferences in flight would only wait.
             "latency": (-speed, self.settings.set_size, delay),
             "balanced": (delay, delay / 2 - speed),
         }

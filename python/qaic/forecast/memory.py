@@ -8,7 +8,7 @@ from qaic.forecast.analysis import Analysis, ShapeSet
 from qaic.forecast.operations import weight_bytes
 from qaic.forecast.speed import Card
 
-#: assumed share of the weights and bytes for what a program of the card adds: code, tables, buffers
+#: assumed share of the weights, and bytes, that a program of the card needs for code, tables and buffers
 _ADDED_SHARE: Final = 0.1
 _ADDED_BYTES: Final = 256 << 20
 ASSUMPTION: Final = (
@@ -35,12 +35,12 @@ class Memory:
     added_bytes: int
     #: Memory of a device.
     device_bytes: int
-    #: Devices that hold the weights and one instance; None where `_MOST_DEVICES` do not.
+    #: Number of devices for the weights and one instance; None if `_MOST_DEVICES` are not enough.
     devices: int | None
-    #: Samples of one inference of one instance that fit on one device, where the batch is the first dimension
-    #: of everything; 0 where the weights alone do not fit.
+    #: Most samples of one inference of one instance on one device, if the batch is the first dimension of all
+    #: values; 0 if the weights do not fit.
     largest_batch: int
-    #: Tokens of a cache that fit on so many devices as there are; None for a model without caches.
+    #: Most tokens of a cache on the available devices; None for a model without caches.
     longest_context: int | None
 
     @property
@@ -64,7 +64,7 @@ class Memory:
 
 
 def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> Memory:
-    """Add up what a model needs on a device.
+    """Compute the memory that a model needs on a device.
 
     `precision` is that of stored weights and activations; `devices` is the number of devices that the model
     may be split over.
@@ -106,7 +106,7 @@ def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> M
 
 
 def _weight_bytes(analysis: Analysis, shapes: ShapeSet, precision: str) -> int:
-    """Return the bytes of all weights, floats in the size of the precision; MXFP6 is for products alone."""
+    """Return the bytes of all weights, floats in the size of the precision; MXFP6 is only for products."""
     rows = shapes.table.rows
     of_products = float((rows["count"] * rows["weights"] * (1 - rows["convolves"])).sum())
     share = min(of_products / max(analysis.weights.count, 1), 1.0)

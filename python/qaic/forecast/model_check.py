@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qaic.forecast.speed import Card
     from qaic.options.resolution import ResolvedOptions
 else:
-    # It takes long to import, and only a reader of the types of `check` needs it.
+    # The import takes long, and is needed only to evaluate the annotations of `check`.
     onnx = LazyModule("onnx")
 
 #: cards in one computer
@@ -94,7 +94,7 @@ def check(
     asked, chosen, count = _precision(precision), _card(card), _count(cards)
     given = {key: value for key, value in options.items() if value is not None}
     resolved = resolve(options_of(asked, given), options_path=None, model_is_container=False)
-    # Options may ask for more than the precision does.
+    # Options may require more than the precision.
     name = name_of(resolved.set_compile) or "fp32"
     fixed = _fixed(resolved, chosen)
     content = model_content(model)
@@ -173,7 +173,7 @@ def _count(cards: object) -> int:
 
 
 def _fixed(resolved: ResolvedOptions, card: Card) -> Fixed:
-    """Return the settings that options decide. Raises OptionConflictError if the card has fewer cores."""
+    """Return the settings from options. Raises OptionConflictError if the card has fewer cores."""
     asked = resolved.as_given
     fixed = Fixed(
         resolved.compile.aic_num_cores if "aic_num_cores" in asked else None,

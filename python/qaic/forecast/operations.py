@@ -22,7 +22,7 @@ from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-#: columns of `OperationTable.rows`, all numbers of one inference and one of ``count`` equal operations
+#: columns of `OperationTable.rows`; numbers are for one inference and one of ``count`` equal operations
 WORK_DTYPE: Final = np.dtype(
     [
         ("count", "f8"),
@@ -43,7 +43,7 @@ WORK_DTYPE: Final = np.dtype(
 #: bytes of a stored weight; MXFP6 has 6 bits, and 8 for the scale of 32 weights
 _WEIGHT_BYTES: Final = {"fp32": 4.0, "fp16": 2.0, "int8": 1.0, "int16": 2.0, "mxfp6": 6.25 / 8}
 
-#: operators that only give a value another name or shape
+#: operators that only change the name or shape of a value
 _FREE: Final = SHAPE_READERS | {
     *("Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 }
@@ -70,7 +70,7 @@ _ELEMENTWISE: Final[dict[str, tuple[int, int]]] = {
     "SimplifiedLayerNormalization": (0, 4),
     "Softmax": (1, 4),
 }
-#: operators that read more than they give
+#: operators that read more elements than they compute
 _REDUCTIONS: Final = ("Reduce", "Global", "Arg")
 
 
@@ -78,9 +78,9 @@ _REDUCTIONS: Final = ("Reduce", "Global", "Arg")
 class OperationTable:
     """Work of one inference."""
 
-    #: Samples in one inference: the batch of the model as it was compiled.
+    #: Samples in one inference: the batch of the compiled model.
     samples: int
-    #: Bytes that go to the card and come back.
+    #: Bytes that are transferred to and from the card.
     input_bytes: int
     output_bytes: int
     #: Bytes that stay on the card between inferences.
@@ -96,12 +96,12 @@ class OperationTable:
 
     @property
     def convolutions(self) -> float:
-        """Part of the multiply-accumulates that convolutions make, 0 to 1."""
+        """Part of the multiply-accumulates in convolutions, 0 to 1."""
         found = float((self.rows["count"] * self.rows["macs"] * self.rows["convolves"]).sum())
         return found / max(self.total("macs"), 1)
 
     def weight_bytes(self, precision: str) -> float:
-        """Return the bytes of all weights that an inference reads; MXFP6 is for products alone."""
+        """Return the bytes of all weights that an inference reads; MXFP6 is only for products."""
         of_products, of_convolutions = (
             float((self.rows["count"] * self.rows["weights"])[self.rows["convolves"] == kind].sum())
             for kind in (0, 1)
@@ -118,7 +118,7 @@ class OperationTable:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OperationTable:
-        """Read what `to_json` returned."""
+        """Read the result of `to_json`."""
         return cls(**{**value, "rows": np.array([tuple(row) for row in value["rows"]], WORK_DTYPE)})
 
 
@@ -138,8 +138,8 @@ def operation_table(
 ) -> OperationTable:
     """Count the work of a model with one set of shapes.
 
-    `specialized` has all types and shapes, and its weights as inputs or initializers. Of `inputs` and
-    `outputs`, those that stay on the card are not transferred.
+    `specialized` has all types and shapes, and its weights as inputs or initializers. `inputs` and `outputs`
+    that stay on the card are not transferred.
     """
     graph = specialized.graph
     shapes = collect_shapes(specialized)
@@ -156,7 +156,7 @@ def operation_table(
         elif any(True for _ in subgraphs(node)):
             unknown += 1
         elif node.op_type == "BatchNormalization" and node.input[0] in convolved:
-            # Compilers fold it into the weights.
+            # Compilers fold this node into the weights.
             continue
         elif node.op_type not in _FREE:
             row = _row(node, shapes, constants)
@@ -176,7 +176,7 @@ def operation_table(
 
 
 def _samples(shapes: Sequence[Sequence[int]]) -> int:
-    """Return the first dimension of all inputs and outputs, if it is one; else 1."""
+    """Return the first dimension of inputs and outputs, if all have the same; else 1."""
     first = {dims[0] if dims else 1 for dims in shapes}
     return max(first.pop(), 1) if len(first) == 1 else 1
 
@@ -209,7 +209,7 @@ def _row(
 
 
 def _width(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return how many results share the operand that is not a weight."""
+    """Return the number of results that share the operand that is not a weight."""
     dims = shapes[node.output[0]]
     if "Conv" not in node.op_type:
         return dims[-1] if dims else 1

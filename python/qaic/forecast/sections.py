@@ -14,13 +14,13 @@ from qaic.report import Prose, Report, Table, columns_of
 from qaic.support.text import bytes_text, counted, duration, shortened
 
 _SHOWN_NODES: Final = 3
-#: gains below this are within what a forecast can tell
+#: smallest gain that is larger than the uncertainty of a forecast
 _LEAST_GAIN: Final = 1.05
 #: verdict of `qaic.accuracy` -> that of the section
 _VERDICTS: Final = {"equal": "yes", "good": "yes", "fair": "perhaps", "wrong": "no"}
 #: title of a section -> the word that its verdict answers
 _ASKED: Final = {"Operators": " supported", "Memory": " sufficient", "Precision": " sufficient"}
-#: samples of one inference that nobody asks for
+#: number of samples of one inference above which none are proposed
 _MANY: Final = 1000
 #: part of the name of an open dimension -> an example of its size
 _SIZES: Final = {"seq": 128, "len": 128, "token": 128, "height": 224, "width": 224}
@@ -179,7 +179,7 @@ def _precision(one: Checked) -> Section:
         verdicts = {item.to: item.verdict for item in one.accuracy.precisions}
         verdict = _VERDICTS[next(iter(verdicts.values()))]
         if one.samples == "random" and verdict == "yes":
-            # Random samples can show a loss, and cannot show that there is none.
+            # Random samples can show a loss, but cannot prove that there is none.
             verdict = "unknown"
         return _section(
             "Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data={"measured": True}

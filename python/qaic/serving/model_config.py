@@ -94,7 +94,7 @@ def read_settings(name: str, path: Path) -> ModelSettings:
         _logger.warning("%s: these fields have no effect: %s", path, ", ".join(ignored))
     for group in config.instance_group:
         if group.kind not in (group.KIND_AUTO, group.KIND_CPU, group.KIND_MODEL):
-            raise _wrong(path, f"asks for instances of {group.Kind.Name(group.kind)}; KIND_MODEL is expected")
+            raise _wrong(path, f"requests instances of {group.Kind.Name(group.kind)}; KIND_MODEL is expected")
     policy = config.dynamic_batching.default_queue_policy
     device_id = _parameter(config, path, "device_id", -1, -1)
     return ModelSettings(

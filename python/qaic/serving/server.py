@@ -194,7 +194,7 @@ class Server:
         try:
             self.grpc_port = server.add_insecure_port(f"{host}:{self.grpc_port}")
         except RuntimeError as error:
-            raise OSError(f"{self._host}:{self.grpc_port} cannot be listened on: {error}") from None
+            raise OSError(f"{self._host}:{self.grpc_port} cannot be opened: {error}") from None
         await server.start()
 
         async def end() -> None:

@@ -65,7 +65,7 @@ class StatsBuffer:
                 view.flags.writeable = False
             else:
                 memory, stride, count = found
-                # The stub of numpy knows no buffer protocol.
+                # The stub of numpy does not declare the buffer protocol.
                 view = np.ndarray((count,), dtype, memory, strides=(stride,))  # type: ignore[arg-type]
             self._views[section] = view
         return view

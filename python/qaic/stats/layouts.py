@@ -211,7 +211,7 @@ def decode(
 ) -> _core.StatsBuffer:
     """Decode a buffer in a layout that a user registered.
 
-    Raises StatsFormatError if the layout cannot read it, or gave what cannot be records.
+    Raises StatsFormatError if the layout cannot read the buffer, or returns invalid records.
     """
     try:
         run, sections = layout.decode(buffer, descriptor)

@@ -35,7 +35,7 @@ FILE_NAME: Final = re.compile(
     r"-(?P<network>.+?)-(?P<buffer>aiccyclecounts(?:_.+_)?)\.bin",
     re.DOTALL,  # a network may be called as its model, over several lines
 )
-#: the same for people
+#: the pattern in messages
 FILE_PATTERN: Final = "<prefix>-program-<P>[-activation-<A>]-inf-<I>-<network>-aiccyclecounts[_<slice>_].bin"
 
 
@@ -137,7 +137,7 @@ def descriptors(
 
 
 def _by_likeliness(candidates: list[Descriptor | None], source: BufferSource) -> list[Descriptor | None]:
-    """Sort the program first whose network the file is named after."""
+    """Move the program whose network is in the file name to the front."""
     if len(candidates) < 2 or not isinstance(source, str | os.PathLike):
         return candidates
     match = FILE_NAME.fullmatch(Path(source).name)
@@ -214,7 +214,7 @@ class StatsFile:
 
 
 def stats_file(path: Path) -> StatsFile | None:
-    """Return the facts in a file name; ``None`` if it is not that of a stats buffer."""
+    """Return the facts in a file name; ``None`` if it is not the name of a stats buffer."""
     match = FILE_NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -243,7 +243,7 @@ def files_in(directory: Path) -> list[StatsFile]:
 
 
 def samples_in(directory: Path) -> list[list[StatsFile]]:
-    """Return the stats buffers of a directory: per inference those of its devices. Errors as `files_in`."""
+    """Return the stats buffers of a directory: a list of devices for each inference. Errors as `files_in`."""
     found = files_in(directory)
     by_sample: dict[tuple[str, int, int, int], list[StatsFile]] = {}
     for file in sorted(found, key=lambda file: (file.sample, file.slice or 0, file.path.name)):
@@ -252,5 +252,5 @@ def samples_in(directory: Path) -> list[list[StatsFile]]:
 
 
 def devices_of(files: Iterable[StatsFile]) -> list[int]:
-    """Return the numbers of the devices that wrote these, each once."""
+    """Return the numbers of the devices that wrote the files, without duplicates."""
     return sorted({file.slice or 0 for file in files})

@@ -1,9 +1,9 @@
 """`search`: the smallest set of nodes that must stay in a higher precision to reach a target.
 
-Units are ranked by their contribution to the error of the outputs. The first of them are taken in growing
-steps until the target holds, and the last step is bisected. Then each unit is removed if the target holds
-without it. So the set is 1-minimal on the samples of the search, where the target has to hold with a margin.
-Other samples verify the set.
+Units are ranked by their contribution to the error of the outputs. The search adds units in growing steps
+until the target holds, and bisects the last step. Then it removes each unit without which the target holds.
+The set is therefore 1-minimal on the samples of the search, where the target must hold with a margin. Other
+samples verify the set.
 """
 
 import math

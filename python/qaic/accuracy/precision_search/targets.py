@@ -71,7 +71,7 @@ class Target:
 
     def score(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> Score:
         """Return the metric and its standard error, from leaving out parts of the samples in turn."""
-        # The first different token is that of one sample, so it has no standard error.
+        # One sample determines the first different token, so it has no standard error.
         if self.metric == "tokens":
             return Score(float(min(map(_equal_tokens, found, reference))))
         if self.function is None:
@@ -149,7 +149,7 @@ class Target:
 
 
 def _results(samples: Sequence[Sequence[OutputSums]]) -> list[OutputAccuracy]:
-    """Add up the sums of samples, output by output."""
+    """Add the sums of samples for each output."""
     results = []
     for sums in zip(*samples, strict=True):
         total = OutputSums(sums[0].name)
@@ -169,7 +169,7 @@ def _sums(found: Outputs, reference: Outputs, decide: Decide | None) -> list[Out
 
 
 def _equal_tokens(found: Outputs, reference: Outputs) -> int:
-    """Count the tokens of a prompt before the first that differs."""
+    """Count the tokens of a prompt before the first different token."""
     ((name, expected),) = reference.items()
     differs = np.flatnonzero(expected.argmax(axis=-1) != found[name].argmax(axis=-1))
     return int(differs[0]) if differs.size else len(expected)

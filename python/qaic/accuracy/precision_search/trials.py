@@ -66,12 +66,12 @@ def _travel(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[
     return travel
 
 
-#: divisor of an inherited error: at least such a part is assumed to come from the operands
+#: divisor of an inherited error; at least this part is assumed to come from the operands
 _LEAST_PART: Final = 10
 
 
 def _noise(sqnr_db: float) -> float:
-    """Return the power of an error over that of its value, at most 1, where all is lost."""
+    """Return the power of an error divided by the power of its value, at most 1 for a lost value."""
     if math.isnan(sqnr_db):
         return 0.0
     return 1.0 if sqnr_db <= 0 else 10 ** (-sqnr_db / 10)
@@ -107,7 +107,7 @@ class Trials:
     decoder : Decoder or None
         Reader of logits if passages are prompts, else None.
     passages : sequence of Passage
-        Samples with what the reference gives for them.
+        Samples with the results of the reference.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Trials:
 def run_passages(path: Path, passages: Sequence[Passage], decoder: Decoder | None) -> list[Arrays]:
     """Run a program on the inputs of passages; return the compared outputs of each.
 
-    Prompts run one after the other, because they leave state behind; other samples side by side.
+    Prompts run one after the other, because they change state; other samples run in parallel.
     """
     has_state = decoder is not None or any(len(passage.feeds) > 1 for passage in passages)
     workers = 1 if has_state else min(len(sched_getaffinity(0)), _MOST_WORKERS, len(passages))

@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 16, 30
 #: dB at the top of the chart, where larger values are drawn
 _MOST_DB: Final = 100.0
 _STEP_DB: Final = 20
-#: most points of the chart; of more nodes, several share a point
+#: most points of the chart; if there are more nodes, several share a point
 _POINTS: Final = 450
 #: bins of the smallest normal and of the largest float16
 _HALF_LOW: Final = -14 - LEAST_EXPONENT + 1
@@ -85,7 +85,7 @@ def errors_svg(item: PrecisionAccuracy) -> str:
 
 
 def worst_html(item: PrecisionAccuracy) -> str:
-    """Return histograms of the nodes that lose most; empty where none lose."""
+    """Return histograms of the nodes that lose most; empty if no node loses precision."""
     figures = []
     has_limits = False
     found = [(item.nodes[row], item.histogram(row)) for row in item.worst(WORST_NODES)]
@@ -120,7 +120,7 @@ def histogram_svg(
     octaves = [at for at in used if 0 < at < BINS - 1]
     low, high = (min(octaves), max(octaves)) if octaves else (1, 1)
     if has_half:
-        # The picture includes the limit.
+        # The chart includes the limit.
         high = max(high, _HALF_HIGH)
     places = [0, *range(low, high + 1), BINS - 1]
     most = max(1, int(reference.max()), int(deployed.max()))

@@ -42,7 +42,7 @@ NODE_DTYPE: Final = np.dtype(
     ]
 )
 
-#: SQNR of outputs in dB: least value of a program that is equal in use, and of one that is not wrong
+#: SQNR of outputs in dB: smallest values for the verdicts better than fair, and better than wrong
 GOOD_DB: Final = 40.0
 WRONG_DB: Final = 20.0
 #: shares of equal decisions for the same verdicts
@@ -69,7 +69,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Offender:
-    """The node to look at first.
+    """The node to examine first.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class PrecisionAccuracy:
         )
 
     def _source(self, pair: tuple[ObservedNode, tuple[Measured, Reason]]) -> Any:
-        """Return the node that makes an outlier channel; others only pass it on."""
+        """Return the node that computes an outlier channel; later nodes only pass the channel on."""
         found = {
             node.value: (node, own)
             for node, own in zip(self._capture.nodes, self._measured, strict=True)

@@ -1,7 +1,7 @@
 """Reports about the measurements of devices.
 
-A report is a function from a :class:`Capture` to a :class:`Report`; text, CSV, JSON and the page are made
-from that value.
+A report is a function from a :class:`Capture` to a :class:`Report`, from which text, CSV, JSON and the page
+are created.
 """
 
 from collections.abc import Callable, Mapping

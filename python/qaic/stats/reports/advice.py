@@ -10,12 +10,12 @@ from qaic.stats.reports.capture.op_info import CONVERT, Coded, OpInfo
 from qaic.stats.reports.time.bottleneck import Bottleneck
 from qaic.support.text import duration
 
-#: least percentages that are reported
+#: smallest percentages that are reported
 _MUCH_CONVERTED: Final = 15.0
 _ONE_NODE: Final = 25.0
 _MUCH_OVERHEAD: Final = 30.0
 _MOSTLY_FLOAT32: Final = 90.0
-#: least ratio of the longest to the shortest inference at which medians of parts may not add up
+#: smallest ratio of the longest to the shortest inference at which medians of parts may not add up
 UNEVEN: Final = 3.0
 
 NOT_KNOWN: Final = "unknown"
@@ -25,7 +25,7 @@ _Advice = Iterator[tuple[float, tuple[Cell, ...]]]
 
 
 def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
-    """Table of hazard, reason and remedy, the largest share of the time first; no rows where none is seen."""
+    """Return the table of problems, reasons and remedies, the largest share of the time first."""
     found: list[tuple[float, tuple[Cell, ...]]] = []
     if bottleneck is None:
         if capture.samples:
@@ -88,13 +88,13 @@ def _overhead(bottleneck: Bottleneck) -> _Advice:
 
 def _float32(capture: Capture) -> _Advice:
     if capture.is_cpu:
-        # The engine computes in float32, whatever the precision on the card.
+        # The engine computes in float32 for any precision of the card.
         return
     part = next((row[3] for row in types(capture).rows if row[0] == "float32"), None)
     if isinstance(part, float) and part >= _MOSTLY_FLOAT32:
         hazard = f"{part:.0f} % of the work computes in float32"
         remedy = Prose("compile with convert_to_fp16=True, and check the outputs with openqaic accuracy")
-        # Below what a rule about a part of the time finds.
+        # This share is lower than the share of any rule about a part of the time.
         yield 1.0, (hazard, "matrix units are faster in narrower types", remedy)
 
 
@@ -109,7 +109,7 @@ def _uneven(capture: Capture) -> _Advice:
 
 
 def precisions(capture: Capture) -> Table:
-    """Time by the precision that operations have on a card; no rows if the compiler does not record it."""
+    """Return the time by precision on a card; no rows if the compiler does not record precisions."""
     table = _time_by(capture, lambda facts: facts.precisions, "precision")
     stated = [row for row in table.rows if row[0] != NOT_KNOWN]
     note = "of the results, as a card computes them; the CPU device computes float16 in float32 and rounds"
@@ -117,7 +117,7 @@ def precisions(capture: Capture) -> Table:
 
 
 def types(capture: Capture) -> Table:
-    """Time by the types that operations compute with."""
+    """Return the time by types of the operands."""
     table = _time_by(capture, lambda facts: facts.types, "types")
     return Table("types", "Types of the operands", table.columns, table.rows)
 

@@ -27,7 +27,7 @@ _DEVICES = columns_of(
 
 @dataclass(frozen=True)
 class Load:
-    """Work of one core, statistics of the device itself left out."""
+    """Work of one core, without the time to write statistics."""
 
     core: int
     time_us: float
@@ -36,7 +36,7 @@ class Load:
 
 
 def loads(reader: TraceReader) -> list[Load]:
-    """Work of each core of a device."""
+    """Return the work of each core of a device."""
     facts, ops = reader.facts, reader.ops
     work = ~facts.is_bookkeeping
     count = len(facts.base) - 1
@@ -44,7 +44,7 @@ def loads(reader: TraceReader) -> list[Load]:
         np.bincount(facts.cores[work], values[work], minlength=count)
         for values in (ops.dur_u, ops.pcycles, ops.count)
     )
-    # Half the cycles would be no measure of the work.
+    # Cycles measure the work only if all executions have them.
     measured = bool((ops.pcycle_count[work] >= ops.count[work]).all())
     return [
         Load(core, reader.us(times[core]), float(cycles[core]) if measured else None, float(counts[core]))
@@ -55,7 +55,7 @@ def loads(reader: TraceReader) -> list[Load]:
 
 
 def findings(values: Sequence[float]) -> list[tuple[float | None, str]]:
-    """Judge values: ratio to the mean, and whether that is far above it and above one deviation."""
+    """Return the ratio of each value to the mean, and a finding if it is far above the mean."""
     mean = float(np.mean(values)) if len(values) else 0.0
     deviation = float(np.std(values)) if len(values) else 0.0
     if len(values) < 2 or mean <= 0:
@@ -74,7 +74,7 @@ def findings(values: Sequence[float]) -> list[tuple[float | None, str]]:
 
 
 def cores(capture: Capture) -> Report:
-    """Work of every core, and those that have much more than the others."""
+    """Report the work of every core, and cores with much more work than the others."""
     rows: list[tuple[Cell, ...]] = []
     verdict = []
     for reader in capture.typical.each():
@@ -115,7 +115,7 @@ def _core_figures(reader: TraceReader, record: CoreTimes, load: Load) -> tuple[C
 
 
 def devices(capture: Capture) -> Report:
-    """Time and work of every device."""
+    """Report the time and work of every device."""
     readers = capture.typical.each()
     found = [loads(reader) for reader in readers]
     work = [sum(load.time_us for load in of_device) for of_device in found]

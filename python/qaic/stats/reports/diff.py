@@ -26,8 +26,8 @@ _INFERENCE = columns_of("figure | baseline:float | new:float | difference:float 
 def diff(baseline: Capture, new: Capture) -> Report:
     """Compare two captures: the inference, kinds of operations, and nodes.
 
-    ``change`` is relative to the baseline; what only one has, has no time in the other. Nodes are the user's.
-    What one program computes in one operation and the other in several is one row.
+    ``change`` is relative to the baseline. A row that exists only in one program has no time in the other.
+    Nodes are nodes of the user's model. Nodes that only one program fuses form one row.
     """
     spans = [sorted(sample.span_us for sample in capture.samples) for capture in (baseline, new)]
     before, after = (capture.median(lambda sample: sample.span_us) for capture in (baseline, new))
@@ -69,14 +69,14 @@ def diff(baseline: Capture, new: Capture) -> Report:
 
 
 class _JoinedNodes:
-    """The user's nodes, each with what one of the programs computes together with it and the other apart.
+    """Nodes of the user's model, joined with nodes that only one of the programs fuses with them.
 
-    Precisions fuse otherwise: an operation for a convolution and its activation in one program is two in the
-    other, and only their sum compares. Each operation counts to the node that it is named after.
+    Precisions have different fusions: a convolution and its activation may be one operation in one program
+    and two in the other, so only sums can be compared. An operation belongs to the node in its name.
     """
 
     def __init__(self, *captures: Capture) -> None:
-        #: node -> another of its row; one without leads the row
+        #: node -> another node of its row; the leader of a row is not a key
         self._leaders: dict[str, str] = {}
         #: leader -> the nodes of its row, in the order of the operations
         self._members: dict[str, dict[str, None]] = {}
@@ -93,7 +93,7 @@ class _JoinedNodes:
             self._members.setdefault(self._leader(node), {})[node] = None
 
     def of(self, facts: OpInfo) -> Coded:
-        """Return the rows that operations are of, as texts."""
+        """Return the row of each operation, as text."""
         return Coded.of(" + ".join(self._members[self._leader(path)]) for path in facts.paths)
 
     def _join(self, one: str, other: str) -> None:
@@ -111,7 +111,7 @@ class _JoinedNodes:
 
 
 def _computed(capture: Capture) -> dict[str, list[str]]:
-    """Return the results of operations by the node that they are named after."""
+    """Return the results of operations by the node in their name."""
     found: dict[str, list[str]] = {}
     for readers in capture.by_device():
         facts = readers[0].facts

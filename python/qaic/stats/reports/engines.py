@@ -14,7 +14,7 @@ _ENGINES = columns_of(
 
 
 def engines(capture: Capture) -> Report:
-    """Utilization of every engine, and time by category."""
+    """Report the utilization of every engine, and the time by category."""
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     for reader in capture.each():
@@ -45,7 +45,7 @@ def engines(capture: Capture) -> Report:
 
 
 def utilization(thread: ThreadSums) -> float | None:
-    """Part of a thread's time in which it works, 0 to 1; None where its operations were not measured."""
+    """Return the part of a thread's time in which it works, 0 to 1; None if operations were not measured."""
     if not thread.ops or not thread.span_u:
         return None
     return thread.busy_u / thread.span_u
@@ -73,7 +73,7 @@ def _figures(reader: TraceReader, threads: list[ThreadSums]) -> tuple[Cell, ...]
 
 
 def _of_pcycles(threads: list[ThreadSums]) -> float | None:
-    """Processor cycles of the operations, of those of the threads."""
+    """Return the share of the threads' processor cycles in operations."""
     both = [
         (thread.op_pcycles, thread.pcycles)
         for thread in threads

@@ -21,7 +21,7 @@ _TRAFFIC = columns_of(
 
 
 def memory(capture: Capture) -> Report:
-    """Time and bytes by memory, and the traffic of the cores."""
+    """Report time and bytes by memory, and the traffic of the cores."""
     capture = capture.typical
     sums = Sums(capture, lambda facts: facts.memories)
     kinds = Sums(capture, lambda facts: Coded.joined(facts.kinds, facts.memories))
@@ -45,7 +45,7 @@ def memory(capture: Capture) -> Report:
 
 
 def residency(sums: Sums) -> float | None:
-    """Return the percentage of time whose operands are in TCM; None where nothing is in TCM or DDR."""
+    """Return the percentage of time with operands in TCM; None if no operand is in TCM or DDR."""
     times = sums.of()
     near, far = times.get("TCM", 0.0), times.get("DDR", 0.0)
     return share(near, near + far)
@@ -83,7 +83,7 @@ _CORES = columns_of(
 
 
 def dma(capture: Capture) -> Report:
-    """Time, bytes and rates of transfers by kind, of copies by kind, and how long each core transfers."""
+    """Report time, bytes and rates of transfers and copies by kind, and the time in which cores transfer."""
     capture = capture.typical
     sums = Sums(
         capture, lambda facts: Coded.joined(facts.kinds, facts.engines, facts.memories, facts.categories)

@@ -18,7 +18,7 @@ from qaic.support.text import duration
 
 
 def ops(capture: Capture) -> Report:
-    """Time by kind, engine, memory and types of the operands, and by category."""
+    """Report the time by kind, engine, memory and types of the operands, and by category."""
     capture = capture.typical
 
     def key(facts: OpInfo) -> Coded:
@@ -46,7 +46,7 @@ NO_OPERATIONS = f"operations: {NOT_MEASURED}, or the stats level is below 70"
 
 
 def nodes(capture: Capture) -> Report:
-    """Time by the user's node, split into categories."""
+    """Report the time by node of the user's model, split into categories."""
     table = split_by(capture, lambda facts: facts.nodes, "node")
     verdict = []
     ordinary = spreads(capture, lambda facts: facts.nodes)
@@ -57,7 +57,7 @@ def nodes(capture: Capture) -> Report:
 
 
 def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Table:
-    """Table of time by a column of texts, with a column for each category that occurs.
+    """Return the time by a column of texts, with a column for each category that occurs.
 
     The times are those of the typical inference. The median and range over all inferences follow them.
     """
@@ -97,7 +97,7 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
 
 
 def wall_spans_us(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[str, float]:
-    """From the first start to the last end of what has a key in common; the longest of the devices."""
+    """Return the time from the first start to the last end for each key; the longest of the devices."""
     spans: dict[str, float] = {}
     for reader in capture.each():
         coded = key(reader.facts)
@@ -128,7 +128,7 @@ _FAMILY = columns_of(
 
 
 def layers(capture: Capture) -> Report:
-    """Time by layer, and families of layers with their median and slowest member."""
+    """Report the time by layer, and families of layers with their median and slowest layer."""
     every = [path for reader in capture.each() for path in reader.facts.nodes.values]
     known = layer_names(every)
 
@@ -151,7 +151,7 @@ def layers(capture: Capture) -> Report:
 
 
 def layer_names(paths: Iterable[str]) -> dict[str, str]:
-    """Layer of each path: up to the first number that others have too, with another value."""
+    """Return the layer of each path: the path up to the first number that differs in other paths."""
     distinct = sorted(set(paths))
     prefixes = {path: list(_prefixes(path)) for path in distinct}
     numbers: dict[str, set[str]] = {}
@@ -174,7 +174,7 @@ def _prefixes(path: str) -> Iterable[tuple[str, str, str]]:
 
 
 def family_of(layer: str) -> str:
-    """Family of a layer."""
+    """Return the family of a layer."""
     return re.sub(r"[0-9]+$", "*", layer)
 
 

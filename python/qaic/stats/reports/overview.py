@@ -18,7 +18,7 @@ from qaic.stats.reports.time.overhead import Calibration, calibration
 from qaic.support.text import duration
 
 _FIGURES = columns_of("figure | median:float | min:float | max:float | unit")
-#: by the direction of a port
+#: names of waits by the direction of a port
 _WAITS: Final = ("input wait", "output wait")
 _PARTS = (Column("part"), Column("of the cores' time", kind="percent"))
 _MEANING: Final = {
@@ -30,7 +30,7 @@ _MEANING: Final = {
 
 
 def overview(capture: Capture) -> Report:
-    """Verdict and key figures."""
+    """Report the verdict and key figures."""
     known = calibration(capture)
     bottleneck = bottleneck_of(capture, known.floor_us) if capture.samples else None
     figures = _figures(capture)

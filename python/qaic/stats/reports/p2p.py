@@ -19,7 +19,7 @@ _PAIRS = columns_of("transaction | from device:int | to device:int | finding")
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a transfer, executed."""
+    """One executed side of a transfer."""
 
     source: int
     target: int
@@ -49,7 +49,7 @@ def sides(capture: Capture) -> Iterator[Side]:
 
 
 def p2p(capture: Capture) -> Report:
-    """Bytes from device to device, the nodes that send, and sides without their other side."""
+    """Report bytes from device to device, nodes that send, and sends and receives without a counterpart."""
     found = list(sides(capture.typical))
     matrix: dict[tuple[int, int], list[float]] = {}
     by_node: dict[tuple[str, int, int], list[float]] = {}
@@ -82,7 +82,7 @@ def p2p(capture: Capture) -> Report:
     verdict = []
     if found:
         verdict.append(
-            f"{len(pairs)} transfers between devices, {len(odd)} of them without exactly one equal other side"
+            f"{len(pairs)} transfers between devices; {len(odd)} do not pair one send with one equal receive"
         )
     none = None if found else "the program transfers nothing between devices"
     return Report(

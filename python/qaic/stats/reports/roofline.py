@@ -9,7 +9,7 @@ from qaic.support.text import three_digits
 
 
 def roofline(capture: Capture) -> Report:
-    """Multiplications, bytes, and the rates of both, by kind and by node."""
+    """Report multiplications, bytes, and their rates, by kind and by node."""
     capture = capture.typical
     whole = Sums(capture, lambda facts: facts.kinds).total()
     kinds, nodes = (_table(capture, name, whole) for name in ("kind", "node"))
@@ -29,7 +29,7 @@ def roofline(capture: Capture) -> Report:
 
 
 def _table(capture: Capture, name: str, whole: float) -> Table:
-    """Return the table of the operations whose multiplications are known."""
+    """Return the table of operations with a known number of multiplications."""
     sums = Sums(capture, lambda facts: getattr(facts, f"{name}s"))
     macs = sums.of("macs")
     columns, rows = sums.rows(

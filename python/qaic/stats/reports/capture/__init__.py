@@ -1,4 +1,4 @@
-"""Measurements of one program: inferences, each with one stats buffer per device it ran on."""
+"""Measurements of one program: inferences, each with one stats buffer per device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from qaic.stats.buffer import StatsBuffer
 from qaic.stats.reports.capture.op_info import OpInfo, op_info_of
 from qaic.stats.reports.capture.trace_reader import TraceReader
 
-#: numbers of operations that are believed without a descriptor, where a buffer does not have more of them:
-#: each takes memory, and a damaged record may have any of four billion
+#: largest number of an operation without a descriptor, unless a buffer has more operations. Each number takes
+#: memory, and a damaged record may have any of four billion
 _UNNAMED_OPS: Final = 1 << 20
 
 
@@ -33,16 +33,16 @@ class Sample:
 
     @property
     def span_us(self) -> float:
-        """From the first start to the last end, over all devices.
+        """Microseconds from the first start to the last end, over all devices.
 
-        Devices count on clocks of their own; where one of them does not know the time of day, the longest
-        of the devices is taken.
+        Each device has its own clock. If a device does not report the time of day, the result is the longest
+        span of a device.
         """
         if not self.readers:
             return 0.0
         if len(self.readers) == 1 or not all(int(reader.run.epoch_utc_ns) for reader in self.readers):
             return max(reader.span_us for reader in self.readers)
-        # Whole nanoseconds: times of day have more digits than a double.
+        # Times are integers, because nanoseconds of the day have more digits than a double.
         starts, ends = [], []
         for reader in self.readers:
             epoch, hz = int(reader.run.epoch_utc_ns), reader.hz
@@ -52,7 +52,7 @@ class Sample:
 
     @property
     def op_times_us(self) -> NDArray[np.float64]:
-        """Own time of each operation, device after device."""
+        """Own time of each operation, one device after the other."""
         return np.concatenate(
             [np.zeros(0), *(reader.ops.dur_u * (1e6 / reader.hz) for reader in self.readers)]
         )
@@ -64,23 +64,23 @@ class Capture:
     Parameters
     ----------
     buffers
-        Buffers as ``qaic.stats.open`` gives them, in any order: samples, and devices of samples.
+        Buffers from ``qaic.stats.open``, in any order: samples, and devices of samples.
     host
-        Latencies as the host saw them (``host_latency.HostLatencies``), if they were recorded.
+        Latencies of the host (``host_latency.HostLatencies``), if they were recorded.
     name
-        What to call it where two are compared.
+        Name of the capture in a comparison.
 
     Raises
     ------
     StatsError
-        Without any buffer, or when buffers are of different programs.
+        There is no buffer, or buffers belong to different programs.
     """
 
     def __init__(self, buffers: Iterable[StatsBuffer], *, host: Any = None, name: str = "") -> None:
         self.buffers = tuple(buffers)
         self.host = host
         self.name = name
-        #: what computed on the host, with its version; "" where it is not known
+        #: engine of the host, with its version; "" if unknown
         self.engine = ""
         if not self.buffers and host is None:
             raise StatsError(
@@ -101,9 +101,9 @@ class Capture:
 
     @property
     def typical(self) -> Capture:
-        """The typical inference alone; all of them where there is only one or none.
+        """Capture of the typical inference only; this capture if it has at most one inference.
 
-        Every report takes the parts of the time from this inference, so that they add up to one total.
+        All reports show the parts of the time of this inference, so that the parts add up to one total.
         """
         if len(self.samples) < 2:
             return self
@@ -114,10 +114,10 @@ class Capture:
 
     @property
     def typical_place(self) -> int:
-        """Place in `samples` of the medoid: the inference whose operations are nearest to their medians.
+        """Index in `samples` of the medoid: the inference whose operations are nearest to their medians.
 
         The distance is the sum over all operations, so one operation that the host interrupted excludes its
-        inference, even if the total is ordinary. Where no operation was measured, the total decides.
+        inference, even if the total is ordinary. If no operations were measured, the total is compared.
         """
         totals = np.array([sample.span_us for sample in self.samples])
         far_from_median = np.abs(totals - np.median(totals))
@@ -155,7 +155,7 @@ class Capture:
         return facts
 
     def _unnamed_ops(self) -> list[int]:
-        """Per core, operations that any of the buffers without descriptor speaks of."""
+        """Return the number of operations of each core in all buffers without a descriptor."""
         counts: list[int] = []
         for buffer in self.buffers:
             if self._json.of(buffer) is None:
@@ -166,7 +166,7 @@ class Capture:
 
     @property
     def devices(self) -> int:
-        """Devices of the program that were measured."""
+        """Number of measured devices of the program."""
         return max((len(sample.readers) for sample in self.samples), default=0)
 
     @property
@@ -183,7 +183,7 @@ class Capture:
         return [reader for sample in self.samples for reader in sample.readers]
 
     def by_device(self) -> list[list[TraceReader]]:
-        """Return the readers of each device, one per sample that has it."""
+        """Return the readers of each device, one for each sample with the device."""
         keys = sorted({(reader.slice, reader.facts.network) for reader in self.each()})
         found = {key: [] for key in keys}  # type: dict[tuple[int, str], list[TraceReader]]
         for reader in self.each():
@@ -191,18 +191,18 @@ class Capture:
         return list(found.values())
 
     def median(self, value: Callable[[Sample], float | None]) -> float | None:
-        """Median over the samples of a value that samples may lack."""
+        """Return the median over the samples of a value, without samples that do not have the value."""
         return median([value(sample) for sample in self.samples])
 
 
 def median(values: Sequence[float | None]) -> float | None:
-    """Median of the values that there are."""
+    """Return the median of all values except None."""
     known = [value for value in values if value is not None]
     return float(np.median(known)) if known else None
 
 
 def median_rows(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Median over samples, element by element."""
+    """Return the median over samples, element by element."""
     if len(rows) == 1:
         return rows[0]
     result: NDArray[np.float64] = np.median(np.stack(rows), axis=0)
@@ -210,13 +210,13 @@ def median_rows(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 class _Texts:
-    """Descriptors as JSON, each written once: buffers of one program share theirs."""
+    """Descriptors as JSON; buffers of one program share a text."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
 
     def of(self, buffer: StatsBuffer) -> str | None:
-        """Return the descriptor of a buffer, which keeps it alive and so its identity."""
+        """Return the descriptor of a buffer, and keep the object alive, because its identity is the key."""
         descriptor = buffer.descriptor
         if descriptor is None:
             return None
@@ -226,7 +226,7 @@ class _Texts:
 
 
 def _ops_per_core(buffer: StatsBuffer) -> list[int]:
-    """Operations that a buffer without descriptor speaks of."""
+    """Return the number of operations of each core in a buffer without a descriptor."""
     counts: dict[int, int] = {}
     for thread in buffer.threads:
         first, count = int(thread["first_op"]), int(thread["op_count"])

@@ -1,7 +1,7 @@
-"""Sums over operations that have something in common, as medians over the samples.
+"""Sums over operations with a common key, as medians over the samples.
 
-Each device is summed for itself, the median over its samples taken, and the devices added: a sum over devices
-or cores is work, never a latency.
+The operations of each device are summed, and the medians over samples are added for all devices. A sum over
+devices or cores is work, and not a latency.
 """
 
 import math
@@ -17,7 +17,7 @@ from qaic.stats.reports.capture import Capture, median_rows
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
 
-#: least multiple of its median at which a time is an outlier
+#: smallest multiple of its median at which a time is an outlier
 _INTERRUPTED: Final = 3.0
 
 
@@ -32,7 +32,7 @@ def output_bytes(reader: TraceReader) -> NDArray[np.float64]:
     return np.where(written > 0, written, reader.facts.output_bytes * reader.ops.count)
 
 
-#: columns of the operations that `Sums` adds up, by name; ``count`` leaves transfers out
+#: columns of the operations that `Sums` adds up, by name; ``count`` excludes transfers
 _MEASURES: Final[Mapping[str, Callable[[TraceReader], NDArray[np.float64]]]] = {
     "count": lambda reader: reader.ops.count,
     "present": lambda reader: reader.ops.count + reader.ops.transfer_count,
@@ -54,9 +54,9 @@ _MEASURES: Final[Mapping[str, Callable[[TraceReader], NDArray[np.float64]]]] = {
 
 
 class Sums:
-    """Sums over the operations with the same key; keys that nothing was executed of are left out.
+    """Sums over the operations with the same key; keys without executed operations are omitted.
 
-    `key` returns the column of keys. `sums[name]` has the sum of a measure for each of the `keys`.
+    `key` returns the column of keys. `sums[name]` contains the sum of a measure for each of the `keys`.
     """
 
     def __init__(self, capture: Capture, key: Callable[[OpInfo], Coded]) -> None:
@@ -99,9 +99,9 @@ class Sums:
     ) -> tuple[tuple[Column, ...], list[tuple[Cell, ...]]]:
         """Return the columns of some figures, and a row for each key.
 
-        `figures` are names with `` | `` between them: the columns of the keys, then names of `_FIGURES`.
-        `order` is the measure whose largest sum is first, or the place of a key. `only` selects keys. `whole`
-        is the time that is 100 % of ``share``; by default that of all keys.
+        `figures` are names separated by `` | ``: the columns of the keys, then names of `_FIGURES`. `order`
+        is the measure whose largest sum is first, or a function that returns the position of a key. `only`
+        selects keys. `whole` is the time for 100 % of ``share``; by default, the time of all keys.
         """
         names = figures.split(" | ")
         chosen = [_FIGURES[name] for name in names if name in _FIGURES]
@@ -120,7 +120,7 @@ class Sums:
 
 
 def _cells(values: NDArray[np.float64], column: str) -> list[Cell]:
-    """Return the cells of a described column; what is not finite, as a share of nothing, is absent."""
+    """Return the cells of a described column; values that are not finite are omitted."""
     is_whole = column.partition(":")[2] in {"int", "bytes"}
     return [
         None if not math.isfinite(value) else round(value) if is_whole else value for value in values.tolist()
@@ -128,11 +128,11 @@ def _cells(values: NDArray[np.float64], column: str) -> list[Cell]:
 
 
 def _known(values: NDArray[np.float64], measured: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values, absent where nothing was measured."""
+    """Return values, NaN for rows without measurements."""
     return np.where(measured != 0, values, np.nan)
 
 
-#: column of a figure, and how it follows from the sums of all keys and the whole time
+#: name of a figure -> its column, and its computation from the sums of all keys and the whole time
 _FIGURES: Final[Mapping[str, tuple[str, Callable[[Sums, float], NDArray[np.float64]]]]] = {
     "count": ("count:int", lambda sums, _: sums["count"]),
     "operations": ("operations:int", lambda sums, _: sums["count"]),
@@ -157,13 +157,13 @@ _FIGURES: Final[Mapping[str, tuple[str, Callable[[Sums, float], NDArray[np.float
 
 
 def _rate(size: NDArray[np.float64], time_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return gigabytes per second, which are thousands of bytes per microsecond; absent without bytes."""
+    """Return gigabytes per second, which are thousands of bytes per microsecond; NaN without bytes."""
     return _known(size / time_us / 1000, size)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Own time of what has a key in common, over all inferences, in microseconds."""
+    """Own time of the operations with a key, over all inferences, in microseconds."""
 
     median: float
     least: float
@@ -175,7 +175,7 @@ class Spread:
 
 
 def spreads(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[Any, Spread]:
-    """Median and range over all inferences of the own time of each key, the sum of the devices."""
+    """Return the median and range over all inferences of the own time of each key, summed over devices."""
     found: dict[Any, NDArray[np.float64]] = {}
     for readers in capture.by_device():
         coded = key(readers[0].facts)
@@ -187,5 +187,5 @@ def spreads(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[Any, Sprea
 
 
 def share(part: float, whole: float) -> float | None:
-    """Percentage of a whole; None of nothing."""
+    """Return the percentage of a whole; None if the whole is 0."""
     return 100 * part / whole if whole > 0 else None

@@ -29,17 +29,17 @@ FLUSH: Final = "stats flush"
 CONTROL: Final = "control"
 OTHER: Final = "other"
 
-#: in the order in which reports list them
+#: categories in the order of reports
 CATEGORIES: Final = (
     COMPUTE, DEQUANTIZE, MOVEMENT, CONVERT, NORMALIZE, ELEMENTWISE,
     SYNC, BARRIER, SEMAPHORE, FLUSH, CONTROL, OTHER,
 )  # fmt: skip
 
-#: categories of work that is not the model's
+#: categories of work that does not belong to the model
 BOOKKEEPING: Final = frozenset({SEMAPHORE, FLUSH})
 
-# The first expression that matches decides. Kinds are compared in lower case: those of the card have `aic` in
-# front, those of the engine are operator names, with `Fused`, `QLinear` and the like around them.
+# The first matching expression selects the category. Kinds are compared in lower case. Kinds of the card
+# begin with `aic`; kinds of the engine are operator names with additions such as `Fused` and `QLinear`.
 _RULES: Final = tuple(
     (re.compile(expression), category)
     for expression, category in (
@@ -93,7 +93,7 @@ _RULES: Final = tuple(
 
 @lru_cache(maxsize=4096)
 def category_of(kind: str) -> str:
-    """Category of an operation's kind; ``other`` of one that no rule knows. The set of kinds is open."""
+    """Return the category of a kind of operations; ``other`` if no rule matches, because the set is open."""
     name = kind.strip().lower()
     return next((category for rule, category in _RULES if rule.fullmatch(name)), OTHER)
 
@@ -102,14 +102,14 @@ _LOWERED: Final = re.compile(r"/__\d+$")
 
 
 def node_path(op_name: str) -> str:
-    """Path of the node of an operation: the last token without ``/__<number>``."""
+    """Return the path of the node of an operation: the last token without ``/__<number>``."""
     tokens = op_name.split()
     return _LOWERED.sub("", tokens[-1]) if tokens else ""
 
 
 @dataclass(frozen=True)
 class Coded:
-    """A column of texts that repeat: an index per entry into the distinct texts."""
+    """A column of repeated texts: distinct texts, and an index for each entry."""
 
     codes: NDArray[np.int64]
     values: tuple[Any, ...]
@@ -151,8 +151,8 @@ class Transfer:
 class OpInfo:
     """Operations of a program.
 
-    `descriptor` is the parsed JSON of the descriptor; without one, numbers are names. `counts` is the least
-    number of operations of each core that the buffer speaks of.
+    `descriptor` is the parsed JSON of the descriptor; without one, numbers are names. `counts` is the
+    smallest possible number of operations of each core, from the buffer.
     """
 
     def __init__(self, descriptor: dict[str, Any] | None, counts: Sequence[int]) -> None:
@@ -168,7 +168,7 @@ class OpInfo:
         self.network: str = described.get("network", "")
         #: names of the thread groups
         self.groups: tuple[str, ...] = tuple(described.get("groups", ()))
-        #: per thread of a core its group
+        #: group of each thread of a core
         self.thread_groups: tuple[int, ...] = tuple(described.get("thread_groups", ()))
         self.pmu_events: tuple[int, ...] = tuple(described.get("pmu_events", ()))
 
@@ -188,7 +188,7 @@ class OpInfo:
 
     @cached_property
     def kinds(self) -> Coded:
-        """Kinds, without the blanks that may trail."""
+        """Kinds, without trailing blanks."""
         return Coded.of(kind.strip() for kind in self._texts("kind"))
 
     @cached_property
@@ -210,14 +210,14 @@ class OpInfo:
 
     @cached_property
     def engines(self) -> Coded:
-        """Thread groups that the operations are issued by."""
+        """Thread groups that issue the operations."""
         names = self.groups
         place = (op.get("group", 0) for op in self._ops)
         return Coded.of((names[group] if group < len(names) else f"group{group}" for group in place), names)
 
     @cached_property
     def memories(self) -> Coded:
-        """Memories that the operands are in."""
+        """Memories of the operands."""
         return Coded.of(self._texts("memory"))
 
     @cached_property
@@ -232,17 +232,17 @@ class OpInfo:
 
     @cached_property
     def nodes(self) -> Coded:
-        """The user's nodes: those the compiler names, else the path in the operation's name."""
+        """Nodes of the user's model from the compiler, or else the path in the name of the operation."""
         return Coded.of(" + ".join(nodes) for nodes in self.node_sets)
 
     @cached_property
     def paths(self) -> list[str]:
-        """Paths of the nodes that the operations are named after."""
+        """Paths of nodes in the names of the operations."""
         return [node_path(op.get("name", "")) for op in self._ops]
 
     @cached_property
     def node_sets(self) -> list[tuple[str, ...]]:
-        """The user's nodes that each operation computes, one or more."""
+        """Nodes of the user's model that each operation computes, one or more."""
         return [tuple(op.get("nodes", ())) or (path,) for op, path in zip(self._ops, self.paths, strict=True)]
 
     @cached_property
@@ -252,7 +252,7 @@ class OpInfo:
 
     @cached_property
     def output_bytes(self) -> NDArray[np.float64]:
-        """Bytes of the outputs; 0 where the shapes are not known before it runs."""
+        """Bytes of the outputs; 0 if the shapes are known only at run time."""
         return self._numbers("output_bytes")
 
     @cached_property
@@ -270,7 +270,7 @@ class OpInfo:
         return str(self._ops[op].get("shape", ""))
 
     def producers(self, op: int, *, data_only: bool = False) -> list[int]:
-        """Operations that must be done before this one."""
+        """Operations that must end before this operation starts."""
         deps = self._ops[op].get("deps", ())
         sizes = np.diff(self.base)
         return [
@@ -281,7 +281,7 @@ class OpInfo:
 
     @cached_property
     def has_dependencies(self) -> bool:
-        """True if the descriptor has the order of operations."""
+        """True if the descriptor contains the dependencies of operations."""
         return any(op.get("deps") for op in self._ops)
 
     @cached_property

@@ -1,6 +1,6 @@
-"""One stats buffer reduced to what the reports need: sums per operation, per thread and per core.
+"""Sums per operation, thread and core of one stats buffer, for the reports.
 
-Executions are read once, in pieces, so that the memory used does not grow with their number.
+Executions are read once, in pieces, so that memory does not increase with their number.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from qaic.stats.reports.capture.op_info import FLUSH, OpInfo
 
 
 class OpenOps:
-    """The executions of one thread, given in the order of their starts, piece by piece."""
+    """The executions of one thread, which are passed in pieces, in the order of their starts."""
 
     def __init__(self) -> None:
         self._ocs: NDArray[np.int64] = np.empty(0, np.int64)
@@ -30,12 +30,12 @@ class OpenOps:
         dur: NDArray[np.float64],
         nested: NDArray[np.bool_],
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Yield operations that had others inside, each with the time of one that ran directly inside.
+        """Yield operations that contain others, each with the time of an operation directly inside.
 
         Parameters
         ----------
         ocs, start, dur, nested
-            Of the next executions, transfers left out: they run at the same time as the operations.
+            Columns of the next executions, without transfers, which run in parallel with operations.
         """
         old = len(self._nested)
         is_nested = bool(nested.any())
@@ -63,10 +63,10 @@ def _held(
     nested: NDArray[np.bool_],
     old: int,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Yield per level what holds the executions from ``old`` on, and how long those lasted."""
+    """Yield for each level the containers of executions from ``old``, and durations of the executions."""
     end = start + dur
     places = np.arange(len(ocs))
-    # All that began before and has not ended holds this one.
+    # Executions that began before and have not ended contain this execution.
     depth = places - np.searchsorted(np.sort(end), start, side="right")
     depth = np.where(nested, np.maximum(depth, 1), 0)
     for level in range(1, int(depth.max()) + 1):
@@ -75,11 +75,11 @@ def _held(
         holder = outer[inner]
         held = (holder >= 0) & (end[holder] > start[inner])
         if held.any():
-            # Ticks are whole, so an end may be rounded past that of its holder.
+            # Ticks are integers, so an end may be rounded to a time after the end of its container.
             yield (ocs[holder[held]], np.minimum(dur[inner[held]], end[holder[held]] - start[inner[held]]))
 
 
-#: executions looked at together: 12 MB of records
+#: number of executions that are read together: 12 MB of records
 PIECE: Final = 1 << 18
 
 # Flags of the records.
@@ -89,10 +89,10 @@ OP_PCYCLES, OP_SYNC, OP_BARRIER, OP_OUT_BYTES = 8, 16, 32, 64
 
 
 class OpSums:
-    """Per operation of the program (see ``OpInfo``) what its executions sum up to, in ticks.
+    """Sums over the executions of each operation of the program (see ``OpInfo``), in ticks.
 
-    An operation that runs on several threads of a group counts once, with its largest
-    thread. Times are own times: what ran inside another operation is not in the outer one.
+    An operation that runs on several threads of a group counts once, with the thread of the longest time.
+    Times are own times: the time of an inner operation does not belong to the outer operation.
     """
 
     def __init__(self, count: int) -> None:
@@ -139,13 +139,13 @@ class ThreadSums:
 
     @property
     def span_u(self) -> int:
-        """How long it lived."""
+        """Duration of the thread."""
         return max(0, self.end_u - self.start_u)
 
 
 @dataclass(frozen=True, order=True)
 class Gap:
-    """A window in which no engine of a core works; operations are None at the core's begin and end."""
+    """A window in which no engine of a core works; operations are None at the start and end of the core."""
 
     length_u: int
     start_u: int
@@ -155,35 +155,34 @@ class Gap:
 
 @dataclass
 class CoreActivity:
-    """When a core works: the union of its executions."""
+    """Times in which a core works: the union of its executions."""
 
     core: CoreTimes
     busy_u: int = 0
     gap_u: int = 0
     gap_count: int = 0
-    #: from the core's start to its first operation, and from the last one's end to the core's end
+    #: time from the core's start to its first operation, and from the end of the last operation to its end
     lead_u: int = 0
     tail_u: int = 0
     longest: list[Gap] = field(default_factory=list)
 
     @property
     def idle_u(self) -> int:
-        """Time in which nothing works."""
+        """Time in which no engine works."""
         return self.gap_u + self.lead_u + self.tail_u
 
 
 class TraceReader:
-    """A stats buffer, reduced.
+    """Sums of a stats buffer.
 
-    `buffer` is read again only by reports that need the executions one by one; `facts` are the operations of
-    its program.
+    Only reports that need single executions read `buffer` again; `facts` are the operations of its program.
     """
 
     def __init__(self, buffer: StatsBuffer, facts: OpInfo) -> None:
         self.buffer = buffer
         self.facts = facts
         self.run = buffer.run
-        #: kept by `timeline.activity`
+        #: results of `timeline.activity`
         self.activities: dict[tuple[int, bool | None], CoreActivity] = {}
         self.hz = int(buffer.run.ucycle_hz) or 1
         self.cores = [CoreTimes(**core_facts(record)) for record in buffer.cores]
@@ -196,12 +195,12 @@ class TraceReader:
 
     @property
     def span_us(self) -> float:
-        """From the first start to the last end."""
+        """Microseconds from the first start to the last end."""
         return self.us(max(0, self.end_u - self.start_u))
 
     @property
     def slice(self) -> int:
-        """Device of the program that it was measured on."""
+        """Device of the program that wrote the buffer."""
         return self.cores[0].slice if self.cores else 0
 
     def us(self, ticks: float) -> float:
@@ -209,7 +208,7 @@ class TraceReader:
         return float(ticks) * 1e6 / self.hz
 
     def pieces(self, record: NDArray[Any], size: int | None = None) -> Iterator[NDArray[Any]]:
-        """Yield the executions of a thread, some at a time."""
+        """Yield the executions of a thread in pieces."""
         ops = self.buffer.ops
         size = size or PIECE
         first = int(record["first_op"])
@@ -248,14 +247,14 @@ class TraceReader:
         return engine_name(int(record["engine"]))
 
     def _window(self, core: int) -> tuple[int, int]:
-        """Return what the core ran in, to which waits are clipped: one begun before belongs to none."""
+        """Return start and end of the core's run, to which waits are clipped."""
         for facts in self.cores:
             if facts.number == core:
                 return facts.start_u, facts.end_u
         return self.start_u, self.end_u
 
     def flush_us(self) -> float:
-        """Return the time spent on writing the statistics themselves."""
+        """Return the time to write the statistics."""
         facts = self.facts.categories
         return self.us(facts.sums(self.ops.dur_u)[facts.values.index(FLUSH)])
 
@@ -269,7 +268,7 @@ def _add_piece(
     window: tuple[int, int],
     idle_kinds: NDArray[np.bool_],
 ) -> None:
-    """Add some executions of one thread. What none of them has is not looked at."""
+    """Add some executions of one thread."""
     size = len(own.count)
     ocs = piece["oc"].astype(np.int64)
     if len(ocs) and int(ocs.max()) >= size:
@@ -350,7 +349,7 @@ _LARGEST: Final = (
 
 
 def _merge(into: OpSums, own: OpSums, place: slice) -> None:
-    """Take over a thread's operations; where several threads ran one, the largest stays."""
+    """Add the operations of a thread; of several threads with the same operation, the longest counts."""
     for name in _LARGEST:
         total = getattr(into, name)[place]
         np.maximum(total, getattr(own, name), out=total)

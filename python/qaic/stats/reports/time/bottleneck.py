@@ -24,7 +24,7 @@ from qaic.stats.reports.time.overhead import at_floor
 from qaic.stats.reports.time.timeline import activity
 
 _ARITHMETIC: Final = (COMPUTE, DEQUANTIZE, NORMALIZE, ELEMENTWISE)
-#: least part of the time that makes a run bound by something
+#: smallest percentage of the time at which a part is the bottleneck
 _STANDS_OUT: Final = 25.0
 
 
@@ -32,9 +32,9 @@ _STANDS_OUT: Final = 25.0
 class Bottleneck:
     """Percentages of the cores' time; engines work at the same time, so they do not add up to 100.
 
-    ``compute`` is the busiest of matrix and vector engine, ``memory`` the transfers or the operations that
-    move data, ``layout`` the conversions of formats, ``overhead`` what no engine works in, and on the CPU
-    device also what takes no longer than measuring it.
+    ``compute`` is the busier of the matrix and vector engines, ``memory`` the transfers or the operations
+    that move data, and ``layout`` the conversions of formats. ``overhead`` is the time in which no engine
+    works; on the CPU device, it includes operations that take no longer than their measurement.
     """
 
     compute: float
@@ -45,7 +45,7 @@ class Bottleneck:
 
     @property
     def name(self) -> str:
-        """Name of what bounds the run; empty where nothing stands out."""
+        """Name of the bottleneck; empty if no part dominates."""
         parts = self.parts
         first = max(parts, key=lambda name: parts[name])
         return first if parts[first] >= _STANDS_OUT else ""
@@ -80,7 +80,7 @@ def _of_core(reader: TraceReader, core: CoreTimes, floor_us: float | None) -> Bo
     small = {} if "HMX" in engines else _at_floor(reader, core, floor_us)
 
     def part(categories: Iterable[str], *names: str) -> float:
-        """Return the share of the busiest engine, less that of small operations; threads work together."""
+        """Return the share of the busiest engine, minus the share of small operations."""
         sums = (sum(by_category.get((name, one), 0.0) for one in categories) for name in names or engines)
         kept = max(sums) - sum(small.get(one, 0.0) for one in categories)
         return min(max(100 * kept / span, 0.0), 100.0)

@@ -15,16 +15,16 @@ from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, OP
 from qaic.stats.reports.ops import NO_OPERATIONS
 from qaic.support.text import duration
 
-#: most steps that are walked, which takes some seconds
+#: most steps of a path, which take some seconds to find
 MOST_STEPS: Final = 20_000
-#: what is looked at together, first and at most, when an execution of an operation is searched
+#: first and largest number of executions that a search for an operation reads together
 _BLOCK, _LARGEST_BLOCK = 1024, 1 << 16
 _SKIPPED: Final = OP_ASYNC | OP_BOOKKEEPING | OP_NESTED
 
 
 @dataclass(frozen=True)
 class Step:
-    """One execution of the path, in ticks; ``wait_u`` is the time since the one before ended."""
+    """One execution of the path, in ticks; ``wait_u`` is the time since the previous execution ended."""
 
     op: int
     thread: int
@@ -35,7 +35,7 @@ class Step:
 
 
 class _Thread:
-    """Executions of one thread, found by place, by time and by operation."""
+    """Executions of one thread, with lookup by position, by time and by operation."""
 
     def __init__(self, reader: TraceReader, record: NDArray[Any]) -> None:
         first, count = int(record["first_op"]), int(record["op_count"])
@@ -63,16 +63,16 @@ class _Thread:
             place += len(piece)
 
     def interval(self, place: int) -> tuple[int, int]:
-        """Start and end of an execution."""
+        """Return start and end of an execution."""
         start = int(self._starts[place])
         return start, start + int(self._durs[place])
 
     def oc(self, place: int) -> int:
-        """Operation of an execution."""
+        """Return the operation of an execution."""
         return int(self._ocs[place])
 
     def before(self, place: int) -> int | None:
-        """Return the execution that the thread was at before."""
+        """Return the previous execution of the thread."""
         while place > 0:
             place -= 1
             oc = self.oc(place)
@@ -81,7 +81,7 @@ class _Thread:
         return None
 
     def last_of(self, oc: int, until_u: int) -> int | None:
-        """Return the last execution of an operation that had ended by then."""
+        """Return the last execution of an operation that ended before a time."""
         place = int(self._last[oc])
         if place < 0:
             return None
@@ -111,7 +111,7 @@ class _Thread:
 
 
 def walk(reader: TraceReader, most_steps: int = MOST_STEPS) -> tuple[list[Step], bool]:
-    """Return the path in the order of time, and whether it is whole."""
+    """Return the path in the order of time, and True if it is complete."""
     records = [record for record in reader.buffer.threads if int(record["op_count"])]
     threads = [
         _Thread(reader, record) for record in records if int(record["core"]) + 1 < len(reader.facts.base)
@@ -138,7 +138,7 @@ def walk(reader: TraceReader, most_steps: int = MOST_STEPS) -> tuple[list[Step],
 def _cause(
     reader: TraceReader, threads: list[_Thread], number: int, place: int
 ) -> tuple[int, str, int, int] | None:
-    """Return what an execution waited for: end, why, thread and place."""
+    """Return the execution that another one waited for: its end, the reason, its thread and position."""
     thread = threads[number]
     start, _ = thread.interval(place)
     oc = thread.oc(place)
@@ -147,7 +147,7 @@ def _cause(
     wanted += [(op, "order") for op in reader.facts.producers(thread.base + oc) if op not in data]
     previous = thread.before(place)
     if previous is not None:
-        # Of an operation on several threads, the slowest counts.
+        # If an operation runs on several threads, the slowest counts.
         wanted.append((thread.base + thread.oc(previous), "thread"))
     found: list[tuple[int, int, str, int, int]] = []
     rank = {"thread": 0, "order": 1, "data": 2}
@@ -169,7 +169,7 @@ def _cause(
     return ended, because, found_number, found_place
 
 
-#: steps listed, the longest ones
+#: largest number of listed steps, the longest ones
 _MOST: Final = 500
 
 _STEPS = columns_of(
@@ -182,7 +182,7 @@ def _sums(name: str) -> tuple[Column, ...]:
 
 
 def critical_path(capture: Capture) -> Report:
-    """Path of the sample whose time is nearest to the median, on its slowest device."""
+    """Report the path of the sample whose time is nearest to the median, on its slowest device."""
     readers = capture.typical.each()
     reader = max(readers, key=lambda reader: reader.span_us, default=None)
     if reader is None or not any(thread.ops for thread in reader.threads):
@@ -244,7 +244,7 @@ def _report(reader: TraceReader, which: str, steps: list[Step], whole: bool) -> 
 
 
 def _of_one_thread(reader: TraceReader, which: str) -> Report:
-    """With one thread all operations are the path, one after the other."""
+    """Report the path for one thread, which consists of all operations."""
     facts = reader.facts
     times, counts = own_time_us(reader), reader.ops.count
     ops = np.flatnonzero(counts)

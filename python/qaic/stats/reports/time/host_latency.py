@@ -19,7 +19,7 @@ from qaic.stats.reports.capture import Capture
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted, duration
 
-#: columns of the latency report and what they are called here, in the order of an inference
+#: columns of the latency report -> their names in tables, in the order of an inference
 STAGES: Final = {
     "enqTimeUs": "waiting in the queue",
     "preProcTimeUs": "pre-processing",
@@ -35,11 +35,11 @@ STAGES: Final = {
     "devOutWaitTimeUs": "device: waiting for output",
 }
 _TOTAL: Final = "totalRoundtripTimeUs"
-#: stages that follow one another and make up the total
+#: stages that follow each other and add up to the total
 _PARTS: Final = ("enqTimeUs", "preProcTimeUs", "execTotalUs", "postProcUs")
 _QUEUE: Final = {"queueDepth": "elements in the queue before", "numInfInQueue": "inferences in the queue"}
 _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
-#: a file that is longer is no latency report
+#: largest number of bytes of a latency report
 _LARGEST_BYTES: Final = 1 << 30
 
 _COLUMNS = columns_of(
@@ -54,7 +54,7 @@ class HostLatencies:
     """Columns of a latency report: microseconds and counts per inference; NaN is N/A."""
 
     columns: Mapping[str, NDArray[np.float64]]
-    #: times of a profiler's samples, where they came from one, and UTC nanoseconds at the begin of its clock
+    #: times of a profiler's samples, if recorded by a profiler, and UTC nanoseconds at the start of its clock
     times: NDArray[Any] | None = field(default=None, repr=False, compare=False)
     epoch_utc_ns: int = 0
 
@@ -126,7 +126,7 @@ class HostLatencies:
 
 
 def host_latency(capture: Capture) -> Report:
-    """Percentiles of every stage, and the depth of the queue."""
+    """Report the percentiles of every stage, and the depth of the queue."""
     latencies: HostLatencies | None = capture.host
     if latencies is None or not len(latencies):
         why = "no latencies of the host were given; a latency report or samples of a profiler are expected"

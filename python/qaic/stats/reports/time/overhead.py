@@ -1,4 +1,4 @@
-"""Cost of measuring, and the rows that do not exceed it."""
+"""Cost of measuring, and operations that take no longer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.groups import own_time_us, share
 from qaic.support.text import duration
 
-#: operations listed
+#: largest number of listed operations
 _MOST: Final = 200
 
 _FIGURES = (Column("figure"), Column("value", kind="float"), Column("unit"))
@@ -20,13 +20,13 @@ _OPS = columns_of("operation | kind | count:int | time:float us | time per execu
 
 @dataclass(frozen=True)
 class Calibration:
-    """The producer's figures about the cost of measuring."""
+    """Cost of measuring, as stated by the producer of the buffers."""
 
     plain_us: float | None = None
     measured_us: float | None = None
-    #: additional time of an operation because it is measured
+    #: additional time of a measured operation
     floor_us: float | None = None
-    #: a measured inference with the time in which the measurements are written
+    #: time of a measured inference, including the time to write the measurements
     call_us: float | None = None
 
     @property
@@ -46,14 +46,14 @@ class Calibration:
 
     @property
     def factor(self) -> float | None:
-        """How many times longer a measured inference takes."""
+        """Ratio of the times of a measured and an unmeasured inference."""
         if self.plain_us and self.measured_us:
             return self.measured_us / self.plain_us
         return None
 
 
 def calibration(capture: Capture) -> Calibration:
-    """Medians of the samples' META sections; there is no floor where the cost is below the noise."""
+    """Return medians of the META sections of the samples; no floor if the cost is below the noise."""
     found = [_of_meta(reader.buffer.meta) for reader in capture.each()]
     known = Calibration(
         median([one.plain_us for one in found]),
@@ -77,7 +77,7 @@ def _of_meta(meta: Mapping[str, Any] | None) -> Calibration:
 
 
 def overhead(capture: Capture) -> Report:
-    """Measured against unmeasured inferences, the floor of one operation, and writing the statistics."""
+    """Report measured and unmeasured inferences, the floor of one operation, and the time of writing."""
     known = calibration(capture)
     flush = median([reader.flush_us() for reader in capture.each()]) or 0.0
     figures: list[tuple[Cell, ...]] = [
@@ -140,7 +140,7 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
 
 
 def marked(capture: Capture, table: Table) -> Table:
-    """Return a table with marks at rows whose time, per execution, is no longer than measuring one costs."""
+    """Return a table that marks rows whose time per execution does not exceed the cost of measuring."""
     floor_us = calibration(capture).floor_us
     if floor_us is None or not table.rows:
         return table
@@ -152,6 +152,6 @@ def marked(capture: Capture, table: Table) -> Table:
 def at_floor(
     times_us: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], floor_us: float
 ) -> np.ndarray[Any, Any]:
-    """Which operations take, per execution, no longer than measuring one costs."""
+    """Return True for operations whose time per execution does not exceed the cost of measuring."""
     low: np.ndarray[Any, Any] = (counts > 0) & (times_us <= floor_us * counts * (1 + 1e-9))
     return low

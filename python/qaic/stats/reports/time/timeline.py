@@ -17,12 +17,12 @@ from qaic.stats.reports.capture.trace_reader import (
     TraceReader,
 )
 
-#: windows kept of a core, the longest
+#: largest number of kept windows of a core, the longest ones
 MOST_GAPS: Final = 50
 
 
 class _Cursor:
-    """Executions of one thread, some at a time."""
+    """Executions of one thread, in pieces."""
 
     def __init__(self, reader: TraceReader, record: NDArray[Any], size: int) -> None:
         self._pieces = reader.pieces(record, size)
@@ -34,7 +34,7 @@ class _Cursor:
         self.exhausted = False
 
     def fill(self) -> None:
-        """Have executions at hand, as long as there are any."""
+        """Read the next piece if all executions were taken."""
         while not len(self.starts) and not self.exhausted:
             piece = next(self._pieces, None)
             if piece is None:
@@ -47,7 +47,7 @@ class _Cursor:
             self.bookkeeping = (piece["kflags"] & OP_BOOKKEEPING) != 0
 
     def take(self, until: int) -> tuple[NDArray[Any], ...]:
-        """Hand over what starts no later."""
+        """Return the executions that start no later than `until`."""
         count = int(np.searchsorted(self.starts, until, side="right"))
         names = ("starts", "ends", "ocs", "transfers", "bookkeeping")
         taken = tuple(getattr(self, name)[:count] for name in names)
@@ -59,10 +59,10 @@ class _Cursor:
 def in_time_order(
     reader: TraceReader, core: int, *, transfers: bool | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield starts, ends and numbers (in ``OpInfo``) of a core's executions by start, some at a time.
+    """Yield starts, ends and numbers (in ``OpInfo``) of a core's executions by start, in pieces.
 
-    What is no work of the model is left out. `transfers` is true for transfers alone, false for all else, and
-    None for everything.
+    Work that does not belong to the model is omitted. `transfers` is true for only transfers, false for all
+    other operations, and None for both.
     """
     facts = reader.facts
     place = facts.of_core(core)
@@ -114,7 +114,7 @@ def _activity(reader: TraceReader, core: CoreTimes, *, transfers: bool | None) -
         lengths = starts - before
         empty = lengths > 0
         found.busy_u += int((np.maximum(latest - np.maximum(before, starts), 0)).sum())
-        # The operation that reached furthest before each.
+        # For each operation, the earlier operation with the latest end.
         furthest = np.maximum.accumulate(np.where(ends >= latest, np.arange(len(ends)), -1))
         if first and empty[0]:
             found.lead_u = int(lengths[0])
@@ -134,7 +134,7 @@ def _activity(reader: TraceReader, core: CoreTimes, *, transfers: bool | None) -
         first = False
     found.tail_u = max(0, core.end_u - reached)
     if first:
-        # Nothing ran.
+        # No operation ran.
         found.lead_u, found.tail_u = 0, core.span_u
     found.longest.sort(key=lambda gap: (-gap.length_u, gap.start_u))
     return found

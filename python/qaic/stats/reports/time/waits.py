@@ -11,7 +11,7 @@ from qaic.stats.reports.capture.trace_reader import CoreActivity, TraceReader
 from qaic.stats.reports.time.timeline import activity
 from qaic.support.text import duration
 
-#: operations listed of a device
+#: largest number of listed operations of a device
 _MOST: Final = 200
 
 _ENGINES = columns_of(
@@ -82,7 +82,7 @@ def _by_operation(reader: TraceReader) -> list[tuple[Cell, ...]]:
     chosen = chosen[np.argsort(-waited[chosen], kind="stable")[:_MOST]]
     rows: list[tuple[Cell, ...]] = []
     for op in chosen.tolist():
-        # The wait was for the one that ended last.
+        # The operation waited for the producer that ended last.
         producers = [producer for producer in facts.producers(op) if np.isfinite(ops.last_u[producer])]
         producer = max(producers, key=lambda one: ops.last_u[one], default=None)
         rows.append(
@@ -124,7 +124,7 @@ _LONGEST_GAPS = columns_of(
 
 
 def gaps(capture: Capture) -> Report:
-    """Idle time of every core, and its longest windows in the last sample."""
+    """Report the idle time of every core, and its longest windows in the last sample."""
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     longest: list[tuple[Cell, ...]] = []
