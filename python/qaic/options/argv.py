@@ -1,7 +1,7 @@
 """Options as command line arguments, and back.
 
-One dash and ``=`` before the value is the documented form; two dashes and the value as the next argument are
-taken too. Both directions come from the option table, so that what one writes the other reads.
+The documented form has one dash, and ``=`` before the value. Two dashes, and the value as the next argument,
+are also accepted. Both directions use the option table, so the reader accepts all that the writer writes.
 """
 
 import ast
@@ -33,13 +33,13 @@ _WORDS = frozenset({"true", "false"})
 def read_argv(argv: Sequence[str]) -> list[RawOption]:
     """Read command line arguments.
 
-    A flag of the table is found by its own text or by any other name of its option; whatever else begins with
-    a dash is returned too, for `qaic.options.resolve` to refuse or to pass on. `argv` does not contain the
-    name of the tool.
+    An option of the table has its flag and other names. Other arguments that begin with a dash are also
+    returned, and `qaic.options.resolve` refuses them or passes them on. `argv` does not contain the name of
+    the tool.
 
-    Returns one entry for each option, with what its flags give together: the texts of a flag that may be
-    repeated, the joined texts of a list, a number for a flag that counts. Raises one OptionError for all
-    arguments that are no flag, and all values that are missing or too many.
+    Returns one entry for each option, with the combined value of its flags: the texts of a flag that may be
+    repeated, the joined texts of a list, or the number of occurrences. Raises one OptionError for all
+    arguments that are not flags, and for all missing and superfluous values.
     """
     wrong: list[str] = []
     found: list[RawOption] = []
@@ -73,12 +73,12 @@ def to_argv(
     files: Mapping[str, Path] | None = None,
     dashes: str = "-",
 ) -> list[str]:
-    """Write the options that were given as arguments, ``-flag=value`` and bare ``-flag``.
+    """Write the given options as arguments, ``-flag=value`` and ``-flag``.
 
-    With `sdk`, they are for the vendor's compiler: without options of ours, of the session and of running,
-    and without switches that are off anyway. Options that are not in the table (``allow_unknown_options``)
-    come last. `files` has the files to name, by canonical name, for options that were given as the content of
-    one. Two `dashes` make flags of `openqaic`. Options without a flag are omitted: `without_flag` lists them.
+    With `sdk`, the arguments are for the vendor's compiler: without options that only this package has,
+    options of sessions and runs, and switches that are off by default. Options that are not in the table
+    (``allow_unknown_options``) come last. `files` maps canonical names of options that were given as content
+    to files. Two `dashes` select flags of `openqaic`. `without_flag` lists options that have no flag.
 
     Raises OptionError if a value cannot be written as a flag.
     """
@@ -103,9 +103,9 @@ def to_argv(
 
 
 def without_flag(resolved: ResolvedOptions) -> tuple[str, ...]:
-    """Return the names of the compile options that were given and have no flag of the vendor's compiler.
+    """Return the names of the given compile options without a flag of the vendor's compiler.
 
-    Options of ours are not among them: they are not meant for that compiler.
+    Options that only this package has are omitted, because they are not for that compiler.
     """
     return tuple(
         spec.name
@@ -120,7 +120,7 @@ def without_flag(resolved: ResolvedOptions) -> tuple[str, ...]:
 def _arguments(
     argv: Sequence[str], wrong: list[str]
 ) -> Iterator[tuple[OptionSpec | None, str, str | int | bool]]:
-    """Yield option, spelling and raw value of each argument; what is wrong is appended to a list."""
+    """Yield option, spelling and raw value of each argument; append errors to a list."""
     arguments = list(argv)
     place = 0
     while place < len(arguments):
@@ -171,7 +171,7 @@ def _form(item: RawOption) -> FlagForm | None:
 
 
 def _together(spec: OptionSpec | None, first: object, second: object) -> object:
-    """Return what two flags of one option give, or None when they contradict or repeat each other."""
+    """Return the combined value of two flags of one option; None if they contradict or repeat each other."""
     if spec is None or spec.flag is None:
         return None
     if spec.flag.form is FlagForm.REPEAT:
@@ -208,7 +208,7 @@ def _written(spec: OptionSpec, flag: Flag, value: object, dashes: str, *, sdk: b
     if form in {FlagForm.SWITCH, FlagForm.ACTION}:
         if value:
             return [start]
-        # Off by default, or not: the real tool is only known to take a value where it is needed.
+        # The vendor's tool is known to accept a value of a switch only where a value is needed.
         return [] if form is FlagForm.ACTION or (sdk and spec.default is False) else [f"{start}=false"]
     codec = spec.codec
     if dashes == "--" and isinstance(codec, ModelInputs):
@@ -238,10 +238,10 @@ def _forwarded(item: RawOption) -> list[str]:
     return [f"{flag}={value}"]
 
 
-#: keywords that are no word of English: those of several words, and this
+#: keywords that are not English words: keywords of several words, and this keyword
 _ONE_WORD: Final = frozenset({"batchsize"})
 _QUOTED: Final = r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`"""
-#: a name as it is written in an options file
+#: name of an option in an options file
 _IN_FILE: Final = r" \([^()\n]*, line \d+\)"
 #: keys of the context of errors whose values name options
 _OF_OPTIONS: Final = frozenset({"option", "options", "problems"})
@@ -253,8 +253,9 @@ def with_flags(
 ) -> str:
     """Return a message with flags in place of keywords; flags of several letters begin with `dashes`.
 
-    `own` maps further keywords to flags of the tool. In `text`, ``keyword=value`` with a value as Python
-    writes it becomes the flags that give it. `names` and text in quotes are a user's, and do not change.
+    `own` maps further keywords to flags of the tool. ``keyword=value`` in `text`, with a value in the syntax
+    of Python, becomes flags with this value. `names`, and text in quotes, are names of a user and do not
+    change.
     """
     by_name, own = _by_name(), own or {}
     parts = []
@@ -279,7 +280,7 @@ def with_flags(
 
 
 def names_in(error: QaicError) -> list[str]:
-    """Return the names and files of a user that an error is about, which its message may contain."""
+    """Return the names and files of a user in the context of an error, which its message may contain."""
     found = (value for key, value in error.context.items() if key not in _OF_OPTIONS)
     return [str(value) for value in found if isinstance(value, str | PathLike)]
 
@@ -299,7 +300,7 @@ def _pattern(own: tuple[str, ...], names: frozenset[str]) -> re.Pattern[str]:
 
 
 def _value(text: str, place: int) -> tuple[object, int]:
-    """Read ``={...}`` or ``=[...]`` after a keyword; returns the value and where it ends."""
+    """Read ``={...}`` or ``=[...]`` after a keyword; returns the value and its end."""
     closing = _CLOSING.get(text[place + 1 : place + 2]) if text[place : place + 1] == "=" else None
     end = place
     while closing is not None and (end := text.find(closing, end + 1)) >= 0:

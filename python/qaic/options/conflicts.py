@@ -1,4 +1,4 @@
-"""The rules between options, which the options reference lists."""
+"""Rules for combinations of options, which the options reference lists."""
 
 from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.files.custom_io import CustomIo
@@ -7,14 +7,14 @@ from qaic.options.raw_option import OptionSource
 from qaic.options.rules import Rule, RuleView, Severity, exclusive, format_names, needs, rule
 from qaic.options.table import SPECS
 
-#: Fewer bins are too coarse to compare distributions.
+#: Smallest number of bins that is fine enough to compare distributions.
 _BINS_OF_KL = 255
 
-#: Least level at which the device measures.
+#: Lowest level at which the device measures.
 _MEASURING = 40
 
 _QUANTIZING = ("convert_to_quantize", "load_profile", "external_quantization_file", "dump_profile")
-#: options about the choice of integers
+#: options that select the parameters of integers
 QUANTIZATION_SETTINGS = (
     "quantization_schema",
     "quantization_schema_activations",
@@ -26,7 +26,7 @@ QUANTIZATION_SETTINGS = (
     "enable_rowwise",
     "enable_channelwise",
 )
-#: options with samples, and about measuring them
+#: options with samples, and options for their measurement
 CALIBRATION_SAMPLES = ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads")
 _SDK_ONLY = tuple(spec.name for spec in SPECS if spec.sdk_only)
 _RUNNING = ("num_iter", "time", "write_output_dir")
@@ -380,6 +380,6 @@ RULES: tuple[Rule, ...] = (
 
 
 def broken(view: RuleView, severity: Severity) -> list[tuple[Rule, str]]:
-    """Return the broken rules of one severity with what is wrong."""
+    """Return the violated rules of one severity, with their messages."""
     checked = ((one, one.check(view)) for one in RULES if one.severity is severity)
     return [(one, text) for one, text in checked if text is not None]

@@ -15,7 +15,7 @@ _INDENT = " " * 8
 def render_help(stages: Collection[Stage]) -> str:
     """Return the flags of some stages, under the headings of their sections.
 
-    Options without a flag are left out.
+    Options without a flag are omitted.
     """
     specs = [spec for spec in SPECS if spec.flag is not None and spec.stage in stages]
     parts = []

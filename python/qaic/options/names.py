@@ -1,8 +1,8 @@
 """Spelling of option names.
 
-One option is written in many ways: ``aic_num_cores`` in Python, ``aic-num-cores`` in a YAML file,
-``-aic-num-cores`` on a command line. This module brings all of them to one key and
-finds the name a typing error was meant to be.
+An option has several spellings: ``aic_num_cores`` in Python, ``aic-num-cores`` in a YAML file, and
+``-aic-num-cores`` on a command line. This module converts all spellings to one key, and suggests names for
+misspelled options.
 """
 
 from collections.abc import Iterable
@@ -14,18 +14,18 @@ _NEGATIONS = ("un", "no_", "no", "non_", "not_", "disable_", "dont_", "in", "dis
 
 
 def normalize(key: str) -> str:
-    """Bring any spelling of an option name to its lookup key.
+    """Convert any spelling of an option name to its lookup key.
 
-    `key` is the name as the user wrote it: hyphens, underscores, spaces, any case, leading dashes. Returns it
-    in lower case, words joined by ``_``, without leading dashes.
+    `key` is the name as the user wrote it, with hyphens, underscores, spaces, any case, and leading dashes.
+    Returns the name in lower case, with words joined by ``_``, and without leading dashes.
     """
     return key.strip().lstrip("-").replace("-", "_").replace(" ", "_").lower()
 
 
 def nearest(key: str, names: Iterable[str]) -> str | None:
-    """Return the name that is most like ``key``, or None when nothing is near.
+    """Return the name that is most similar to ``key``; None if no name is similar.
 
-    `names` may have any spelling; one that negates ``key`` is never near.
+    `names` may have any spelling; a name that negates ``key`` is never similar.
     """
     wanted = normalize(key)
     by_key = {normalize(name): name for name in names}
@@ -46,7 +46,7 @@ def _are_opposite(first: str, second: str) -> bool:
 def unknown_keys(given: Iterable[object], known: Iterable[str]) -> list[str]:
     """Return a warning for each unknown key of a user's file, with the nearest known one.
 
-    `given` are the keys of an object in the file, `known` those that have a meaning there.
+    `given` are the keys of an object in the file, and `known` the valid keys.
     """
     meant = list(known)
     texts = []
@@ -59,10 +59,10 @@ def unknown_keys(given: Iterable[object], known: Iterable[str]) -> list[str]:
 
 
 def in_style_of(name: str, like: str) -> str:
-    """Write a canonical name in the style of another spelling, so that it can be pasted where that one stood.
+    """Write a canonical name in the style of another spelling, so that it can replace that spelling.
 
-    `name` is a canonical name, with underscores; `like` is a spelling whose leading dashes and word separator
-    are taken over.
+    `name` is a canonical name with underscores; `like` is a spelling with the leading dashes and the word
+    separator to use.
     """
     dashes = like[: len(like) - len(like.lstrip("-"))]
     hyphenated = bool(dashes) or ("-" in like and "_" not in like)

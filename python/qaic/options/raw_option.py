@@ -1,7 +1,6 @@
 """Options as the user gave them: key, raw value and origin.
 
-The origin travels with the value to the last check, so that an error names the option the way the user wrote
-it.
+The origin stays with the value until the last check, so that errors show the option in the user's spelling.
 """
 
 import enum
@@ -10,7 +9,7 @@ from pathlib import Path
 
 
 class OptionSource(enum.Enum):
-    """Kind of place an option came from."""
+    """Kind of place of a given option."""
 
     KEYWORD = "keyword argument"
     YAML = "options file"
@@ -38,18 +37,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RawOption:
-    """One option as given."""
+    """One given option."""
 
     #: Place and spelling of the option.
     origin: Origin
     #: Raw value. In a YAML file every scalar is text; None is an empty or null value.
     value: object
-    #: Directory that relative paths in the value start from; None is the current one.
+    #: Directory for relative paths in the value; None is the current directory.
     base: Path | None = None
-    #: Canonical name, where the reader knows it: some flags, as ``-m``, are no names elsewhere.
+    #: Canonical name, if the reader knows it; some flags, such as ``-m``, are not names of options.
     name: str | None = None
 
     @property
     def key(self) -> str:
-        """The name to look the option up by."""
+        """Name for the lookup of the option."""
         return self.origin.spelling if self.name is None else self.name

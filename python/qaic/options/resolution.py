@@ -1,7 +1,7 @@
 """Resolves keyword arguments and an options file to typed options.
 
-Order of work: name every option, type every value, merge by precedence, then check the rules between
-options. Each step collects all it finds wrong before it raises, and nothing has been done when it does.
+The steps are: identify options, convert values, merge by precedence, and check the rules for combinations.
+Each step collects all errors before it raises an exception, and no step changes anything.
 """
 
 import json
@@ -52,22 +52,22 @@ class ResolvedOptions:
     compile: CompileOptions
     runtime: RuntimeOptions
     run_step: RunStepOptions
-    #: JSON form of the compile options that were given and can change the container, by canonical name; part
-    #: of the container and of the cache key.
+    #: JSON form of the given compile options that can change the container, by canonical name; part of the
+    #: container and of the cache key.
     set_compile: dict[str, Json]
-    #: Origin of each option that was given, by canonical name.
+    #: Origin of each given option, by canonical name.
     origins: Mapping[str, Origin]
-    #: Typed values of the options that were given, by canonical name; a file is its path.
+    #: Typed values of the given options, by canonical name; paths for files.
     as_given: Mapping[str, object]
     #: Options that are not in the table, passed on to the vendor's compiler (``allow_unknown_options``).
     unknown: tuple[RawOption, ...]
-    #: Warnings that were logged.
+    #: Logged warnings.
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """An option of the table that was given, with its raw value, typed value or content of a file."""
+    """A given option of the table, with its raw value, typed value or content of a file."""
 
     spec: OptionSpec
     value: object
@@ -82,19 +82,19 @@ def resolve(
     model_is_container: bool,
     flags: Sequence[RawOption] = (),
 ) -> ResolvedOptions:
-    """Resolve options: keyword arguments and flags win over the options file, the file over the defaults.
+    """Resolve options; keyword arguments and flags override the options file, and the file the defaults.
 
-    Warnings go to the logger ``qaic.options``: unknown keys of the file, options that only the command line
-    tools use, compile options that a compiled container makes meaningless, and broken rules that are not
+    Warnings are logged to ``qaic.options``: unknown keys of the file, options that only the command line
+    tools use, compile options that have no effect for a compiled container, and violated rules that are not
     errors.
 
-    `kwargs` are options by any spelling of their names, where None means not given; `flags` are the result of
+    `kwargs` are options in any spelling, where None means not given; `flags` are the result of
     `qaic.options.argv.read_argv`; `options_path` is a YAML file. With `model_is_container`, compile options
     are ignored.
 
     Raises OSError if the options file cannot be read, UnknownOptionError if a keyword argument or flag (with
-    ``strict_options`` also a key of the file) is no option, OptionConflictError if an option was given twice
-    or options contradict each other, and OptionError if a value or the options file is wrong.
+    ``strict_options``, also a key of the file) is not an option, OptionConflictError if an option is given
+    twice or options contradict each other, and OptionError if a value or the options file is wrong.
     """
     given = [
         RawOption(Origin(OptionSource.KEYWORD, key), value)
@@ -116,8 +116,8 @@ def resolve(
     forwarded: list[RawOption] = []
     if _forwards_unknown(named):
         forwarded, unnamed = unnamed, []
-    # A file may carry options for other tools; a keyword argument is written for this call. One option of
-    # the tools, `json_input_file`, is a keyword argument too.
+    # A file may contain options for other tools, but keyword arguments are for this call. One option of the
+    # tools, `json_input_file`, is also a keyword argument.
     refused = [item for item in for_tools if not (item.spec.keyword or _is_in_file(item))]
     _refuse_unusable([item for item in unnamed if not _is_in_file(item)], refused)
 
@@ -139,7 +139,7 @@ def resolve(
     ]
     origins = {name: item.origin for name, item in merged.items()}
     if "quantization_schema" in values:
-        # One option means two; the rules find contradictions.
+        # This option sets two options, and rules find contradictions.
         both = ("quantization_schema_activations", "quantization_schema_constants")
         complete = {**dict.fromkeys(both, values["quantization_schema"]), **values}
     else:
@@ -165,11 +165,10 @@ def resolve(
 
 
 def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
-    """Type changes of `RuntimeOptions` and return them by canonical name, for `dataclasses.replace`.
+    """Convert changes of `RuntimeOptions`; returns them by canonical name, for `dataclasses.replace`.
 
-    `changes` has any spelling of the names that `RuntimeOptions.backend_options` returns; None changes
-    nothing. Raises OptionError if a name is unknown or cannot be changed after construction, or a value is
-    wrong.
+    `changes` contains names of `RuntimeOptions.backend_options` in any spelling; None means no change. Raises
+    OptionError if a name is unknown or cannot be changed after construction, or a value is wrong.
     """
     named: list[_Given] = []
     wrong: list[str] = []
@@ -193,7 +192,7 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
 
 
 def _options_path(keywords: Sequence[RawOption], argument: str | os.PathLike[str] | None) -> _Given | None:
-    """Find the options file, which a caller may also have put among the options under another spelling."""
+    """Find the options file, which a caller may also have passed as an option in another spelling."""
     named = [
         _Given(_OPTIONS_PATH, item.value, item.origin) for item in keywords if find(item.key) is _OPTIONS_PATH
     ]
@@ -213,7 +212,7 @@ def _refuse_nested(in_file: Sequence[RawOption]) -> None:
 
 
 def _named(items: Sequence[RawOption]) -> tuple[list[_Given], list[RawOption]]:
-    """Split what was given into options of the table, without the options file, and the rest."""
+    """Split given options into options of the table, without the options file, and other options."""
     named: list[_Given] = []
     unnamed: list[RawOption] = []
     for item in items:
@@ -253,13 +252,13 @@ def _parsed(item: _Given) -> object:
 
 
 def _loaded(merged: Mapping[str, _Given]) -> dict[str, _Given]:
-    """Read the files that stand for values; only those of the values that count."""
+    """Read the files of values that take precedence."""
     loaded = _converted(merged.values(), lambda item: item.spec.codec.load(item.value))
     return {item.spec.name: item for item in loaded}
 
 
 def _converted(items: Iterable[_Given], convert: Callable[[_Given], object]) -> list[_Given]:
-    """Convert values. Raises one OptionError for all that are wrong."""
+    """Convert values. Raises one OptionError for all wrong values."""
     converted: list[_Given] = []
     wrong: list[tuple[_Given, ValueMismatchError]] = []
     for item in items:
@@ -284,10 +283,9 @@ def _converted(items: Iterable[_Given], convert: Callable[[_Given], object]) -> 
 
 
 def _merge(typed: Sequence[_Given]) -> dict[str, _Given]:
-    """Keep one value per option: a keyword argument wins over the file; two in one place are a conflict.
+    """Keep one value per option; a keyword argument overrides the file, and two in one place are a conflict.
 
-    Two spellings of one keyword argument are accepted while they agree; in a file
-    they are not.
+    Two spellings of a keyword argument are accepted if their values are equal; in a file, they are refused.
     """
     merged: dict[str, _Given] = {}
     conflicts: list[tuple[str, str]] = []
@@ -314,7 +312,7 @@ def _merge(typed: Sequence[_Given]) -> dict[str, _Given]:
 
 
 def _made(options: type[T], values: Mapping[str, Any]) -> T:
-    """Make one of the classes of options; every value was made by the codec of its field."""
+    """Create an object of an options class; the codec of each field has created its value."""
     names = values.keys() & vars(options)["__dataclass_fields__"].keys()
     return options(**{name: values[name] for name in names})
 
@@ -333,7 +331,7 @@ def _refuse_broken(view: RuleView) -> None:
 
 
 def _refuse_bytes(set_compile: Mapping[str, Json], origins: Mapping[str, Origin]) -> None:
-    """Refuse values that a container cannot record: bytes of a command line that are no UTF-8."""
+    """Refuse values that a container cannot record: bytes of a command line that are not UTF-8."""
     for name, value in set_compile.items():
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -377,7 +375,7 @@ def _unknown_text(key: str, origin: Origin | None = None) -> str:
 
 
 def _listed(texts: Sequence[str], what: str) -> str:
-    """Join findings: several are counted and listed."""
+    """Join errors; several errors are counted and listed."""
     if len(texts) == 1:
         return texts[0]
     return f"{len(texts)} {what}:" + "".join(f"\n  {text}" for text in texts)

@@ -1,7 +1,7 @@
-"""Rules between options, and the two common kinds of them.
+"""Rules for combinations of options, and two common kinds of rules.
 
-Rules see the merged values after typing, and are all checked before any work starts, so that one error can
-list everything that is wrong. The rules themselves are in `conflicts`.
+Rules check the converted and merged values. All rules are checked before any work starts, so that one error
+can list all problems. `conflicts` contains the rules.
 """
 
 import enum
@@ -14,7 +14,7 @@ from qaic.options.table import find
 
 
 class Severity(enum.Enum):
-    """Consequence of a broken rule."""
+    """Consequence of a violated rule."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,37 +24,37 @@ class Severity(enum.Enum):
 class RuleView:
     """The facts that a rule may use."""
 
-    #: Value of every option by canonical name, defaults included.
+    #: Value of every option by canonical name, including defaults.
     values: Mapping[str, Any]
-    #: The defaults alone.
+    #: Defaults.
     defaults: Mapping[str, object]
-    #: Origins of the options that were given.
+    #: Origins of the given options.
     origins: Mapping[str, Origin]
     #: True if the model is a compiled container.
     model_is_container: bool
 
     def is_set(self, name: str) -> bool:
-        """Return whether an option was given, with another value than its default."""
+        """Return True if an option was given with another value than its default."""
         if name not in self.origins:
             return False
         value, default = self.values[name], self.defaults[name]
-        # Samples may be an array, which compares its items.
+        # Samples may be an array, whose comparison is element by element.
         return value is not None if default is None else value != default
 
     def given_names(self, names: Iterable[str]) -> list[str]:
-        """Return the spellings of those options that have another value than their default."""
+        """Return the spellings of the options with another value than their default."""
         return [self.format(name) for name in names if self.is_set(name)]
 
     def is_asked(self, name: str) -> bool:
-        """Return whether an option was given, even with its default. A switch that is off does not count."""
+        """Return True if an option was given, even with its default, except a switch that is off."""
         return name in self.origins and self.values[name] is not False and self.values[name] is not None
 
     def asked_names(self, names: Iterable[str]) -> list[str]:
-        """Return the spellings of those options that were given, which their effect is asked of."""
+        """Return the spellings of the given options whose effect is requested."""
         return [self.format(name) for name in names if self.is_asked(name)]
 
     def format(self, name: str) -> str:
-        """Return the name of an option the way the user wrote it, or would write it."""
+        """Return the name of an option in the spelling that the user used, or would use."""
         origin = self.origins.get(name)
         if origin is not None:
             return str(origin)
@@ -74,18 +74,18 @@ class Rule:
 
     #: Stable name, the last part of the error's code.
     name: str
-    #: Canonical names the rule is about.
+    #: Canonical names of the options of the rule.
     options: tuple[str, ...]
-    #: Consequence of a broken rule.
+    #: Consequence of a violated rule.
     severity: Severity
     #: One sentence for the reference.
     summary: str
-    #: Returns what is wrong and how to repair it, or None.
+    #: Returns the problem and its fix, or None.
     check: Check
 
 
 def rule(*options: str, summary: str, severity: Severity = Severity.WARNING) -> Callable[[Check], Rule]:
-    """Make a rule of a check; its name is that of the function without the underscore in front."""
+    """Create a rule from a check; its name is the name of the function without the leading underscore."""
 
     def decorate(check: Check) -> Rule:
         return Rule(check.__name__.removeprefix("_"), options, severity, summary, check)
@@ -94,10 +94,10 @@ def rule(*options: str, summary: str, severity: Severity = Severity.WARNING) -> 
 
 
 def exclusive(name: str, *options: str, because: str = "keep one of them") -> Rule:
-    """Make the rule that at most one of some options, by canonical names, is asked for.
+    """Create the rule that at most one of several options, by canonical names, is requested.
 
-    `because` is the end of the message: the reason or the remedy; ``{0}`` is the first option as the user
-    wrote it.
+    `because` is the end of the message: the reason or the fix; ``{0}`` is the first option in the user's
+    spelling.
     """
 
     def check(view: RuleView) -> str | None:
@@ -114,10 +114,9 @@ def exclusive(name: str, *options: str, because: str = "keep one of them") -> Ru
 def needs(
     name: str, options: tuple[str, ...], needed: tuple[str, ...], severity: Severity = Severity.WARNING
 ) -> Rule:
-    """Make the rule that `options` mean nothing without one of the options `needed`, all by canonical names.
+    """Create the rule that `options` need one of the options `needed`, all by canonical names.
 
-    `severity` selects whether to warn that they have no effect, or to refuse them, because the caller relies
-    on them.
+    `severity` selects a warning that they have no effect, or an error if callers rely on them.
     """
 
     def check(view: RuleView) -> str | None:
@@ -137,5 +136,5 @@ def needs(
 
 
 def format_names(names: Sequence[str], word: str = "and") -> str:
-    """List names as in a sentence."""
+    """Join names for a sentence."""
     return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

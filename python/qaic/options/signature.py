@@ -9,7 +9,7 @@ P = ParamSpec("P")
 
 
 class _WithOptions:
-    """Makes the signature of a class on demand, because a hundred options take longer than the class."""
+    """Creates the signature of a class on demand, because a hundred options take longer than the class."""
 
     def __init__(self, keywords: str) -> None:
         self._keywords = keywords
@@ -22,10 +22,10 @@ class _WithOptions:
 
 
 def with_options(keywords: Literal["SessionKeywords", "CompileKeywords"]) -> Callable[[type[T]], type[T]]:
-    """Let the signature of a class name the options that it takes as ``**options``.
+    """Add the options that a class accepts as ``**options`` to its signature.
 
-    `keywords` names the ``TypedDict`` of the options in ``qaic.options.keywords``, which is not imported for
-    the class.
+    `keywords` is the name of the ``TypedDict`` of the options in ``qaic.options.keywords``, which is not
+    imported for the class.
     """
 
     def decorate(decorated: type[T]) -> type[T]:
@@ -36,7 +36,7 @@ def with_options(keywords: Literal["SessionKeywords", "CompileKeywords"]) -> Cal
 
 
 def function_with_options(keywords: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let the signature of a function name the options that it takes as ``**options``, a ``TypedDict``."""
+    """Add the options that a function accepts as ``**options``, a ``TypedDict``, to its signature."""
 
     def decorate(decorated: Callable[P, T]) -> Callable[P, T]:
         # `inspect` does not support lazy signatures of functions.

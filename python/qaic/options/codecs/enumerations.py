@@ -1,6 +1,6 @@
 """Value types with names for values: versions, targets, hexadecimal codes, kinds of samples.
 
-Each is used by one or two rows; they are apart from `codecs`, which holds the general types.
+Each type is used by one or two options; `scalars` contains the general types.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HardwareVersion(Enum):
 
 
 class CompilationTarget(Bool):
-    """True or false, or the word ``hardware`` of the configuration classes, which means true."""
+    """True, false, or the word ``hardware`` of the configuration classes, which means true."""
 
     expected = "true, false or hardware"
 
@@ -44,11 +44,11 @@ class CompilationTarget(Bool):
 
 
 class Action(Bool):
-    """A flag that asks for something else than the work; it has no value."""
+    """A flag that requests another action of the tool; it has no value."""
 
 
 class MostCores(Codec[tuple[int, ...]]):
-    """Numbers of cores, one for each cluster; one that is negative stands for "not set"."""
+    """Numbers of cores, one for each cluster; a single negative number means "not set"."""
 
     placeholder = "N,..."
 
@@ -78,8 +78,8 @@ class MostCores(Codec[tuple[int, ...]]):
 class HexCodes(Codec[tuple[int, ...]]):
     """Codes as hexadecimal text, split at commas and white space.
 
-    In a list, integers are the codes themselves.
-    One integer alone is refused: 70 stands for the digits of the documents, which are hexadecimal.
+    Integers in a list are codes. A single integer is refused, because a user who writes 70 usually means the
+    hexadecimal digits of the documentation.
 
     `most` is the largest accepted number of codes.
     """
@@ -113,7 +113,7 @@ class HexCodes(Codec[tuple[int, ...]]):
 
 
 class RandomInputData(Codec["str | None"]):
-    """A distribution; true is ``uniform`` and false is none."""
+    """A distribution; true means ``uniform``, and false means none."""
 
     kinds = Enum("uniform", "gaussian")
     expected = "true, false, uniform or gaussian"
@@ -128,20 +128,20 @@ class RandomInputData(Codec["str | None"]):
 
 
 class Samples(Codec["Iterable[Mapping[str, np.ndarray[Any, Any]]]"]):
-    """An iterable of samples; it is not looked into before it is read."""
+    """An iterable of samples; samples are checked when they are read."""
 
     python_only = True
 
     expected = "an iterable of dictionaries of arrays by input name (only from Python)"
 
     def parse(self, value: object) -> Iterable[Mapping[str, np.ndarray[Any, Any]]]:
-        """See `Codec.parse`. A single sample, which is a mapping, is refused: it needs a list around it."""
+        """See `Codec.parse`. A single sample, which is a mapping, is refused: a list must contain it."""
         if isinstance(value, str | bytes | bytearray | Path | Mapping) or not isinstance(value, Iterable):
             raise self.mismatch(value)
         return value
 
 
-#: Names that the card's compiler gives to operators in its messages, in lower case, and what ONNX calls them.
+#: Names of operators in messages of the card's compiler, in lower case -> names in ONNX.
 KIND_ALIASES: Final[dict[str, str]] = {
     "adaptiveavgpool": "GlobalAveragePool",
     "avgpool": "AveragePool",
@@ -177,5 +177,5 @@ KIND_ALIASES: Final[dict[str, str]] = {
 
 
 def operator_kind(name: str) -> str:
-    """Return the name that ONNX has for a kind of operators; a name of ONNX, or of nothing, is kept."""
+    """Return the name of an operator in ONNX; other names do not change."""
     return KIND_ALIASES.get(name.lower(), name)

@@ -1,8 +1,7 @@
 """Scalar value types of options: convert user input to typed values.
 
-A codec takes every documented form of a value: a Python object from a keyword
-argument, or text from a YAML file or a command line, where everything is text. A row of the option table
-names a codec; no row needs code of its own.
+A codec accepts every documented form of a value: a Python object from a keyword argument, or text from a YAML
+file or a command line. Rows of the option table refer to codecs and contain no code.
 """
 
 import math
@@ -21,7 +20,7 @@ from qaic.support.text import format_value
 
 T = TypeVar("T")
 
-#: What ``json.dumps`` accepts.
+#: Values that ``json.dumps`` accepts.
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
@@ -29,18 +28,17 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 _INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*", re.ASCII)
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
-#: Largest number of options that the runtime and the card's compiler keep in 32 bits.
+#: Largest value of options that the runtime and the card's compiler store in 32 bits.
 INT32_MAX: Final = 2**31 - 1
 
-#: More digits than any 64-bit number; longer text is out of every range and is not converted.
+#: Largest number of digits of a number; longer text exceeds 64 bits and is not converted.
 _MOST_DIGITS = 40
 
 
 class ValueMismatchError(ValueError):
-    """A value is not of the type of its option.
+    """A value does not have the type of its option.
 
-    `expected` states what would have been right, as a noun phrase; `found` is what was given, as the reader
-    should see it.
+    `expected` describes valid values in a noun phrase; `found` describes the given value for the message.
     """
 
     def __init__(self, expected: str, found: str) -> None:
@@ -50,7 +48,7 @@ class ValueMismatchError(ValueError):
 
 
 def to_python(value: object) -> object:
-    """Turn a numpy (or alike) scalar or array into Python numbers and lists, without importing numpy."""
+    """Convert a scalar or array of numpy or a similar library to Python objects, without importing numpy."""
     if (
         not isinstance(value, type)
         and hasattr(value, "dtype")
@@ -69,21 +67,21 @@ class Codec(ABC, Generic[T]):
     #: Valid values, as a noun phrase with limits, for errors and the reference.
     expected: str
 
-    #: Stands for a value in a line of help.
+    #: Placeholder for a value in help texts.
     placeholder = "NAME"
 
-    #: True if ``None`` is one of the values, and differs from "not given".
+    #: True if ``None`` is a valid value that differs from "not given".
     takes_none = False
 
     @abstractmethod
     def parse(self, value: object) -> T:
-        """Convert any accepted form: a Python object, or the text of it.
+        """Convert any accepted form: a Python object or a text.
 
-        Raises ValueMismatchError if the value is of no accepted form or out of its limits.
+        Raises ValueMismatchError if the value has no accepted form or exceeds its limits.
         """
 
     def parse_part(self, value: object, place: str) -> T:
-        """Convert a part of a larger value; `place` ends the sentence about what is expected."""
+        """Convert a part of a larger value; `place` follows the expected values in the error."""
         try:
             return self.parse(value)
         except ValueMismatchError as error:
@@ -102,11 +100,11 @@ class Codec(ABC, Generic[T]):
         raise TypeError(f"{type(self).__name__} has no JSON form for {format_value(value)}")
 
     def to_texts(self, value: T) -> tuple[str, ...]:
-        """Return the value as text for flags: `parse` of it, or of the sequence of several, gives the value.
+        """Return texts for flags, from which `parse` returns the value.
 
         Raises ValueMismatchError if there is no such text, as for a name with a comma in a list of names.
         """
-        # The value of an option that reads a file is its path until the file is read.
+        # Until a file is read, the value of its option is the path.
         held = str(value) if isinstance(value, Path) else self.to_json(value)
         if isinstance(held, str):
             return (held,)
@@ -122,7 +120,7 @@ class Codec(ABC, Generic[T]):
         return value
 
     def load(self, value: T) -> T:
-        """Replace the path of a file whose content is the value by that content.
+        """Replace the path of a file by its content, if the content is the value.
 
         Raises ValueMismatchError if the file cannot be read, or its content is wrong.
         """
@@ -130,7 +128,7 @@ class Codec(ABC, Generic[T]):
 
     @staticmethod
     def items(value: object) -> Sequence[object] | None:
-        """Return a value that is a list of values; None for others, also for text."""
+        """Return a value that is a list of values; None for other values and for text."""
         is_text = isinstance(value, str | bytes | bytearray)
         return value if isinstance(value, Sequence) and not is_text else None
 
@@ -172,7 +170,7 @@ def _limits(low: float | None, high: float | None) -> str:
 
 
 class Int(Codec[int]):
-    """A whole number; as text decimal only, digits may be grouped by ``_``, leading zeros mean nothing.
+    """A whole number; text must be decimal, may group digits with ``_``, and may have leading zeros.
 
     `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
     """
@@ -186,7 +184,7 @@ class Int(Codec[int]):
         self.expected = "an integer" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
 
     def parse(self, value: object) -> int:
-        """See `Codec.parse`. Booleans and floats are refused, also whole ones."""
+        """See `Codec.parse`. Booleans and floats are refused, even whole numbers."""
         given = to_python(value)
         if isinstance(given, bool):
             raise self.mismatch(given)
@@ -206,7 +204,7 @@ class Int(Codec[int]):
 
 
 class Float(Codec[float]):
-    """A finite number; as text decimal or with an exponent.
+    """A finite number; text may be decimal or have an exponent.
 
     `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
     """
@@ -241,7 +239,7 @@ class Float(Codec[float]):
 class Str(Codec[str]):
     """Text that is not empty.
 
-    A Python number is taken as its text, so that the version ``2.0`` may be written as one.
+    A Python number is converted to text, so that the version ``2.0`` may be a number.
     """
 
     expected = "text"
@@ -256,7 +254,7 @@ class Str(Codec[str]):
 
 
 class FilePath(Codec[Path]):
-    """A path of a file or directory. Whether it exists is checked where it is used.
+    """A path of a file or directory, whose existence is checked when it is used.
 
     `noun` names the kind of file in messages.
     """
@@ -274,14 +272,14 @@ class FilePath(Codec[Path]):
         return Path(text)
 
     def rebase(self, value: Path, directory: Path) -> Path:
-        """See `Codec.rebase`. An absolute path stays as it is."""
+        """See `Codec.rebase`. Absolute paths do not change."""
         return directory / value
 
 
 class Enum(Codec[str]):
     """One of a few words, in any case; the result has the documented case.
 
-    The word ``None`` among `values` makes the Python ``None`` a value as well.
+    The word ``None`` among `values` means that Python's ``None`` is also valid.
     """
 
     def __init__(self, *values: str) -> None:
@@ -306,8 +304,8 @@ class Enum(Codec[str]):
 class ListOf(Codec[tuple[T, ...]], Generic[T]):
     """Several values of one type: a sequence, or one text split at separators.
 
-    With `spaces`, text is split at white space too, not only at commas (clusters, MOS, PMU events). `most` is
-    the largest accepted number of values. With `distinct`, every value may stand once only.
+    With `spaces`, text is split at commas and white space (clusters, MOS, PMU events). `most` is the largest
+    accepted number of values. With `distinct`, values must not repeat.
     """
 
     def __init__(
@@ -347,7 +345,7 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         return [self.item.to_json(item) for item in value]
 
     def to_texts(self, value: tuple[T, ...]) -> tuple[str, ...]:
-        """See `Codec.to_texts`. One text for each item."""
+        """See `Codec.to_texts`. Returns one text for each item."""
         texts = tuple(text for item in value for text in self.item.to_texts(item))
         for text in texts:
             if text != text.strip() or "," in text or (self.spaces and len(text.split()) > 1):
@@ -368,7 +366,7 @@ _COLLECTED: ContextVar[list[str] | None] = ContextVar("collected_remarks", defau
 
 @contextmanager
 def collecting() -> Iterator[list[str]]:
-    """Collect the remarks of codecs that work inside the block, each once, in their order."""
+    """Collect the remarks of codecs in the block, in order and without duplicates."""
     collected: list[str] = []
     token = _COLLECTED.set(collected)
     try:
@@ -378,9 +376,9 @@ def collecting() -> Iterator[list[str]]:
 
 
 def remark(texts: Iterable[str], place: str = "") -> None:
-    """Make remarks about the value that is being converted.
+    """Add remarks about the value that is being converted.
 
-    `texts` are sentences without the name of the option, which the collector knows; `place`, a part of the
+    `texts` are sentences without the name of the option, which the collector adds. `place`, a part of the
     value, precedes each sentence.
     """
     collected = _COLLECTED.get()

@@ -1,6 +1,6 @@
 """Value types with an inner structure: symbol maps, descriptions of model inputs, device ids.
 
-Their text forms are small grammars, unlike those of the plain types in `scalars`.
+Their text forms are small grammars, unlike those of the simple types in `scalars`.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from qaic.options.codecs.scalars import Codec, Int, Json, ListOf, ValueMismatchE
 from qaic.options.names import normalize
 from qaic.support.text import format_value
 
-#: Largest dimension that ONNX and the container can both hold.
+#: Largest dimension that both ONNX and the container can represent.
 _LARGEST_DIM = 2**63 - 1
 
 #: ``name,type,[d0,d1,...]``, ``name[d0,d1]``, ``name:d0xd1``, and ``d0,d1`` or ``d0xd1`` of the only input
@@ -24,7 +24,7 @@ _INPUT_TEXTS = (
     re.compile(r"\s*(?P<shape>[0-9]+(?:\s*[x,]\s*[0-9]+)*)\s*"),
 )
 
-#: between two of ``name:1x3,other:2``
+#: separator of inputs in ``name:1x3,other:2``
 _NEXT_INPUT = re.compile(r",(?=[^,:\[\]]*[^,:\[\]0-9][^,:\[\]]*:[0-9])")
 
 #: ``name,[d0,d1,...]``
@@ -52,8 +52,8 @@ class ModelInput:
     """Name, element type and shape of one graph input.
 
     ``input_name`` is empty for the only input of a model. ``input_type`` is one of float32, float16, int8,
-    uint8, int16, int32, int64, bool, or None for the model's. ``input_shape`` has one size per dimension and
-    is empty for a scalar.
+    uint8, int16, int32, int64, bool, or None for the type in the model. ``input_shape`` has one size per
+    dimension and is empty for a scalar.
     """
 
     input_name: str
@@ -64,8 +64,8 @@ class ModelInput:
 class DeviceIds(Codec["int | tuple[int, ...]"]):
     """One device, or several that execute one program together.
 
-    Accepted forms: an id; a sequence of ids; texts ``"3"``, ``"0:1:2"`` and ``"0,1,2"``. An empty list,
-    which is in stored configurations for "any", is device 0.
+    Accepted forms: an id; a sequence of ids; texts ``"3"``, ``"0:1:2"`` and ``"0,1,2"``. An empty list, which
+    means "any" in stored configurations, is device 0.
 
     `le` is the largest id.
     """
@@ -77,7 +77,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
         self.expected = f'{self._id.expected}, or several as [0, 1] or "0:1"'
 
     def parse(self, value: object) -> int | tuple[int, ...]:
-        """See `Codec.parse`. A list of one id is that id; an id may be in it once."""
+        """See `Codec.parse`. A list of one id is that id; ids must not repeat."""
         given = to_python(value)
         parts = re.split(r"\s*[:,]\s*", given.strip()) if isinstance(given, str) else self.items(given)
         if parts is None:
@@ -96,7 +96,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
 
 
 class SymbolMap(Codec[Mapping[str, int]]):
-    """Values of symbolic dimensions by name, in the order given.
+    """Values of symbolic dimensions by name, in the given order.
 
     Accepted forms: a mapping; a list of pairs; a list of ``"name,value"`` texts; one such text; ``"name
     value name value"``.
@@ -140,7 +140,7 @@ class SymbolMap(Codec[Mapping[str, int]]):
             raise self.mismatch(value)
 
     def _text_pair(self, text: str) -> tuple[str, str]:
-        # The last comma, because a symbol may be an expression such as "max(a,b)".
+        # The text is split at the last comma, because a symbol may be an expression such as "max(a,b)".
         name, comma, size = text.rpartition(",")
         if not comma:
             raise self.mismatch(text)
@@ -221,7 +221,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
     """Descriptions of graph inputs.
 
     Accepted forms: a list of mappings with ``input_name``, ``input_type`` and ``input_shape``; one such
-    mapping; texts ``"name,type,[d0,d1]"`` in place of mappings, or as other runtimes write shapes:
+    mapping; texts ``"name,type,[d0,d1]"`` instead of mappings, or in the form of other runtimes:
     ``"name:1x3"``, several of these with commas, ``"name[1,3]"``, and ``"1,3"`` for the only input. An
     element type may also be a numpy type.
     """
@@ -263,16 +263,16 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         )
 
     def to_shape_texts(self, value: object) -> tuple[str, ...]:
-        """Write shapes without types as ``"name:1x3"``, which shells take without quotes.
+        """Write shapes without types as ``"name:1x3"``, which needs no quotes in a shell.
 
-        Raises ValueMismatchError if no text gives the shape of an input with this name.
+        Raises ValueMismatchError if no text can represent the shape of an input with this name.
         """
         return tuple(map(self._shape_text, self.parse(value)))
 
     def _shape_text(self, item: ModelInput) -> str:
         shape = ModelInput(item.input_name, None, item.input_shape)
         short = f"{shape.input_name}:{'x'.join(map(str, shape.input_shape))}".removeprefix(":")
-        # Scalars and some names have only a form with brackets, and some of these only one with the type.
+        # Scalars and some names need the form with brackets, and some of these also need the type.
         for text in (short, *self.to_texts((shape,)), *self.to_texts((item,))):
             with contextlib.suppress(ValueMismatchError):
                 if self.parse(text) in {(shape,), (item,)}:
@@ -309,7 +309,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
                 f"the keys {', '.join(sorted(wanted))} for each input", ", ".join(sorted(given)) or "no keys"
             )
         name = given["input_name"]
-        # A text may leave out the type, and also the name; both are then those of the model.
+        # A text may omit the type and the name, which are then those of the model.
         is_shape = given["input_type"] is None
         if not isinstance(name, str) or not (name or is_shape):
             raise ValueMismatchError("the name of a graph input", format_value(name))

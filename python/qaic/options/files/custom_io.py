@@ -1,6 +1,6 @@
 """The option for types and layouts of inputs and outputs.
 
-The file is a YAML sequence of mappings; every complaint names the line and the key.
+The file is a YAML sequence of mappings; every error contains the line and the key.
 """
 
 import struct
@@ -34,9 +34,9 @@ class CustomIo:
 
     #: Input or output of the model.
     name: str
-    #: ``NCHW`` or ``NHWC``; None keeps the model's.
+    #: ``NCHW`` or ``NHWC``; None keeps the layout of the model.
     layout: str | None = None
-    #: One of `CONVERSIONS` or `INTEGERS`; None keeps the model's type.
+    #: One of `CONVERSIONS` or `INTEGERS`; None keeps the type of the model.
     precision: str | None = None
     #: Scale and offset of ``int8``, real = scale x (q - offset); None if not given.
     scale: float | None = None
@@ -44,7 +44,7 @@ class CustomIo:
 
 
 class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
-    """The content of a custom I/O file; from Python also a list of mappings with the same keys."""
+    """The content of a custom I/O file; in Python, also a list of mappings with the same keys."""
 
     #: Most bytes of a file; exporters write about 50 per entry.
     most_bytes = 1 << 20
@@ -110,7 +110,7 @@ def _typed(codec: Codec[T], item: Mapping[str, object], key: str, at: Mapping[st
 def _check_numbers(
     place: str, at: Mapping[str, str], precision: str | None, scale: float | None, offset: int | None
 ) -> None:
-    """Refuse meaningless numbers, and one of the two alone."""
+    """Refuse invalid numbers, and a scale or offset without the other."""
     for key, value, other, other_value in (
         (_SCALE, scale, _OFFSET, offset),
         (_OFFSET, offset, _SCALE, scale),

@@ -21,15 +21,15 @@ _BIAS = "enableFP32Bias"
 class NodePrecision:
     """Nodes by the names of their first outputs."""
 
-    #: Names in the order given, each once; no name is in both.
+    #: Names in the given order, without duplicates; no name is in both lists.
     fp16: tuple[str, ...] = ()
     fp32: tuple[str, ...] = ()
 
 
 class NodePrecisionLists(ParsedFile[NodePrecision]):
-    """The content of a node precision file; from Python also a mapping with the same keys."""
+    """The content of a node precision file; in Python, also a mapping with the same keys."""
 
-    #: Exporters write some 50 bytes per name.
+    #: Most bytes of a file; exporters write about 50 per name.
     most_bytes = 4 << 20
 
     expected = f"the path of a YAML file with lists of names as {_HALF} and {_FLOAT}"
@@ -77,7 +77,7 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
 
 
 def _check_keys(keys: Sequence[object]) -> None:
-    """Refuse an object of unknown keys only, in which nothing has a meaning; remark on what has no effect."""
+    """Refuse an object with only unknown keys, and add remarks about keys without an effect."""
     unknown = [key for key in keys if key not in {*_KEYS, _BIAS}]
     if unknown and len(unknown) == len(keys):
         near = nearest(str(unknown[0]), _KEYS)

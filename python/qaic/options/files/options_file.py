@@ -31,9 +31,9 @@ MOST_BYTES = 256 * 1024
 def read_options_file(path: Path) -> list[RawOption]:
     """Read the options of a file, in the order of the file.
 
-    The file holds one flat mapping, or nothing. Raises OSError if the file cannot be read, OptionError if it
-    is not a YAML mapping with text keys, and OptionConflictError if a key occurs twice, also in two spellings
-    that differ only by hyphens, underscores or case.
+    The file contains one flat mapping, or is empty. Raises OSError if the file cannot be read, OptionError if
+    it is not a YAML mapping with text keys, and OptionConflictError if a key occurs twice, even in spellings
+    that differ only in hyphens, underscores or case.
     """
     import yaml
 
@@ -72,10 +72,10 @@ def _options(path: Path, root: MappingNode) -> list[RawOption]:
     base: Path | None = None
     given: list[RawOption] = []
     for key, at, node in pairs(root, normalize):
-        # Only a whole option can be "not given"; inside a value, None may well be the name of an input.
+        # Only an option can be "not given"; inside a value, None may be the name of an input.
         value = None if is_null(node) else values.of(node)
         if normalize(key) == "relative_path":
-            # A key of the ONNX Runtime provider's files: not an option, but a rule for reading the others.
+            # This key of files of the ONNX Runtime provider is not an option; it affects how others are read.
             base = path.parent if _flag(path, key, at, value) else None
         else:
             given.append(RawOption(Origin(OptionSource.YAML, key, path, at), value))

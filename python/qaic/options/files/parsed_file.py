@@ -1,7 +1,7 @@
-"""Options whose value is the content of a file, once it is read and checked.
+"""Options whose value is the checked content of a file.
 
-The content counts, not the path: it decides about the container and its place in the cache, and it is read
-once, when the options are resolved. From Python the content may be given in place of the file.
+The content, and not the path, determines the container and its cache key. It is read once, when the options
+are resolved. In Python, the content may be given instead of the file.
 """
 
 import hashlib
@@ -23,16 +23,15 @@ T = TypeVar("T")
 
 _Object = Mapping[object, object]
 
-#: most bytes of a digested file, and bytes that are read at a time
+#: most bytes of a file with a digest, and number of bytes that are read at a time
 _MOST_BYTES: Final = 512 << 20
 _PIECE_BYTES: Final = 1 << 20
 
 
 class ParsedFile(Codec[T]):
-    """The content of a file, or what would be its content.
+    """The content of a file, or the equivalent Python value.
 
-    Between `parse` and `load` a value may be the path that was given; only the code that resolves options
-    sees it.
+    Between `parse` and `load`, a value may be the given path; only the code that resolves options reads it.
     """
 
     placeholder = "FILE"
@@ -42,16 +41,16 @@ class ParsedFile(Codec[T]):
 
     @abstractmethod
     def content(self, value: object) -> T:
-        """Convert what was given in place of a file.
+        """Convert a value that was given instead of a file.
 
-        Raises ValueMismatchError if the value is not what the option expects.
+        Raises ValueMismatchError if the option does not accept the value.
         """
 
     @abstractmethod
     def decode(self, data: bytes) -> T:
-        """Convert what a file holds.
+        """Convert the content of a file.
 
-        Raises ValueMismatchError if the content is not what the option expects. The caller names the file.
+        Raises ValueMismatchError if the option does not accept the content. The caller adds the file name.
         """
 
     def parse(self, value: object) -> T:
@@ -89,9 +88,9 @@ class ParsedFile(Codec[T]):
 
 
 class JsonFile(ParsedFile[T]):
-    """A JSON file; its content is given from Python as the same lists and mappings."""
+    """A JSON file; in Python, its content consists of the same lists and mappings."""
 
-    #: Most bytes; files of people and exporters are smaller.
+    #: Most bytes of a file; files of users and exporters are smaller.
     most_bytes = 64 << 20
 
     def decode(self, data: bytes) -> T:
@@ -103,9 +102,9 @@ class JsonFile(ParsedFile[T]):
 
 
 def object_of(value: object, needed: Collection[str], allowed: Collection[str], what: str) -> _Object:
-    """Return an object of a file; `what` names it. Unknown keys cause a remark.
+    """Return an object of a file; `what` is its name. Unknown keys add a remark.
 
-    Raises ValueMismatchError if the value is no object, or a needed key is missing.
+    Raises ValueMismatchError if the value is not an object, or a required key is missing.
     """
     if not isinstance(value, Mapping):
         raise ValueMismatchError(f"an object as {what}", format_value(value))
@@ -117,7 +116,7 @@ def object_of(value: object, needed: Collection[str], allowed: Collection[str], 
 
 
 def list_of(value: object, what: str) -> Sequence[object]:
-    """Return a list of a file; `what` names it. Raises ValueMismatchError for other values."""
+    """Return a list of a file; `what` is its name. Raises ValueMismatchError for other values."""
     items = Codec.items(value)
     if items is None:
         raise ValueMismatchError(f"a list as {what}", format_value(value))
@@ -142,7 +141,7 @@ def parse_yaml(data: bytes, known: Container[str]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class InputFileContent:
-    """A file and the SHA-256 digest, in hexadecimal, of what it held when the options were resolved."""
+    """A file, and the hexadecimal SHA-256 digest of its content when the options were resolved."""
 
     path: Path
     sha256: str
@@ -151,8 +150,7 @@ class InputFileContent:
 class FileContent(Codec[InputFileContent]):
     """The path of a file that exists.
 
-    Between `parse` and `load` a value is the path that was given; only the code that resolves options sees
-    it.
+    Between `parse` and `load`, a value is the given path; only the code that resolves options reads it.
 
     `noun` names the kind of file in messages.
     """
@@ -176,7 +174,7 @@ class FileContent(Codec[InputFileContent]):
             return value
         try:
             with open_regular(value) as stream:
-                # Files of the kernel state no size, so bytes are counted, too.
+                # Files of the kernel report no size, so bytes are also counted.
                 digest, size = hashlib.sha256(), 0
                 stated = os.fstat(stream.fileno()).st_size
                 while max(size, stated) <= _MOST_BYTES and (piece := stream.read(_PIECE_BYTES)):
@@ -195,9 +193,9 @@ class FileContent(Codec[InputFileContent]):
         return InputFileContent(value, digest.hexdigest())
 
     def to_texts(self, value: InputFileContent) -> tuple[str, ...]:
-        """See `Codec.to_texts`. The path, also before the file was read."""
+        """See `Codec.to_texts`. Returns the path, even before the file is read."""
         return (str(value if isinstance(value, Path) else value.path),)
 
     def to_json(self, value: InputFileContent) -> Json:
-        """See `Codec.to_json`. The digest stands for the content."""
+        """See `Codec.to_json`. Returns the digest instead of the content."""
         return value.sha256

@@ -16,19 +16,19 @@ _IDS = ListOf(_ID)
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nodes that run on a group of devices; more than one device share the work on each node."""
+    """Nodes that run on a group of devices; several devices share the work of each node."""
 
     name: str
     devices: tuple[int, ...]
-    #: of each device; None if the file does not state it
+    #: number of cores of each device; None if the file does not contain it
     cores: tuple[int | None, ...]
-    #: None leaves the choice to the compiler
+    #: nodes of the partition; None if the compiler selects them
     nodes: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How a group of devices exchanges data: ``p2p`` or ``host``."""
+    """Method with which a group of devices exchanges data: ``p2p`` or ``host``."""
 
     devices: tuple[int, ...]
     kind: str
@@ -48,7 +48,7 @@ class PartitionConfig:
 
 
 class Partitions(JsonFile[PartitionConfig]):
-    """A multi-device partition file; from Python also its content."""
+    """A multi-device partition file; in Python, also its content."""
 
     expected = (
         "the path of a JSON file with "

@@ -12,7 +12,7 @@ from qaic.support.text import format_value
 
 _KEY = "specializations"
 
-#: a flat entry with this symbol is a step of a decoder
+#: symbol of flat entries for a step of a decoder
 _SEQUENCE = "seq_len"
 
 #: key of the name in a flat entry
@@ -21,7 +21,7 @@ _NAME = "_graph_name"
 
 @dataclass(frozen=True, slots=True)
 class SpecializationEntry:
-    """One set of sizes for the symbolic dimensions of a model, and what it is called."""
+    """One set of sizes for the symbolic dimensions of a model, with its name."""
 
     name: str
     symbols: Mapping[str, int]
@@ -30,9 +30,9 @@ class SpecializationEntry:
 class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
     """Specializations in the order of the file.
 
-    The content of the file is an object with a list ``specializations``; from Python that object or the list
-    may be given in place of the file. An entry is ``{"name": text, "symbols": {symbol: size}}`` or flat,
-    ``{symbol: size}``, where ``_graph_name`` is the name; sizes may be text.
+    The content of the file is an object with a list ``specializations``; in Python, the object or the list
+    may be given instead of the file. An entry is ``{"name": text, "symbols": {symbol: size}}`` or flat,
+    ``{symbol: size}``, with the name in ``_graph_name``; sizes may be text.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = Enum("asymmetric", "symmetric", "symmetric_with_uint8", "symmetric_with_power2_scale")
 
-#: Every bin of every tensor is a number in the profile; more than this tells nothing more.
+#: Largest number of bins; each bin of each tensor is a number in the profile, and more are not useful.
 _MOST_BINS = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""Options of the run that `qaic-exec` makes after compiling, and actions of the command line tools."""
+"""Options of the run of `qaic-exec` after the compilation, and actions of the command line tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qaic.options.spec import Documented, Effect, FlagForm, option, tool_option
 
 @dataclass(frozen=True, kw_only=True)
 class RunStepOptions:
-    """Options of the command line tools: the run after compiling, and actions."""
+    """Options of the command line tools: the run after the compilation, and actions."""
 
     SECTION: ClassVar = "Run after compiling (`qaic-exec`)"
 

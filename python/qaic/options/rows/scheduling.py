@@ -1,6 +1,6 @@
 """Options about cores, memory, scheduling and partitioning.
 
-Most of them steer hardware that the CPU device has not: they are checked and recorded.
+Most of them control hardware that the CPU device does not have: they are checked and recorded.
 """
 
 from __future__ import annotations

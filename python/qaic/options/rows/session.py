@@ -12,7 +12,7 @@ from qaic.options.spec import Effect, Flag, option, switch
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """Options that state what to do with the others."""
+    """Options about the handling of other options."""
 
     SECTION: ClassVar = "Session"
 
