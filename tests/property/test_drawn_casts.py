@@ -8,11 +8,14 @@ from onnx import TensorProto, helper
 
 import qaic
 from compiler_oracle import info, model_of, node, run
+from operator_cases import OPERATOR_SETS
 
 BOOL, INT32, INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
 #: types of casts from floats, in which the values of all steps fit
 TYPES = [TensorProto.FLOAT16, TensorProto.DOUBLE, INT32, INT64, TensorProto.INT8, TensorProto.INT16, BOOL]
 STEPS = ["cast", "twice", "like", "divide", "remainder", "bytes", "compare", "If", "Loop", "Scan"]
+#: sets with the forms of all operators below
+SETS = [opset for opset in OPERATOR_SETS if opset >= 17]
 SHAPE = [3, 4]
 
 
@@ -111,7 +114,10 @@ class Drawn:
 @settings(deadline=None, max_examples=30)
 @example(choices=[0, 2, 1, 2, 6], opset=17)
 @example(choices=[2, 7, 1, 1, 4, 8, 2, 0, 5, 9, 1, 3, 2], opset=17)
-@given(choices=st.lists(st.integers(0, 9), min_size=4, max_size=40), opset=st.sampled_from([17, 18, 21, 22]))
+@given(
+    choices=st.lists(st.integers(0, 9), min_size=4, max_size=40),
+    opset=st.sampled_from(SETS),
+)
 def test_casts_in_nested_graphs(options, choices, opset):
     drawn, nodes = Drawn(choices), []
     result = drawn.chain(nodes, "x", 0)

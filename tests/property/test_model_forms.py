@@ -285,6 +285,28 @@ def test_group_normalization_of_every_set(opset, place, precision):
     assert_close(computed(model, {"x": x}, precision), {"y": expected}, precision)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("opset", [9, 13, 22])
+def test_normalization_over_default_axes(opset, place, precision, kind):
+    """Shape inference of onnx and of the engine fail without the attribute."""
+    rng = np.random.default_rng(31)
+    x, c = rng.standard_normal((2, 3, 4, 5)).astype(kind), rng.standard_normal(5).astype(kind)
+    wide = x.astype(np.float64)
+    mean, deviation = wide.mean((0, 2, 3), keepdims=True), wide.std((0, 2, 3), keepdims=True)
+    nodes = [node("MeanVarianceNormalization", ["x"], ["m"]), node("Sub", ["c", "m"], ["y"])]
+    elem_type = helper.np_dtype_to_tensor_dtype(x.dtype)
+    values = [info("x", x.shape, elem_type)], [info("y", ["a", "b", "c", "d"], elem_type)]
+    model = PLACES[place](model_of(nodes, *values, [("c", c)], opset))
+    expected = (c - (wide - mean) / (deviation + 1e-9)).astype(kind)
+    assert_close(
+        computed(model, {"x": x}, precision),
+        {"y": expected},
+        "float16" if kind == np.float16 and precision in {"float32", "expanded"} else precision,
+    )
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @settings(deadline=None, max_examples=8)
 @example(operator="LayerNormalization", opset=9, form=(np.float32, -1, 1), is_branch=False)

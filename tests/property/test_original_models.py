@@ -16,7 +16,7 @@ from operator_cases import OPERATOR_SETS, OPERATORS, drawn
 #: operators whose results a small change of their operand can change much, so that integers say nothing
 UNSTEADY = frozenset(
     {"Div", "InstanceNormalization", "LayerNormalization", "Log", "LogSoftmax", "LpNormalization"}
-) | {*("MeanVarianceNormalization", "Sin", "Sinh", "Softmax", "Sqrt")}
+) | {*("MeanVarianceNormalization", "RMSNormalization", "Sin", "Sinh", "Softmax", "Sqrt")}
 
 PRECISIONS = {
     "float32": ({}, 90),

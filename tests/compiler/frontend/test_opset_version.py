@@ -51,8 +51,15 @@ def test_operators_in_nested_graphs_count():
     assert stamps(model)[1][0] == late.since_version
 
 
-def test_model_with_functions_keeps_its_operator_set():
+def test_operators_in_functions_count():
     newest = defs.onnx_opset_version()
+    late = max(
+        (s for s in defs.get_all_schemas() if s.domain == "" and not s.deprecated),
+        key=lambda s: s.since_version,
+    )
     imports = [helper.make_opsetid("", newest)]
-    function = helper.make_function("local", "F", ["a"], ["b"], [node("Relu", ["a"], ["b"])], imports)
-    assert stamps(stamped("Relu", newest, functions=[function])) == (10, [newest, 1])
+    for op, version in (("Relu", 22), (late.name, late.since_version)):
+        function = helper.make_function("local", "F", ["a"], ["b"], [node(op, ["a"], ["b"])], imports)
+        model = stamped("Relu", newest, functions=[function])
+        assert stamps(model) == (10, [version, 1])
+        assert [entry.version for entry in model.functions[0].opset_import] == [version]

@@ -17,7 +17,7 @@ from qaic.compiler.diagnostics.messages import damaged, refuse
 from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.files.external_data import ExternalData
 from qaic.compiler.frontend.function_calls import FunctionKey, function_key
-from qaic.compiler.ir import elem_types
+from qaic.compiler.ir import elem_types, graph_walk
 from qaic.compiler.ir.constants.in_graph import externalize_constants
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, op_types
@@ -345,13 +345,11 @@ def import_standard_operators(model: onnx.ModelProto) -> None:
 def lower_opset_version(model: onnx.ModelProto) -> None:
     """Lower IR version and operator set version of a checked model; changes `model` in place."""
     model.ir_version = min(model.ir_version, _IR_VERSION)
-    if model.functions:
-        # Functions have their own versions, which must fit the model's.
-        return
-    for entry in model.opset_import:
+    used = {node.op_type for node in graph_walk.nodes_of(model) if node.domain in STANDARD_DOMAINS}
+    # Functions have the version of the model.
+    for entry in (*model.opset_import, *chain.from_iterable(one.opset_import for one in model.functions)):
         if entry.domain not in STANDARD_DOMAINS or entry.version <= _OPERATOR_SET:
             continue
-        used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in STANDARD_DOMAINS}
         known = (name for name in used if defs.has(name, entry.version, ""))
         changed = (defs.get_schema(name, entry.version, "").since_version for name in known)
         entry.version = max((_OPERATOR_SET, *changed))

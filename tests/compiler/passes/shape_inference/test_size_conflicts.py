@@ -341,7 +341,10 @@ ALL_CONSTANT = {
     "ConvInteger": ([_bytes(1, 2, 5, 5), _bytes(3, 2, 3, 3), ZERO], {}),
     "DequantizeLinear": ([_bytes(3, 4), _filled(4), _bytes(4)], {"axis": 1}),
     "QLinearMatMul": ([_bytes(3, 4), SCALE, ZERO, _bytes(4, 5), SCALE, ZERO, SCALE, ZERO], {}),
-    "FusedGemm": ([_filled(2, 4), _filled(4, 3), _filled(3)], {"domain": "com.microsoft"}),
+    "FusedGemm": (
+        [_filled(2, 4), _filled(4, 3), _filled(3)],
+        {"domain": "com.microsoft", "activation": "Relu"},
+    ),
     "Attention": (
         [_filled(1, 3, 8), _filled(8, 24), _filled(24)],
         {"domain": "com.microsoft", "num_heads": 2},

@@ -5,6 +5,7 @@
   with ``SequenceAt``.
 * The mask of ``Attention`` gets a row for each query. ONNX allows one row for all queries.
 * ``STFT`` gets an explicit ``onesided``. Shape inference assumes 0 although the default is 1.
+* ``MeanVarianceNormalization`` gets explicit ``axes``. Shape inference fails without them.
 * Negative axes of ``Resize`` become non-negative. The engine ignores negative axes if it keeps proportions.
 * A ``Dropout`` that drops nothing loses its training mode. The mask of other Dropout nodes is read, because
   the engine removes a Dropout whose mask nothing reads.
@@ -299,13 +300,13 @@ def _whole_mask(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     return _copy(node, inputs=inputs[: max(len(node.input), _MASK + 1)])
 
 
-def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
-    """STFT: state the default of an attribute."""
-    del scope
-    if any(attribute.name == "onesided" for attribute in node.attribute):
+def _with_default(_: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """STFT, MeanVarianceNormalization: state the default of an attribute."""
+    name, value = _DEFAULTS[node.op_type]
+    if any(attribute.name == name for attribute in node.attribute):
         return node
     copy = edit.clone(node)
-    edit.add_attribute(copy, helper.make_attribute("onesided", 1))
+    edit.add_attribute(copy, helper.make_attribute(name, value))
     return copy
 
 
@@ -363,11 +364,14 @@ _PAST_KEY: Final = 4
 _TRAINING: Final = 2
 _INFERRING: Final = 7
 
+#: attributes that shape inference needs, and their defaults
+_DEFAULTS: Final = {"MeanVarianceNormalization": ("axes", [0, 2, 3]), "STFT": ("onesided", 1)}
+
 _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
     "Attention": _whole_mask,
+    **dict.fromkeys(_DEFAULTS, _with_default),
     "Dropout": _known_mode,
     "Range": _scalar_operands,
-    "STFT": _one_sided,
     "SequenceAt": _piece,
 }
 
