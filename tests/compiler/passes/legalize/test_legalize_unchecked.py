@@ -727,3 +727,44 @@ def test_frames_of_no_length_are_an_error(dtype):
         run(whole(lowered(model(8))), {"x": x}),
     ):
         np.testing.assert_allclose(found["y"][0, 0, :, 0], [8, 0, 0, 0, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize(
+    ("attributes", "least"),
+    [
+        ({}, (3, 2)),
+        ({"pads": [1, 0, 0, 0]}, (2, 2)),
+        ({"pads": [1, 1, 1, 1]}, (1, 1)),
+        ({"auto_pad": "VALID"}, (3, 2)),
+        ({"auto_pad": "SAME_UPPER"}, (1, 1)),
+    ],
+)
+def test_a_pool_with_the_channels_last_needs_a_window(attributes, least, is_cut, place):
+    attributes |= {"kernel_shape": [3, 2], "channels_last": 1}
+    nodes = [
+        node("Slice", ["x", "first", "end", "axes"], ["i"]),
+        node("QLinearAveragePool", ["i", "s", "z", "s", "z"], ["p"], **attributes, **ENGINE),
+        node("Cast", ["p"], ["f"], to=1),
+        node("ReduceSum", ["f"], ["y"], keepdims=0),
+    ]
+    constants = {"s": np.float32(0.5), "z": np.uint8(3), "first": np.array([0, 0]), "axes": np.array([1, 2])}
+    shape, x = (2, 4, 3, 3), np.arange(72, dtype=np.uint8).reshape(2, 4, 3, 3)
+    high, wide = least
+
+    def made(sizes):
+        given = [] if is_cut else [("end", np.array(sizes))]
+        inputs = [info("x", shape, TensorProto.UINT8), *([info("end", [2], INT64)] if is_cut else [])]
+        return model_of(nodes, inputs, [info("y", [])], [*constants.items(), *given])
+
+    if not is_cut:
+        for sizes in ((high - 1, wide), (high, wide - 1)):
+            with pytest.raises(CompileError, match="without a window"):
+                lowered(PLACES[place](made(sizes)))
+    program = whole(lowered(PLACES[place](made(least))))
+    feeds = {"x": x} | ({"end": np.array(least)} if is_cut else {})
+    assert run(program, feeds)["y"] == run(made(least), feeds)["y"]
+    for sizes in ((high - 1, wide), (high, wide - 1), (0, 0)) if is_cut else ():
+        with pytest.raises(Exception, match=r"p .no window in the operand"):
+            run(program, {"x": x, "end": np.array(sizes)})

@@ -64,9 +64,11 @@ _SELECTING: Final = {
     (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
     ("ai.onnx.ml", "ArrayFeatureExtractor"): (1, 0, "columns"),
 }
+#: pool that divides by the number of windows if channels are last
+_POOL: Final = (_ENGINE_DOMAIN, "QLinearAveragePool")
 #: operators that this pass guards, rewrites or refuses; it skips functions
 _UNCHECKED: Final = OVER_NOTHING.union(
-    _SELECTING, CHECKED, [("", name) for name in ("Col2Im", "MaxUnpool", "Trilu")]
+    _SELECTING, CHECKED, [_POOL], [("", name) for name in ("Col2Im", "MaxUnpool", "Trilu")]
 )
 #: positions of the axis of DFT from operator set 20, and of the frame length of STFT
 _AXIS, _FRAME_LENGTH = 2, 3
@@ -283,6 +285,8 @@ def _guarded(
                     ]
                     if reason := next(filter(None, found), ""):
                         raise refused_operand(node, reason, "sizes that fit the operand")
+            elif operator_of(node) == _POOL and attribute_of(node, "channels_last", 0):
+                edit.replace_input_with(guarded, 0, _with_a_window(node, guards))
             elif standard(node, "STFT") and _frame_length(node):
                 length = read(_frame_length(node))
                 if length is None:
@@ -476,6 +480,32 @@ def _not_empty(node: onnx.NodeProto, guards: GuardNodes) -> str:
     length = _frame_length(node)
     title = f"{node_label(node)} (frame length of 0)"
     return guards.reject(length, guards.types.get(length, INT64), title, guards.is_zero(length))
+
+
+def _with_a_window(node: onnx.NodeProto, guards: GuardNodes) -> str:
+    """Return the operand of a pool with the channels last, after a check if its sizes are not known."""
+    source, window = node.input[0], attribute_of(node, "kernel_shape", list[int]())
+    mode, pads = attribute_of(node, "auto_pad", b"NOTSET"), attribute_of(node, "pads", list[int]())
+    # Padding to the same size leaves a window for each element.
+    window = [1] * len(window) if mode.startswith(b"SAME") else window
+    pads = pads if mode == b"NOTSET" else []
+    least = [max(size - sum(pads[at :: len(window)]), 1) for at, size in enumerate(window)]
+    known = guards.dims(source)
+    for sizes in known:
+        if any(size is not None and size < needed for size, needed in zip(sizes[1:-1], least, strict=False)):
+            raise refused_operand(
+                node,
+                f"an operand of {list(sizes)} without a window",
+                f"sizes of at least {least} between the batch and the channels",
+            )
+    if (known and not any(None in sizes for sizes in known)) or source not in guards.types:
+        return source
+    compute = partial(guards.compute, source)
+    image = compute("Slice", compute("Shape", source), np.array([1]), np.array([-1]))
+    is_less = compute("Less", image, np.array(least), elem_type=BOOL)
+    return guards.reject(
+        source, guards.types[source], f"{node_label(node)} (no window in the operand)", is_less
+    )
 
 
 def _fitting(node: onnx.NodeProto, guards: GuardNodes) -> str:
