@@ -177,6 +177,30 @@ def test_the_error_names_the_sizes_that_the_heads_need(rows):
         lowered(built(wrong("GroupQueryAttention", **caches))[0])
 
 
+@pytest.mark.parametrize("name", sorted(name for name, (_, _, sizes) in FORMS.items() if "cos" in sizes))
+def test_heads_are_compared_with_large_tables_as_with_small_ones(name):
+    attributes, operands, right = FORMS[name]
+
+    def is_refused(rows, heads=HEADS, width=HEAD // 2, more=1):
+        sizes = right | {"cos": [rows, width], "sin": [rows * more, HEAD // 2]}
+        made = node(name.partition(",")[0], operands, ["y"], **attributes | {"num_heads": heads})
+        inputs = [info(key, dims, TYPES.get(key, onnx.TensorProto.FLOAT)) for key, dims in sizes.items()]
+        opset = 17 if "domain" in attributes else 23
+        model = model_of([made], inputs, [info("y", right["x"])], opset=opset)
+        try:
+            lowered(model)
+        except CompileError as error:
+            return error.code == "compile.contradicting_sizes"
+        return False
+
+    changes = [{}, {"heads": 2 * HEADS}, {"width": HEAD}, {"more": 2}]
+    small, large = ([is_refused(rows, **change) for change in changes] for rows in (ROWS, ROWS << 20))
+    assert small == large
+    # Releases of the engine compare different sizes.
+    assert not small[0]
+    assert any(small)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_lengths_of_other_samples_are_refused(count):
     with pytest.raises(CompileError, match=rf"\('lengths' is \[{count}\], expected \[{SAMPLES}\]\)"):

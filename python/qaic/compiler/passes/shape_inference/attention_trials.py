@@ -15,8 +15,9 @@ from qaic.compiler.ir.graph_walk import attribute_of, standard
 Shapes = Mapping[str, tuple[int, ...]]
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
-#: positions of the caches, the two lengths and the mask of scores among the operands of GroupQueryAttention
-_CACHES, _LENGTHS, _TOTAL, _SCORES = (3, 4), 5, 6, 10
+#: positions of the caches, the two lengths, the angles and the mask of scores among the operands of
+#: GroupQueryAttention
+_CACHES, _LENGTHS, _TOTAL, _TABLES, _SCORES = (3, 4), 5, 6, (7, 8), 10
 #: positions of both masks and of the cache length among the operands of DecoderMaskedMultiHeadAttention
 _MASKS, _PAST_LENGTH = (3, 4), 7
 
@@ -38,13 +39,25 @@ def _is_engine_node(node: onnx.NodeProto, op_type: str) -> bool:
     return node.domain == _ENGINE_DOMAIN and node.op_type == op_type
 
 
+def _first_rows(tables: list[str], shapes: Shapes, count: int) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of tables with only the rows that a run reads; different sizes stay different."""
+    held = {name: shapes[name] for name in tables if len(shapes.get(name, ())) == 2}
+    rows = sorted({sizes[0] for sizes in held.values()})
+    smaller = {
+        name: (min(sizes[0], count + rows.index(sizes[0])), *sizes[1:]) for name, sizes in held.items()
+    }
+    return smaller if smaller != held else {}
+
+
 def trial_of(node: onnx.NodeProto, shapes: Shapes) -> Trial:
     """Return operands with which an attention node runs if its sizes fit."""
     if node.op_type == "RotaryEmbedding" and (node.domain == _ENGINE_DOMAIN or standard(node, node.op_type)):
-        (positions,) = _operands(node, 1 if node.domain == _ENGINE_DOMAIN else 3)
-        return Trial({positions: 0} if positions else {})
+        *tables, positions = _operands(node, *((2, 3, 1) if node.domain == _ENGINE_DOMAIN else (1, 2, 3)))
+        tokens = max(shapes[node.input[0]][-2:-1], default=1)
+        return Trial({positions: 0} if positions else {}, _first_rows(tables, shapes, tokens))
     if _is_engine_node(node, "GroupQueryAttention"):
         lengths, total, scores, *caches = _operands(node, _LENGTHS, _TOTAL, _SCORES, *_CACHES)
+        tables = _operands(node, *_TABLES)
         tokens = max(shapes[node.input[0]][1:2], default=1)
         rows = max(tokens, *shapes[scores][-1:]) if scores else tokens
         held = {name: shapes[name] for name in caches if name and len(shapes[name]) == 4}
@@ -54,7 +67,7 @@ def trial_of(node: onnx.NodeProto, shapes: Shapes) -> Trial:
             rows, held = max(counts) + tokens, {}
         # A first step fills a cache with this number of rows.
         smaller = {name: (*sizes[:2], rows, sizes[3]) for name, sizes in held.items()}
-        return Trial({lengths: rows - 1, total: rows}, smaller)
+        return Trial({lengths: rows - 1, total: rows}, smaller | _first_rows(tables, shapes, rows))
     if _is_engine_node(node, "DecoderMaskedMultiHeadAttention"):
         *masks, past = _operands(node, *_MASKS, _PAST_LENGTH)
         rows = next((shapes[name][-1] for name in masks if name and shapes[name]), 1)
