@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler_oracle import info, model_of, node
+from compiler_oracle import in_function, info, lowered, model_of, node
 from qaic.compiler.frontend import validation
 from qaic.errors import CompileError
 from single_pass import applied, before, begun, content, ops
@@ -118,3 +118,32 @@ def test_small_initializers_of_one_name_are_refused():
     model, context = begun(proto)
     with pytest.raises(CompileError, match="initializer 'w': found two of that name"):
         applied("check-model", model, context)
+
+
+@pytest.mark.parametrize("opset", [8, 9, 17])
+@pytest.mark.parametrize("is_function", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("scanned", [-1, 0, 1, 2, 3, 2**40])
+def test_a_scan_over_more_inputs_than_it_has_is_refused(scanned, count, is_function, opset):
+    names = [f"x{at}" for at in range(count)]
+    body = helper.make_graph(
+        [node("Identity", ["i0"], ["o"])],
+        "body",
+        [info(f"i{at}", [3]) for at in range(count)],
+        [info("o", [3])],
+    )
+    lengths = [""] if opset == 8 else []
+    nodes = [node("Scan", [*lengths, *names], ["y"], body=body, num_scan_inputs=scanned, name="mine")]
+    functions = []
+    if is_function:
+        nodes, functions = in_function(nodes, names, "y", opset)
+    inputs = [info(name, [1, 2, 3][3 - (3 if opset == 8 else 2) :]) for name in names]
+    model = model_of(nodes, inputs, [info("y", None)], opset=opset, functions=functions)
+    if 1 <= scanned <= count:
+        validation.check_scans(model)
+        return
+    with pytest.raises(
+        CompileError, match=r"'mine' \(Scan\).* in 'num_scan_inputs', expected 1 to"
+    ) as caught:
+        lowered(model)
+    assert caught.value.code == "compile.invalid_model"

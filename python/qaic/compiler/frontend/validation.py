@@ -30,6 +30,7 @@ from qaic.compiler.ir.graph_walk import (
     nodes_of,
     read_values,
     standard,
+    standard_version,
 )
 
 #: message of the checker for a declaration without a shape, which bodies of control flow may have
@@ -44,6 +45,9 @@ _EMBEDDING: Final = ("com.microsoft", "EmbedLayerNormalization")
 _ENGINE_ONLY: Final = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 #: these, and one that onnx deprecates in the sets 18 to 20
 _UNCHECKED: Final = _ENGINE_ONLY | {"GroupNormalization"}
+
+#: first operator set whose Scan has no lengths of sequences
+_SCAN_WITHOUT_LENGTHS: Final = 9
 
 #: first IR version in which an initializer need not also be an input
 _IR_FREE_INITIALIZERS: Final = 4
@@ -215,6 +219,23 @@ def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         del model.graph.initializer[position]
     for name in [name for name in weights if name not in used]:
         del weights[name]
+
+
+def check_scans(model: onnx.ModelProto) -> None:
+    """Refuse scans over more inputs than they have, for which older engines end the process."""
+    # The first operand was the lengths of sequences before set 9.
+    first = int(standard_version(model) < _SCAN_WITHOUT_LENGTHS)
+    for node in nodes_of(model):
+        scanned, held = attribute_of(node, "num_scan_inputs", 1), len(node.input) - first
+        if standard(node, "Scan") and not 1 <= scanned <= held:
+            raise refuse(
+                f"node {node_label(node)!r} (Scan)",
+                code="invalid_model",
+                found=f"{scanned} in 'num_scan_inputs'",
+                expected=f"1 to {held}, the number of inputs" if held > 0 else "at least one input",
+                fix="check the model",
+                context={"node": node_label(node)},
+            )
 
 
 def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> None:
