@@ -54,10 +54,3 @@ pub enum Error {
         number: u32,
     },
 }
-
-impl Error {
-    /// Returns true if the time limit of the call passed.
-    pub fn is_timeout(self) -> bool {
-        matches!(self, Self::Timeout { .. })
-    }
-}

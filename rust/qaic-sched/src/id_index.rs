@@ -454,6 +454,18 @@ mod tests {
         assert_eq!((index.id_of(0), index.id_of(1)), (Some(0), Some(9)));
     }
 
+    /// Protects the links of a later addition from a late thread of an earlier change.
+    #[test]
+    fn links_of_each_addition_have_a_stamp_of_their_own_that_no_change_has() {
+        let index = IdIndex::new(1);
+        let stamps = [(); 3].map(|()| {
+            index.insert(7, 0);
+            index.remove(0);
+            index.entry(0).peers.load(Ordering::Acquire) & STAMP_MASK
+        });
+        assert_eq!(stamps, [1, 2, 3].map(|addition| OF_OWNER | addition));
+    }
+
     /// If all ids fell into one bucket, lookups would pass over the lists of others.
     #[test]
     fn ids_are_spread_evenly() {

@@ -228,6 +228,7 @@ mod tests {
                 match (step, *is_done) {
                     (0 | 1, None) => {
                         set.submit(number, id);
+                        prop_assert_eq!(set.lists.id_of(number), Some(id));
                         *is_done = Some(false);
                     }
                     (1, Some(false)) => {

@@ -95,7 +95,8 @@ fn segment_len(segment: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::Counted;
+    use crate::tests::{Counted, Device};
+    use crate::{Scheduler, SchedulerOptions};
 
     #[test]
     fn places_of_all_numbers_are_different_and_in_their_segments() {
@@ -112,12 +113,13 @@ mod tests {
 
     #[test]
     fn request_given_back_is_used_again_in_its_queue_only() {
-        let requests = Requests::<Counted>::new(2, None);
-        let first = requests.take(0).unwrap();
-        requests.give_back(&first);
-        assert_eq!(requests.take(1).unwrap().number, 1);
-        assert!(Arc::ptr_eq(&requests.take(0).unwrap(), &first));
-        assert_eq!(requests.iter().count(), 2);
+        let options = SchedulerOptions { queues: 2, ..Arc::new(Device::default()).options() };
+        let scheduler = Scheduler::<Counted>::new(options);
+        let first = scheduler.take_request(0).unwrap();
+        scheduler.give_back_request(&first);
+        assert_eq!(scheduler.take_request(1).unwrap().number, 1);
+        assert!(Arc::ptr_eq(&scheduler.take_request(0).unwrap(), &first));
+        assert_eq!(scheduler.shared.requests.iter().count(), 2);
     }
 
     /// Larger numbers would overlap the generation bits of a queue entry.

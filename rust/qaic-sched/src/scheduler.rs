@@ -425,10 +425,6 @@ impl<J: Job> Shared<J> {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    pub(crate) fn warn(&self, text: &str) {
-        (self.options.warn)(text);
-    }
-
     fn request(&self, entry: u32) -> Option<&Arc<Request<J>>> {
         self.requests.get(entry & ((1 << NUMBER_BITS) - 1))
     }

@@ -57,7 +57,9 @@ impl Watchdog {
         match Thread::spawn("qaic-watchdog".to_owned(), life) {
             Ok(handle) => *thread = Some(handle),
             // Waiting threads enforce their own deadlines.
-            Err(error) => shared.warn(&format!("cannot start the thread that enforces time limits: {error}")),
+            Err(error) => {
+                (shared.options.warn)(&format!("cannot start the thread that enforces time limits: {error}"))
+            }
         }
     }
 

@@ -88,7 +88,9 @@ impl Workers {
             // Waiting callers run the queued inferences.
             Err(error) => {
                 self.spawned.fetch_sub(1, Ordering::AcqRel);
-                shared.warn(&format!("a worker did not start: {error}; waiting callers run the inferences"));
+                (shared.options.warn)(&format!(
+                    "a worker did not start: {error}; waiting callers run the inferences"
+                ));
             }
         }
     }
@@ -121,7 +123,7 @@ fn work<J: Job>(shared: &Arc<Shared<J>>) {
                 let is_wanted = || (shared.has_work() || shared.is_stopping()).then_some(());
                 let _ = workers.idle.wait(UNTIL_WOKEN, is_wanted);
             }
-            Err(_) => shared.warn("a worker panicked and continues"),
+            Err(_) => (shared.options.warn)("a worker panicked and continues"),
         }
     }
 }

@@ -127,7 +127,7 @@ impl Profiler {
                 return Ok(true);
             }
             match scope.poll("samples") {
-                Err(error) if error.is_timeout() => return Ok(false),
+                Err(qaic_sched::Error::Timeout { .. }) => return Ok(false),
                 polled => polled?,
             }
         }

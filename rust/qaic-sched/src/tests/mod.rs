@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use qaic_sync::Event;
 use qaic_sync::atomic::{AtomicU32, Ordering};
+use qaic_sync::{Event, EventCount};
 
 pub(crate) use counted::{Counted, Device};
 
@@ -336,6 +336,25 @@ fn inference_that_keeps_its_caller_is_called_away_and_runs_on_a_worker() {
     shared.enqueue(&request, begun.generation).unwrap();
     assert!(ends(&request));
     request.outcome().unwrap();
+}
+
+#[test]
+fn inference_may_run_on_its_caller_s_thread_if_it_is_bounded_or_on_an_asynchronous_device() {
+    for (is_queue, is_bounded) in [(false, false), (false, true), (true, false), (true, true)] {
+        let device = Arc::new(Device { is_bounded, is_queue, ..Device::default() });
+        let scheduler = scheduler(&device);
+        let (task, _) = begin(&request(&scheduler, &device));
+        assert_eq!(scheduler.may_run_here(&task), is_queue || is_bounded);
+    }
+}
+
+#[test]
+fn sleep_ends_with_what_its_caller_finds() {
+    for is_queue in [false, true] {
+        let scheduler = scheduler(&Arc::new(Device { is_queue, ..Device::default() }));
+        assert_eq!(scheduler.sleep(&EventCount::new(), LONG, || Some(7)), Some(7));
+        assert_eq!(scheduler.sleep(&EventCount::new(), Duration::ZERO, || None::<u32>), None);
+    }
 }
 
 /// The time of the guard of one inference says nothing to the next one.

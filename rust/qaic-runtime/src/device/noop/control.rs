@@ -170,7 +170,7 @@ impl Control {
             }
             drop(state);
             match scope.poll("executions") {
-                Err(error) if error.is_timeout() => return Ok(false),
+                Err(qaic_sched::Error::Timeout { .. }) => return Ok(false),
                 polled => polled?,
             }
         }

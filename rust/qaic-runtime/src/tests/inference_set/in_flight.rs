@@ -214,19 +214,23 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
 
 #[test]
 fn stuck_inference_times_out_and_the_others_end() {
-    let wait = WaitLimits { try_ms: 20, retries: 1, ..WaitLimits::default() };
-    let mut bench = Bench::with(&image(ElementType::Float32), 8, 1, 1, wait);
-    bench.control.plan("execute@3=stuck").unwrap();
-    let handles = bench.submit_all();
-    bench.wait_for_all();
-    // The later inferences had ended, but no worker was free to collect them.
-    let codes: Vec<_> = handles.iter().map(|&handle| bench.code(handle)).collect();
-    assert_eq!(codes.iter().filter(|&&code| code == "device.timeout").count(), 1, "{codes:?}");
-    assert_eq!(codes.iter().filter(|code| code.is_empty()).count(), 7, "{codes:?}");
+    // A busy machine may delay other inferences, too, beyond a short limit.
+    let run = |try_ms| {
+        let wait = WaitLimits { try_ms, retries: 1, ..WaitLimits::default() };
+        let mut bench = Bench::with(&image(ElementType::Float32), 8, 1, 1, wait);
+        bench.control.plan("execute@3=stuck").unwrap();
+        let handles = bench.submit_all();
+        bench.wait_for_all();
+        // The later inferences had ended, but no worker was free to collect them.
+        let mut codes: Vec<_> = handles.iter().map(|&handle| bench.code(handle)).collect();
+        codes.sort_unstable();
+        (codes[6..] == ["", "device.timeout"]).then_some((bench, handles))
+    };
+    let (mut bench, handles) = [20, 1_000, 20_000].into_iter().find_map(run).unwrap();
     for handle in handles {
         assert_eq!(bench.set().get_completed_id(handle.0.into(), &mut WaitScope::default()).unwrap(), handle);
         bench.bind(handle, 9);
-        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
+        while bench.exec(handle).run(&mut WaitScope::default()).is_err_and(|error| error.is_timeout()) {}
         assert!(bench.holds(handle, 9));
     }
 }
@@ -508,9 +512,9 @@ impl Completion for CompletionSender {
     }
 }
 
-/// Callers run their own inferences while workers sleep. The next inference without a waiting caller starts at once.
+/// Callers run their own inferences while workers sleep. The next inference without a waiting caller wakes one.
 #[test]
-fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
+fn inference_without_a_waiter_after_busy_callers_wakes_a_worker() {
     for threads in [1, 4] {
         let mut bench = Bench::new(8, threads);
         bench.warm_up();

@@ -144,8 +144,9 @@ fn stuck_inference_times_out_and_the_set_works_on() {
     assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap(), handle);
     let error = set.outcome(handle).unwrap_err();
     assert_eq!((error.code(), error.to_string().contains("60 ms")), ("device.timeout", true), "{error}");
-    set.submit(handle, 2, Detached::assume()).unwrap();
-    set.get_completed_id(2, &mut WaitScope::default()).unwrap();
+    // A busy machine may delay the next inference beyond its limit, too.
+    let exec = set.exec_obj(handle).unwrap();
+    while exec.run(&mut WaitScope::default()).is_err_and(|error| error.is_timeout()) {}
     set.outcome(handle).unwrap();
 }
 

@@ -9,7 +9,7 @@ use qaic_runtime::inference_set::CompletionQueue;
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
 
-/// Shorter than the wait of any test, and long enough for a start before it ends.
+/// Shorter than the wait of any test, and usually long enough for a start before it ends.
 const LIMIT: Duration = Duration::from_millis(300);
 
 /// No tokens.
@@ -224,11 +224,15 @@ fn pending_waited_for_while_the_last_of_its_set_goes_has_its_outputs() {
 fn pending_past_its_deadline_is_reported_and_the_device_lets_go_of_it() {
     let rig = Rig::queueing(1);
     rig.control.hold().unwrap();
-    let inference = rig.prepare_until(1.0, Deadline::after(LIMIT));
-    assert!(inference.try_start(&rig.set, Some((&rig.queue, 5)), Detached::assume()).unwrap());
+    let start = |limit: Duration| {
+        let inference = rig.prepare_until(1.0, Deadline::after(limit));
+        assert!(inference.try_start(&rig.set, Some((&rig.queue, 5)), Detached::assume()).unwrap());
+        (!inference.has_ended_in_start()).then_some(inference)
+    };
+    // On a busy machine, a short limit may end before the start.
+    let inference = start(LIMIT).or_else(|| start(100 * LIMIT)).unwrap();
     assert_eq!(rig.queue.wait(LONG).unwrap(), [5]);
-    let error = inference.outcome().unwrap().unwrap_err();
-    assert_eq!(error.to_string(), "timed out after 300 ms waiting for an inference");
+    assert_eq!(code(&inference), "device.timeout");
     assert_eq!(rig.reported_until_settled(), NONE);
     assert!(inference.set().is_none());
     assert_eq!(rig.free_handles(), 1);
