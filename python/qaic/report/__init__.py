@@ -1,7 +1,7 @@
 """Reports as data: sentences, and tables of columns with units.
 
-One value for all forms: text (`qaic.report.text`), CSV and JSON (`qaic.report.files`), pages and notebooks
-(`qaic.report.html`) show the same rows, so they cannot disagree.
+All forms show the same rows of one value: text (`qaic.report.text`), CSV and JSON (`qaic.report.files`), and
+pages and notebooks (`qaic.report.html`).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["NOT_MEASURED", "Cell", "Column", "Prose", "Report", "Table", "column
 
 
 class Table(_data.Table):
-    """Rows of one kind, which notebooks show."""
+    """Rows of one kind. Notebooks display the table as HTML."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class Table(_data.Table):
 
 
 class Report(_data.Report):
-    """Sentences and tables, which notebooks show and ``print`` writes."""
+    """Sentences and tables. Notebooks display the report as HTML, and ``print`` writes it as text."""
 
     __slots__ = ()
     tables: Sequence[Table]

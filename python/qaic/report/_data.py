@@ -1,4 +1,4 @@
-"""Data of reports, which no module outside of the package imports: `qaic.report` has the classes."""
+"""Data of reports. Modules outside this package import the classes from `qaic.report`."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,23 +8,23 @@ from typing import Any, Final, Literal, Self, cast
 from qaic.errors import StateError
 
 Kind = Literal["text", "int", "float", "percent", "change", "bytes"]
-#: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
+#: value of a cell; ``None`` means not measured or not applicable, and is shown as N/A, never as 0
 Cell = str | int | float | None
 
 NOT_MEASURED: Final = "not measured on this device"
 
 
 class Prose(str):
-    """Sentence that names options by keyword, for which tools show their flags.
+    """A sentence that names options by keyword. Tools show their flags instead.
 
     Parameters
     ----------
     text
         The sentence.
     options
-        Keywords that help, in parentheses behind the text; a tool shows those that it takes.
+        Keywords of options that help, in parentheses after the text. A tool shows only its own options.
     names
-        Names of the user in the text, which tools do not change.
+        The user's names in the text. Tools do not change them.
     """
 
     __slots__ = ("names", "options", "text")
@@ -41,17 +41,17 @@ class Prose(str):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """A column of a table.
 
     Parameters
     ----------
     name
         Title, unique in its table.
     unit
-        Of the numbers, as ``us``; None for counts and text. Percent and change columns have none.
+        Unit of the numbers, such as ``us``; None for counts, text, and percent and change columns.
     kind
-        How cells are shown: ``float`` cells have three digits, ``bytes`` cells are whole bytes, ``percent``
-        cells are 0 to 100, ``change`` cells are percent of any size and sign.
+        Format of the cells: ``float`` cells have three digits, ``bytes`` cells are whole bytes, ``percent``
+        cells are 0 to 100, and ``change`` cells are percentages of any size and sign.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Column:
 def columns_of(text: str) -> tuple[Column, ...]:
     """Return the columns that a text describes, each as ``name``, ``name:kind`` or ``name:kind unit``.
 
-    Descriptions have ``|`` between them; columns of the kind ``bytes`` have that unit.
+    Descriptions are separated by ``|``. Columns of the kind ``bytes`` have that unit.
     """
     made = []
     for described in text.split(" | "):
@@ -92,13 +92,13 @@ class Table:
     name
         Identifier, unique in its report.
     title
-        For people.
+        Title for people.
     columns, rows
-        Each row has one cell per column.
+        Columns, and rows with one cell per column.
     note
-        How to read it, or why it has no rows.
+        Explanation of the table, or the reason why it has no rows.
     estimated_rows
-        Rows whose numbers mean little, as those at or below the cost of measuring them.
+        Rows whose numbers mean little, for example because they do not exceed the cost of measuring.
     """
 
     name: str
@@ -119,11 +119,11 @@ class Table:
         return [row[place] for row in self.rows]
 
     def to_columns(self) -> dict[str, list[Cell]]:
-        """Return title -> cells, with units in the titles: what data frames of any library are made of."""
+        """Return title -> cells, with units in the titles. Any data frame library accepts the dictionary."""
         return {column.title: [row[place] for row in self.rows] for place, column in enumerate(self.columns)}
 
     def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame``; what was not measured is missing there.
+        """Return a ``pandas.DataFrame``. Values that were not measured are missing.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Table:
         return _library("pandas").DataFrame(self.to_columns())
 
     def to_arrow(self) -> Any:
-        """Return a ``pyarrow.Table``, which other libraries take by its capsules (``__arrow_c_stream__``).
+        """Return a ``pyarrow.Table``, which other libraries read through ``__arrow_c_stream__``.
 
         Raises
         ------
@@ -145,13 +145,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One report: sentences that answer its question, then the tables that show why."""
+    """A report: sentences that answer a question, and tables with the reasons."""
 
     name: str
     title: str
     verdict: list[str] = field(default_factory=list)
     tables: Sequence[Table] = ()
-    #: Command lines to paste next, by what they are for; an empty text where there is only one.
+    #: Command lines to paste next, by purpose; the purpose is empty if there is only one line.
     next_steps: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, name: str) -> Table:
@@ -159,7 +159,7 @@ class Report:
         return next(table for table in self.tables if table.name == name)
 
     def with_prose(self, shown: Callable[[Prose], str]) -> Self:
-        """Return the report with its prose as `shown` writes it, and all else as it is."""
+        """Return a copy of the report in which `shown` has converted all prose."""
 
         def cell(value: Any) -> Any:
             return shown(value) if isinstance(value, Prose) else value

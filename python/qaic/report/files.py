@@ -16,7 +16,7 @@ from qaic.support.text import escape_json, escape_unprintable
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Value that ``json.dumps`` takes. What was not measured is null."""
+    """Return a value for ``json.dumps``. Values that were not measured are null."""
     return {
         "name": report.name,
         "title": report.title,
@@ -42,7 +42,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def to_json(reports: Sequence[Report]) -> str:
-    """Several reports as one JSON text."""
+    """Return several reports as one JSON text."""
     held = [as_json(report) for report in reports]
     return escape_json(json.dumps(held, indent=1, ensure_ascii=False, allow_nan=False))
 
@@ -51,14 +51,14 @@ def _json_value(cell: Cell) -> Cell:
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
-#: forms that are text, and can go to a terminal
+#: forms that can be printed to a terminal
 FORMS: Final = ("text", "csv", "json")
-#: files are as wide as their tables
+#: width of text files in columns, enough for the widest tables
 _FILE_WIDTH: Final = 1000
 
 
 def rendered(reports: Sequence[Report], form: str, *, width: int, whole: str = "") -> str:
-    """Return all reports as one text; `whole` is as of `to_text`."""
+    """Return all reports as one text; `whole` is the same as in `to_text`."""
     if form == "json":
         return to_json(reports) + "\n"
     if form == "csv":
@@ -71,9 +71,9 @@ def rendered(reports: Sequence[Report], form: str, *, width: int, whole: str = "
 
 
 def write_files(reports: Sequence[Report], form: str, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write the files of a form; each appears whole or not at all.
+    """Write the files of a form. Each file is written atomically.
 
-    Text has a file per report, CSV one per table, JSON one for all.
+    Text has a file for each report, CSV one for each table, and JSON one for all reports.
 
     Raises OSError if a file cannot be written.
     """
@@ -98,7 +98,7 @@ def _files(reports: Sequence[Report], form: str) -> Iterator[tuple[str, str]]:
 
 
 def to_csv(table: Table) -> str:
-    """One table with a line of titles. What was not measured is N/A, as in the text."""
+    """Return a table with a line of titles. Values that were not measured are N/A, as in text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.title for column in table.columns])
@@ -111,7 +111,7 @@ def _value(cell: Cell) -> str | int | float:
         return "N/A"
     if isinstance(cell, str):
         cell = escape_unprintable(cell)
-    # Spreadsheets run cells that begin like a formula; names come from files.
+    # Spreadsheets execute cells that begin like a formula, and names come from files.
     if isinstance(cell, str) and cell[:1] in {"=", "+", "-", "@", "\t", "\r"}:
         return f"'{cell}"
     return cell

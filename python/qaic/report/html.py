@@ -1,4 +1,4 @@
-"""Reports as HTML: complete without scripts, which only add sorting, filtering and copying."""
+"""Reports as HTML. Scripts only add sorting, filtering and copying."""
 
 import os.path
 from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ def verdict_html(sentences: Sequence[str]) -> str:
 
 
 def is_facts(table: Table) -> bool:
-    """Return whether a table lists names and values: a figure, its value (with minimum and maximum), unit."""
+    """Return True if a table lists names and values: a figure, its value (with minimum and maximum), unit."""
     kinds = [column.kind for column in table.columns]
     return (
         0 < len(table.rows) <= _MOST_TILES
@@ -149,7 +149,7 @@ def _column_html(column: Column, cells: Sequence[Cell]) -> list[str]:
 
 
 def _cell(column: Column, cell: Cell, style: str, cut: int) -> str:
-    """Return a cell; the tooltip, the filter and the copy have the whole text or value."""
+    """Return a cell. The tooltip, the filter and the copy contain the whole text or value."""
     if cell is None:
         return f'<td class="{style.removesuffix(" share")} na">{ABSENT}</td>'
     if column.kind != "text":
@@ -162,7 +162,7 @@ def _cell(column: Column, cell: Cell, style: str, cut: int) -> str:
 
 
 def common_path(names: Sequence[object]) -> str:
-    """Return the path that all texts among names begin with; "" if it is short."""
+    """Return the common path of all texts among the names; "" if the path is short."""
     texts = [name for name in names if isinstance(name, str)]
     # Characters are compared, because node names are not file paths.
     common = os.path.commonprefix(texts) if len(texts) >= _FEWEST_NAMES else ""  # noqa: RUF071

@@ -1,4 +1,4 @@
-"""Reports and tables as text of a width, and the text of a cell in every form for people."""
+"""Reports and tables as text of a given width, and the text of a cell in all forms for people."""
 
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,13 +11,13 @@ from qaic.support.text import bytes_text, escape_unprintable, percentage, shorte
 #: largest number of rows of a table that are shown
 MOST_ROWS: Final = 40
 ABSENT: Final = "N/A"
-#: a text column is not made narrower than this
+#: least width of a shortened text column
 _NARROWEST: Final = 36
 _GAP: Final = 2
 
 
 def cell_text(column: Column, cell: Any) -> str:
-    """Return a cell as people read it, in text, on pages and in notebooks."""
+    """Return the text of a cell for people, in text, on pages and in notebooks."""
     if cell is None:
         return ABSENT
     is_number = isinstance(cell, Real) and not isinstance(cell, bool)
@@ -35,8 +35,8 @@ def cell_text(column: Column, cell: Any) -> str:
 def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_ROWS, whole: str = "") -> str:
     """Convert one report to text, with a line break at its end.
 
-    `width` is the number of columns of the terminal; long names lose their middle. `most_rows` is the limit
-    of rows shown of a table; None for all. `whole` names the option that shows the rest of a table.
+    `width` is the number of columns of the terminal; long names are shortened in the middle. `most_rows` is
+    the largest number of rows of a table; None for all. `whole` names the option that shows the whole table.
     """
     return "\n".join(_lines(report, width, most_rows, whole)) + "\n"
 
@@ -44,10 +44,10 @@ def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_RO
 def rows_text(
     columns: str | Sequence[Column], rows: Sequence[Sequence[Any]], width: int | None = None, whole: str = ""
 ) -> str:
-    """Return rows below the titles of their columns, which are as wide as they are without a `width`.
+    """Return rows below the titles of their columns; without a `width`, columns are not shortened.
 
-    `columns` is as `columns_of` reads it. A line names the last columns if they have no room, and the option
-    `whole`, which shows them.
+    `columns` may be a text for `columns_of`. If the last columns have no room, a line names them and the
+    option `whole`, which shows them.
     """
     made = columns_of(columns) if isinstance(columns, str) else columns
     texts = _texts(made, rows)
@@ -57,7 +57,7 @@ def rows_text(
 
 
 def facts_text(facts: Iterable[tuple[str, str]]) -> str:
-    """Return names and values of one line each; a name without letters continues the fact above."""
+    """Return a line for each name and value. A blank name continues the value above."""
     pairs = list(facts)
     width = max(len(name) for name, _ in pairs)
     return "\n".join(f"{name:<{width}}  {escape_unprintable(value)}" for name, value in pairs)
@@ -80,7 +80,7 @@ def _lines(report: Report, width: int, most_rows: int | None, whole: str) -> Ite
 
 
 def _advice(table: Table, width: int) -> Iterator[str]:
-    """Sentences, which columns would cut: hazard, then its reason and remedy."""
+    """Yield each hazard with its reason and remedy as sentences, because columns would cut them."""
     for number, (hazard, reason, remedy) in enumerate(table.rows, 1):
         yield from _wrapped(f"{hazard}: {reason}", width, f"  {number}. ")
         yield from _wrapped(f"{remedy}", width, "     ")
@@ -91,7 +91,7 @@ def _table(table: Table, width: int, most_rows: int | None, whole: str) -> Itera
     columns = table.columns
     if rows:
         texts = _texts(columns, rows)
-        # A column without a single value only costs room.
+        # Columns without values are named below the table.
         shown = [place for place, cells in enumerate(texts) if set(cells) - {"", ABSENT}]
         fitting = _fitting(columns, texts, shown, width)
         lines = _aligned([columns[at] for at in fitting], [texts[at] for at in fitting], width)
@@ -130,7 +130,7 @@ def _wrapped(text: str, width: int, indent: str) -> list[str]:
 
 
 def _head(column: Column) -> str:
-    """Title of a column whose cells may carry the unit themselves."""
+    """Return the title of a column, without the unit if the cells contain it."""
     return column.name if column.kind == "bytes" else column.title
 
 
@@ -146,7 +146,7 @@ def _widest(column: Column, cells: Sequence[str]) -> int:
 def _fitting(
     columns: Sequence[Column], texts: Sequence[Sequence[str]], shown: Sequence[int], width: int
 ) -> list[int]:
-    """Choose the columns, from the left, that fit when texts are as narrow as they may be."""
+    """Select the columns, from the left, that fit if all texts have their least width."""
     fitting: list[int] = []
     used = 0
     for place in shown:
@@ -161,7 +161,7 @@ def _fitting(
 def _aligned(
     columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int | None = None
 ) -> Iterator[str]:
-    """Yield the titles and the rows; long texts give way first, the longest most."""
+    """Yield the titles and the rows. The widest text columns are shortened first."""
     widths = [_widest(*pair) for pair in zip(columns, texts, strict=True)]
     while width is not None and sum(widths) + _GAP * len(widths) > width:
         wide = [at for at, column in enumerate(columns) if column.kind == "text" and widths[at] > _NARROWEST]
