@@ -1,7 +1,7 @@
-"""The one printer of all tools, their exit codes, and the rendering of errors.
+"""Output of all command line tools, their exit codes, and the format of errors.
 
-Nothing else in the package prints. Exit codes: 0 success, 1 failure caused by the input, 2 usage, 3 device,
-70 a bug; 130 after Ctrl-C and 143 after SIGTERM, as shells expect.
+No other module prints. Exit codes: 0 success, 1 invalid input, 2 usage error, 3 device error, 70 a bug. They
+are 130 after Ctrl-C and 143 after SIGTERM, as shells expect.
 """
 
 import argparse

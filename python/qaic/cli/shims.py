@@ -1,8 +1,8 @@
 """``openqaic shims install | remove``: installs and removes the tools at the vendor's paths.
 
-Scripts call ``/opt/qti-aic/exec/qaic-runner`` and take the existence of ``/opt/qti-aic/tools/qaic-util`` as a
-sign of an installed SDK. A shim is a short script that starts the tool with the interpreter
-that installed it. Nothing that is not a shim of ours is ever replaced or removed.
+Scripts call ``/opt/qti-aic/exec/qaic-runner`` and interpret ``/opt/qti-aic/tools/qaic-util`` as
+a sign of an installed SDK. A shim is a short script that starts the tool with the interpreter that installed
+it. Other files are never replaced or removed.
 """
 
 import argparse
@@ -27,9 +27,9 @@ _TOOLS = {
     "tools/qaic-qpc": "qaic.cli.qpc",
 }
 _MARK = "# A shim of openqaic; `python -m qaic shims remove` takes it away."
-#: bytes at the start of a script in which our mark must be
+#: number of bytes at the start of a script that are searched for the mark of a shim
 _LONGEST_HEAD_BYTES = 200
-#: file that lists the created folders, so that `remove` keeps others
+#: file that lists the created folders; `remove` keeps all others
 _RECORD = ".openqaic-shims.json"
 
 
@@ -42,12 +42,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the arguments ask for."""
+    """Install or remove the shims. Returns the exit code."""
     return install(arguments.prefix) if arguments.action == "install" else remove(arguments.prefix)
 
 
 def install(prefix: str) -> int:
-    """Lay all shims, or none. Returns the exit code."""
+    """Install all shims, or none. Returns the exit code."""
     root = Path(prefix).absolute()
     tools = {place: module for place, module in _TOOLS.items() if importlib.util.find_spec(module)}
     foreign = [root / place for place in tools if _occupied(root / place)]
@@ -82,7 +82,7 @@ def install(prefix: str) -> int:
 
 
 def remove(prefix: str) -> int:
-    """Take all shims away, and the folders that were made for them and are empty. Returns the exit code."""
+    """Remove all shims, and the empty folders that were created for them. Returns the exit code."""
     root = Path(prefix).absolute()
     shims = [root / place for place in _TOOLS if _is_shim(root / place)]
     try:
@@ -118,7 +118,7 @@ def _is_shim(path: Path) -> bool:
 
 
 def _occupied(path: Path) -> bool:
-    """Return True if the path exists, also as a dangling link, and is not ours."""
+    """Return True if a file or link that is not a shim exists, even if the target of the link is missing."""
     return (path.is_symlink() or path.exists()) and not _is_shim(path)
 
 
@@ -130,7 +130,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    # A process that starts the tool now gets the old one or the new one.
+    # A process that starts the tool during the replacement gets the old or the new script.
     def write(aside: Path) -> None:
         aside.write_bytes(content)
         aside.chmod(mode)
@@ -157,14 +157,14 @@ def _remove_folders(root: Path) -> None:
     ours = {root, *root.parents, *((root / place).parent for place in _TOOLS)}
     folders = [Path(folder) for folder in _recorded(root)]
     (root / _RECORD).unlink(missing_ok=True)
-    # Others may have written to the record, so only paths of shims are considered.
+    # Other programs may have changed the record, so only folders of shims are removed.
     for folder in sorted(set(folders) & ours, key=lambda path: len(path.parts), reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
 def _undo(before: dict[Path, bytes | None], root: Path, made: list[Path]) -> None:
-    """Restore the earlier state. Never raises, so that the caller's error is not lost."""
+    """Restore the state before the installation. Prints an OSError, so that the caller can raise its own."""
     try:
         for path, content in before.items():
             if content is None:

@@ -1,11 +1,11 @@
 """The files of ``--aic-batch-json-input`` and ``bindings.json``: files and shapes of each inference.
 
-An input that is not listed is taken from the device when the program keeps its value, and an output that the
-program keeps for an input is then not copied to the host. ``dims`` of ``[0]`` states the same explicitly.
+If the file does not list an input whose value the device keeps, the inference uses the device's value. The
+output that sets this value is then not copied to the host. ``dims`` of ``[0]`` states the same explicitly.
 
-Card users write ``{"userBuffers": [{"num", "buffSize", "name", "inputFile"}]}`` to ``bindings.json`` next to
-a container, one row a buffer; that file may also have the other form. A file that cannot be used is an error:
-the user named inputs, and random data must not take their place.
+Users of cards write ``{"userBuffers": [{"num", "buffSize", "name", "inputFile"}]}`` to ``bindings.json`` next
+to a container, one row for each buffer; that file may also have the other form. An unusable file is an error,
+because random data must not replace the user's inputs.
 """
 
 import json
@@ -31,7 +31,7 @@ from qaic.options.names import unknown_keys
 from qaic.support.open_regular import read_text
 from qaic.support.text import nearest_name
 
-# Lone surrogates, which JSON can contain, are in no name of a file or binding.
+# JSON can contain lone surrogates; names of files and bindings cannot.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -41,7 +41,7 @@ def refuse(where: str, why: str) -> NoReturn:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file; what holds no object gives an empty one."""
+    """Read a JSON file; a file without an object gives an empty one."""
     try:
         document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -60,7 +60,7 @@ def text_of(entry: dict[str, Any], name: str, where: str) -> str:
 
 
 def located(entry: dict[str, Any], name: str, folder: Path, where: str) -> Path:
-    """Return a value that is a path, completed by the folder of the file, which a relative one may not leave.
+    """Return a path that is absolute, or relative to the folder of the file and inside it.
 
     Raises InputError if the path is no text or leaves the folder.
     """
@@ -93,11 +93,11 @@ _MOST_DIMS = 8
 
 
 def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
-    """Inferences of a batch file. Sizes of all files are checked; none is read.
+    """Return the inferences of a batch file. Sizes of all files are checked; none is read.
 
     Paths in the file are absolute, or relative to its folder and inside it. With `compare`, the files of
-    outputs are expected contents; otherwise they need not exist. Raises InputError if the text is not as
-    described, or does not fit the program.
+    outputs are expected contents; otherwise they need not exist. Raises InputError if the text has
+    another form, or does not fit the program.
     """
     sets = read_object(path).get(TOP)
     if not isinstance(sets, list):
@@ -124,7 +124,7 @@ class _Inference:
         }
 
     def read(self, entries: object) -> Request:
-        """Read all entries, and complete them with what is not listed."""
+        """Read all entries, and add the inputs and outputs that are not listed."""
         if not isinstance(entries, list):
             refuse(self._where, "a list of files is expected")
         given: dict[int, Part] = {}
@@ -193,7 +193,7 @@ class _Inference:
         expected = (path,) if self._compare and not skip else ()
         part = self._checked(Part(binding, dims or binding.dims, expected), where)
         if expected:
-            # Whether it is there; a size that does not fit is a difference, which the end of the run reports.
+            # The file must exist. The end of the run reports a wrong size as a difference.
             file_bytes(path)
         return part
 
@@ -279,8 +279,8 @@ _KEYS: Final = ("num", "buffSize", "name", "inputFile", "outputFile")
 def read_bindings(path: Path, network: Network) -> Request:
     """Plan the inference of a bindings file. Sizes of all files are checked; none is read.
 
-    Paths in the file are absolute, or relative to its folder and inside it. Raises InputError if the text is
-    not as described or does not fit the program, and OSError if a file cannot be read.
+    Paths in the file are absolute, or relative to its folder and inside it. Raises InputError if the text has
+    another form or does not fit the program, and OSError if a file cannot be read.
     """
     document = read_object(path)
     if _ROWS not in document and TOP not in document:
@@ -300,7 +300,7 @@ def read_bindings(path: Path, network: Network) -> Request:
     for text in dict.fromkeys(text for _, _, row in numbered for text in unknown_keys(row, _KEYS)):
         print_message("warning", f"{path}: {text}", verbatim=True)
     given = [(where, row) for _, where, row in numbered if not _is_output(row, network)]
-    # Retained state that the file leaves out stays on the device.
+    # Retained state that the file does not list stays on the device.
     wanted = network.inputs
     if len(given) < len(wanted):
         wanted = [binding for binding in wanted if not network.keeps(binding)]
@@ -325,7 +325,7 @@ def _number(row: object, where: str) -> int:
 
 
 def _is_output(row: dict[str, Any], network: Network) -> bool:
-    """Return whether a row is about an output, which needs no file."""
+    """Return True if a row describes an output, which needs no file."""
     name = row.get("name")
     is_named = any(binding.name == name for binding in network.outputs)
     return is_named and all(binding.name != name for binding in network.inputs)

@@ -35,7 +35,7 @@ _PERIOD_MS = 1000
 
 
 class _Plan(NamedTuple):
-    """Everything a run needs, checked before a device is used."""
+    """Checked settings of a run, before it uses a device."""
 
     qpc: rt.Qpc
     network: Network
@@ -46,14 +46,14 @@ class _Plan(NamedTuple):
     statistics: _core.StatsDescriptor | None
     #: folder of profiles, if any are recorded
     profiles: Path | None
-    #: inferences; None if the run is limited by time
+    #: number of inferences; None if time limits the run
     iterations: int | None
 
 
 def run(request: RunRequest) -> int:
     """Run the program; returns the exit code.
 
-    Raises QaicError if something keeps the program from running to its end.
+    Raises QaicError if the program cannot run to its end.
     """
     options, named = request.options, list(request.devices)
     if (code := _check_devices(named)) != SUCCESS:
@@ -82,7 +82,7 @@ def _plan(request: RunRequest) -> _Plan:
     requests = requests_of(options, request.program, network)
     count = request.num_iter or (len(requests) if options.time is None else None)
     if count is not None and options.num_iter is None:
-        # Without a number of inferences, the run has those that are written and recorded.
+        # Without a given number, the run has as many inferences as are written and recorded.
         count = max(count, *_wanted(request))
     _check_range(request, count)
     writer = Writer(request, network) if request.writes or options.dump_input_buffers else None
@@ -157,7 +157,7 @@ def _check_devices(ids: list[int]) -> int:
 
 
 def _check_cores(qpc: rt.Qpc, ids: list[int], activations: int) -> None:
-    """Refuse more activations than the cores of a device hold, before the runtime logs the refusal too."""
+    """Refuse more activations than fit the cores of a device, before the runtime also logs the refusal."""
     cores = max(program.numCores for program in qpc.getInfo().program)
     for number in ids:
         total = rt.Util().getResourceInfo(number)[1].nspTotal
@@ -201,7 +201,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             _properties(options, ids),
         )
     except (rt.ExceptionInit, rt.ExceptionNullPtr) as error:
-        # The reason that it was not made is more specific, and has its own exit code.
+        # The cause is more specific, and has its own exit code.
         if isinstance(error.__cause__, QaicError):
             raise error.__cause__ from None
         raise

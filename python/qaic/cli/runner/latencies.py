@@ -18,7 +18,7 @@ PERCENTILES: Final = (50, 90, 95, 99)
 
 
 class Latencies:
-    """Times from submit to completion of all inferences of a set from now on."""
+    """Times from submission to completion of all inferences of a set since its construction."""
 
     def __init__(self, inference_set: _core.RtInferenceSet) -> None:
         self._profiler = _core.Profiler([inference_set])
@@ -27,20 +27,20 @@ class Latencies:
         self._dropped = 0
 
     def take(self) -> _core.Samples:
-        """Take what was measured since the last call."""
+        """Return the samples since the last call."""
         samples = self._profiler.drain()
         self._parts.append(_latencies_us(samples))
         self._dropped += samples.dropped
         return samples
 
     def summary(self) -> dict[str, Any]:
-        """Summarize all inferences; ``samples_us`` has each that was kept."""
+        """Summarize all inferences; ``samples_us`` lists those that were kept."""
         self.take()
         return summarize(np.concatenate(self._parts), self._dropped)
 
 
 def summarize(latencies_us: NDArray[np.float64], dropped: int = 0) -> dict[str, Any]:
-    """Summarize latencies, in microseconds; ``samples_us`` has each that was kept."""
+    """Summarize latencies in microseconds; ``samples_us`` lists those that were kept."""
     if not len(latencies_us):
         return {"count": 0, "dropped": dropped, "samples_us": []}
     percentiles = np.percentile(latencies_us, PERCENTILES)
@@ -73,7 +73,7 @@ def round_trips(samples: _core.Samples) -> str:
 
 
 def final_line(summary: dict[str, Any], in_flight: int) -> str:
-    """Return the line about all inferences. Each inference waits for those before it."""
+    """Return the line about all inferences. Each latency includes the wait for earlier inferences."""
     if not summary["samples_us"]:
         return "LatencyUs none completed"
     figures = ("mean", "min", *(f"p{percent}" for percent in PERCENTILES), "max")
@@ -90,16 +90,16 @@ _STATS_PERIOD_SECONDS = 1.0
 
 
 class RunProgress:
-    """State of a run. One thread counts; a reader sees a number a moment old at worst."""
+    """State of a run. One thread counts; readers may see a slightly older number."""
 
     def __init__(self) -> None:
         self.completed = 0
-        #: failure outside the run that must end the run
+        #: failure in another thread that must end the run
         self.fault: BaseException | None = None
 
 
 def rate_reporter(progress: RunProgress, batch: int, period_ms: int) -> AbstractContextManager[None]:
-    """Report how many inferences are done, and the rate of the last period, batch included."""
+    """Report the number of completed inferences, and the rate of samples in the last period."""
     last_count, last_time = 0, time.perf_counter()
 
     def report() -> None:
@@ -113,5 +113,5 @@ def rate_reporter(progress: RunProgress, batch: int, period_ms: int) -> Abstract
 
 
 def latency_reporter(latencies: Latencies) -> AbstractContextManager[None]:
-    """Report each second the time inferences took from submit to completion."""
+    """Report every second the times from submission to completion."""
     return repeated(lambda: print_line(f"Live: {round_trips(latencies.take())}"), _STATS_PERIOD_SECONDS)

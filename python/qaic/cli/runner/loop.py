@@ -1,4 +1,4 @@
-"""The loop of ``qaic-runner`` keeps an inference set busy until enough inferences are done."""
+"""Loop of ``qaic-runner`` that keeps an inference set busy until enough inferences are complete."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Loop:
     memory: InputMemory
     #: Number of handles that are used.
     most_in_flight: int
-    #: Counted up with each completion; its fault ends the run.
+    #: Progress, which counts completions and whose fault ends the run.
     progress: RunProgress
     #: Consumers of the outputs, before a handle is used again.
     writer: Writer | None
@@ -53,11 +53,11 @@ class Loop:
     _slots: dict[int, Slot] = field(init=False, default_factory=dict)
     # Handle -> inference.
     _in_flight: dict[int, int] = field(init=False, default_factory=dict)
-    # Requests as they are where their outputs are written.
+    # Requests for inferences whose outputs are written.
     _written: dict[int, Request] = field(init=False, default_factory=dict)
 
     def warm_up(self, count: int) -> None:
-        """Run inferences that nothing is made of. Blocking. Raises QaicError if an inference failed."""
+        """Run inferences without using their results. Blocking. Raises QaicError if an inference failed."""
         kept = self.writer, self.comparer
         self.writer = self.comparer = None
         self.run(count, None)
@@ -67,8 +67,8 @@ class Loop:
     def run(self, count: int | None, seconds: float | None) -> int:
         """Run ``count`` inferences, or for ``seconds``. Blocking.
 
-        Returns the nanoseconds from the first submit to the last completion. Raises QaicError if an inference
-        failed, or its output is not the expected one.
+        Returns the nanoseconds from the first submission to the last completion. Raises QaicError if an
+        inference failed, or its output is not the expected one.
         """
         started = time.perf_counter_ns()
         until = None if seconds is None else started + int(seconds * 1e9)
@@ -135,7 +135,7 @@ class Loop:
         if self.comparer is not None:
             self.comparer.check(iteration, request, slot.outputs)
         if self.writer is not None and self.writer.wants(iteration):
-            # Handles are numbered over the activations in turn.
+            # Consecutive handle numbers belong to different activations.
             self.writer.write(key % self.activations, iteration, request, slot.inputs, slot.outputs)
 
 
@@ -145,10 +145,10 @@ def _fail(status: rt.QStatus, what: str) -> NoReturn:
 
 
 class InputMemory:
-    """Inputs of all requests, within a bound.
+    """Inputs of all requests, in a limited amount of memory.
 
-    `requests` are the inferences that are run again and again; `limit_bytes` is the limit of the data held at
-    a time. One inference is held even if it is larger.
+    `requests` are the inferences that are repeated. `limit_bytes` limits the data in memory at a time; one
+    inference is in memory even if it is larger.
     """
 
     def __init__(self, requests: Sequence[Request], limit_bytes: int) -> None:
@@ -156,11 +156,11 @@ class InputMemory:
         self._requests = requests
         self._keeps = sum(sizes) <= limit_bytes
         self._kept: dict[int, list[NDArray[np.uint8]]] = {}
-        #: inferences that may be in flight, each holding its own data; None when all data is shared
+        #: largest number of inferences in flight if each has its own data; None if all data stays in memory
         self.most_in_flight = None if self._keeps else max(1, limit_bytes // max(1, *sizes))
 
     def load(self, number: int) -> list[NDArray[np.uint8]]:
-        """Bytes of all inputs of a request; of those that are skipped, none. Blocking: may read files."""
+        """Return the bytes of all inputs of a request that are not skipped. Blocking: may read files."""
         if (kept := self._kept.get(number)) is not None:
             return kept
         empty = np.empty(0, np.uint8)
@@ -173,8 +173,7 @@ class InputMemory:
 class Slot:
     """Inputs and outputs of one handle.
 
-    The arrays belong to the slot and stay the same while the shapes do, so that nothing is allocated per
-    inference.
+    The arrays belong to the slot. They are allocated again only if the shapes change.
     """
 
     def __init__(self) -> None:
@@ -186,12 +185,12 @@ class Slot:
     def wire(
         self, handle: rt.InferenceHandle, request: Request, inputs: list[NDArray[np.uint8]]
     ) -> rt.QStatus:
-        """Make a handle's next inference read and write this slot."""
+        """Set this slot as the buffers of a handle's next inference."""
         sizes = [0 if part.skipped else part.nbytes for part in request.outputs]
         if sizes != [len(array) for array in self.outputs] or not self._output_buffers:
             self.outputs = [np.empty(size, np.uint8) for size in sizes]
             self._output_buffers = [_buffer(array) for array in self.outputs]
-        # Dims are set first, because without them the buffers would mean the compiled shapes.
+        # Dims are set first, because buffers without dims have the compiled shapes.
         status: rt.QStatus = handle.setBufferDimensions(request.dims)
         if status == rt.QStatus.QS_SUCCESS:
             status = handle.setBuffers([_buffer(array) for array in inputs] + self._output_buffers)

@@ -14,7 +14,7 @@ from qaic import rt
 from qaic.errors import InputError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
 
-#: an output of this name keeps its value for the input without the suffix
+#: shape of a buffer without transfer
 SKIPPED = (0,)
 
 
@@ -44,11 +44,11 @@ class Binding(NamedTuple):
         return self.nbytes // max(1, prod(self.dims)) or 1
 
     def accepts(self, nbytes: int) -> bool:
-        """Return whether a buffer may have this size."""
+        """Return True if a buffer may have this size."""
         return nbytes == self.nbytes or (nbytes < self.nbytes and bool(self.partial or self.allowed))
 
     def dims_for(self, nbytes: int, where: str) -> tuple[int, ...]:
-        """Shape of a buffer of which only the size is known. Raises InputError if no shape has this size."""
+        """Return the shape of a buffer of this size. Raises InputError if no shape has this size."""
         if nbytes == self.nbytes:
             return self.dims
         fitting = {dims for dims in self.allowed if prod(dims) * self.item_bytes == nbytes}
@@ -66,8 +66,7 @@ class Binding(NamedTuple):
 class Network:
     """A program's bindings.
 
-    `inputs` and `outputs` are the bindings in their order; `batch` is the batch size that the program was
-    compiled for.
+    `inputs` and `outputs` are the bindings in order. `batch` is the batch size of the compiled program.
     """
 
     def __init__(self, inputs: Sequence[Binding], outputs: Sequence[Binding], batch: int) -> None:
@@ -101,17 +100,17 @@ class Network:
         return cls(*sides, qpc.getInfo().program[0].batchSize)
 
     def keeps(self, binding: Binding) -> bool:
-        """Return whether the device keeps a value for this input, or keeps this output for an input."""
+        """Return True if the device keeps a value for this input, or keeps this output for an input."""
         return binding.name in self._state or any(
             output.position == binding.position for output in self._state.values()
         )
 
 
 class Part(NamedTuple):
-    """One buffer of an inference.
+    """A buffer of an inference.
 
-    ``paths`` are the files it is read from, one after the other; of an output, the file it is compared with.
-    ``data`` takes the place of files.
+    ``paths`` are the files of an input, in order, or the file with which an output is compared.
+    ``data`` replaces the files.
     """
 
     binding: Binding
@@ -130,9 +129,9 @@ class Part(NamedTuple):
         return prod(self.dims) * self.binding.item_bytes
 
     def read(self) -> NDArray[np.uint8]:
-        """Bytes of the buffer. Blocking.
+        """Return the bytes of the buffer. Blocking.
 
-        Raises InputError if a file is not as large as it was when the run was planned.
+        Raises InputError if the size of a file has changed since the run was planned.
         """
         if self.data is not None:
             return self.data
@@ -148,18 +147,18 @@ class Part(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One inference: all inputs and all outputs, in the order of their bindings."""
+    """An inference: all inputs and all outputs, in the order of their bindings."""
 
     inputs: list[Part]
     outputs: list[Part]
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that are held in memory for it."""
+        """Number of bytes of its inputs in memory."""
         return sum(part.nbytes for part in self.inputs if not part.skipped)
 
     def with_statistics(self) -> Request:
-        """Make the same inference with the device's statistics among its outputs."""
+        """Return the same inference, with the statistics of the device among its outputs."""
         parts = [
             part._replace(dims=part.binding.dims) if part.binding.is_statistics else part
             for part in self.outputs
@@ -168,24 +167,24 @@ class Request(NamedTuple):
 
     @property
     def dims(self) -> list[tuple[int, Sequence[int]]]:
-        """Element size and shape per binding."""
+        """Element size and shape of each binding."""
         return [(part.binding.item_bytes, part.dims) for part in (*self.inputs, *self.outputs)]
 
 
 def file_bytes(path: Path) -> int:
-    """Size of a file that is to be read; a folder is refused as the system refuses to read it."""
+    """Return the size of a file. Raises IsADirectoryError for a folder."""
     if path.is_dir():
         raise IsADirectoryError(21, "Is a directory", str(path))
     return path.stat().st_size
 
 
 def plain_outputs(network: Network) -> list[Part]:
-    """All outputs in the shapes they were compiled for, without statistics: they cost time."""
+    """Return all outputs with their compiled shapes, without statistics, which take time."""
     return [Part(binding, SKIPPED if binding.is_statistics else binding.dims) for binding in network.outputs]
 
 
 def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
-    """Inference whose inputs are raw files, in the order of the inputs.
+    """Return an inference whose inputs are raw files, in the order of the inputs.
 
     Raises InputError if the number or the size of the files is wrong.
     """
@@ -198,7 +197,7 @@ def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
 
 
 def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where: str) -> Request:
-    """Inference whose inputs are put together from files of batch 1.
+    """Return an inference whose inputs are joined from files of batch 1.
 
     Raises InputError if the number or the size of the files is wrong.
     """
@@ -229,7 +228,7 @@ def check_count(network: Network, given: int, where: str) -> None:
 
 
 def of_data(network: Network, arrays: Sequence[NDArray[Any]]) -> Request:
-    """Inference whose inputs are in memory, as raw bytes."""
+    """Return an inference whose inputs are in memory, as raw bytes."""
     inputs = [
         Part(binding, binding.dims, data=array) for binding, array in zip(network.inputs, arrays, strict=True)
     ]
@@ -237,5 +236,5 @@ def of_data(network: Network, arrays: Sequence[NDArray[Any]]) -> Request:
 
 
 def resolve(path: str, folder: Path) -> Path:
-    """Path as written in a file: absolute, or relative to that file's folder."""
+    """Return a path from a file: absolute, or relative to the folder of the file."""
     return folder / Path(path)

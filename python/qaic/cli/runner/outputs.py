@@ -35,14 +35,14 @@ _MOST_MAPS = 256
 
 
 def written_range(options: RunnerOptions) -> tuple[int, int]:
-    """Return the first inference whose outputs are written, and of how many they are."""
+    """Return the first inference whose outputs are written, and the number of such inferences."""
     return options.write_output_start_iter or 0, options.write_output_num_samples or 1
 
 
 class Writer:
     """Writes the buffers of some inferences as ``<binding>-activation-<a>-inf-<i>.bin``.
 
-    Raises InputError if two bindings would get the same file, and OSError if the folder cannot be made.
+    Raises InputError if two bindings need the same file, and OSError if the folder cannot be created.
     """
 
     def __init__(self, request: RunRequest, network: Network) -> None:
@@ -64,17 +64,17 @@ class Writer:
             names[stem] = binding.name
 
     def wants_outputs(self, iteration: int) -> bool:
-        """Return whether the outputs of an inference are written, including those about the device."""
+        """Return True if the outputs of an inference are written, including the device statistics."""
         return self._outputs and self.wants(iteration)
 
     def wants(self, iteration: int) -> bool:
-        """Return whether an inference is among those to write."""
+        """Return True if the buffers of an inference are written."""
         return self._first <= iteration <= self._last
 
     def write(
         self, activation: int, iteration: int, request: Request, inputs: Buffers, outputs: Buffers
     ) -> None:
-        """Write what an inference read and wrote. Blocking."""
+        """Write the inputs and outputs of an inference. Blocking."""
         read = zip(request.inputs, inputs, strict=True) if self._inputs else ()
         written = zip(request.outputs, outputs, strict=True) if self._outputs else ()
         for part, array in chain(read, written):
@@ -84,20 +84,20 @@ class Writer:
 
 
 class Tolerance(NamedTuple):
-    """How far an output of floats may be from the expected one: ``atol + rtol * abs(expected)``."""
+    """Allowed difference of floating-point outputs from expected ones: ``atol + rtol * abs(expected)``."""
 
     relative: float
     absolute: float
 
     @classmethod
     def of(cls, options: RunnerOptions) -> Tolerance | None:
-        """Return the one that options name; None where bytes count."""
+        """Return the tolerance of the options; None if bytes are compared."""
         if options.rtol is None and options.atol is None:
             return None
         return cls(options.rtol or 0.0, options.atol or 0.0)
 
 
-#: formats of floats; bfloat16 is the upper half of a float32
+#: floating-point formats; bfloat16 is the upper half of a float32
 _FLOATS: Final[dict[int, np.dtype[Any]]] = {
     int(BufferDataTypeEnum.BUFFER_DATA_TYPE_FLOAT): np.dtype(np.float32),
     int(BufferDataTypeEnum.BUFFER_DATA_TYPE_FLOAT16): np.dtype(np.float16),
@@ -106,7 +106,7 @@ _FLOATS: Final[dict[int, np.dtype[Any]]] = {
 
 
 def _floats(content: NDArray[np.uint8], data_type: int) -> NDArray[np.float32]:
-    # The file may start at any address; a copy is aligned.
+    # The content may be unaligned; a copy is aligned.
     stored: NDArray[Any] = np.frombuffer(content.tobytes(), dtype=_FLOATS[data_type])
     floats: NDArray[np.float32] = (
         (stored.astype(np.uint32) << 16).view(np.float32)
@@ -119,16 +119,16 @@ def _floats(content: NDArray[np.uint8], data_type: int) -> NDArray[np.float32]:
 class Comparer:
     """Compares every inference with expected outputs, byte by byte or within a tolerance.
 
-    A difference does not end the run: card users give placeholders as expected outputs, and want the profile.
+    A difference does not end the run, because users of cards pass placeholders and need only the profile.
 
     `files` are the expected outputs of all inferences, in the order of the outputs; ``None`` if the requests
-    name them. `tolerance` is the tolerance of floats; None compares bytes. Raises InputError if the number or
-    the size of the files is wrong.
+    name them. `tolerance` applies to floating-point outputs; None compares bytes. Raises InputError if the
+    number or the size of the files is wrong.
     """
 
     def __init__(self, network: Network, files: Sequence[Path], tolerance: Tolerance | None) -> None:
         self._tolerance = tolerance
-        # Measurements of a device differ in each inference.
+        # Device statistics differ in each inference.
         outputs = [binding for binding in network.outputs if not binding.is_statistics]
         self._files: dict[int, Path] = {}
         if files:
@@ -149,11 +149,11 @@ class Comparer:
                     )
                 self._files[binding.position] = path
         self._contents: dict[Path, NDArray[np.uint8]] = {}
-        # For each output: the number of inferences in which it differs, the first one, and the difference.
+        # For each output: number of inferences in which it differs, first such inference, and difference.
         self._differing: dict[str, tuple[int, int, str]] = {}
 
     def check(self, iteration: int, request: Request, outputs: Buffers) -> None:
-        """Compare the outputs of one inference, and keep what differs for the end of the run."""
+        """Compare the outputs of one inference, and store the differences for `report`."""
         for part, array in zip(request.outputs, outputs, strict=True):
             path = part.paths[0] if part.paths else self._files.get(part.binding.position)
             if path is None or part.skipped:
@@ -171,7 +171,7 @@ class Comparer:
                 self._differing[name] = (count + 1, first, text)
 
     def report(self, inferences: int) -> list[str]:
-        """Return for each output that differed how often it did, and the first difference."""
+        """Return a line for each output that differed: the number of inferences and the first difference."""
         return [
             f"output {name!r} differs in {count} of {inferences} inferences; inference {first}: "
             f"output {name!r} {text}"
@@ -181,7 +181,7 @@ class Comparer:
     def _difference(
         self, binding: Binding, expected: NDArray[np.uint8], found: NDArray[np.uint8]
     ) -> str | None:
-        """Return the difference of two outputs; None if it is within the tolerance."""
+        """Return a text about the difference of two outputs; None if it is within the tolerance."""
         if self._tolerance is None or binding.data_type not in _FLOATS or len(expected) != len(found):
             return _difference(expected, found)
         wanted, given = (_floats(content, binding.data_type) for content in (expected, found))
@@ -199,7 +199,7 @@ class Comparer:
         )
 
     def _expected(self, path: Path) -> NDArray[np.uint8]:
-        # The kernel may drop mapped pages. The number of maps of a process is limited.
+        # The files are mapped, so their pages are reclaimable. The number of maps of a process is limited.
         if path not in self._contents:
             if len(self._contents) >= _MOST_MAPS:
                 self._contents.clear()
@@ -254,9 +254,9 @@ def _reasons(bindings: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def writable_folder(folder: Path) -> Path:
-    """Make a folder in one that exists, or take it as it is.
+    """Create a folder if it does not exist; its parent must exist.
 
-    Raises OSError if the folder cannot be made or written.
+    Raises OSError if the folder cannot be created or is not writable.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
@@ -268,9 +268,9 @@ def writable_folder(folder: Path) -> Path:
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file that is complete or not there, and report it. Blocking.
+    """Write a file atomically, and print the vendor's lines about it. Blocking.
 
-    `path` is the destination, about which the lines are the vendor's; `write` writes to the path it is given.
+    `path` is the destination. `write` receives the path to write to.
     """
     if path.exists():
         print_line(f"Deleting previous file: {path}")
@@ -279,5 +279,5 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def replace_content(path: Path, content: Buffer) -> None:
-    """Write a file of bytes that are there, as `replace`."""
+    """Write bytes to a file as :func:`replace` does."""
     replace(path, lambda unfinished: unfinished.write_bytes(content))

@@ -1,8 +1,8 @@
-"""Recordings of ``qaic-runner``, and the files made of them.
+"""Recordings of ``qaic-runner``, and their files.
 
-Samples wait in the compiled module until they are fetched. Those with buffers of the device are fetched while
-the program runs and become files at once, so that memory does not grow with their number; the others are
-small and are fetched at the end.
+The compiled module keeps samples until they are fetched. Samples with buffers of the device are fetched and
+written while the program runs, so that memory does not grow with their number. Other samples are small and
+are fetched at the end.
 """
 
 import threading
@@ -26,7 +26,7 @@ from qaic.support.program_names import PREFIX, summary_name, trace_name
 
 #: names of files and their contents
 _Named: TypeAlias = Iterator[tuple[str, str | bytes]]
-#: types that are made from the device's buffers
+#: types that need the buffers of the device
 _OF_DEVICE = ("stats", "raw_device_stats")
 #: most inferences of each activation whose device metrics are shown
 _METRIC_SAMPLES = 20
@@ -35,16 +35,16 @@ _PROGRAM = 0
 
 
 def statistics_of(container: Path) -> _core.StatsDescriptor | None:
-    """Read what explains the device's buffers; ``None`` for a program that has none."""
+    """Read the descriptor of the device's buffers; ``None`` for a program without such buffers."""
     qpc = Qpc(container)
     return _core.StatsDescriptor.of_qpc(qpc.compiled) if qpc.is_program else None
 
 
 def checked_folder(wanted: Profiling, statistics: _core.StatsDescriptor | None) -> Path:
-    """Make the folder of the files, once it is clear that there can be some.
+    """Create the folder of the files if the program has the required buffers.
 
-    Raises InputError if buffers of the device are wanted, and the program has none, and OSError if the folder
-    cannot be made or written.
+    Raises InputError if the profile needs buffers of the device and the program has none, and OSError if the
+    folder cannot be created or is not writable.
     """
     kind = next((kind for kind in wanted.types if kind in _OF_DEVICE), None)
     if kind is not None and statistics is None:
@@ -60,7 +60,7 @@ class _Recorder(NamedTuple):
     """A recorder of one type of profile."""
 
     profiler: _core.Profiler
-    #: reports the results so far, at times while the program runs
+    #: reports the results so far, repeatedly while the program runs
     fetch: Callable[[], None]
     #: reports the rest, after the profiler has stopped
     finish: Callable[[], None]
@@ -68,7 +68,7 @@ class _Recorder(NamedTuple):
 
 
 class DeviceMetrics:
-    """Figures of the device from the first inferences of a run, which a ``with`` block surrounds."""
+    """Device metrics of the first inferences of a run inside a ``with`` block."""
 
     def __init__(self, inference_set: rt.InferenceSet) -> None:
         self._profiler = _core.Profiler([inference_set], count=_METRIC_SAMPLES, device_stats=True)
@@ -90,7 +90,7 @@ class DeviceMetrics:
         self._profiler.stop()
 
     def lines(self) -> list[str]:
-        """Lines of the report; none when nothing was measured."""
+        """Return the lines of the report; none if nothing was measured."""
         samples = self._profiler.drain()
         if not samples.device_kpis(0):
             return []
@@ -99,10 +99,10 @@ class DeviceMetrics:
 
 
 class Recording:
-    """Records a run from entering to leaving the ``with`` block; `finish` then writes the rest.
+    """Records a run inside a ``with`` block; `finish` then writes the rest.
 
-    Without `finish`, as after a failure, there are only the files that were complete. `statistics` are the
-    facts about the device that the program has; `progress` ends the run if a file cannot be written.
+    Without `finish`, for example after a failure, only complete files exist. `statistics` is the descriptor
+    of the device's buffers, if the program has any. `progress` ends the run if a file cannot be written.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Recording:
         self._statistics = statistics
         self._progress = progress
         self._folder = folder
-        # Set if the run has failed, so that it does not wait for files being written.
+        # Set if the run has failed, which then does not wait for unfinished files.
         self._abandoned = threading.Event()
         self._recorders = [recorder for kind in wanted.types for recorder in self._recorders_of(kind)]
         self._is_started = False
@@ -134,7 +134,7 @@ class Recording:
         is_stream, is_trace = kind in STREAMED, kind.startswith("trace")
         profiler = self._profiler(is_stream=is_stream, device_stats=False if is_trace else None)
         finish = partial(self._write_trace if is_trace else self._write_latencies, profiler)
-        # Small samples wait until all are there.
+        # Small samples are fetched at the end.
         main = _Recorder(profiler, lambda: None, finish, is_stream)
         if not is_stream:
             return [main]
@@ -201,7 +201,7 @@ class Recording:
             recorder.profiler.stop()
 
     def finish(self, completed: int) -> None:
-        """Write what has not been written. Blocking.
+        """Write the remaining files. Blocking.
 
         `completed` is the number of inferences of the run. Raises OSError if a file cannot be written.
         """
@@ -230,7 +230,7 @@ class Recording:
                 self._start()
             self._fetch_until_ended()
         except BrokenPipeError:
-            # The reader of the lines has gone; the run continues, and its last lines fail in the same way.
+            # Standard output is closed. The run continues, and its last lines fail in the same way.
             return
         except BaseException as error:  # noqa: BLE001  # raised where the run is
             self._progress.fault = error

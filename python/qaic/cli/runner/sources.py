@@ -1,4 +1,4 @@
-"""Which inferences ``qaic-runner`` runs: random data, raw files, a folder, a list, or a batch file."""
+"""Inferences of ``qaic-runner`` from random data, raw files, a folder, a list, or a batch file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ from qaic.rt import BufferDataTypeEnum as Type
 from qaic.support.open_regular import read_text
 
 _SEED = 0
-#: quantized integers are random; other integers are 0 or 1, which are valid as index, flag and mask
+#: type and range of random integers; only 0 and 1 are certainly valid as index, flag and mask
 _INTEGERS = {
     int(Type.BUFFER_DATA_TYPE_INT8Q): (np.int8, -128, 128),
     int(Type.BUFFER_DATA_TYPE_UINT8Q): (np.uint8, 0, 256),
@@ -36,7 +36,7 @@ _INTEGERS = {
 
 
 def generator(*, bounded: bool) -> Callable[[Binding], NDArray[np.uint8]]:
-    """Make the function that fills inputs, one after the other."""
+    """Return a function that generates the data of the next input."""
     random = np.random.default_rng(_SEED)
 
     def any_bytes(binding: Binding) -> NDArray[np.uint8]:
@@ -59,7 +59,7 @@ def generator(*, bounded: bool) -> Callable[[Binding], NDArray[np.uint8]]:
 
 
 def requests_of(options: RunnerOptions, program: Path, network: Network) -> list[Request]:
-    """Plan the inferences of a command line. Files are looked at and not read.
+    """Plan the inferences of a command line. Files are checked and not read.
 
     Raises InputError if files do not fit the program, and OSError if a file or folder cannot be read.
     """
@@ -130,7 +130,7 @@ def _listed(path: Path, network: Network, *, join: bool) -> list[Request]:
 
 
 def _place(name: Path, folder: Path) -> Path:
-    """Find a file of a list: absolute, else here, else next to the list."""
+    """Find a file of a list: absolute, else in the current directory, else next to the list."""
     return folder / name if not name.exists() and (folder / name).exists() else name
 
 
