@@ -248,7 +248,7 @@ def mx_round(array: NDArray[Any], encoding: str, *, refuse_not_finite: bool = Fa
 
 @final
 class TensorHistogram:
-    """How the values of a tensor are distributed: one pass, whatever the order and the number of threads.
+    """Distribution of the values of a tensor, independent of the order and the number of threads.
 
     Values are counted in fine bins between powers of two, so that histograms of the same values are equal
     however they were added and merged. Any thread may call any method.
@@ -368,17 +368,17 @@ class NoopControl:
     def calls(self) -> dict[str, int]:
         """Return the calls of each kind since the last plan."""
     def hold(self) -> None:
-        """Let executions that begin from now on wait inside the device."""
+        """Hold executions that start from now on inside the device."""
     def release(self) -> None:
-        """Let them go on."""
+        """Let held executions continue."""
     def executing(self) -> int:
-        """Return the number of executions inside the device: held, slow or stuck."""
+        """Return the number of held, slow or stuck executions inside the device."""
     def wait_executing(self, count: int = 1, timeout: float = 10.0) -> bool:
-        """Wait until ``count`` or more are inside; return whether they are."""
+        """Wait until ``count`` or more are inside; return True if they are."""
     def lose(self) -> None:
-        """Lose the device: executions inside end, all loaded is lost, loads fail until ``recover``."""
+        """Lose the device: executions inside end, programs are lost, loads fail until ``recover``."""
     def recover(self) -> None:
-        """Bring the device back, without what was loaded."""
+        """Restore the device, without the programs that were loaded."""
 
 @final
 class RtContext:
@@ -514,7 +514,7 @@ class RtQueue:
 
 @final
 class RtSlicingSpecHandle:
-    """How the bindings of a program are cut; made by ``Program.createSlicingSpecHandle``."""
+    """Slices of the bindings of a program; made by ``Program.createSlicingSpecHandle``."""
 
 @final
 class RtSlicingHandle:

@@ -11,16 +11,16 @@ class Device:
     """State of one device when :func:`qaic.devices` was called."""
 
     id: int
-    """What ``dev_id`` takes."""
+    """Id, for the option ``dev_id``."""
     kind: str
     """``"cpu"``, ``"kmd"`` (a card) or ``"noop"``."""
     name: str
     family: str
-    """Hardware that it is or stands for, as ``aic_hw_version`` names it."""
+    """Hardware that the device is or represents, as named by ``aic_hw_version``."""
     status: str
     """``"ready"`` or ``"error"``."""
     reason: str | None
-    """Why the status is ``"error"``."""
+    """Reason of the status ``"error"``."""
     dram_total_mb: int
     dram_free_mb: int
     nsp_total: int

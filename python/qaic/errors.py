@@ -36,7 +36,7 @@ from qaic._core import (
     UnknownStatsLayoutError,
 )
 
-# What pickles name.
+# The function that pickled exceptions name.
 _rebuild = vars(_core)["_rebuild"]
 
 __all__ = [

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qaic.options import keywords
     from qaic.runtime import futures as completion
 else:
-    # These modules take several times as long to import as the rest, and are needed only later.
+    # These modules are needed only later, and take several times as long to import as all others.
     dataclasses = LazyModule("dataclasses")
     futures, onnx = LazyModule("concurrent.futures"), LazyModule("onnx")
     containers, keywords = LazyModule("qaic.qpc"), LazyModule("qaic.options.keywords")
@@ -47,7 +47,7 @@ _OTHER_FORMS = frozenset({"input.not_a_dict", "output.array"})
 
 @with_options("SessionKeywords")
 class Session(Measurements):
-    """Session of a compiled model.
+    """A session that runs inferences of a compiled model.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class Session(Measurements):
         self._unload()
 
     def _unload(self, timeout: float | None = None) -> None:
-        # A load under way ends first: it would take the device afterwards.
+        # A load in progress must end first, because it would take the device afterwards.
         with self._loads.held(60.0 if timeout is None else timeout) as left, self._lock:
             loaded, self._loaded = self._loaded, None
             self._warm = False
@@ -176,13 +176,13 @@ class Session(Measurements):
                 self._collector.leave_when_idle()
         if loaded is not None:
             teardown = loaded.teardown()
-            # It begins with the last reference, which may be this one.
+            # The release starts with the deletion of the last reference, which may be this one.
             del loaded
             teardown.wait(left)
 
     def _after_fork_in_child(self) -> None:
         """Let the session load again."""
-        # A thread of the parent may have held it.
+        # A thread of the parent may have held the lock.
         self._lock = threading.RLock()
         self._loads = LoadLock()
         self._profiles = []
@@ -202,7 +202,7 @@ class Session(Measurements):
         try:
             self.reset()
         except DeviceTimeoutError as error:
-            # What went wrong in the block matters more.
+            # An exception of the block is more important.
             if exc is None:
                 raise
             import logging
@@ -328,12 +328,12 @@ class Session(Measurements):
         if self._records_latencies:
             named, memory = self._named(input_dict), outputs_memory(out)
             return given_outputs(self._run_recorded(named, memory, output_names, timeout), out)
-        # No local variable for the loaded program, here and below: a kept exception keeps this frame,
-        # and that must not keep the cores after reset().
+        # The loaded program has no local variable here and below. A stored exception keeps this frame, and
+        # the frame must not keep the cores after reset().
         try:
             return (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
         except InputError as error:
-            # What is common costs nothing to look for; what is not was refused before anything was done.
+            # Common forms need no check. Other forms were refused before the inference started.
             named, memory = self._named(input_dict), outputs_memory(out)
             if error.code not in _OTHER_FORMS or (named is input_dict and memory is out):
                 raise
@@ -522,7 +522,7 @@ class Session(Measurements):
     def _ensure_collector(self) -> completion.Collector:
         collector = self._collector
         if collector is None:
-            # The lock is not held here, because this may import a module.
+            # The next line may import a module, so it does not hold the lock.
             made = completion.Collector
             with self._lock:
                 collector = self._collector = self._collector or made()
@@ -583,7 +583,7 @@ class Session(Measurements):
 
         with self._lock:
             changes = parse_updates(options)
-            # The names are fields and the values come from codecs, but a type checker cannot verify this.
+            # A type checker cannot verify that the names are fields and that codecs created the values.
             updated = dataclasses.replace(self._runtime, **changes)  # type: ignore[arg-type]
             names_devices = self._names_devices or "dev_id" in changes
             if (updated, names_devices) != (self._runtime, self._names_devices):

@@ -150,7 +150,7 @@ def calibrated_options(
 
 
 def needs_samples(wanted: Mapping[str, object]) -> bool:
-    """Return true if samples calibrate the integers of a precision: no option states another way."""
+    """Return True if samples calibrate the integers of a precision: no option states another way."""
     return bool(wanted.get("convert_to_quantize")) and not (_CALIBRATIONS | _PROFILES) & wanted.keys()
 
 

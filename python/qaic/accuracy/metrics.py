@@ -183,7 +183,7 @@ class GroupSums:
         self.noise += later.noise
 
     def dead(self) -> NDArray[np.bool_]:
-        """Return true for each group that is constant although the reference varies."""
+        """Return True for each group that is constant although the reference varies."""
         found: NDArray[np.bool_] = (self.found.ranges == 0) & (self.reference.ranges > 0)
         return found
 
@@ -217,7 +217,7 @@ class ChannelSums:
 
     @property
     def is_dead(self) -> bool:
-        """Return true if the output is constant although the reference varies."""
+        """Return True if the output is constant although the reference varies."""
         return bool(self._whole.dead()[0])
 
     def worst(self) -> ChannelAccuracy | None:
@@ -245,7 +245,7 @@ def _channel_axes(shape: tuple[int, ...]) -> Iterator[int]:
 
 
 def _are_shares(values: NDArray[np.float64], axis: int) -> bool:
-    """Return true if all values along a dimension are positive and their sum is 1."""
+    """Return True if all values along a dimension are positive and their sum is 1."""
     with np.errstate(invalid="ignore", over="ignore"):
         return bool((values >= 0).all() and (np.abs(values.sum(axis=axis) - 1) <= _ROUNDING).all())
 

@@ -85,7 +85,7 @@ class Device(NamedTuple):
         return {"qid": self.qid, **{fact.key: fact.value for fact in self.facts}}
 
     def matches(self, label: str, wanted: str) -> bool:
-        """Return whether a property has a value, as text; ``QID`` counts as a property."""
+        """Return True if a property has a value, as text; ``QID`` counts as a property."""
         if label == "QID":
             return str(self.qid) == wanted
         return any(fact.label == label and fact.text.strip() == wanted for fact in self.facts)

@@ -20,7 +20,7 @@ from qaic.options import resolve
 from qaic.options.argv import to_argv
 from qaic.options.codecs.structures import ModelInput
 
-#: options that a line does not repeat: samples have no form there, and lines set the others themselves
+#: options that a command line does not repeat: samples have no flag, and lines set the others themselves
 _NOT_REPEATED: Final = frozenset({"calibration_data", "aic_num_cores", "num_activations", "set_size"})
 _WIDEST: Final = 8.0
 

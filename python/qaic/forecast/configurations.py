@@ -42,7 +42,7 @@ class Fixed:
 class Configuration:
     """A configuration with its forecast."""
 
-    #: Cores of one instance, instances at a time, samples in one inference, inferences in flight for each.
+    #: Cores of one instance, instances at a time, samples in an inference, inferences in flight of each.
     cores: int
     instances: int
     batch: int

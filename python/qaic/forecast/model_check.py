@@ -133,7 +133,7 @@ def check(
 
 
 def _compiles(content: Path | bytes | onnx.ModelProto, options: Mapping[str, object]) -> bool:
-    """Return true if shapes fit with other options."""
+    """Return True if shapes fit with other options."""
     with recorded():
         try:
             analyze(content, resolve(options, options_path=None, model_is_container=False).compile)

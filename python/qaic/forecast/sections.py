@@ -28,7 +28,7 @@ _SIZES: Final = {"seq": 128, "len": 128, "token": 128, "height": 224, "width": 2
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section."""
+    """A section of the report of a check."""
 
     #: Sentences, tables, and the command lines to paste next.
     report: Report

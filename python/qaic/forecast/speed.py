@@ -20,7 +20,7 @@ import numpy as np
 
 from qaic.forecast.operations import OperationTable
 
-#: peak of int8 over that of float16, of the card with 14 cores: 325 TOPS and 110 TFLOPS
+#: peak of int8 divided by that of float16, for the card with 14 cores: 325 TOPS and 110 TFLOPS
 _INT8_GAIN: Final = 325 / 110
 #: peak of float16 for each core of the measured card, in TFLOPS
 _MEASURED: Final = 110 / 14
@@ -28,7 +28,7 @@ _MEASURED: Final = 110 / 14
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One card."""
+    """Properties of a card."""
 
     #: Name of the product.
     name: str
@@ -43,7 +43,7 @@ class Card:
 
     @property
     def clock(self) -> float:
-        """Peak rate of a core over that of the measured card."""
+        """Peak rate of a core divided by that of the measured card."""
         return self.tflops / self.cores / _MEASURED
 
     @property
@@ -53,7 +53,7 @@ class Card:
 
     @staticmethod
     def mac_gain(precision: str) -> float:
-        """Return the peak rate of multiply-accumulates over that of float16."""
+        """Return the peak rate of multiply-accumulates divided by that of float16."""
         return _INT8_GAIN if "int8" in precision.split("+") else 1.0
 
 
@@ -73,10 +73,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-#: exponent that joins the limits of a pipeline: near the longest, a little above where two are equal
+#: exponent that joins the times of a pipeline; the result is slightly longer than two equal times
 _SHARPNESS: Final = 12
 
-#: names of `Forecast.limits`, by their numbers; overhead is of operations and of the parts of samples
+#: names of `Forecast.limits`, by number; overhead includes that of operations and of parts of samples
 LIMITS: Final = ("computing", "DDR", "overhead", "inputs", "outputs", "host")
 
 
@@ -84,13 +84,13 @@ LIMITS: Final = ("computing", "DDR", "overhead", "inputs", "outputs", "host")
 class Parameters:
     """Rates and times of one core, card and host, in SI units; fitted by ``tools/forecast``."""
 
-    #: Multiply-accumulates per second of a core: of the matrix unit, and of convolutions of single channels.
+    #: Multiply-accumulates per second of a core, in the matrix unit and in convolutions of single channels.
     mac_rate: float
     depthwise_rate: float
-    #: Sums and columns of a product at which the matrix unit has half of its rate.
+    #: Numbers of sums and columns of a product at which the matrix unit reaches half of its rate.
     depth_half: float
     width_half: float
-    #: Elements per second of a core: simple steps, and functions such as exp.
+    #: Elements per second of a core, in simple steps and in functions such as exp.
     step_rate: float
     function_rate: float
     #: Bytes per second of the DDR.
@@ -100,11 +100,11 @@ class Parameters:
     #: Seconds for each operation, and for each further part that a sample is cut into.
     operation_s: float
     cut_s: float
-    #: Part of the computing that each further part adds.
+    #: Fraction of the compute time that each further part adds.
     cut_loss: float
     #: Seconds of the host for each inference.
     request_s: float
-    #: Bytes per second between host and card, of all instances.
+    #: Bytes per second between host and card, for all instances together.
     input_rate: float
     output_rate: float
     #: Bytes per second that the host converts for one inference.
@@ -118,7 +118,7 @@ class Parameters:
 
 
 class Settings(NamedTuple):
-    """Configurations, one for each place of the arrays."""
+    """Configurations, one for each element of the arrays."""
 
     #: Cores of one instance.
     cores: Array
@@ -135,7 +135,7 @@ class Forecast(NamedTuple):
 
     #: Samples per second, all instances together.
     samples_per_s: Array
-    #: Seconds from the submission of an inference to its outputs, as many in flight as the set size allows.
+    #: Seconds from the submission of an inference to its outputs, with the set size as the number in flight.
     latency_s: Array
     #: Seconds of one inference on the card.
     device_s: Array
@@ -193,7 +193,7 @@ def forecast(
     return Forecast(instances * batch / cycle, set_size * cycle, device, shares.argmax(axis=0))
 
 
-#: models of which most multiply-accumulates are of convolutions are compared with image classifiers
+#: share of multiply-accumulates in convolutions above which a model is compared with image classifiers
 _CONVOLUTIONAL = 0.5
 
 
@@ -203,11 +203,11 @@ class Fitted:
 
     #: Rates and times.
     parameters: Parameters
-    #: Half of the 90 % interval in logarithms, by kind of model and quantity.
+    #: Half width of the 90 % interval in logarithms, by kind of model and quantity.
     intervals: Mapping[str, Mapping[str, float]]
-    #: Part of the residuals that differs between configurations of one model, by kind of model.
+    #: Part of the residuals that varies between configurations of one model, by kind of model.
     within: Mapping[str, float]
-    #: Least and largest value of each property of a model and of a configuration.
+    #: Smallest and largest value of each property of a model and of a configuration.
     ranges: Mapping[str, Sequence[float]]
     #: Number of measured rows and of their models.
     rows: int

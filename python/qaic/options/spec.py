@@ -41,7 +41,7 @@ class Effect(enum.Enum):
 
 
 class FlagForm(enum.Enum):
-    """How a value is written on a command line."""
+    """Form of a value on a command line."""
 
     SWITCH = "switch"  # -flag, -flag=false
     VALUE = "value"  # -flag=value
@@ -86,7 +86,7 @@ class Flag:
 
 
 class JsonForm(enum.Enum):
-    """How the two configuration classes hold a value."""
+    """Form of a value in the two configuration classes."""
 
     BOOL = "bool"
     INT = "int"
@@ -116,7 +116,7 @@ class AicField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionSpec:
-    """One row of the option table."""
+    """A row of the option table."""
 
     #: Canonical name: keyword argument and YAML key.
     name: str

@@ -42,11 +42,11 @@ class RuntimeOptions(RuntimeRows):
         return {spec.name: getattr(self, spec.name) for spec in specs_of(RuntimeOptions) if spec.updatable}
 
     def records_latencies(self) -> bool:
-        """Return whether how long each ``run`` took is kept."""
+        """Return True if the latencies of ``run`` calls are recorded."""
         return bool(self.enable_metrics or self.enable_profiling)
 
     def run_limit_s(self) -> float | None:
-        """Return how long one ``run`` may take: a wait of ``submit_timeout``, and one more for each retry."""
+        """Return the time limit of a ``run`` call: ``submit_timeout``, and once more for each retry."""
         if not self.submit_timeout:
             return None
         return float(self.submit_timeout * (1 + self.submit_num_retries))
@@ -207,7 +207,7 @@ def recorded_only(options: CompileOptions) -> tuple[OptionSpec, ...]:
 
 
 def is_quantizing(options: CompileOptions) -> bool:
-    """Return whether the options ask for integers in place of floats."""
+    """Return True if the options request quantization."""
     return bool(
         options.convert_to_quantize
         or options.load_profile is not None

@@ -212,7 +212,7 @@ class BatchInference:
 
 
 def _may_be(found: tuple[int, ...], row: tuple[int, ...]) -> bool:
-    """Return true if rows fit a shape: leading ones are ignored, and one dimension can have any size."""
+    """Return True if rows fit a shape: leading ones are ignored, and one dimension can have any size."""
     if math.prod(found) != math.prod(row):
         return False
     return len(found) <= 1 or _without_ones(found) == _without_ones(row)

@@ -107,7 +107,7 @@ __all__ = [
     "vector_char",
 ]
 
-# Loaded at first use, because these modules would double the time of `import qaicrt`.
+# These modules are loaded at first use, because they would double the time of `import qaicrt`.
 __getattr__ = lazy_door(
     __name__,
     {

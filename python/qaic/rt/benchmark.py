@@ -75,7 +75,7 @@ class InferenceBenchmarkSet:
         inferenceDataVector: Sequence[_core.RtQBuffer] | _core.RtInferenceVector | None = None,
         properties: BenchmarkProperties | None = None,
     ) -> None:
-        # They follow an argument with a default, so they also have one; all are required.
+        # These arguments are required. They have defaults because they follow an argument with a default.
         if setSize is None or numActivations is None or inferenceDataVector is None:
             names = ("setSize", "numActivations", "inferenceDataVector")
             given = (setSize, numActivations, inferenceDataVector)
@@ -108,7 +108,7 @@ class InferenceBenchmarkSet:
         self._program_name = program.name
         self._batch_size = program.batchSize
         self._runner: _core.RtBenchmark | None = None
-        # Held during a run; no thread waits for it.
+        # A run holds the lock; no thread waits for it.
         self._busy = threading.Lock()
         self._completion: CompletionCallback | None = None
         self._handles: _core.RtInferenceSet | None = None
@@ -144,7 +144,7 @@ class InferenceBenchmarkSet:
                 self._runner = _core.RtBenchmark(handles, self._buffers)
                 self._handles = handles
         except (ExceptionInit, ExceptionNullPtr):
-            # The log contains the reason.
+            # The log contains the reason of the failure.
             return QStatus.QS_ERROR
         finally:
             self._busy.release()
@@ -333,7 +333,7 @@ class InferenceBenchmarkSet:
                     count, seconds, courier.completed if courier else None
                 )
             finally:
-                # Ctrl-C may interrupt either; both must end with the run.
+                # Ctrl-C may interrupt either thread; both must end with the run.
                 if reporter:
                     reporter.stop()
                 if profiler:
@@ -449,7 +449,7 @@ class _Reporter:
         self._detailed = detailed
         self._stopped = threading.Event()
         self._began = time.monotonic()
-        # Time and number of inferences of the last line.
+        # Time of the last line, and its number of inferences.
         self._last = (self._began, 0)
         self._thread: threading.Thread | None = None
 

@@ -34,13 +34,13 @@ _FUSA: Final = 1
 
 
 def version_numbers(text: str) -> tuple[int, int, str]:
-    """Major and minor number of a version, and what follows them."""
+    """Return the major and minor number of a version, and the rest of its text."""
     major, minor, patch = (*text.split(".", 2), "0", "0")[:3]
     return int(major), int(minor), patch
 
 
 def card_info(number: int, card: Mapping[str, Any]) -> QDevInfo:
-    """Return all facts about a card; only those of the system if the card does not answer."""
+    """Return all facts about a card, or only those of the system if the card does not answer."""
     firmware = card["firmware"]
     info = QDevInfo(
         devStatus=QDevStatus.QDS_ERROR if firmware is None else QDevStatus.QDS_READY,
@@ -98,7 +98,7 @@ def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
         devStatus=QDevStatus.QDS_READY if ready else QDevStatus.QDS_ERROR,
         qid=number,
         name=facts["name"],
-        # Without a bus there is no address and no link; the names identify a virtual card.
+        # A virtual card has no bus, address or link; the names identify it as virtual.
         pciInfo=QPciInfo(
             classname="Virtual accelerator",
             vendorname="openqaic",

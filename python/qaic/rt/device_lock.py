@@ -9,14 +9,14 @@ import os
 
 from qaic import _core
 
-# Open files of the locks this process holds, by device.
+# Open files of the locks that this process holds, by device.
 _HELD: dict[int, int] = {}
 
 
 def acquire(device: int, *, block: bool) -> bool:
     """Take the lock of a device. Blocks with ``block``; Ctrl-C ends the wait.
 
-    Returns true if the lock was taken; false only without ``block``. Raises OSError if the file cannot be
+    Returns True if the lock was taken; False only without ``block``. Raises OSError if the file cannot be
     used, and QaicError if the directory belongs to another user or others can access it.
     """
     path = _core.open_user_directory() / f"device-{device}.lock"
@@ -35,7 +35,7 @@ def acquire(device: int, *, block: bool) -> bool:
 
 
 def release(device: int) -> bool:
-    """Release the lock of a device. Returns true if this process had it."""
+    """Release the lock of a device. Returns True if this process had the lock."""
     file = _HELD.pop(device, None)
     if file is None:
         return False

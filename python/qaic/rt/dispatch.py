@@ -38,13 +38,13 @@ class Dispatcher:
             self._runner.start()
 
     def is_current(self) -> bool:
-        """Return true if the caller is a callback on the thread."""
+        """Return True if the caller is a callback on the thread."""
         return self._runner is not None and self._runner.is_current()
 
     def post(self, callback: Callable[..., object], *arguments: object) -> bool:
         """Call ``callback(*arguments)`` on the thread.
 
-        Returns false if the interpreter is about to end, else true.
+        Returns False if the interpreter is about to end, else True.
         """
         self.start()
         return self._channel.post(callback, arguments)
@@ -54,7 +54,7 @@ class Dispatcher:
 
         A call on the thread itself does not wait.
 
-        Returns true if they were called within ``timeout`` seconds.
+        Returns True if they were called within ``timeout`` seconds.
         """
         if self.is_current():
             return True
@@ -63,7 +63,7 @@ class Dispatcher:
 
 
 class _Runner:
-    """One dispatcher thread and its channel."""
+    """A dispatcher thread and its channel."""
 
     def __init__(self, receiver: _core.RtReceiver) -> None:
         self._receiver = receiver
@@ -89,14 +89,14 @@ class _Runner:
         try:
             while (message := self._receiver.take()) is not None:
                 self._call(*message)
-                del message  # whatever it owns must not wait for the next one
+                del message  # its objects must not live until the next message
         finally:
             _RUNNING.discard(self)
 
     def _call(self, callback: Callable[..., object], arguments: tuple[object, ...], is_line: bool) -> None:  # noqa: FBT001
         try:
             callback(*arguments)
-        except BaseException as error:  # noqa: BLE001 - whatever a client raises must not end the thread
+        except BaseException as error:  # noqa: BLE001 - an exception of a client must not end the thread
             lines = "".join(traceback.format_exception(error)).rstrip()
             self._receiver.complain(f"callback {callback!r} raised an exception:\n{lines}", is_line)
 
@@ -111,7 +111,7 @@ def _finish() -> None:
 
 
 def _restart() -> None:
-    """Start the threads of the parent in a forked child; a callback that forked continues."""
+    """Start the threads of the parent in a forked child. If a callback forked, it continues."""
     for runner in list(_RUNNING):
         if not runner.is_current():
             runner.start()

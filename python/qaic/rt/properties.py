@@ -21,7 +21,7 @@ class QAicProgramProperties:
     SubmitRetryTimeoutMs: int = 0
     """Milliseconds to wait per try; 0 is the default of the device."""
     devMapping: str = ""
-    """Ids of the devices of a program over several of them, joined with colons: ``"0:1"``."""
+    """Ids of the devices of a program on several devices, separated by colons: ``"0:1"``."""
     dataPathTimeoutMs: int = 0
     """Milliseconds to wait per try, in place of ``SubmitRetryTimeoutMs`` when it is not 0."""
 
@@ -43,9 +43,9 @@ class QAicQueueProperties:
     properties: int = 1
     """0: one thread; 1: several."""
     numThreadsPerQueue: int = 4
-    """Inferences of a program that run at a time when they come through this queue.
+    """Number of inferences of a program that run at a time through this queue.
 
-    On the CPU device no more than there are CPUs. A queue without properties leaves it as the program has it.
+    The CPU device runs at most one for each CPU. A queue without properties keeps the number of the program.
     """
 
 

@@ -76,7 +76,7 @@ class Util:
         return QStatus.QS_SUCCESS, major, minor, patch, _VARIANT
 
     def checkLibraryVersion(self) -> QStatus:
-        """Return true if the compiled library belongs to the installed package."""
+        """Return ``QS_SUCCESS`` if the compiled library belongs to the installed package."""
         from importlib import metadata
 
         library = device_info.version_numbers(_core.__version__)
@@ -123,7 +123,7 @@ class Util:
             return _refuse(QStatus.QS_ERROR, f"the lock of device {number} cannot be taken: {error}")
 
     def _context(self) -> _core.Context:
-        # A forked process has devices of its own.
+        # A forked process needs its own context.
         if self._devices is None or self._process != os.getpid():
             self._devices, self._process = _core.Context(), os.getpid()
         return self._devices
@@ -159,7 +159,7 @@ class Util:
         return status, (number, card, context.resources(number) if card is None else {})
 
     def _find(self, number: int) -> QStatus:
-        """Return true if a device exists."""
+        """Return ``QS_SUCCESS`` if a device exists."""
         try:
             known = self._context().ids()
         except QaicError as error:

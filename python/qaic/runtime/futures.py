@@ -1,4 +1,4 @@
-"""Futures of inferences, and the one thread of a session that completes them."""
+"""Futures of inferences, and the thread of a session that completes them."""
 
 import collections
 import contextlib
@@ -34,19 +34,19 @@ _PARTING_S = 2.0
 
 
 class InferenceFuture(Future["Outputs"]):
-    """The future result of one inference.
+    """A future of the outputs of one inference.
 
     ``cancel`` succeeds until the device starts the inference.
     """
 
     def __init__(self, inference: _core.Inference, forget: Callable[[], object]) -> None:
         super().__init__()
-        # None after the end, so that a future does not keep the program.
+        # The reference is None after the end, so that a future does not keep the program.
         self._inference: _core.Inference | None = inference
         self._forget = forget
 
     def cancel(self) -> bool:
-        """Cancel the inference; False if the device has started it or it has ended."""
+        """Cancel the inference. Returns False if the device has started it or it has ended."""
         inference = self._inference
         if inference is None or not inference.revoke():
             return self.cancelled()
@@ -75,7 +75,7 @@ class InferenceFuture(Future["Outputs"]):
                 super().exception(min(rest, _LOOK_S))
 
     def running(self) -> bool:
-        """Return true if the device has started the inference and not ended it."""
+        """Return True if the device has started the inference and not ended it."""
         inference = self._inference
         return inference is not None and inference.running()
 
@@ -94,7 +94,7 @@ class InferenceFuture(Future["Outputs"]):
             return
         try:
             outputs = inference.result()
-        except BaseException as error:  # noqa: BLE001 (whatever it is belongs to the caller of result)
+        except BaseException as error:  # noqa: BLE001 (the caller of result gets it)
             self.fail(error)
         else:
             self._inference = None
@@ -106,7 +106,7 @@ class InferenceFuture(Future["Outputs"]):
         self.finish()
 
     def fail(self, error: BaseException) -> None:
-        """End with an exception, unless it has ended."""
+        """End the future with an exception, unless it has ended."""
         self._inference = None
         self._end(lambda: self.set_exception(error))
 
@@ -114,7 +114,7 @@ class InferenceFuture(Future["Outputs"]):
         try:
             change()
         except InvalidStateError:
-            # Cancelled or abandoned in the meantime.
+            # The future was cancelled or abandoned in the meantime.
             pass
         except BaseException:
             # Callbacks may raise exceptions that the standard library does not catch, such as SystemExit.
@@ -134,15 +134,15 @@ class InferenceFuture(Future["Outputs"]):
 
 
 class _CollectorThread(threading.Thread):
-    """The class of our threads; at its end the interpreter waits only for threads of the user."""
+    """Class of collector threads. At exit, the interpreter waits only for other threads."""
 
 
 class Collector:
     """Completes the futures of a session on one thread, which exists only while futures are pending.
 
-    It also ends cancelled inferences.
+    The thread also ends cancelled inferences.
 
-    Callbacks of futures run on this thread, without our locks. The device continues during callbacks,
+    Callbacks of futures run on this thread, which holds no locks during callbacks. The device continues,
     because the thread is not on the data path.
     """
 
@@ -191,14 +191,14 @@ class Collector:
         """
         with self._lock:
             self._ensure_thread()
-            # No future has the token.
+            # The token belongs to no future.
             inference.report_to(self._completions, next(self._tokens))
 
     def _ensure_thread(self) -> None:
         self._leaves_when_idle = False
         if self._thread is None:
             if sys.is_finalizing():
-                # The thread would never begin, and `start` waits until it does.
+                # The thread would never begin, and `start` would wait forever.
                 raise RuntimeError("no thread can start while the interpreter exits")
             thread = _CollectorThread(target=self._work, name="qaic-futures")
             thread.start()
@@ -241,20 +241,20 @@ class Collector:
     def _start_waiting(self) -> None:
         while self._waiting:
             future = self._waiting[0]
-            inference = future._inference  # noqa: SLF001 (a friend)
+            inference = future._inference  # noqa: SLF001 (a class of this module)
             try:
                 if inference is not None:
                     if not inference.start(wait=False):
                         return
                     if inference.ended_in_start:
                         future.finish_here()
-            except BaseException as error:  # noqa: BLE001 (it belongs to the caller of result)
+            except BaseException as error:  # noqa: BLE001 (the caller of result gets it)
                 future.fail(error)
             self._waiting.popleft()
 
     @staticmethod
     def _is_last_thread() -> bool:
-        """Return true if the interpreter waits only for threads of this class."""
+        """Return True if the interpreter waits only for threads of this class."""
         main = threading.main_thread()
         if main.is_alive():
             return False
@@ -264,7 +264,7 @@ class Collector:
         )
 
     def _part(self) -> None:
-        """Let the interpreter end, because no remaining thread can wait for these results."""
+        """Cancel all inferences at the end of the interpreter; no thread can wait for their results."""
         while True:
             with self._lock:
                 if not self._pending:

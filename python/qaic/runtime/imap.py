@@ -57,7 +57,7 @@ def imap(
                     in_flight.append(waiting)
                     waiting = None
                     starting += 1
-            except Exception as error:  # noqa: BLE001 (raised below, in its turn)
+            except Exception as error:  # noqa: BLE001 (raised below, after the earlier results)
                 _name_item(error, starting)
                 failure, has_more = error, False
             if not in_flight:
@@ -78,8 +78,8 @@ def imap(
         failure = None
         if waiting is not None:
             in_flight.append(waiting)
-        # In a forked child they are the parent's; at the end of the interpreter there are no new threads
-        # and no new modules.
+        # In a forked child, the inferences belong to the parent. At the end of the interpreter, new threads
+        # and imports fail.
         with contextlib.suppress(RuntimeError, ImportError):
             for inference in in_flight:
                 inference.cancel()
@@ -97,7 +97,7 @@ def _name_item(error: Exception, item: int) -> None:
 
 
 class MapProgress:
-    """Progress of a map on a terminal; does nothing elsewhere, or if it is not wanted."""
+    """Shows the progress of a map on a terminal; does nothing elsewhere, or without ``progress``."""
 
     def __init__(self, iterable: object, *, wanted: bool) -> None:
         self._is_wanted = wanted

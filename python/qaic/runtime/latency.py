@@ -56,11 +56,11 @@ class LatencyRecord:
         (self._warm_up if warm_up else self._latencies_s).append(latency_s)
 
     def summary(self) -> Metrics:
-        """Count, extremes, mean, sum and percentiles (linear interpolation); times in seconds."""
+        """Return count, extremes, mean, sum and percentiles (linear interpolation), in seconds."""
         return summarize(self.seconds())
 
     def seconds(self) -> NDArray[np.float64]:
-        """Latencies without warm-ups, in the order in which the runs ended."""
+        """Return the latencies without warm-ups, in the order in which the runs ended."""
         latencies = self._latencies_s or self._warm_up
         if not latencies:
             raise StateError("no run was recorded yet", code="metrics.empty", hints=("call run() first",))
@@ -68,7 +68,7 @@ class LatencyRecord:
 
 
 def summarize(latencies_s: NDArray[np.float64]) -> Metrics:
-    """Count, extremes, mean, sum and percentiles (linear interpolation) of latencies, in seconds."""
+    """Return count, extremes, mean, sum and percentiles (linear interpolation) of latencies, in seconds."""
     return Metrics(
         num_of_inferences=len(latencies_s),
         min_latency=float(latencies_s.min()),
@@ -80,7 +80,7 @@ def summarize(latencies_s: NDArray[np.float64]) -> Metrics:
 
 
 def format_summary(summary: Metrics) -> str:
-    """Lines of ``print_metrics``; as in the documentation, the average appears twice."""
+    """Return the lines of ``print_metrics``. As in the documentation, the average appears twice."""
     average = f"Average latency / inference time observed is {summary['avg_latency']} s"
     percentiles = [
         f"{name} / {name[1:]}% of inferences observed latency less than {summary[name]} s"

@@ -1,6 +1,6 @@
-"""Metrics that a session records about its own inferences, and their options.
+"""Metrics that a session records about its own inferences.
 
-The base class of :class:`qaic.Session`, which records them.
+The module contains the base class of :class:`qaic.Session` that records them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Measurements(ProgramView):
                         self._profiled_s = profile.latencies_s
 
     def get_metrics(self) -> Metrics:
-        """Latencies of ``run`` so far, in seconds.
+        """Return statistics of the latencies of ``run`` so far, in seconds.
 
         Returns
         -------

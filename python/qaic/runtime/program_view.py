@@ -1,4 +1,4 @@
-"""The program of a session, for its users: tensors, container, options, warnings."""
+"""Properties of a session's program: tensors, container, options, warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qaic import qpc as containers
     from qaic.compiler.diagnostics.messages import Diagnostic
 
-    #: The container, the options, and the messages of the compiler; None where only the container has them.
+    #: The container, the options, and the messages of the compiler, or None if only the container has them.
     Opened: TypeAlias = tuple[_core.Qpc, typed.ResolvedOptions, tuple[Diagnostic, ...] | None]
 else:
     dataclasses, pathlib = LazyModule("dataclasses"), LazyModule("pathlib")
@@ -190,7 +190,7 @@ def opened(model: object, given: Mapping[str, object], options_path: str | os.Pa
         return container.compiled, resolved, container.diagnostics
     if container is not None:
         return _core.Qpc(container), resolved, None
-    # Containers do without this import, which takes a thousand times as long as opening one.
+    # Containers do not need this import, which takes a thousand times as long as opening one.
     from qaic.compilation import model_content
     from qaic.compiler.diagnostics.messages import recorded
     from qaic.compiler.driver import compile_resolved

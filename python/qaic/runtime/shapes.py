@@ -40,12 +40,12 @@ class ShapeDict(dict[str, ShapeAndType]):
 
 
 def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
-    """Make ``value`` an array that input ``name`` accepts.
+    """Convert ``value`` to an array that input ``name`` accepts.
 
-    Called for values that need a conversion. Allowed casts are those that numpy calls ``same_kind``, between
-    integers (a narrowing cast checks the range) and between floats; ``bool`` and ``int8`` are
-    interchangeable. Leading dimensions of 1 are ignored, and an array of one dimension is reshaped; other
-    shapes are refused, because their elements may be in another order.
+    Allowed casts are those that numpy calls ``same_kind``, between integers (a narrowing cast checks the
+    range) and between floats; ``bool`` and ``int8`` are interchangeable. Leading dimensions of 1 are ignored,
+    and an array of one dimension is reshaped. Other shapes are refused, because their elements may be in
+    another order.
 
     ``value`` is a value that numpy converts to an array, or an array of another library in host memory
     (DLPack). The result is C-contiguous, aligned, of ``dtype``, and of ``shape`` unless it has fewer
@@ -117,12 +117,12 @@ def _as_array(name: str, value: object) -> NDArray[Any]:
 
 
 def _as_output(value: object) -> object:
-    """Return an array over the memory that DLPack describes; other objects are returned unchanged."""
+    """Return an array over the memory that DLPack describes; return other objects unchanged."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
     try:
         view = np.from_dlpack(value)
-        # numpy treats exports of the first protocol version as read-only; the library's may be writable.
+        # numpy treats exports of the first protocol version as read-only, but their memory may be writable.
         array = view if view.flags.writeable else np.asarray(value)
     except (BufferError, RuntimeError, TypeError):
         return value
@@ -144,7 +144,7 @@ def given_outputs(result: dict[str, Any], out: Mapping[str, Any] | None) -> dict
 
 
 def _has_layout(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Return true if an array with the same number of elements has them in the order of a shape."""
+    """Return True if an array with the same number of elements has them in the order of a shape."""
     return len(found) == 1 or _without_leading_ones(found) == _without_leading_ones(expected)
 
 

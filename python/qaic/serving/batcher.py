@@ -207,7 +207,7 @@ class Batcher:
     def close(self, timeout_s: float | None = None) -> bool:
         """Accept no more requests, and wait until all accepted ones have ended. Blocking.
 
-        Requests that still wait after `timeout_s` seconds are refused; ``None`` is no limit. Returns true if
+        Requests that still wait after `timeout_s` seconds are refused; ``None`` is no limit. Returns True if
         all ended.
         """
         with self._lock:

@@ -133,7 +133,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return service_pb2.ServerLiveResponse(live=True)
 
     async def ServerReady(self, _request: Any) -> Any:  # noqa: N802
-        """Return true if all models are ready."""
+        """Return True if all models are ready."""
         return service_pb2.ServerReadyResponse(ready=self._state.is_ready)
 
     async def ServerMetadata(self, _request: Any) -> Any:  # noqa: N802
@@ -141,7 +141,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return service_pb2.ServerMetadataResponse(**self._state.metadata())
 
     async def ModelReady(self, request: Any) -> Any:  # noqa: N802
-        """Return true if a model is ready."""
+        """Return True if a model is ready."""
         model = self._repository.find(request.name, request.version)
         return service_pb2.ModelReadyResponse(ready=model.is_ready)
 

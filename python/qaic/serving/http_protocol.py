@@ -242,7 +242,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._close_if_cut_off()
 
     def _takes_turn(self) -> bool:
-        """Return true if a head or piece may be parsed in this turn, else schedule it for a later one."""
+        """Return True if a head or piece may be parsed in this turn, else schedule it for a later one."""
         is_first = self.parser is None and self._turns.is_recent(self._number)
         if not (self._has_turn or is_first or self._turns.take()):
             self._wait_for_turn()
@@ -369,7 +369,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             self.cycle.keep_alive = False
 
     def _is_last(self) -> bool:
-        """Return true if no request waits, and no byte of another has arrived."""
+        """Return True if no request waits, and no byte of another has arrived."""
         if self.pipeline or self._unparsed:
             return False
         return unread_bytes(self.transport.get_extra_info("socket")) == 0

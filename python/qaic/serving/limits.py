@@ -87,11 +87,11 @@ class Turns:
         return self._opened
 
     def is_recent(self, number: int) -> bool:
-        """Return true if a connection is among the newest."""
+        """Return True if a connection is among the newest."""
         return self._opened - number < _RECENT
 
     def take(self) -> bool:
-        """Return true if this turn has another step and no call waits for it."""
+        """Return True if this turn has another step and no call waits for it."""
         if self._waiting or not self._left:
             return False
         self._left -= 1

@@ -114,7 +114,7 @@ class Repository:
 
     @property
     def is_ready(self) -> bool:
-        """Return true if every model that was found is ready."""
+        """Return True if every model that was found is ready."""
         return not any(self._reasons.values()) and all(model.is_ready for model in self.loaded())
 
     def index(self, *, only_ready: bool = False) -> list[dict[str, str]]:

@@ -101,7 +101,7 @@ class ServedModel:
 
     @property
     def is_ready(self) -> bool:
-        """Return true if requests are answered now."""
+        """Return True if requests are answered now."""
         return not self._lost and not self._retired.is_set()
 
     async def infer(
@@ -169,7 +169,7 @@ class ServedModel:
     def retire(self, timeout_s: float | None) -> bool:
         """Answer the queued requests, then release the device. Blocking.
 
-        Queued requests have `timeout_s` seconds. Returns true if all were answered.
+        Queued requests have `timeout_s` seconds. Returns True if all were answered.
         """
         all_answered = self.batcher.close(timeout_s)
         self._retired.set()

@@ -75,7 +75,7 @@ class ServerState:
 
     @property
     def is_ready(self) -> bool:
-        """Return true if every model is ready and the server is not stopping."""
+        """Return True if every model is ready and the server is not stopping."""
         return self.repository.is_ready and not self.is_draining
 
     @staticmethod

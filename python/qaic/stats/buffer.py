@@ -107,7 +107,7 @@ class StatsBuffer:
         return tuple(self.compiled.warnings)
 
     def has(self, section: str) -> bool:
-        """Return true if the device wrote a section. Names are the keys of :data:`qaic.stats.RECORDS`.
+        """Return True if the device wrote a section. Names are the keys of :data:`qaic.stats.RECORDS`.
 
         Raises
         ------

@@ -186,7 +186,7 @@ def _columns(ops: list[dict[str, Any]]) -> OpColumns:
 
 
 def _objects(values: Iterable[object]) -> NDArray[np.object_]:
-    """Return an array of these very objects: tuples of one length do not become a second dimension."""
+    """Return an array with one element for each value; tuples of equal length do not add a dimension."""
     listed = list(values)
     array = np.empty(len(listed), np.object_)
     array[:] = listed

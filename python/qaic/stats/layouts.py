@@ -164,7 +164,7 @@ def registered() -> Mapping[str, StatsLayout]:
     UserWarning
         A package's layout cannot be loaded.
     """
-    global _loaded_entry_points  # noqa: PLW0603 - packages are asked once in a process
+    global _loaded_entry_points  # noqa: PLW0603 - entry points are loaded once in a process
     if not _loaded_entry_points:
         _loaded_entry_points = True
         explicit = dict(_registered)
@@ -227,7 +227,7 @@ def decode(
 
 
 def _records(section: str, given: Any) -> NDArray[Any] | bytes:
-    """Return records of exactly the type of the section."""
+    """Return records with exactly the type of the section."""
     if section == "META":
         return bytes(given)
     dtype = RECORDS[section]

@@ -26,7 +26,7 @@ _NUMBERED: Final = 8
 
 
 def is_work_folder(name: str) -> bool:
-    """Return true if the name is that of a folder of :func:`work_folder`."""
+    """Return True if the name is that of a folder of :func:`work_folder`."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
@@ -54,7 +54,7 @@ def work_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> bool:
-    """Remove work folders of killed processes; returns true if another process of this user works there."""
+    """Remove work folders of killed processes; returns True if another process of this user works there."""
     is_in_use = False
     with contextlib.suppress(OSError):
         for entry in os.scandir(parent):
@@ -82,7 +82,7 @@ def _folder(parent: Path, name: object) -> Path:
 
 
 def _lock(path: Path, held: list[int], *, is_new: bool = False) -> bool:
-    """Lock a work folder of this user; returns false if another process has it.
+    """Lock a work folder of this user; returns False if another process has it.
 
     `held` gets the descriptor before it is locked, so Ctrl-C leaves no locked folder. If the file system has
     no locks, only a new folder is used.

@@ -36,7 +36,7 @@ def _raise(refuse: Callable[[str], Exception], error: Exception) -> Never:
 
 
 def _is_of_library(error: Exception) -> bool:
-    """Return true if the innermost function is not in this package, or the recursion is too deep."""
+    """Return True if the innermost function is not in this package, or the recursion is too deep."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

@@ -176,7 +176,7 @@ def line(node: Node) -> int:
 
 
 def is_null(node: Node) -> bool:
-    """Return true if a node is an unquoted scalar that means null."""
+    """Return True if a node is an unquoted scalar that means null."""
     import yaml
 
     # The compiled reader has "" where the other one has None.

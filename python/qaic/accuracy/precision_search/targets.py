@@ -134,7 +134,7 @@ class Target:
         )
 
     def holds(self, score: Score, *, safely: bool) -> bool:
-        """Return true if a value of the metric reaches the target, on these or also on other samples."""
+        """Return True if a value of the metric reaches the target, on these or also on other samples."""
         return (score.safe if safely else score.value) >= self.bound
 
     def show(self, value: float) -> str:

@@ -28,7 +28,7 @@ _HELP_TIME: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the compiler ended."""
+    """Result of a run of the compiler."""
 
     #: exit code, or the negated number of the signal that ended the process
     code: int

@@ -121,7 +121,7 @@ def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
 
 
 def _is_measurable(model: Model, name: str) -> bool:
-    """Return whether a value can be an output of a program."""
+    """Return True if a value can be an output of a program."""
     return model.facts.types.get(name) in _MEASURABLE and len(model.facts.shapes.get(name, range(9))) <= 8
 
 

@@ -57,7 +57,7 @@ def node_label(node: onnx.NodeProto) -> str:
 
 
 def standard(node: onnx.NodeProto, *op_types: str) -> bool:
-    """Return whether a node is one of these operators of the standard set."""
+    """Return True if a node is one of these operators of the standard set."""
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
 
 

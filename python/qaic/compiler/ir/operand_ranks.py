@@ -133,7 +133,7 @@ def _nodes_in_functions(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def _is_doubtful(node: onnx.NodeProto) -> bool:
-    """Return true if inference does not check the operands; it compares `kernel_shape` with both."""
+    """Return True if inference does not check the operands; it compares `kernel_shape` with both."""
     return standard(node, *_CHECKED) and (
         node.op_type in {"ConvTranspose", "MaxUnpool"} or not attribute_of(node, "kernel_shape", [])
     )

@@ -76,7 +76,7 @@ def needs_inner_nodes(options: CompileOptions) -> bool:
 
 
 def has_node_options(options: CompileOptions) -> bool:
-    """Return whether the options change how nodes compute."""
+    """Return True if the options change how nodes compute."""
     return bool(
         options.convert_to_fp16
         or options.execute_nodes_in_fp16

@@ -388,7 +388,7 @@ class _Joining:
 
 
 def _is_bias(group: Group, name: str, constants: ConstantReader, facts: ValueInfo) -> bool:
-    """Return whether a constant is one number, or one per output channel of a group with constant weight."""
+    """Return True if a constant is one number, or one per output channel of a group with constant weight."""
     node = group.node
     if not standard(node, "Conv", "Gemm", "MatMul") or not constants.is_float(name):
         return False

@@ -112,7 +112,7 @@ class SmallValues:
             joined.update(dict.fromkeys(node.output, origin))
 
     def _joins_unlike(self, node: onnx.NodeProto) -> bool:
-        """Return true if the scale of a result leaves too few levels for one of the operands."""
+        """Return True if the scale of a result leaves too few levels for one of the operands."""
         if standard(node, *_SUMMING) and self._parameters.profiled(node.output[0]):
             is_small = node.output[0] not in self._equalized
             needed = self._step(node.output[0]) * (_LEAST_LEVELS_OF_SUM if is_small else _LEAST_LEVELS)

@@ -31,7 +31,7 @@ _OPTIONS: Final = {
 
 
 def are_wanted(options: CompileOptions) -> bool:
-    """Return whether the options name files to write."""
+    """Return True if the options name files to write."""
     return any(getattr(options, name) is not None for name in _OPTIONS)
 
 
@@ -76,7 +76,7 @@ def _read(options: CompileOptions) -> Iterator[tuple[str, Path]]:
 
 
 def _is_of_kind(path: Path, head: bytes) -> bool:
-    """Return true if a file is empty or begins like a file of the option; other files belong to the user."""
+    """Return True if a file is empty or begins like a file of the option; other files belong to the user."""
     return read_regular(path, len(head))[: len(head)] in {b"", head}
 
 

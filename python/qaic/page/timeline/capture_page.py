@@ -62,7 +62,7 @@ def _body(report: Report, capture: Capture) -> str:
 
 
 def is_empty(report: Report) -> bool:
-    """Return whether a report has neither a verdict nor a row: the device did not measure its subject."""
+    """Return True if a report has no verdict and no row, because the device did not measure its subject."""
     return not report.verdict and not any(table.rows for table in report.tables)
 
 

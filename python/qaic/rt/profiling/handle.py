@@ -24,7 +24,7 @@ _FILE_FORM = ("programs", "type", "fileNamePrefix", "outputDirectory")
 
 @of_qaicrt
 class ProfilingHandle:
-    """Takes samples of inferences, from :meth:`start` on.
+    """Takes samples of inferences after :meth:`start`.
 
     There are two forms. With ``programs``, samples are taken until :meth:`stop`, which writes the reports to
     files. With ``callback``, samples are taken until there are ``numSamples``, or until :meth:`stop`; the
@@ -104,7 +104,7 @@ class ProfilingHandle:
         self._profiler = _core.Profiler(
             programs, count=self._count, device_stats=reports.NEEDS_DEVICE[self._type]
         )
-        # Programs on a device that measures nothing.
+        # Names of programs without device statistics.
         self._without_stats = (
             [facts["network"] for facts in self._profiler.programs if not facts["has_stats"]]
             if reports.NEEDS_DEVICE[self._type]
@@ -208,7 +208,7 @@ class _Run:
                 _core.rt_log_error(self._context, f"ProfilingHandle: the report was not created: {error}")
 
     def finish(self) -> _core.Samples | None:
-        """Stop, call the callback, and return the samples; ``None`` if the recording was stopped before."""
+        """Stop, call the callback, and return the samples; ``None`` if the recording was already stopped."""
         with self._ending:
             if self.is_over:
                 return None
@@ -232,7 +232,7 @@ class _Run:
         with self._ending:
             if not self.is_over:
                 self.is_over = True
-                # In a forked process there is nothing to stop.
+                # The profiler does not run in a forked process.
                 with contextlib.suppress(_core.QaicError):
                     self._profiler.stop()
 

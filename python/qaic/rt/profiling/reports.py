@@ -14,7 +14,7 @@ TRACE = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_TRACE_TYPE
 RAW_DEVICE_STATS = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_RAW_DEVICE_STATS_TYPE
 DEV_KPI = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_DEV_KPI_TYPE
 
-#: true if a type needs the stats buffers of devices; ``None``: if the compiler was asked for them
+#: True if a type needs the stats buffers of devices; ``None``: only if the compiler was asked for them
 NEEDS_DEVICE: dict[QAicProfilingTypeEnum, bool | None] = {
     LATENCY: None,
     TRACE: False,
@@ -28,7 +28,7 @@ _COLUMN = 15
 def report(samples: _core.Samples, kind: QAicProfilingTypeEnum) -> str:
     """Return one text for all programs of a profile.
 
-    A program without samples has only the head of its report, or none if it was deleted or removed.
+    The report of a program without samples has only a head, or is missing if the program was removed.
 
     Blocking: decodes stats buffers.
     """

@@ -80,7 +80,7 @@ class Clock:
         return time.time_ns() / 1e6
 
     def wait_until(self, time_ms: float, stopped: threading.Event) -> bool:
-        """Wait until a time, or until `stopped`; returns true if it was stopped."""
+        """Wait until a time, or until `stopped`; returns True if it was stopped."""
         return stopped.wait(max(0.0, (time_ms - self.now_ms()) / 1e3))
 
 
@@ -89,7 +89,7 @@ CLOCK = Clock()
 
 
 def next_boundary_ms(now_ms: float, period_ms: int) -> int:
-    """Find the first multiple of the period after a time."""
+    """Return the first multiple of the period after a time."""
     return (int(now_ms) // period_ms + 1) * period_ms
 
 
@@ -105,8 +105,8 @@ class StreamProfilingHandle:
     Parameters
     ----------
     samplingRate
-        ``"full"``, ``"half"``, ``"fourth"``, ``"eighth"``, ``"sixteenth"``, or 1, 2, 4, 8, 16: one in so many
-        inferences of each activation.
+        ``"full"``, ``"half"``, ``"fourth"``, ``"eighth"``, ``"sixteenth"``, or 1, 2, 4, 8, 16. With 4 or
+        ``"fourth"``, the handle samples one in four inferences of each activation.
     reportingRate
         Milliseconds of a period: 500, 1000, 2000 or 4000.
     callback
@@ -308,7 +308,7 @@ class _Stream:
     def abandon(self) -> None:
         """Stop without a report."""
         self._stopped.set()
-        # In a forked process there is nothing to stop.
+        # The profiler does not run in a forked process.
         with contextlib.suppress(_core.QaicError):
             self._profiler.stop()
 

@@ -235,7 +235,7 @@ class ConstantReader:
         return found
 
     def is_float(self, name: str) -> bool:
-        """Return whether a name is a float32 constant."""
+        """Return True if a name is a float32 constant."""
         if name in self.weights:
             return self.weights[name].elem_type == FLOAT
         return name in self._tensors and self._tensors[name].data_type == FLOAT

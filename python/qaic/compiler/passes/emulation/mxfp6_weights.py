@@ -146,7 +146,7 @@ def compress_weights_pass(model: Model, context: Context) -> None:
 
 
 def swaps(node: onnx.NodeProto, rank: int) -> bool:
-    """Return whether a Transpose swaps the dims of a matrix."""
+    """Return True if a Transpose swaps the dims of a matrix."""
     order = attribute_of(node, "perm", [*range(rank)][::-1])
     return order == [*range(rank - 2), rank - 1, rank - 2]
 

@@ -170,7 +170,7 @@ class Spread:
     most: float
 
     def holds(self, time_us: float) -> bool:
-        """Return true if a time is ordinary, less than several times the median."""
+        """Return True if a time is ordinary, less than several times the median."""
         return time_us <= _INTERRUPTED * self.median
 
 
