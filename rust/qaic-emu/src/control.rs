@@ -72,7 +72,7 @@ impl Control {
         self.card.lock().waiters
     }
 
-    /// Waits until `count` calls are blocked; returns whether they are.
+    /// Waits until `count` calls are blocked; returns true if they are.
     ///
     /// Blocking: at most `limit` of real time.
     pub fn await_waiters(&self, count: usize, limit: Duration) -> bool {

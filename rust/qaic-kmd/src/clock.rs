@@ -76,7 +76,7 @@ impl Listener<'_> {
         self.seen = *self.counter.lock();
     }
 
-    /// Waits for an event; returns whether there was one.
+    /// Waits for an event; returns true if there was one.
     ///
     /// Blocking: at most `limit` of real time.
     pub fn wait(&self, limit: Duration) -> bool {

@@ -56,7 +56,7 @@ impl Image {
         Ok(Self::parse(Arc::new(bytes), range, Some(path.to_owned()), 0)?)
     }
 
-    /// Returns the file that a client means by `base`: `name` in that directory, or the container in the directory of
+    /// Returns the file that `base` selects: `name` in that directory, or the container in the directory of
     /// a compiled program, or `base` itself. Pipes and devices are refused, because opening one waits for its writer.
     pub fn locate(base: PathBuf, name: Option<PathBuf>) -> Result<PathBuf, RuntimeError> {
         let path = match name {

@@ -104,7 +104,7 @@ impl<'a> WaitScope<'a> {
         Self { deadline, ..Self::default() }
     }
 
-    /// Adds a signal check: `check` is called about every [`CHECK_PERIOD`] and returns whether the call must end. A
+    /// Adds a signal check: `check` is called about every [`CHECK_PERIOD`] and returns true if the call must end. A
     /// thread that receives no signals calls it once a second.
     #[must_use]
     pub fn checked_by(self, check: CancellationCheck<'a>) -> Self {

@@ -51,7 +51,7 @@ impl EventCount {
         Self::default()
     }
 
-    /// Wakes one waiting thread after an item for one thread was added. Returns whether a thread was waiting. If not,
+    /// Wakes one waiting thread after an item for one thread was added. Returns true if a thread was waiting. If not,
     /// a thread that begins to wait later finds the item.
     pub fn notify_one(&self) -> bool {
         let is_heard = self.advance();

@@ -127,7 +127,7 @@ impl<L: Numbers> ReadyList<L> {
 
     /// Takes the next request whose `claim` succeeds. Never blocks.
     ///
-    /// `claim` exchanges the state word with acquire, and returns whether the request was in the state. `claim` is
+    /// `claim` exchanges the state word with acquire, and returns true if the request was in the state. `claim` is
     /// also called for stale entries.
     pub fn take(&self, mut claim: impl FnMut(u32) -> bool) -> Option<u32> {
         let taken = loop {

@@ -34,7 +34,7 @@ impl Semaphores {
         self.set(index, self.get(index).wrapping_sub(1));
     }
 
-    /// Decrements a semaphore if it is above 0; returns whether it was.
+    /// Decrements a semaphore if it is above 0; returns true if it was.
     pub fn take(&mut self, index: u8) -> bool {
         let is_above = self.get(index) > 0;
         if is_above {

@@ -112,7 +112,7 @@ impl InPlace {
         Ok(())
     }
 
-    /// Copies results of the last execution from internal buffers to the caller's memory. Returns whether there were
+    /// Copies results of the last execution from internal buffers to the caller's memory. Returns true if there were
     /// any.
     pub(super) fn deliver(
         &self,

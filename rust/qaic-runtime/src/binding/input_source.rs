@@ -13,7 +13,7 @@ use crate::request::Part;
 /// First state of the generator. The state is fixed, so that random inputs are the same in every process.
 const SEED: u64 = 0x0a1c_0100;
 
-/// A sequence of random bytes (splitmix64: small, and every state is a good one).
+/// A sequence of random bytes (splitmix64, which is small and accepts every state).
 #[derive(Debug)]
 pub struct RandomBytes {
     state: u64,
@@ -202,7 +202,7 @@ mod tests {
         bytes
     }
 
-    /// Name, bytes, whether it is an input, whether fewer bytes may be given.
+    /// Name, bytes, true for an input, true if fewer bytes may be given.
     type Fields = (&'static str, usize, bool, bool);
 
     fn slots(fields: &[Fields]) -> Result<BufferSlots, String> {

@@ -52,7 +52,7 @@ pub(crate) struct RetainedNext<'a> {
 }
 
 impl Retained {
-    /// Allocates the buffers of a program's pairs; `None` if the program has none. `is_updated` returns whether the
+    /// Allocates the buffers of a program's pairs; `None` if the program has none. `is_updated` returns true if the
     /// device writes rows of a pair over the previous value. A pair that the host converts has two buffers in any
     /// case.
     pub(crate) fn new(

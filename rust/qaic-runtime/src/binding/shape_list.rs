@@ -21,7 +21,7 @@ impl ShapeList {
         self.shapes.get(position(index, self.shapes.len())?)
     }
 
-    /// Replaces an entry; returns whether the entry exists.
+    /// Replaces an entry; returns true if the entry exists.
     pub fn set(&mut self, index: isize, shape: GivenShape) -> bool {
         let position = position(index, self.shapes.len());
         match position.and_then(|position| self.shapes.get_mut(position)) {

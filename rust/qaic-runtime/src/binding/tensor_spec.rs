@@ -159,7 +159,7 @@ fn decode_variant(dims: &mut [Vec<u64>], tensors: &[TensorSpec], plan_tensors: &
     }
 }
 
-/// Replaces the bytes of a row of blocks with the number of their values. Returns whether there are blocks.
+/// Replaces the bytes of a row of blocks with the number of their values. Returns true if there are blocks.
 fn decode_dims(dims: &mut [u64], plan_tensor: Option<&PlanTensor>) -> bool {
     match (dims.last_mut(), plan_tensor.and_then(|plan_tensor| plan_tensor.mxint8)) {
         (Some(last), Some(columns)) if *last == row_of_blocks(columns) => {

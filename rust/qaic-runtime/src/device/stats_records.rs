@@ -87,7 +87,7 @@ pub(super) fn set(model: &mut StatsModel<'_>, thread: Thread, stages: &Stages) {
     set_waits(model, stages);
 }
 
-/// Adds the waits for inputs and outputs to a model, if they are known and the level is sufficient. Returns whether
+/// Adds the waits for inputs and outputs to a model, if they are known and the level is sufficient. Returns true if
 /// the level is sufficient.
 pub(super) fn set_waits(model: &mut StatsModel<'_>, stages: &Stages) -> bool {
     if model.run.stats_level < PORTS_LEVEL {

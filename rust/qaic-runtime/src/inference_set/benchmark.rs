@@ -51,7 +51,7 @@ impl BenchmarkProgress {
 impl InferenceSet {
     /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. The limit
     /// does not apply to the first inference. `bind` binds each exec object before its first inference. `ended` is called on the calling
-    /// thread for every ended inference, and returns whether to continue. `progress` counts from zero.
+    /// thread for every ended inference, and returns true to continue. `progress` counts from zero.
     ///
     /// Blocking: until all started inferences have ended. If `scope` ends the wait, or `ended` stops the benchmark,
     /// the inferences in flight are cancelled.

@@ -132,7 +132,7 @@ impl<C, R> CallbackSender<C, R> {
         }))
     }
 
-    /// Posts a message; returns whether the queue was open. Lines beyond the limit of 10,000 are only counted. Never
+    /// Posts a message; returns true if the queue was open. Lines beyond the limit of 10,000 are only counted. Never
     /// blocks for long.
     pub fn post(&self, message: Message<C, R>) -> bool {
         let slot = self.0.slot();

@@ -46,7 +46,7 @@ impl Level {
     }
 }
 
-/// Kinds of failure an error handler is called for, by their code.
+/// Kinds of failure that an error handler receives, by code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorType(pub u32);
 

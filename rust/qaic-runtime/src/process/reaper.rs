@@ -122,7 +122,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Creates the mark of the object that `teardown` is about.
+    /// Creates the mark of the object that `teardown` monitors.
     pub(crate) fn new(teardown: Arc<Teardown>) -> Self {
         Self { teardown, fork_guard: ForkGuard::new() }
     }
@@ -142,7 +142,7 @@ pub(crate) fn release<T: Send + Sync + 'static>(last: Arc<T>) -> Option<Arc<Tear
     release_as(&teardown, last).then_some(teardown)
 }
 
-/// Destroys an object as [`release`] does, with its progress in `teardown`. Returns whether it was the last
+/// Destroys an object as [`release`] does, with its progress in `teardown`. Returns true if it was the last
 /// reference.
 pub(crate) fn release_as<T: Send + Sync + 'static>(teardown: &Arc<Teardown>, last: Arc<T>) -> bool {
     let Some(object) = Arc::into_inner(last) else { return false };

@@ -13,7 +13,7 @@ use crate::image::Image;
 use crate::process::WaitScope;
 use crate::sync::Mutex;
 
-/// Filter by name that returns whether a new program is profiled. Called without holding a lock.
+/// Filter by name that returns true if a new program is profiled. Called without holding a lock.
 pub type NameFilter = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Facts about a program for its reports.

@@ -110,7 +110,7 @@ impl Profiler {
         Ok(self.recorder.drain())
     }
 
-    /// Waits until every activation has as many samples as the rule requires; returns whether they have.
+    /// Waits until every activation has as many samples as the rule requires; returns true if they have.
     ///
     /// Blocking: until then, until [`Self::stop`], or until `scope` ends the wait. Returns false at the deadline of
     /// `scope`.

@@ -185,7 +185,7 @@ impl BoundBuffers {
     /// Replaces every buffer of a newly acquired handle as [`Self::replace_all`] does without dims; dims that were
     /// announced for the last inference are forgotten.
     ///
-    /// Repeated submissions of the same buffers are detected and bind nothing: `is_same` returns whether the binding
+    /// Repeated submissions of the same buffers are detected and bind nothing: `is_same` returns true if the binding
     /// at an index, among `count`, has the same buffer. `buffers` is called only otherwise. Neither function binds.
     pub(crate) fn bind_for_new_inference<E: From<RuntimeError>>(
         &self,

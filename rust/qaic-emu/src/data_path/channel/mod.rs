@@ -317,7 +317,7 @@ impl Cores {
         Some(Step::Completed { element_id, dma_status })
     }
 
-    /// Transfers the late data of these directions, the latest first. Returns whether there was any.
+    /// Transfers the late data of these directions, the latest first. Returns true if there was any.
     fn transfer_late(&mut self, to_device: &[bool]) -> bool {
         let late = std::mem::take(&mut self.late);
         let (due, later): (Vec<_>, Vec<_>) =
@@ -333,7 +333,7 @@ impl Cores {
         !due.is_empty()
     }
 
-    /// Executes the semaphore operation of a stage, if there is one. Returns whether the element can continue.
+    /// Executes the semaphore operation of a stage, if there is one. Returns true if the element can continue.
     fn synchronize(&mut self, element: &Element, stage: usize) -> bool {
         let is_before = stage < TRANSFER;
         let operation = element.sems[if is_before { stage } else { stage - TRANSFER - 1 }];

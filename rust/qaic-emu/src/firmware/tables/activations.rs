@@ -74,7 +74,7 @@ impl ResourceTables {
         Ok(Some(ChannelLease { channel, held }))
     }
 
-    /// Completes an activation after its cores are ready. Returns whether the activation still exists.
+    /// Completes an activation after its cores are ready. Returns true if the activation still exists.
     pub(in crate::firmware) fn complete_activation(
         &mut self,
         activation_id: u32,

@@ -40,7 +40,7 @@ pub enum SlicingError<E> {
 }
 
 impl SlicingSpec {
-    /// Parses a specification in JSON. `compile` turns a pattern into a function that returns whether a name matches;
+    /// Parses a specification in JSON. `compile` turns a pattern into a function that returns true if a name matches;
     /// its error describes an invalid pattern.
     pub fn new<E, M: FnMut(&str) -> Result<bool, E>>(
         specs: &Arc<BindingSpecs>,

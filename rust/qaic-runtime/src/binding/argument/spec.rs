@@ -211,7 +211,7 @@ impl BindingSpecs {
         Err(ArgumentError::UnknownOutput { name: name.to_owned(), known: names(self.outputs()) })
     }
 
-    /// Returns the error for missing inputs; `is_given` returns whether an input is given.
+    /// Returns the error for missing inputs; `is_given` returns true if an input is given.
     pub fn missing_inputs(&self, is_given: impl Fn(usize) -> bool) -> ArgumentError {
         let needed = self.inputs().iter().enumerate().filter(|(_, spec)| spec.retained.is_none());
         let missing = needed.filter(|(index, _)| !is_given(*index)).map(|(_, spec)| spec.name.clone());
@@ -295,7 +295,7 @@ impl BindingSpec {
     }
 
     /// Returns true if this output is copied to the host if no array was given for it. `asked` contains the requested
-    /// names. `is_left_out` returns whether the device provides an input: the next value of such an input is copied
+    /// names. `is_left_out` returns true if the device provides an input: the next value of such an input is copied
     /// only if its name is requested, so that a cache is not copied in every step.
     pub fn is_delivered(&self, asked: Option<&[String]>, is_left_out: impl Fn(usize) -> bool) -> bool {
         let stays = || self.retained.is_some_and(is_left_out);

@@ -269,7 +269,7 @@ fn array<'a>(shape: &'a [isize], strides: &'a [isize], is_readonly: bool) -> Arg
     Argument { format: b"f", item_bytes: 4, shape, strides, address: 64, is_readonly }
 }
 
-/// A specification whose patterns are prefixes with `.*` behind.
+/// A specification whose patterns are prefixes followed by `.*`.
 fn slicing(specs: &Arc<BindingSpecs>, json: &str) -> Result<SlicingSpec, SlicingError<()>> {
     SlicingSpec::new(specs, json, |pattern| {
         let prefix = pattern.strip_suffix(".*").map(str::to_owned);
@@ -443,7 +443,7 @@ fn state_of_a_program_is_an_input_and_the_output_that_follows_it() {
     assert_eq!(kept(crate::echo::resizable()), (false, vec![None; 3]));
 }
 
-/// Clients of a program with combinations of shapes keep buffers for the largest; one with a single shape has no such clients.
+/// Clients keep buffers for the largest combination of shapes. A program with one shape has no such clients.
 #[test]
 fn output_with_more_room_is_taken_only_where_shapes_differ() {
     let elements = crate::echo::ELEMENTS as usize;

@@ -20,7 +20,7 @@ pub(super) enum DataPath {
     DeviceLost,
     /// The cores of the channel are restarting.
     ChannelLost,
-    /// The channel is no longer ours: the device or the channel is lost.
+    /// The channel no longer belongs to this user: the device or the channel is lost.
     Lost,
     /// The buffer object is queued.
     Busy,

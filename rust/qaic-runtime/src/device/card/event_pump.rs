@@ -247,7 +247,7 @@ mod tests {
         Event { node: node.to_owned(), kind }
     }
 
-    /// Why the card `accel0` counts as down after these outcomes.
+    /// Returns the reason why the card `accel0` counts as down after these outcomes.
     fn down_after(outcomes: impl Into<VecDeque<Outcome>>) -> Option<String> {
         let state = Arc::new(DeviceState::new(0));
         let pump = EventPump::new(&ScriptedKernel(Mutex::new(outcomes.into())), &state, "accel0".to_owned());

@@ -325,7 +325,7 @@ impl CardExec {
         Err(ErrorDetail::Timeout { what: "an inference", timeout_ms: wait_limits::total_ms(limits) }.into())
     }
 
-    /// Waits once; returns whether the inference has ended. After a signal, the wait restarts with the remaining
+    /// Waits once; returns true if the inference has ended. After a signal, the wait restarts with the remaining
     /// time, so it ends regardless of the number of signals.
     fn wait_once(
         &mut self,

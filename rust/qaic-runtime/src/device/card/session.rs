@@ -468,7 +468,7 @@ mod tests {
         }
     }
 
-    /// Returns whether a deactivation with these answers is over, and whether its last message named the
+    /// Returns two flags: the deactivation with these answers is over, and its last message named the
     /// channel to the driver.
     fn outcome_of(answers: &[Errno]) -> (bool, bool) {
         let file = Arc::new(Answers(Mutex::new(answers.to_vec()), AtomicU32::new(0)));

@@ -1,7 +1,7 @@
 //! Private memory that a program needs, compared with the free memory before the program is loaded.
 //!
-//! Weights do not count: kernels read them from the mapped container, whose pages the system can drop, and the copies that
-//! the engine makes of others are not known before it loads the program.
+//! Weights do not count. Kernels read them from the mapped container, whose pages the system can drop. The engine's
+//! copies of other weights are unknown before it loads the program.
 
 use std::path::Path;
 

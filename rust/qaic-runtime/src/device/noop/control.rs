@@ -156,7 +156,7 @@ impl Control {
         Ok(self.state()?.inside)
     }
 
-    /// Waits until at least `count` executions are inside the device, and returns whether they are.
+    /// Waits until at least `count` executions are inside the device, and returns true if they are.
     ///
     /// Blocking: until then, or until `scope` ends the wait. Returns false at the deadline of `scope`.
     pub fn wait_executing(&self, count: u32, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::echo;
 
-/// Pieces of one buffer by their first byte, which are only looked at.
+/// Pieces of one buffer, by their first byte. No test reads their content.
 struct Pieces(Vec<u8>);
 
 impl Arrays for Pieces {

@@ -176,7 +176,7 @@ impl OwnOperator {
 
     /// # Safety
     ///
-    /// `operator` is what the engine was given by [`Domain::new`].
+    /// `operator` is the pointer that [`Domain::new`] passed to the engine.
     unsafe fn of<'a>(operator: *const OrtCustomOp) -> &'a Self {
         // SAFETY: it is the first member of an operator of this layout, which outlives the session.
         unsafe { &*operator.cast::<Self>() }
