@@ -4,11 +4,11 @@
 >>> session = qaic.Session("model.onnx")  # doctest: +SKIP
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
-``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles,
-with ``CompileOptions`` as one value where that helps. ``check`` forecasts what a card makes of a model.
-``Qpc`` reads a container, ``stats`` the measurements of a device, ``devices`` and ``Util`` describe devices;
-``accuracy`` finds precision loss. ``configs`` has the configuration classes of the
-QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
+``Session`` compiles an ONNX model, or opens a compiled container, and runs it. ``compile`` only compiles, and
+``CompileOptions`` contains its options. ``check`` forecasts whether a card supports a model, and its speed.
+``Qpc`` reads a container, and ``stats`` reads the measurements of a device. ``devices`` and ``Util`` describe
+devices. ``accuracy`` finds precision loss. ``configs`` has the configuration classes of the QAIRT Python API.
+Every exception is a :class:`qaic.errors.QaicError`, except errors of the system about files.
 """
 
 # Nothing is imported here, so that commands handle Ctrl-C early; `typing` is large.

@@ -68,7 +68,7 @@ def install_qairt() -> None:
     Raises
     ------
     qaic.errors.StateError
-        QAIRT itself is installed: its classes and ours must not be mixed. Also a ``RuntimeError``.
+        QAIRT itself is installed, and its classes must not be mixed with these. Also a ``RuntimeError``.
     """
     with _lock:
         if isinstance(sys.modules.get(_ROOT), _Facade):

@@ -30,13 +30,13 @@ class ModelFile:
 
 
 def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
-    """Find the one file that ``model_path`` means.
+    """Find the file that ``model_path`` selects.
 
     Parameters
     ----------
     model_path
-        An ``.onnx`` file, a container file, a directory that holds ``programqpc.bin``, or a glob that matches
-        exactly one of these.
+        An ``.onnx`` file, a container file, a directory that contains ``programqpc.bin``, or a glob that
+        matches exactly one of these.
 
     Raises
     ------

@@ -150,8 +150,8 @@ class Profile:
     def stages(self) -> Stages:
         """Mean seconds of the stages of an inference; their sum is the mean latency.
 
-        ``waiting`` for a thread, transfer of ``inputs`` to the device, ``execution``, transfer of
-        ``outputs`` back, and ``completion``, which is short unless the device writes a stats buffer.
+        The stages are ``waiting`` for a thread, transfer of ``inputs``, ``execution``, transfer of
+        ``outputs``, and ``completion``, which is short unless the device writes a stats buffer.
         """
         times = self.samples
         return Stages(
@@ -228,8 +228,8 @@ class Profile:
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write all data in the files of ``qaic-runner``. Blocking.
 
-        A latency report for each load of the session, one trace, and the device's stats buffers, which
-        ``qaic-opstats`` reads. Files of the same names are replaced.
+        The files are a latency report for each load of the session, one trace, and the device's stats
+        buffers, which ``qaic-opstats`` reads. Files of the same names are replaced.
 
         Parameters
         ----------
@@ -294,7 +294,7 @@ class Profile:
         return page.write(capture, [make(capture) for make in REPORTS.values()], path)
 
     def __len__(self) -> int:
-        """Inferences; 0 while it is recording."""
+        """Return the number of inferences; 0 during the recording."""
         return 0 if self._recorded is None else len(self._recorded)
 
     def __repr__(self) -> str:

@@ -93,7 +93,7 @@ class PreparedModel:
         self._write(path, model)
 
     def write_instrumented(self, path: Path) -> tuple[Twin, Model]:
-        """Write the program with its reference and observers; returns what was added, and the float graph."""
+        """Write the program with its reference and observers; returns added nodes and the float graph."""
         model, context = self._floats()
         # The reference is added to the deployed graph, so both are in one operator set.
         run_passes([raise_opset_version_pass], model, context)

@@ -1,4 +1,4 @@
-"""Facts that ``qaic-util`` shows of a device: one list for text, JSON and filter."""
+"""Facts about a device that ``qaic-util`` shows: one list for text, JSON and filter."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ _FUSA = 1
 
 
 class Fact(NamedTuple):
-    """One property of a device."""
+    """A property of a device."""
 
     label: str
     text: str
@@ -375,7 +375,7 @@ class DeviceTable:
 
 
 def device_lines(device: Device, *, per_row: int) -> Iterator[str]:
-    """One device: a title and its eight boxes, several in a row."""
+    """Yield the lines of a device: a title and eight boxes, several in a row."""
     version = device.text("FW Version") or "Invalid"
     title = f" DeviceID-{device.qid} --- Status: {device.status} --- FW Version: {version} "
     yield title.center(per_row * _BOX_WIDTH, "=")

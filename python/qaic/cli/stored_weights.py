@@ -67,7 +67,7 @@ def _share(node: onnx.NodeProto) -> tuple[str, float]:
 
 
 def bandwidth_limit(qpc: Qpc, read_bytes: int) -> dict[str, Any]:
-    """Measure how fast the processors that run a program read its container, and so its shortest inference.
+    """Measure the bandwidth at which processors read a container, which limits the time of an inference.
 
     Blocking: reads up to 1 GiB of the file a few times, so that its pages are in memory.
 

@@ -1,4 +1,4 @@
-"""``qaic-util``: which devices there are and how they are."""
+"""``qaic-util``: shows devices and their state, and resets them."""
 
 from __future__ import annotations
 

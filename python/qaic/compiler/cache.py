@@ -84,7 +84,7 @@ class Cache:
             if not is_there and path.exists():
                 _log.warning("the cached program %s is damaged or foreign; compiling the model again", path)
                 path.unlink()
-            # All programs are written in one folder; each writer removes what killed writers left.
+            # All programs are written in one folder; each writer removes the files of killed writers.
             write_replacing(path, write, work_parent=self.folder)
             path.chmod(path.stat().st_mode & ~0o022)
             _mark(path)

@@ -58,7 +58,7 @@ else:
 
 
 def custom_error(kind: str, text: str) -> PydanticCustomError:
-    """Create an error with our own text."""
+    """Create an error with a text of this package."""
     # The text is a value of the template, because braces in a template have a meaning for pydantic.
     return PydanticCustomError(kind, "{text}", {"text": text})
 

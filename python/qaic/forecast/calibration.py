@@ -19,7 +19,7 @@ from qaic.stats.reports.time.host_latency import HostLatencies
 from qaic.support.open_regular import read_text
 from qaic.support.text import format_value, nearest_name
 
-#: columns of the settings, and of what was measured
+#: columns of the settings, and of the measurements
 _SETTINGS: Final = ("cores", "instances", "batch", "set_size")
 _MEASURED: Final = ("inferences_per_s", "latency_ms")
 #: prefixes of columns with another unit or meaning

@@ -1,9 +1,9 @@
 """The option table: typed values, lookup by any name, and the JSON form that containers record.
 
-The rows are declared in `rows`, a module for each section; the classes put the sections together. Names and
-defaults are those of the rows. *Set* options are what the user asked for, *effective* ones what it amounts
-to. Only options that can change the container count; a file is its digest, so that the bytes depend on no
-path.
+The rows are declared in `rows`, a module for each section; the classes combine the sections. Names and
+defaults are those of the rows. *Set* options are those that the user gave; *effective* options also include
+their consequences. Only options that can change the container are recorded. A file is recorded as its digest,
+so that the bytes depend on no path.
 """
 
 from collections.abc import Iterable, Mapping
@@ -126,7 +126,7 @@ _OF_OTHERS: Final[dict[str, tuple[str, ...]]] = {
 def names_meant(key: str) -> tuple[str, ...]:
     """Return the canonical names of the options that a wrong key may mean, the likeliest first.
 
-    Canonical names are preferred: an alias is often nearer to something else than what was meant.
+    Canonical names are preferred, because an alias is often more similar to an unrelated option.
     """
     others = _OF_OTHERS.get(normalize(key), ())
     if others:
@@ -149,7 +149,7 @@ def flags_meant(key: str) -> tuple[str, ...]:
 
 
 def flags_of_others(key: str) -> tuple[str, ...]:
-    """Return the texts of the flags that do what a word does in other runtimes, without dashes."""
+    """Return the flags, without dashes, that have the meaning of an option of another runtime."""
     return _flags(_OF_OTHERS.get(normalize(key), ()))
 
 
@@ -188,7 +188,7 @@ def set_options(values: Mapping[str, object]) -> dict[str, Json]:
 
 
 def effective_options(options: CompileOptions) -> dict[str, Json]:
-    """Return the JSON form of what the options amount to, by canonical name."""
+    """Return the JSON form of the effective options, by canonical name."""
     effective: dict[str, Json] = {}
     for spec in _COMPILE:
         value = getattr(options, spec.name)

@@ -472,7 +472,7 @@ class _Reporter:
                 sys.stdout.write(self._line() + "\n")
                 sys.stdout.flush()
             except (OSError, ValueError):
-                # Standard output is closed; the benchmark goes on without reports.
+                # Standard output is closed; the benchmark continues without reports.
                 return
 
     def _line(self) -> str:

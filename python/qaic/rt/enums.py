@@ -137,7 +137,7 @@ class QAicOpStatsFormatEnum(CodedEnum):
 
 @of_qaicrt
 class QAicProfilingTypeEnum(CodedEnum):
-    """Kind of a profile report; the codes are ours."""
+    """Kind of a profile report; the codes are those of this package."""
 
     QAIC_PROFILING_INFERENCE_LATENCY_TYPE = 0
     QAIC_PROFILING_INFERENCE_TRACE_TYPE = 1

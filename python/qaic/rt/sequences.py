@@ -13,7 +13,7 @@ _MOST_SHOWN = 32
 
 @of_qaicrt
 class QIDList(list[int]):
-    """Device ids. A list of numbers is accepted in its place.
+    """Device ids. A list of numbers is also accepted.
 
     Parameters
     ----------

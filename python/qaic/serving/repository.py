@@ -53,7 +53,7 @@ class Repository:
         self._turns: collections.deque[asyncio.Future[None]] = collections.deque()
         self._is_ending = False
 
-    # --- what answers ---------------------------------------------------------------------------------------
+    # --- loaded models --------------------------------------------------------------------------------------
 
     def loaded(self) -> list[ServedModel]:
         """Return all versions of all models that are loaded."""
@@ -129,7 +129,7 @@ class Repository:
                 rows.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason})
         return [row for row in rows if row["state"] == "READY"] if only_ready else rows
 
-    # --- what changes them ----------------------------------------------------------------------------------
+    # --- changes --------------------------------------------------------------------------------------------
 
     def load_all(self) -> None:
         """Find all models and load them. Blocking. Failures of models are logged; the others answer.

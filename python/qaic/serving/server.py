@@ -209,8 +209,8 @@ class Server:
 async def _take_last_calls(host: str, port: int) -> None:
     """Wait until all calls that were sent to a gRPC port before this one have been accepted.
 
-    The library accepts no call after the start of its shutdown. The kernel shows bytes that it has not read
-    yet; a call of our own, on a connection behind all others, shows that the server's queue has come so far.
+    The library accepts no call after the start of its shutdown. The kernel shows bytes that the library
+    has not read. The call of this function itself ends after the library has accepted all earlier calls.
     """
     unread = await asyncio.to_thread(unread_connections, port)
     while unread:

@@ -15,7 +15,7 @@ def library_errors(refuse: Callable[[str], Exception], *, among_ours: bool = Fal
     types. Errors of the system and of this package pass through.
 
     `refuse` creates the error from the first line of the library's message. With `among_ours` the block also
-    runs our own code, whose exceptions are defects and pass through.
+    runs code of this package, whose exceptions are defects and pass through.
     """
     try:
         yield

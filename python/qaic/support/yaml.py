@@ -95,7 +95,7 @@ def pairs(
 ) -> list[tuple[str, int, Node]]:
     """Return the keys of a mapping, the line of each, and the nodes of their values.
 
-    `compared` returns what two spellings of one key have in common. Raises DuplicateKeyError for a
+    `compared` returns the common form of different spellings of a key. Raises DuplicateKeyError for a
     duplicate key, if it is one of `known` or these are None, and YamlFormError if a key is a list or a
     mapping.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: lowest level with figures of operations
 _OP_LEVEL: Final = 70
-#: most oddities of a file that are shown without --verbose
+#: largest number of warnings about a file without --verbose
 _SHOWN_WARNINGS: Final = 3
 
 

@@ -1,4 +1,4 @@
-"""``qaic-qpc info | list | extract | validate | diff``: look into a program container."""
+"""``qaic-qpc info | list | extract | validate | diff``: inspects program containers."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def show_differences(a: str, b: str, *, as_json: bool) -> int:
-    """Show what differs between two containers, from the first to the second.
+    """Show the differences between two containers, from the first to the second.
 
     Returns the exit code: 0 if nothing differs, 1 if something differs, 2 if a container cannot be read.
     """

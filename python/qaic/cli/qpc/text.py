@@ -21,13 +21,13 @@ def info_text(facts: _Json) -> str:
 
 
 def segments_text(segments: Sequence[_Json]) -> str:
-    """Table of payloads."""
+    """Return a table of payloads."""
     rows = [[one["name"], one["bytes"], one["start"], _segment_note(one)] for one in segments]
     return rows_text("segment | bytes:int | start:int | ", rows)
 
 
 def summary_text(facts: _Json) -> str:
-    """Facts of one line each."""
+    """Return the facts, one in each line."""
     return facts_text(_summary(facts))
 
 

@@ -1,6 +1,6 @@
-"""``qaic-runner``: run a program container with random or given inputs, measure, write and compare outputs.
+"""``qaic-runner``: runs a program container with random or given inputs, measures it, and compares outputs.
 
-This module is the way in; what is loaded before the command line is understood stays small.
+This module is the entry point. It imports other modules only when they are needed.
 """
 
 from collections.abc import Sequence

@@ -270,7 +270,7 @@ def without_effect(options: RunnerOptions) -> tuple[str, ...]:
 
 
 def profiling_of(options: RunnerOptions) -> Profiling | None:
-    """Read what is to be recorded; ``None`` for nothing."""
+    """Return the profiles to record; ``None`` if there are none."""
     if not options.aic_profiling_type:
         return None
     duration_ms = options.aic_profiling_duration

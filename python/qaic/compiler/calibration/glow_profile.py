@@ -127,7 +127,7 @@ class ProfileFile:
 
     @property
     def is_ours(self) -> bool:
-        """True if this package wrote the file, so that its names and graph hash can be compared with ours."""
+        """True if this package wrote the file. Only then are its names and graph hash comparable."""
         return self.tool.startswith(TOOL)
 
     def bind(self, graph: onnx.GraphProto) -> CalibrationProfile:

@@ -2,9 +2,10 @@
 
 Users of ``Session`` see only the text of an exception, users of the command line also the hints, and programs
 the code and the context. This module creates all of them, so that they agree.
-// Warnings and notes of a compilation are objects with a code, a message, and the nodes or values concerned.
+
+Warnings and notes of a compilation are objects with a code, a message, and the nodes or values concerned.
 Recording also shows them, through the logger ``qaic.compiler``. They are added to the record of the
-compilation that runs in this thread, like the context of `warnings.catch_warnings`.
+compilation that runs in this thread, as `warnings.catch_warnings` does.
 """
 
 import contextlib

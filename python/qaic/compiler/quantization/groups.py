@@ -3,7 +3,8 @@
 Values inside a group are never rounded, like those inside the fused units of the card. Quantization is
 monotone, so bounds can be applied to the stored integers instead of the real numbers. Bounds that are equal
 to the limits of the integers need no operation.
-// Exporters write HardSwish, Gelu, Softmax and LayerNormalization as several elementary operators. Rounding
+
+Exporters write HardSwish, Gelu, Softmax and LayerNormalization as several elementary operators. Rounding
 each of them to 8 bits would make the result useless, although the whole operator loses little. They are
 therefore joined again: a function of one value is one group, and a normalization stays in floating point like
 the operator of that name.

@@ -90,7 +90,7 @@ class ErrorCode:
     exception: str
     #: Status that a call of ``qaicrt`` returns; empty if there is none.
     status: str
-    #: An example, in which ``...`` stands for a value; empty if a call gets its message from elsewhere.
+    #: An example, in which ``...`` represents a value; empty if the message has another source.
     message: str
 
 

@@ -61,7 +61,7 @@ class Overflows:
                 self.lost[name] = max(self.lost.get(name, 0.0), float(np.abs(values).max()))
 
     def note_beyond(self, name: str, values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
-        """Count the finite values of an array that float16 makes infinite; returns where they are."""
+        """Count the finite values of an array that float16 makes infinite; returns a mask of them."""
         beyond = beyond_float16(values)
         if beyond.any():
             lost = values[beyond]

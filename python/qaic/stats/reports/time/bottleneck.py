@@ -105,7 +105,7 @@ def _of_core(reader: TraceReader, core: CoreTimes, floor_us: float | None) -> Bo
 
 
 def active_transfers(reader: TraceReader, core: CoreTimes) -> int:
-    """Ticks in which at least one transfer of a core goes on."""
+    """Return the number of ticks with at least one active transfer of a core."""
     if not any(thread.transfer_count for thread in reader.threads if thread.core == core.number):
         return 0
     return activity(reader, core, transfers=True).busy_u
