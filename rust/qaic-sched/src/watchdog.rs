@@ -45,7 +45,7 @@ impl Watchdog {
         self.woken.waiting()
     }
 
-    fn start<J: Job>(&self, shared: &Arc<Shared<J>>) {
+    pub(crate) fn start<J: Job>(&self, shared: &Arc<Shared<J>>) {
         let mut thread = self.thread.lock();
         if thread.is_some() || shared.is_stopping() {
             return;

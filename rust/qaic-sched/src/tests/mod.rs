@@ -155,7 +155,7 @@ fn threads_are_gone_with_their_scheduler() {
 fn there_is_one_watchdog_and_none_for_a_scheduler_that_stops() {
     let scheduler = scheduler(&device());
     for _ in 0..2 {
-        scheduler.shared.watchdog.watch(&scheduler.shared, clock::after(LONG));
+        scheduler.shared.watchdog.start(&scheduler.shared);
         assert_eq!(Arc::strong_count(&scheduler.shared), 2, "the thread has one");
     }
     let stopping = self::scheduler(&device());
