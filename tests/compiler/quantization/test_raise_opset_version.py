@@ -57,6 +57,13 @@ def test_set_that_cannot_be_converted_is_said(caplog):
     assert "stays in floating point" in caplog.text
 
 
+def test_set_of_a_reader_of_an_unknown_type_stays(caplog):
+    """The converter of onnx infers types, which ends the process for this model."""
+    nodes = [node("FastGelu", ["x"], ["h"], domain="com.microsoft"), node("EyeLike", ["h"], ["y"], dtype=1)]
+    assert not raise_operator_set(model_of(nodes, [info("x", [2, 3])], [info("y", [2, 3])], opset=9), {})
+    assert "an operand of an unknown type" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["coordinate_transformation_mode", "nearest_mode"])
 def test_coordinates_of_a_converted_resize_are_given_once(name):
     nodes = [node("Resize", ["x", "s"], ["y"], **{name: ""})]

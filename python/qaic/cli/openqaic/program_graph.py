@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper, shape_inference
+from onnx import TensorProto, numpy_helper
 
 from qaic.cli.graph_model import read_graph
 from qaic.compiler.backend.op_profiling.operations import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_edits import set_values
 from qaic.compiler.ir.macs import macs_of
+from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.errors import QpcError, StateError
 from qaic.qpc import Qpc
@@ -42,7 +43,7 @@ def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises QpcError if the graph is damaged.
     """
     with library_errors(partial(_damaged, "the graph")):
-        return shape_inference.infer_shapes(model)
+        return infer_with_valid_ranks(model)
 
 
 def _damaged(what: str, found: str) -> QpcError:

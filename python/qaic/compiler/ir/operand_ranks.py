@@ -1,4 +1,4 @@
-"""Ranks of operands that older releases of onnx and of the engine do not check, which ends the process."""
+"""Ranks and types of operands that onnx and older engines do not check, which ends the process."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from onnx import inliner, shape_inference
 
 from qaic.compiler.ir.graph_edits import clone, import_opset
 from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, nodes_of, standard
-from qaic.compiler.ir.value_info import DimsInSets, dims_in
+from qaic.compiler.ir.value_info import DimsInSets, collect_types, dims_in
 
 #: operators with two operands of the same rank, and the positions of these
 _ALIKE: Final[dict[str, tuple[int, ...]]] = {
@@ -21,16 +21,22 @@ _ALIKE: Final[dict[str, tuple[int, ...]]] = {
 }
 _RECURRENT: Final = ("GRU", "LSTM", "RNN")
 #: operators for which inference of older releases may end the process
-_CHECKED: Final = (*_ALIKE, "Einsum")
+_CHECKED: Final = (*_ALIKE, *_RECURRENT, "Einsum")
 #: first release of onnx whose inference ended no process in tests with wrong ranks for all operators
 _SAFE: Final = (1, 23)
 _RELEASE: Final = tuple(int(part) for part in onnx.__version__.split(".")[:2])
+#: operators whose inference reads the types of their operands although they have none
+_TYPED: Final = (
+    *("DictVectorizer", "EyeLike", "LabelEncoder", "OneHotEncoder", "RegexFullMatch", "TreeEnsemble"),
+    *(["Einsum"] if _RELEASE < _SAFE else []),
+)
+_DOMAINS: Final = ("", "ai.onnx", "ai.onnx.ml")
 _HIDDEN: Final = "com.openqaic.hidden"
 
 
 def rank_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
     """Return why the ranks of operands do not fit a node; empty if they fit, None if a rank is unknown."""
-    if not standard(node, *_CHECKED, *_RECURRENT):
+    if not standard(node, *_CHECKED):
         return ""
     others = range(3 if node.op_type in _RECURRENT else len(node.input))
     places = _ALIKE.get(node.op_type, tuple(others))
@@ -67,7 +73,7 @@ def _equation_fault(equation: bytes, ranks: list[int]) -> str:
 
 def first_rank_fault(model: onnx.ModelProto) -> str:
     """Return why the ranks of a node's operands do not fit, in nested graphs and functions too."""
-    if any(standard(node, *_CHECKED, *_RECURRENT) for node in _nodes_in_functions(model)):
+    if any(standard(node, *_CHECKED) for node in _nodes_in_functions(model)):
         model = infer_with_valid_ranks(inliner.inline_local_functions(model))
     dims = dims_in(model)
     return next(filter(None, (rank_fault(node, dims) for node in all_nodes(model.graph.node))), "")
@@ -76,51 +82,61 @@ def first_rank_fault(model: onnx.ModelProto) -> str:
 def infer_with_valid_ranks(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """Infer types and shapes with onnx, without the nodes that would end the process.
 
-    Older releases read beyond the dims of an operand whose rank differs from the kernel's. Such nodes are
-    hidden until the ranks of their operands are known. Those of functions are hidden if one is invalid.
+    Older releases read beyond the dims of an operand whose rank differs from the kernel's. All releases read
+    the missing type of an operand for some operators. Such nodes are hidden until the ranks and types of
+    their operands are known. Those of functions are hidden if one is invalid.
     """
-    if _RELEASE >= _SAFE or not any(map(_is_doubtful, nodes_of(model))):
+    if not any(map(_is_doubtful, nodes_of(model))):
         return shape_inference.infer_shapes(model, **options)
     view = clone(model)
-    if any(map(_is_doubtful, _nodes_in_functions(model))):
-        flat: onnx.ModelProto = inliner.inline_local_functions(model)
-        if not _hide_faults(flat):
-            return shape_inference.infer_shapes(model, **options)
+    if any(map(_is_doubtful, _nodes_in_functions(model))) and not ends_inference(model):
+        return shape_inference.infer_shapes(model, **options)
     _hide_faults(view)
     inferred = shape_inference.infer_shapes(view, **options)
     for node in nodes_of(inferred):
-        if node.domain == _HIDDEN:
-            node.domain = ""
+        if node.domain.startswith(_HIDDEN):
+            node.domain = node.domain.removeprefix(_HIDDEN)
     for body in _with_opsets(inferred):
-        kept = [entry for entry in body.opset_import if entry.domain != _HIDDEN]
+        kept = [entry for entry in body.opset_import if not entry.domain.startswith(_HIDDEN)]
         del body.opset_import[:]
         body.opset_import.extend(kept)
     return inferred
 
 
+def ends_inference(model: onnx.ModelProto) -> bool:
+    """Return True if inference without the guards of `infer_with_valid_ranks` would end the process."""
+    return any(map(_is_doubtful, nodes_of(model))) and _hide_faults(inliner.inline_local_functions(model))
+
+
 def _hide_faults(view: onnx.ModelProto) -> bool:
     """Hide the nodes whose operands do not fit, and those that inference does not check in functions."""
     for body in _with_opsets(view):
-        import_opset(body, _HIDDEN, 1)
+        for domain in _DOMAINS:
+            import_opset(body, _HIDDEN + domain, 1)
     in_functions = [node for node in _nodes_in_functions(view) if _is_doubtful(node)]
     hidden = [node for node in all_nodes(view.graph.node) if _is_doubtful(node)]
     for node in (*in_functions, *hidden):
-        node.domain = _HIDDEN
+        node.domain = _HIDDEN + node.domain
     faults: list[str | None] = []
     count: float = math.inf
     while hidden and len(hidden) < count:
         count = len(hidden)
-        dims = dims_in(shape_inference.infer_shapes(view))
+        inferred = shape_inference.infer_shapes(view)
+        dims, types = dims_in(inferred), collect_types(inferred)
         for node in hidden:
-            node.domain = ""
-        faults = [rank_fault(node, dims) for node in hidden]
+            node.domain = node.domain.removeprefix(_HIDDEN)
+        faults = [
+            "no type" if _reads_type(node) and not types.keys() >= {*node.input} else rank_fault(node, dims)
+            for node in hidden
+        ]
         hidden = [node for node, found in zip(hidden, faults, strict=True) if found != ""]
         for node in hidden:
-            node.domain = _HIDDEN
+            node.domain = _HIDDEN + node.domain
     faults = [found for found in faults if found != ""]
     # Inference has no more facts about operands of unknown rank.
     for node, found in zip(hidden, faults, strict=True):
-        node.domain = "" if found is None else _HIDDEN
+        if found is None:
+            node.domain = node.domain.removeprefix(_HIDDEN)
     return bool(in_functions) or any(faults)
 
 
@@ -132,8 +148,14 @@ def _nodes_in_functions(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     return all_nodes(node for function in model.functions for node in function.node)
 
 
+def _reads_type(node: onnx.NodeProto) -> bool:
+    return node.op_type in _TYPED and node.domain in _DOMAINS
+
+
 def _is_doubtful(node: onnx.NodeProto) -> bool:
     """Return True if inference does not check the operands; it compares `kernel_shape` with both."""
-    return standard(node, *_CHECKED) and (
-        node.op_type in {"ConvTranspose", "MaxUnpool"} or not attribute_of(node, "kernel_shape", [])
+    return _reads_type(node) or (
+        _RELEASE < _SAFE
+        and standard(node, *_CHECKED)
+        and (node.op_type in {"ConvTranspose", "MaxUnpool"} or not attribute_of(node, "kernel_shape", []))
     )

@@ -6,12 +6,12 @@ from itertools import chain
 from typing import TypeAlias
 
 import onnx
-from onnx import shape_inference
 
 from qaic.compiler.ir.elem_types import FLOAT, type_name
 from qaic.compiler.ir.graph_edits import clear_descriptions
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, constant_names, subgraphs
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
 from qaic.compiler.ir.value_info import Dims, agree, dims_of
 
 #: element type and dims of a value; 0 and None are unknown
@@ -131,7 +131,7 @@ def _type_faults(model: Model) -> Iterator[str]:
 # Several passes change only descriptions.
 @lru_cache(1)
 def _inferred(content: bytes) -> list[onnx.GraphProto]:
-    return list(all_graphs(shape_inference.infer_shapes(content).graph))
+    return list(all_graphs(infer_with_valid_ranks(onnx.ModelProto.FromString(content)).graph))
 
 
 class _Inferred:

@@ -33,6 +33,7 @@ from qaic.compiler.ir.graph_walk import (
     subgraphs,
 )
 from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.operand_ranks import ends_inference
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.quantization import operands, quantizable
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
@@ -76,8 +77,11 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     }
     if None in rounding.values():
         return _as_it_is(version, "newer sets have no Resize that shrinks one dimension and enlarges another")
+    view = with_weights_as_inputs(model, weights)
     try:
-        converted = version_converter.convert_version(with_weights_as_inputs(model, weights), WANTED)
+        if ends_inference(view):
+            return _as_it_is(version, "onnx cannot convert a node with an operand of an unknown type")
+        converted = version_converter.convert_version(view, WANTED)
     except Exception as error:  # noqa: BLE001 - the converter raises whatever its parts do
         return _as_it_is(version, str(error).strip().partition("\n")[0])
     made = {name for node in converted.graph.node for name in node.output}

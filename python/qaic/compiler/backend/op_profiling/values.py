@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import shape_inference
 
 from qaic.compiler.ir.elem_types import FLOAT, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import clone, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
 from qaic.compiler.ir.precision import cast_target
 from qaic.compiler.ir.value_info import collect_shapes, known_dims, may_follow_values
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
@@ -101,7 +101,7 @@ class ValueTable:
                 if name in shapes:
                     _declare(view.graph.value_info.add(name=name), self._types, shapes)
             try:
-                inferred = shape_inference.infer_shapes(view, data_prop=may_follow_values(view))
+                inferred = infer_with_valid_ranks(view, data_prop=may_follow_values(view))
             except Exception as error:  # noqa: BLE001 - of any kind; what is not known stays so
                 _log.debug("sizes of values that the engine added are unknown: %s", error)
                 return
