@@ -98,7 +98,7 @@ def report(samples: int, *, quick: bool) -> Iterator[str]:
 
 
 class Part:
-    """What is measured on one model."""
+    """Measurements of one model."""
 
     def __init__(self, task: Task, folder: Path, *, quick: bool) -> None:
         self._task, self._folder, self._quick = task, folder, quick

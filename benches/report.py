@@ -337,7 +337,7 @@ def extra_tables(
 def introduction(
     effort: Effort, groups: list[str], facts: list[tuple[str, str]], judged: list[tuple[str, Row]]
 ) -> Iterator[str]:
-    """What was measured where, how to read it, and what missed its budget."""
+    """Yield the head of the report: environment, explanation, and missed budgets."""
     command = "make bench"
     if effort.quick or groups != list(GROUPS):
         options = ["--quick"] if effort.quick else []

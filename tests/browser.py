@@ -32,7 +32,7 @@ const wait = () => (ready() ? run().then(draw) : setTimeout(wait, 20));
 
 
 class Dom(html.parser.HTMLParser):
-    """What a browser wrote of a document: attributes of elements by id or part, cells of tables, texts."""
+    """A document as a browser rendered it: attributes of elements by id or part, cells of tables, texts."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,8 +1,8 @@
-"""What all Python tests share.
+"""Environment of all Python tests.
 
-A package that was built from this checkout, signals that no shell ignores, a compile cache of their own,
-property tests without a stop-watch and without chance, emulated cards that are left as they were found, and
-marks that follow from what a test is about.
+All tests have a package that was built from this checkout, signals that no shell ignores, a separate compile
+cache, and marks by their subject. Property tests have no time limits and no random seeds. Tests must leave
+emulated cards unchanged.
 """
 
 import gc

@@ -23,7 +23,7 @@ _DTYPES = {
 
 
 class Client:
-    """What a client keeps of a session: buffers and dims of all bindings, by name."""
+    """Data of a client about a session: buffers and dims of all bindings, by name."""
 
     def __init__(self, folder, *, activate=True):
         self.context = qaicrt.Context()

@@ -28,5 +28,5 @@ _ROOT = Path(__file__).parents[1]
 
 
 def holds(path: Path) -> bool:
-    """Whether a test file is in one of these folders."""
+    """Return True if a test file is in one of these folders."""
     return any(path.is_relative_to(_ROOT / folder) for folder in FOLDERS)

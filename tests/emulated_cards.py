@@ -1,8 +1,8 @@
-"""What tests may leave on emulated cards, nothing, and what cards do otherwise than virtual ones.
+"""Differences between emulated and virtual cards, and a check that tests leave nothing on emulated cards.
 
-A process opens a card once and keeps it open. All else goes back when the objects of a test
-are gone: memory, channels, resource tables of the firmware, threads. A module's remains are checked when it
-ends.
+A process opens a card once and keeps it open. All other resources return when the objects of a test
+are dropped: memory, channels, resource tables of the firmware, threads. The check runs at the end of each
+module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qaic import _core, errors
 
 
 def are_meant():
-    """Whether the devices of a test that chooses none are emulated cards."""
+    """Return True if a test that selects no devices gets emulated cards."""
     return os.environ.get("QAIC_DEVICE") == "kmd"
 
 
@@ -35,7 +35,7 @@ def end_stuck_inference(session):
 
 
 def inference_error():
-    """What an inference raises in which the engine fails: on a card cores fail, and the channel is lost."""
+    """Return the error of an inference whose engine fails; on a card, the channel of the cores is lost."""
     return errors.DeviceLostError if are_meant() else errors.InferenceError
 
 
@@ -47,7 +47,7 @@ KEPT = "1 open files"
 
 
 def left():
-    """What is on any emulated card of this process, a line each."""
+    """Return a line for each object that is left on an emulated card of this process."""
     return [
         line
         for control in _core.EmuControl.every()

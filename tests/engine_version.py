@@ -1,4 +1,4 @@
-"""What the installed engine can do, where its releases differ."""
+"""Features of the installed engine that differ between its releases."""
 
 from functools import cache
 
@@ -13,10 +13,10 @@ def minor() -> int:
 
 
 def profiles_runs() -> bool:
-    """Return whether it can profile single runs, which operations of a stats buffer come from."""
+    """Return True if it can profile single runs, the source of operations in a stats buffer."""
     return minor() >= 25
 
 
 def is_newest() -> bool:
-    """Return whether it is as new as the engine of ``tests/conformance/exceptions.json``."""
+    """Return True if it is as new as the engine of ``tests/conformance/exceptions.json``."""
     return minor() >= 26

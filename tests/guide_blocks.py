@@ -37,7 +37,7 @@ class Block:
 
     @property
     def reason_not_to_run(self) -> str | None:
-        """What the mark says after "not run:"."""
+        """Text of the mark after "not run:"."""
         return self.mark.removeprefix("not run: ") if (self.mark or "").startswith("not run: ") else None
 
     @property

@@ -1,4 +1,4 @@
-"""What tests of ``qaicrt.InferenceSet`` share: containers, and sets over them."""
+"""Containers and inference sets for the tests of ``qaicrt.InferenceSet``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def affine():
 
 
 def affine_of(x):
-    """What that model makes of ``x``."""
+    """Return the result of that model for ``x``."""
     weight = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
     return np.maximum(x @ weight + np.linspace(0, 1, 4, dtype=np.float32), 0)
 

@@ -43,7 +43,7 @@ class Step:
 
     @property
     def is_possible(self):
-        """Whether everything is still as it was when the command was printed."""
+        """Return True if nothing has changed since the command was printed."""
         return (
             Path(self.folder).is_dir()
             and self.environment == _environment()

@@ -1,4 +1,4 @@
-"""What tests of the server share: repositories, servers in processes of their own, and a plain client."""
+"""Repositories, servers in separate processes, and a simple client, for the tests of the server."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def run_client(source, server, limit=120):
 
 
 def expected(x):
-    """What ``affine`` makes of rows in an inference of their own."""
+    """Return the results of ``affine`` for rows in a separate inference."""
     full = np.zeros((BATCH, WIDTH), np.float32)
     full[: len(x)] = x
     with qaic.Session(session_models.affine(WIDTH, BATCH)) as session:

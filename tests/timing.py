@@ -1,4 +1,4 @@
-"""Which tests are about time, signals, threads or processes, so that `make adverse-timing` repeats them."""
+"""Tests of time, signals, threads and processes, which `make adverse-timing` repeats."""
 
 import ast
 import re

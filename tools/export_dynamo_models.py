@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def describe(recipe: Recipe) -> dict[str, object]:
-    """Say what a test has to know about an export."""
+    """Return the facts about an export that tests need."""
     return {
         "opset": recipe.opset,
         "functions": [kind.__name__ for kind in recipe.layers],

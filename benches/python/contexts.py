@@ -88,7 +88,7 @@ def _steps_of_theirs(model: Any, sizes: Any, threads: int) -> Callable[[int, int
 
 
 def has_torch() -> bool:
-    """Whether PyTorch and the loop of transformers can stand beside."""
+    """Return True if PyTorch and the loop of transformers are available for comparison."""
     return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 
 

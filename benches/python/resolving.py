@@ -1,4 +1,4 @@
-"""What it costs to make sense of the options of one session."""
+"""Cost of the resolution of the options of one session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the instrumented graph computes: the program's outputs to the bit, and sums that numpy confirms."""
+"""Results of the instrumented graph: the program's exact outputs, and sums that numpy confirms."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""What an output decides: the largest value, or what a function of the user says."""
+"""Decision of an output: the largest value, or the result of a user's function."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What is no plain number, and samples that are none: clear errors, or the right figure."""
+"""Values that are not finite, and invalid samples, cause clear errors or the right figure."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How much memory a comparison takes, beside a plain run of the same program."""
+"""Memory of a comparison, compared with a normal run of the same program."""
 
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def test_values_of_a_graph_are_let_go_of_one_after_the_other():
 
 
 def test_programs_of_a_comparison_are_not_in_the_temporary_folder(monkeypatch):
-    """That folder may be memory; programs go to the compile cache, which has a place for unfinished work."""
+    """The temporary folder may be in memory, so programs are in the compile cache, also while unfinished."""
     model, given = models.overflowing()[:2]
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", "/nonexistent")

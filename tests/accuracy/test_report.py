@@ -269,7 +269,7 @@ def test_command_searches(files, capsys, monkeypatch):
 
 
 def test_command_takes_compile_options_as_other_commands_do(files, capsys):
-    """What overflows does not where it is kept in float32: by a file, or by its kind."""
+    """Nodes that overflow do not in float32, which a file or an option for their kind selects."""
     lists = files / "lists.yaml"
     lists.write_text("FP32NodeInstanceNames: [square1, sum1, mean1, deviation1]\n")
     settings = files / "options.yaml"

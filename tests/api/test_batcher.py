@@ -80,7 +80,7 @@ def rows(count, seed, width=WIDTH):
 
 
 def alone(session, x):
-    """What the program makes of rows in an inference of their own."""
+    """Return the results of rows in a separate inference of the program."""
     full = np.zeros((BATCH, WIDTH), np.float32)
     full[: len(x)] = x
     return session.run(x=full)["y"][: len(x)]

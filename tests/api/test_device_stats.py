@@ -162,7 +162,7 @@ def graph_of(session, tmp_path):
 
 
 def kinds_of(buffer, *, nested=False):
-    """How often operations of each kind ran."""
+    """Return the number of executions of each kind of operation."""
     ops = buffer.ops
     chosen = ops[(ops["kflags"] & NESTED != 0) == nested]
     return Counter(buffer.descriptor.ops(0).kind[int(oc)] for oc in chosen["oc"])

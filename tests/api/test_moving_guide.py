@@ -78,7 +78,7 @@ def help_of(tool):
 
 
 def is_there(name):
-    """Whether a name of the guide exists; its spelling tells what kind of name it is."""
+    """Return True if a name of the guide exists; its spelling determines its kind."""
     if name.endswith("="):
         return normalize(name[:-1]) in KEYWORDS
     if name.startswith("-"):

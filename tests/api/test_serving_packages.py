@@ -1,4 +1,4 @@
-"""What serving needs is asked for only where something is served."""
+"""Packages for serving are required only by serving."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the tests of the tools share."""
+"""Fixtures for the tests of the tools."""
 
 import pytest
 

@@ -232,7 +232,7 @@ def symbols_of(name):
 
 
 def test_the_exports_are_what_they_are_for():
-    """Where the exporter changes its ways, the tests above would test less without a word."""
+    """The exports have the expected forms; otherwise the tests above would silently test less."""
     assert {model_of(name).opset_import[0].version for name in EXPORTS if not model_of(name).functions} >= {
         18, 20, 21, 23,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the engine refuses when it loads or runs is told with the node, and without places of its sources."""
+"""Refusals of the engine at load and run name the node, and no positions in the engine's sources."""
 
 import numpy as np
 import pytest

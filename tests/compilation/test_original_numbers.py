@@ -42,7 +42,7 @@ def sqnr(expected, got):
 
 
 def is_new_form(name, opset):
-    """Whether an operator changed since the set before this one in the list."""
+    """Return True if an operator has changed since the previous set in the list."""
     before = max((older for older in OPERATOR_SETS if older < opset), default=0)
     op_type = "Upsample" if name == "Resize" and opset < 10 else name
     return onnx.defs.get_schema(op_type, opset, "").since_version > before

@@ -27,7 +27,7 @@ def chain(*nodes, constants=None, shape=(BATCH, WIDTH), result=(BATCH, WIDTH)):
 
 
 def verdict(session):
-    """What is found in the graph of a container."""
+    """Return the findings in the graph of a container."""
     (shape,) = [spec.shape for spec in session.inputs]
     return why_dependent(
         onnx.ModelProto.FromString(session.qpc.graph.tobytes()), [{"x": shape}], session.qpc.initializers

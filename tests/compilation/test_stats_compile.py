@@ -1,4 +1,4 @@
-"""What a program measures: the message, the buffer, the binding and the plan, level by level."""
+"""Measurements of a program at each level: the message, the buffer, the binding and the plan."""
 
 import hashlib
 import json

@@ -33,7 +33,7 @@ _SUFFIX = "_cpu"
 
 
 class Status(StrEnum):
-    """What became of a test."""
+    """Outcome of a test."""
 
     PASSED = "passed"
     #: ran and gave a wrong result, or broke
@@ -98,7 +98,7 @@ def as_function(model: ModelProto) -> ModelProto:
 
 @dataclass(frozen=True)
 class Way:
-    """How the models of the tests are compiled."""
+    """Compilation of the models of the tests."""
 
     options: tuple[tuple[str, object], ...] = ()
     change: Callable[[ModelProto], ModelProto] = lambda model: model
@@ -250,7 +250,7 @@ def _classify_qaic(error: BaseException) -> Outcome:
 
 
 def _classify_onnxruntime(error: BaseException) -> Outcome:
-    """Tell what ONNX Runtime or its adapter refuses from what it breaks on."""
+    """Classify an exception of ONNX Runtime or its adapter as a refusal or a failure."""
     kind = type(error).__name__
     refused = bool(_refusals) or kind in {"RuntimeError", "TypeError"}
     return Outcome(Status.UNSUPPORTED if refused else Status.FAILED, kind, _one_line(error))

@@ -1,4 +1,4 @@
-"""What must hold for every forecast, whatever the model and the parameters."""
+"""Properties of all forecasts, for any model and any parameters."""
 
 from dataclasses import fields, replace
 

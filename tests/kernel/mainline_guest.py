@@ -1,4 +1,4 @@
-"""What tests in the guest of ``make test-kernel`` share: programs, and hands on the card."""
+"""Programs and controls of the card for the tests in the guest of ``make test-kernel``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def held():
 
 
 def set_faults(plan):
-    """What goes wrong on the card from its next access on."""
+    """Set the faults of the card, from its next access on."""
     path = Path(os.environ["QAIC_GUEST_FAULTS"])
     # The second line makes a plan that is set again a new one.
     path.with_suffix(".part").write_text(f"{plan}\n{next(PLANS)}\n")

@@ -1,4 +1,4 @@
-"""Which tests of the suite run again in the guest, on the mainline driver, and why others do not.
+"""Tests that also run in the guest, on the mainline driver, and the reasons why others do not.
 
 Every file of tests that opens a device is in :data:`FILES` or, by itself or with its folder, in
 :data:`LEFT_OUT` (tests/repository/test_card_differences.py checks that). `make test-kmd` runs those left

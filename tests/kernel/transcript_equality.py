@@ -27,7 +27,7 @@ ADDRESSES = frozenset({"dev_addr", "db_addr"})
 
 
 def differences(path_a, path_b) -> list[str]:
-    """What differs between two transcripts, a line each. Blocking."""
+    """Return a line for each difference between two transcripts. Blocking."""
     a, b = (_comparable(read(str(path))) for path in (path_a, path_b))
     comparison = compare(a, _in_numbers_of(a, b))
     return [

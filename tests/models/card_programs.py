@@ -154,7 +154,7 @@ class CardProgram:
         return any(binding.is_partial for binding in self.of_side(IN))
 
     def is_refused(self) -> bool:
-        """Whether no card can run it, or none could ever end it."""
+        """Return True if no card can run the program, or no card would ever end it."""
         current, begun = None, set()
         for request in self.requests:
             ops = request.semaphores
@@ -188,7 +188,7 @@ class CardProgram:
 
 
 class Card:
-    """What an activation of a program with one exec object keeps from inference to inference."""
+    """State that an activation of a program with one exec object keeps between inferences."""
 
     def __init__(self, program: CardProgram) -> None:
         self.program = program

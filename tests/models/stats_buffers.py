@@ -26,7 +26,7 @@ def run_facts(cores=1, threads_per_core=1, **others):
 
 
 def descriptor_facts(ops_per_core, groups=("CPU",), thread_groups=(0,), network="net", **others):
-    """What `opstatsdesc.open` holds: operation i of a core is of group i modulo their number."""
+    """Return the content of `opstatsdesc.open`; operation i of a core has group i modulo their number."""
     return {
         "version": 1,
         "network": network,

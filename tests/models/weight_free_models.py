@@ -56,13 +56,13 @@ def graph(dtype="float32"):
 
 
 def logits(weights, ids):
-    """What the model computes, in float32."""
+    """Return the result of the model in float32."""
     table, up, down, norm = (array.astype(np.float32) for array in weights.values())
     return np.maximum(table[ids] @ up.T, 0) @ down.T * norm @ table.T
 
 
 def spec(files, places, model_id="", **changes):
-    """What the metadata say; `places` is input -> (position or path of a file, key)."""
+    """Return the metadata; `places` is input -> (position or path of a file, key)."""
     return {
         "files": [{"format": "safetensors", "path": path} for path in files],
         "inputs": [
@@ -75,7 +75,7 @@ def spec(files, places, model_id="", **changes):
 
 
 def places(weights, shards=1):
-    """Where the inputs are, with the head tied to the embedding."""
+    """Return the places of the inputs, with the head tied to the embedding."""
     found = {name: (index % shards, name) for index, name in enumerate(weights)}
     return found | {"lm_head.weight": found["model.embed_tokens.weight"]}
 

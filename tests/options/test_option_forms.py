@@ -212,7 +212,7 @@ def plain_argv(options):
 
 
 def meaning(result):
-    """What was resolved, apart from where it came from."""
+    """Return the resolved options without their origins."""
     session = {name: value for name, value in vars(result.session).items() if name != "options_path"}
     return (
         session,

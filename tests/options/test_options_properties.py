@@ -1,4 +1,4 @@
-"""What holds for every spelling, every value and every file."""
+"""Properties of all spellings, values and files of options."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_keywords_win_over_the_file(keywords, in_file):
 
 
 def takes_one(spec) -> bool:
-    """Whether the value 1 is right for an option, so that only its name can be wrong."""
+    """Return True if an option accepts the value 1, so that only its name can be wrong."""
     try:
         spec.codec.parse("1")
     except ValueMismatchError:

@@ -1,4 +1,4 @@
-"""What a user gave and what has no effect: keys of files, and flags at any value."""
+"""Given options without an effect: keys of files, and flags with any value."""
 
 import json
 

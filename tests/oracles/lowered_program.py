@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """What a compilation leaves for the writer, and what it has learned."""
+    """Program before it is written, and the facts that the compilation found."""
 
     model: onnx.ModelProto
     weights: dict

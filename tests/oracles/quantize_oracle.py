@@ -54,12 +54,12 @@ def quantize(values, scale, offset, precision="Int8"):
 
 
 def through(values, scale, offset, precision="Int8"):
-    """What is left of real numbers after the engine quantized them."""
+    """Return real numbers as the engine quantizes and dequantizes them."""
     return (np.float32(scale) * (quantize(values, scale, offset, precision) - offset)).astype(np.float32)
 
 
 def stored(values, scale, offset, precision="Int8"):
-    """What is left of constants, which are rounded after the offset was added in float32."""
+    """Return constants after quantization, which rounds them after it adds the offset in float32."""
     low, high = LIMITS[precision]
     levels = np.rint(np.asarray(values, np.float32) / np.float32(scale) + np.float32(offset))
     return (np.float32(scale) * (np.clip(levels, low, high) - np.float32(offset))).astype(np.float32)
@@ -201,7 +201,7 @@ def bias_through(bias, input_scale, weight_scales, schema, precision="Int32", da
 
 
 class Reference:
-    """What each result of a quantized model should be, from the operands that it really had.
+    """Expected results of a quantized model, computed from the actual operands.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class Reference:
         return params_of(found.minimum, found.maximum, self.activations, self.precision)
 
     def inside(self, name):
-        """Whether a value never leaves the unit that makes it; it must be allowed to."""
+        """Return True if a value never leaves the unit that produces it, and may stay inside."""
         if name not in self.makers or name in self.actual or self.makers[name].op_type in self.same:
             return False
         readers = self.readers.get(name, [])
@@ -277,7 +277,7 @@ class Reference:
         return through(self.actual[name], *self.params(name), self.precision)
 
     def result(self, name):
-        """What a result should be."""
+        """Return the expected result."""
         nodes = self.unit(name)
         head, *rest = nodes
         self.noise = 0.0

@@ -1,4 +1,4 @@
-"""What is seen first: what to do, the costliest nodes and the changed ones as bars."""
+"""First screen of the page: advice, and the costliest and the changed nodes as bars."""
 
 import re
 

@@ -28,7 +28,7 @@ from qaic.support.text import escape_unprintable as visible
 
 
 def unpacked(text):
-    """What the script of the page reads: header, and per track its columns."""
+    """Return the data for the script of the page: a header, and the columns of each track."""
     body = zlib.decompress(base64.b64decode(text))
     (length,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + length])

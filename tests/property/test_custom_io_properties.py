@@ -78,7 +78,7 @@ def border_form(shape, entry, model_type):
 
 
 def to_model(array, entry, shape, model_type):
-    """What the model computes with."""
+    """Return the value with which the model computes."""
     precision = entry.get("Precision")
     if precision == "bfloat16":
         array = array.view(ml_dtypes.bfloat16)
@@ -92,7 +92,7 @@ def to_model(array, entry, shape, model_type):
 
 
 def to_border(array, entry):
-    """What the caller gets of a value of the model."""
+    """Return the value that the caller gets for a value of the model."""
     if entry.get("Layout") == "NHWC":
         array = np.ascontiguousarray(np.transpose(array, (0, 2, 3, 1)))
     precision = entry.get("Precision")

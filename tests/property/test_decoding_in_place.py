@@ -153,7 +153,7 @@ def test_a_scale_that_is_computed_of_sizes_stays_in_the_kernel(folders, heads):
 
 @pytest.mark.parametrize("sets", ["token alone", "one batch", "one slot", "two batches"])
 def test_a_scale_that_is_computed_stays_in_the_kernel_with_slots(folders, sets):
-    """Where all sets of shapes have one batch, whole caches are scaled in the product: 1e-6 apart."""
+    """If all sets of shapes have one batch, whole caches are scaled in the product: a difference of 1e-6."""
     slots = 1 if sets == "one slot" else 3
     # A decoder whose logits differed in most steps.
     sizes = decoder_model.Sizes(

@@ -185,7 +185,7 @@ def x_of(seed):
 
 
 def attempt(step):
-    """What a step comes to, or ``None`` where it failed in a way that is listed."""
+    """Return the result of a step, or ``None`` if it failed in a listed way."""
     failure = None
     try:
         return step()

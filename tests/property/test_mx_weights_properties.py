@@ -23,7 +23,7 @@ FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 
 
 def oracle(values, axis):
-    """What is left of an array in blocks of 32 along an axis."""
+    """Return an array after rounding to blocks of 32 along an axis."""
     rows = np.moveaxis(np.asarray(values, np.float64), axis, -1)
     size = rows.shape[-1]
     padded = np.zeros((*rows.shape[:-1], -(-size // 32) * 32))

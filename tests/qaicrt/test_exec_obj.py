@@ -73,7 +73,7 @@ def test_dims_may_be_a_plain_list(affine):
 
 
 class Vector:
-    """What matters of an ``InferenceVector``."""
+    """A fake with the properties of an ``InferenceVector`` that calls read."""
 
     def __init__(self, buffers):
         self.buffers = buffers

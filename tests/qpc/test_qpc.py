@@ -1,4 +1,4 @@
-"""What ``qaic.Qpc`` says about recorded containers, against what the reference recorded about them."""
+"""Facts from ``qaic.Qpc`` about recorded containers, compared with the facts of the reference."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""What our compiler records in a container, and what a forged record can do: nothing but raise."""
+"""Records of the compiler in a container; a forged record only causes an error."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""How many nodes of a program compute on integers, as `qaic-qpc info` says it."""
+"""Number of nodes of a program that compute with integers, in the text of `qaic-qpc info`."""
 
 import numpy as np
 import pytest

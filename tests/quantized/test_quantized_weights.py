@@ -149,7 +149,7 @@ def test_a_compiled_session_runs_them_and_says_nothing(caplog, tmp_path):
 
 
 def reference(nodes, feeds, constants, elem_type):
-    """What the definition of operator set 21 computes, by the evaluator of the onnx package."""
+    """Return the result of operator set 21, from the evaluator of the onnx package."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in feeds.items()
@@ -302,7 +302,7 @@ def test_a_set_that_has_blocks_is_left_alone():
     seed=st.integers(0, 2**16),
 )
 def test_products_with_packed_weights(k, block, float_zeros, ordered, bias, seed):
-    """What AWQ, GPTQ with and without the order of groups, and packed int4 weights are exported as."""
+    """Exported forms of AWQ, of GPTQ with and without an order of groups, and of packed int4 weights."""
     rng = np.random.default_rng(seed)
     columns, blocks = 24, k // block
     numbers = rng.integers(0, 16, (columns, k)).astype(np.uint8)

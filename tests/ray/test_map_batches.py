@@ -34,7 +34,7 @@ def rows_of(count, seed=0):
 
 
 def results_of(x):
-    """What rows are worth, each batch an inference without Ray."""
+    """Return the expected results of rows, with one inference for each batch and without Ray."""
     parts = [expected(x[start : start + BATCH]) for start in range(0, len(x), BATCH)]
     return np.concatenate(parts) if parts else np.empty((0, WIDTH), np.float32)
 

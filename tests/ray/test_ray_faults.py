@@ -1,4 +1,4 @@
-"""What dies in the middle of a dataset loses no row and doubles none."""
+"""Processes that die during a dataset lose and duplicate no rows."""
 
 import os
 import signal

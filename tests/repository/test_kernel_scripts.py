@@ -1,4 +1,4 @@
-"""What the scripts of `make test-kernel` say where something is missing, with commands that only pretend."""
+"""Messages of the scripts of `make test-kernel` about missing parts, with fake commands."""
 
 from __future__ import annotations
 

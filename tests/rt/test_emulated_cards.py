@@ -1,4 +1,4 @@
-"""What ``Util`` and ``EmuControl`` tell of cards, with emulated ones."""
+"""Facts about cards from ``Util`` and ``EmuControl``, with emulated cards."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the tests of jobs share: rows, a model, and a way to run an example."""
+"""Rows, a model, and a function that runs an example, for the tests of jobs."""
 
 import os
 import subprocess

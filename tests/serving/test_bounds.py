@@ -1,4 +1,4 @@
-"""What clients can hold is bounded: memory, connections, heads, loads, and the time of the event loop."""
+"""Clients get limited resources: memory, connections, heads, loads, and time of the event loop."""
 
 import asyncio
 import json

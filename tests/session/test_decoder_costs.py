@@ -1,4 +1,4 @@
-"""What a token of a decoder costs on the device: the operations that run, and those that copy a cache."""
+"""Cost of a decoder's token on the device: operations that run, and operations that copy a cache."""
 
 from __future__ import annotations
 

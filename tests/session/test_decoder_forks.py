@@ -74,7 +74,7 @@ print(json.dumps([begins, is_kept, steps, parent]))
 
 @pytest.fixture(scope="module")
 def answers():
-    """What each way of keeping caches gives: whole and in place."""
+    """Return the results for caches that are written whole and in place."""
     return [json.loads(run_script(_FORKED, is_whole).stdout) for is_whole in (True, False)]
 
 

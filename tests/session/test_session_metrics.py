@@ -1,4 +1,4 @@
-"""What a ``Session`` measures, and ``run_benchmark``."""
+"""Metrics of a ``Session``, and ``run_benchmark``."""
 
 import re
 

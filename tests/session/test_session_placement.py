@@ -1,4 +1,4 @@
-"""Which cores a session takes, and how long it waits."""
+"""Cores that a session takes, and the time that it waits for them."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def session(path):
 
 @pytest.fixture(scope="module")
 def measured(path):
-    """Of a program with times of operators."""
+    """Session of a program with times of operators."""
     with qaic.Session(path, stats_level=70) as made:
         made.setup()
         yield made

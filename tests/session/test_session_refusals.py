@@ -277,7 +277,7 @@ def run_with_engine(path, library):
 
 
 def refused_with_engine(path, library, expected):
-    """What is said about a container that is refused with this engine, and this code."""
+    """Return the message about a container that is refused with this engine and this code."""
     (name, code, text, hints), log = run_with_engine(path, library)
     if emulated_cards.are_meant():
         # Firmware says no more than that it refuses; the emulated one has a log.

@@ -154,7 +154,7 @@ with qaic.Session(path, num_activations=1, set_size=1) as session:
 
 
 def resident_and_states(*, is_whole, context):
-    """What a process holds with a decoder that has run, and its states in it, both in bytes."""
+    """Return the memory of a process after a run of a decoder, and the part for states, both in bytes."""
     return np.array([*map(int, run_script(_RESIDENT, is_whole, context, device="cpu").stdout.split())])
 
 

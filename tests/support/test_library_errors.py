@@ -1,4 +1,4 @@
-"""What a library raises becomes one error; what our code raises and what the system says stay."""
+"""Exceptions of a library become one error; those of this package and of the system do not change."""
 
 import io
 import zipfile

@@ -1,4 +1,4 @@
-"""What is written under these names is found by them, and says what it is of."""
+"""Files with these names are found by name, and their content identifies its type."""
 
 from hypothesis import given
 from hypothesis import strategies as st

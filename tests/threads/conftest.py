@@ -1,4 +1,4 @@
-"""What the tests of threads share."""
+"""Fixtures for the tests of threads."""
 
 import sys
 

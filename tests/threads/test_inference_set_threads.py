@@ -121,7 +121,7 @@ def test_many_submitters_and_collectors(small_stacks):
 
 
 def occupied(client, noop, call, *, submitted=True):
-    """Whether ``call(handles)`` lets another thread run while it waits, and its answer."""
+    """Return True if another thread runs while ``call(handles)`` waits, and the result of the call."""
     handles = client.inference_set(1)
     started, finished = threading.Event(), threading.Event()
     answers = []

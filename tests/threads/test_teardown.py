@@ -53,9 +53,9 @@ def path(tmp_path):
 
 
 def seen_during(control, faults, tear_down):
-    """Whether a second Python thread saw a system call blocked while ``tear_down`` ran; it ends them.
+    """Return True if a second thread saw a blocked system call during ``tear_down``; it ends these calls.
 
-    Beside the call that gives something back, another thread may wait for an inference that was left.
+    In addition to the call that releases an object, a thread may wait for an abandoned inference.
     """
     seen = []
 
@@ -263,7 +263,7 @@ def test_qaicrt_object_torn_down_lets_other_threads_run(control, path, never_pre
 
 
 def blocked_while(control, faults, tear_down):
-    """Whether the teardown is blocked after ``tear_down`` has returned. Ends it."""
+    """Return True if the teardown is blocked after ``tear_down`` has returned. Ends the teardown."""
     control.set_faults(faults)
     tear_down()
     is_blocked = control.wait_waiters(1, timeout=WATCHDOG_S)

@@ -1,4 +1,4 @@
-"""What the README says can be typed as it stands."""
+"""Commands and code of the README work as printed."""
 
 import ast
 import json

@@ -68,7 +68,7 @@ def test_type_hints_can_be_read(function):
 
 
 def is_typed_elsewhere(function):
-    """Whether it is of the standard library's making, or of the compiled module, which has a stub."""
+    """Return True if the standard library generated it, or the compiled module, which has a stub, has it."""
     return (
         function.__code__.co_filename in {"<string>", "qaic/exceptions.py"} or function.__module__ == "enum"
     )

@@ -108,7 +108,7 @@ def _aligned(
 
 
 def _next_agreement(a: Sequence[tuple[str, ...]], b: Sequence[tuple[str, ...]]) -> tuple[int, int]:
-    """How many calls to leave out on each side: as few as possible, at least one."""
+    """Return the number of calls to skip on each side: as few as possible, at least one."""
     for total in range(1, 2 * _WINDOW):
         for skip_a in range(max(0, total - _WINDOW), min(total, _WINDOW) + 1):
             skip_b = total - skip_a

@@ -1,1 +1,1 @@
-"""What reduced precision costs: models with their data, settings, and searches."""
+"""Loss of reduced precision: models with their data, settings, and searches."""

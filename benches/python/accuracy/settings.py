@@ -43,7 +43,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass(frozen=True)
 class Score:
-    """How far the answers are from those of float32."""
+    """Differences of the answers from those of float32."""
 
     sqnr_db: float
     cosine: float
@@ -86,7 +86,7 @@ class Score:
 
 
 def reference(task: Task) -> tuple[list[NDArray[Any]], Score]:
-    """What onnxruntime answers in float32."""
+    """Return the answers of onnxruntime in float32."""
     session = their_session(task.path)
     outputs = [session.run(None, feeds)[0] for feeds in task.evaluation]
     return outputs, Score.of(task, outputs, outputs, task.path.stat().st_size)

@@ -42,7 +42,7 @@ class Task:
 
     @property
     def options(self) -> dict[str, object]:
-        """What makes the shapes of the model fixed."""
+        """Options that fix the shapes of the model."""
         spec = {"input_name": self.input_name, "input_type": self.input_type, "input_shape": list(self.shape)}
         return {"model_inputs": [spec]}
 

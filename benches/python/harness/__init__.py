@@ -1,1 +1,1 @@
-"""How things are measured: processes, turns, figures and their rows."""
+"""Measurement: processes, turns, figures and their rows."""

@@ -1,4 +1,4 @@
-"""How long measurements last."""
+"""Duration of measurements."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured beside what, and whether the budget holds."""
+    """A measurement, the values that it is compared with, and its budget."""
 
     what: str
     ours: Spread
@@ -21,12 +21,12 @@ class Row:
     ratio: Spread | None = None
     budget: str = ""
     met: bool | None = None
-    #: What the budget is about, where it is neither the ratio nor the figure itself.
+    #: Value that the budget limits, if it is neither the ratio nor the figure itself.
     judged: Spread | None = None
 
     @property
     def verdict(self) -> str:
-        """Say whether the median keeps the budget."""
+        """Return a word that states if the median meets the budget."""
         return {None: "", True: "met", False: "**missed**"}[self.met]
 
     def cells(self) -> list[str]:

@@ -66,7 +66,7 @@ def parts_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[s
 
 
 def overhead_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
-    """What a run costs beside the bare call of the engine, and beside a run with fewer exec objects."""
+    """Yield the cost of a run, compared with a direct engine call and with a run with fewer exec objects."""
     for name, figures in groups.items():
         if not name.startswith("run on cpu"):
             continue
@@ -92,7 +92,7 @@ def overhead_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
 
 
 def card_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
-    """What a run on a card costs above the two system calls."""
+    """Yield the cost of a run on a card in addition to the two system calls."""
     figures = {(figure.function, int(figure.value)): figure.time for figure in groups["run on kmd"]}
     for (function, inputs), ours in figures.items():
         if function == "inputs":
@@ -230,7 +230,7 @@ def number_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
 
 
 def calibration_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
-    """What choosing the range of one tensor costs."""
+    """Return the cost of the choice of a range for one tensor."""
     return ["range of a tensor, 512 bins", "time"], [
         [figure.function, str(figure.time)] for figure in groups[_CALIBRATIONS]
     ]

@@ -1,4 +1,4 @@
-"""What `openqaic inspect nodes` says that nodes compute in, beside what the options asked for."""
+"""Precisions of nodes in `openqaic inspect nodes`, compared with the requested options."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which operations a program has, and which nodes of the user's model they go back to."""
+"""Operations of a program, and the nodes of the user's model that they compute."""
 
 import json
 

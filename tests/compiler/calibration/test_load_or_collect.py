@@ -1,4 +1,4 @@
-"""Where the ranges of values come from."""
+"""Sources of the ranges of values."""
 
 from pathlib import Path
 

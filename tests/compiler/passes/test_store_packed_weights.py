@@ -1,4 +1,4 @@
-"""Which products with packed weights read them where the container has them."""
+"""Products that read packed weights in the container."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which products and gathers read their weights where the container has them, and in which layout."""
+"""Products and gathers that read their weights in the container, and the layout of the weights."""
 
 import ml_dtypes
 import numpy as np

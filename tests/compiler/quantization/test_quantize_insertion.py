@@ -1,4 +1,4 @@
-"""What quantizing makes of single operators and small graphs: exactness, kernels, storage, scopes."""
+"""Quantization of single operators and small graphs: exactness, kernels, storage, scopes."""
 
 import logging
 

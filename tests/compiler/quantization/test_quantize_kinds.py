@@ -1,4 +1,4 @@
-"""Which operators can be quantized, and that the engine really runs the ones it is given on integers."""
+"""Operators that can be quantized; the engine runs the quantized ones with integers."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""What a card is unlikely to take is found, named, and never invented for models that cards run."""
+"""Nodes that a card is unlikely to support are named; models that cards run have none."""
 
 import logging
 

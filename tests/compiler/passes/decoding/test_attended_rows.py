@@ -1,4 +1,4 @@
-"""Where the attended rows of a cache are copied by one operator of the device, and what it is given."""
+"""Copies of attended rows of a cache by one operator of the device, and its operands."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def scattering(domain):
 
 
 def test_operands_of_a_guarded_scatter_are_found_again():
-    """What replaces rows outside is undone where the device skips them; others have nothing to undo."""
+    """Replacements of rows out of range are undone if the device skips these rows; others do not change."""
     model = scattering("com.qualcomm.cloud")
     assert legalize(model)
     makers = producers(model.functions[0].node)

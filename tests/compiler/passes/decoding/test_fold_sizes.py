@@ -1,4 +1,4 @@
-"""Which sizes of decoders become constants, and that the numbers stay what they were."""
+"""Sizes of decoders that become constants, with unchanged results."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_reason_for_a_shape_that_stays_is_reported():
 
 @pytest.mark.parametrize("is_other", [False, True])
 def test_a_filled_tensor_is_one_number_where_it_has_the_shape_of_the_choice(is_other):
-    """What fills the shape of another value may broadcast, and stays."""
+    """A tensor that fills the shape of another value may broadcast, and does not change."""
     number = numpy_helper.from_array(np.array([7], np.float32))
     nodes = [
         helper.make_node("Shape", ["z" if is_other else "x"], ["sizes"]),

@@ -1,4 +1,4 @@
-"""Which decoders read the attended part of their caches only, and what that takes out of the graph."""
+"""Decoders that read only the attended part of their caches, and the nodes that are removed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def weak_mask(model):
 
 
 def values_of_unused_rows(model):
-    """What was read in place of unused rows is one."""
+    """Set the values that replace unused rows to one."""
     for node in nodes(model, "Where"):
         attribute = constant_of(model, node.input[1]) if "Constant_" in node.input[1] else None
         if attribute is not None and numpy_helper.to_array(attribute.t).dtype == np.float32:
@@ -232,7 +232,7 @@ def test_what_a_token_makes_is_the_same_with_any_context(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"stats_level": 70}])
 def test_programs_that_measure_operations_are_narrowed_too(tmp_path, options):
-    """What is measured is what runs without measuring."""
+    """Measured programs run the same operations as other programs."""
     qpc = compiled(tmp_path / "measured", **options)
     assert qpc.plan["own_operators"] == [OPERATOR]
     assert len(qpc.plan["state_rows"]["updates"]) == len(SIZES.caches)

@@ -18,7 +18,7 @@ BLOCK = 32
 
 
 def oracle(x):
-    """What is left of an array of at least one dimension."""
+    """Return the rounded values of an array of at least one dimension."""
     lead, size = x.shape[:-1], x.shape[-1]
     count = -(-size // BLOCK)
     blocks = np.zeros((*lead, count * BLOCK), np.float64)

@@ -204,7 +204,7 @@ def test_a_cast_of_a_constant_may_make_a_divisor_that_traps(values, dtype, op):
 
 
 def test_division_of_sizes_or_by_constants_stays_one_operation():
-    """What exporters write to compute shapes cannot trap."""
+    """Divisions that exporters write to compute shapes cannot trap."""
     nodes = [
         node("Shape", ["x"], ["shape"]),
         node("Gather", ["shape", "at"], ["size"]),

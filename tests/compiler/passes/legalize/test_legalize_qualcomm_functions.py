@@ -48,7 +48,7 @@ def scatter(data, indices, updates, opset=17, domain=DOMAIN, **options):
 
 
 def written(data, indices, updates):
-    """What a scatter means that ignores indices outside."""
+    """Return the result of a scatter that ignores indices out of range."""
     result = data.copy()
     for place in np.ndindex(indices.shape[:-1]):
         index = tuple(indices[place])

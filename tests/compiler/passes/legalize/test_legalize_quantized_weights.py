@@ -13,7 +13,7 @@ UINT4, INT4, UINT8, INT8 = TensorProto.UINT4, TensorProto.INT4, TensorProto.UINT
 
 
 def kept(values, elem_type):
-    """What four bits keep of integers."""
+    """Return integers truncated to four bits."""
     lowest = values & 15
     return lowest - 16 * (lowest > 7) if elem_type == INT4 else lowest
 

@@ -1,4 +1,4 @@
-"""Where on element types that some supported engine has no kernel for."""
+"""The operator Where for element types without a kernel in some supported engine."""
 
 import numpy as np
 import pytest

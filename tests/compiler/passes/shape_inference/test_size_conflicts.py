@@ -752,7 +752,7 @@ def test_float16_and_large_operands_are_no_conflict():
 @pytest.mark.parametrize("depth", [1, 30])
 @pytest.mark.parametrize("sets", [1, 5, 40])
 def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, monkeypatch):
-    """Of many sets of sizes 16 are checked, each in one walk over the nodes."""
+    """At most 16 sets of sizes are checked, each in one walk over the nodes."""
     counts = {"_answer": 0, "_is_asked": 0, "_suspects": 0}
 
     def counting(name):
