@@ -140,10 +140,49 @@ def test_a_scan_over_more_inputs_than_it_has_is_refused(scanned, count, is_funct
     inputs = [info(name, [1, 2, 3][3 - (3 if opset == 8 else 2) :]) for name in names]
     model = model_of(nodes, inputs, [info("y", None)], opset=opset, functions=functions)
     if 1 <= scanned <= count:
-        validation.check_scans(model)
+        validation.check_counts(model)
         return
     with pytest.raises(
         CompileError, match=r"'mine' \(Scan\).* in 'num_scan_inputs', expected 1 to"
     ) as caught:
         lowered(model)
     assert caught.value.code == "compile.invalid_model"
+
+
+@pytest.mark.parametrize("op", ["Scan", "Split"])
+@pytest.mark.parametrize("count", [None, 1, 2, 3, 5])
+def test_a_count_that_a_call_sets_is_checked(count, op):
+    """The oracle is the number of operands and results: a Scan over 1 or 2 of 2, a Split into 2."""
+    body = helper.make_graph(
+        [node("Identity", ["i0"], ["o0"]), node("Identity", ["i1"], ["o1"])],
+        "body",
+        [info("i0", None), info("i1", None)],
+        [info("o0", None), info("o1", None)],
+    )
+    name = "num_scan_inputs" if op == "Scan" else "num_outputs"
+    inner = node(op, ["x", "z"], ["y", "t"], body=body) if op == "Scan" else node(op, ["x"], ["y", "t"])
+    given = {} if count is None else {"n": count}
+    if given:
+        inner.attribute.add(name=name, ref_attr_name="n", type=onnx.AttributeProto.INT)
+    imports = [helper.make_opsetid("", 18)]
+    function = helper.make_function(
+        "local", "F", ["x", "z"], ["y", "t"], [inner], imports, ["n"] * len(given)
+    )
+    call = helper.make_node("F", ["x", "z"], ["y", "t"], domain="local", **given)
+    inputs, outputs = [info("x", [2, 3]), info("z", [2, 3])], [info("y", None), info("t", None)]
+    model = model_of([call], inputs, outputs, opset=18, functions=[function])
+    if count in ((1, 2) if op == "Scan" else (None, 2, 3, 5)):
+        validation.check_counts(model)
+        return
+    with pytest.raises(CompileError, match=rf"\({op}\).* in '{name}', expected [12]"):
+        lowered(model)
+
+
+@pytest.mark.parametrize(("count", "results"), [(1, "yt"), (2, "ytu"), (1, "ytu"), (0, "y"), (-1, "yt")])
+def test_a_split_into_fewer_results_than_it_has_is_refused(count, results):
+    nodes = [node("Split", ["x"], [*results], num_outputs=count)]
+    model = model_of(nodes, [info("x", [6])], [info("y", None)], opset=18)
+    with pytest.raises(
+        CompileError, match=f"'y' .Split.: found {count} in 'num_outputs', expected {len(results)}"
+    ):
+        lowered(model)

@@ -306,7 +306,7 @@ def check_operators_pass(model: Model, context: Context) -> None:
     """Refuse operators that neither onnx nor the user defines."""
     _check_implemented(model.proto, context.custom)
     validation.check_operators(model.proto, context.custom.implemented)
-    validation.check_scans(model.proto)
+    validation.check_counts(model.proto)
 
 
 @compiler_pass()

@@ -9,7 +9,7 @@ from typing import Final
 
 import onnx
 from google.protobuf.message import Message
-from onnx import checker, defs
+from onnx import checker, defs, inliner
 
 from qaic.compiler.diagnostics.messages import listing, refuse
 from qaic.compiler.frontend.function_calls import ENGINE_DOMAINS, normalize_functions
@@ -46,6 +46,8 @@ _ENGINE_ONLY: Final = frozenset({"LayerNormalization", "SimplifiedLayerNormaliza
 #: these, and one that onnx deprecates in the sets 18 to 20
 _UNCHECKED: Final = _ENGINE_ONLY | {"GroupNormalization"}
 
+#: operators with a count of operands or results -> its attribute
+_COUNTS: Final = {"Scan": "num_scan_inputs", "Split": "num_outputs"}
 #: first operator set whose Scan has no lengths of sequences
 _SCAN_WITHOUT_LENGTHS: Final = 9
 
@@ -221,18 +223,32 @@ def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         del weights[name]
 
 
-def check_scans(model: onnx.ModelProto) -> None:
-    """Refuse scans over more inputs than they have, for which older engines end the process."""
+def check_counts(model: onnx.ModelProto) -> None:
+    """Refuse scans over more inputs, and splits into fewer results, than they have; they end the process."""
+    own = all_nodes(node for function in model.functions for node in function.node)
+    if any(one.ref_attr_name for node in own if standard(node, *_COUNTS) for one in node.attribute):
+        # Calls set these counts.
+        model = inliner.inline_local_functions(model)
     # The first operand was the lengths of sequences before set 9.
     first = int(standard_version(model) < _SCAN_WITHOUT_LENGTHS)
     for node in nodes_of(model):
-        scanned, held = attribute_of(node, "num_scan_inputs", 1), len(node.input) - first
-        if standard(node, "Scan") and not 1 <= scanned <= held:
+        if not standard(node, *_COUNTS):
+            continue
+        name = _COUNTS[node.op_type]
+        given = [one.i for one in node.attribute if one.name == name]
+        if node.op_type == "Scan":
+            held = len(node.input) - first
+            is_valid = 1 <= sum(given) <= held
+            expected = f"1 to {held}, the number of inputs" if held > 0 else "at least one input"
+        else:
+            is_valid = not given or given[0] >= len(node.output)
+            expected = f"{len(node.output)}, the number of results"
+        if not is_valid:
             raise refuse(
-                f"node {node_label(node)!r} (Scan)",
+                f"node {node_label(node)!r} ({node.op_type})",
                 code="invalid_model",
-                found=f"{scanned} in 'num_scan_inputs'",
-                expected=f"1 to {held}, the number of inputs" if held > 0 else "at least one input",
+                found=f"{sum(given)} in {name!r}",
+                expected=expected,
                 fix="check the model",
                 context={"node": node_label(node)},
             )
