@@ -147,7 +147,7 @@ class LowLevel:
 
 
 def persists(is_so: Callable[[], bool]) -> bool:
-    """Return true if something stays so while this thread computes for ``LOOK_S`` of its processor time.
+    """Return True if something stays so while this thread computes for ``LOOK_S`` of its processor time.
 
     A thread or child that only waits for a processor gets a similar share meanwhile, also on a busy machine.
     """

@@ -29,7 +29,7 @@ from qaic.support import status_line
 # Here, so that the processes that run the tests have them too.
 child_process.restore_signals()
 
-# How long an example takes says more about the machine than about the code.
+# The time of an example depends more on the machine than on the code.
 EXPLORING = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None, print_blob=True
 )

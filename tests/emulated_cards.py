@@ -61,7 +61,7 @@ def left_for_good():
     for _ in range(_LOOKS):
         if left():
             gc.collect()
-            # What a card is slow to give back.
+            # A card releases these resources slowly.
             _core.await_teardown(WATCHDOG_S)
         found = left()
         if not any("blocked" in line for line in found):

@@ -34,7 +34,7 @@ def _stage():
 
 @functools.cache
 def is_in_whole_stage(path):
-    """Return true if `make test-pins` runs the tests of a file."""
+    """Return True if `make test-pins` runs the tests of a file."""
     folders, ignored = _stage()
     return any(map(path.is_relative_to, folders)) and not any(
         fnmatch.fnmatch(str(path), pattern) for pattern in ignored
@@ -42,7 +42,7 @@ def is_in_whole_stage(path):
 
 
 def is_sampled(node):
-    """Return true if a test, or a module of tests, runs a sample."""
+    """Return True if a test, or a module of tests, runs a sample."""
     config = node.config
     named = [arg.partition("::")[0] for arg in config.args if "::" in arg]
     return not (

@@ -191,7 +191,7 @@ def test_quantiles_and_channels_are_those_of_numpy_in_every_operator_set(opset, 
     model = models.model_of(nodes, {"x": shape}, {"y": shape}, {"b": bias}, opset=opset)
     report = accuracy.compare(model, to="fp16", samples=[{"x": x}])
     (row,), sizes = report.nodes, np.abs(x).reshape(-1)
-    # Of more than 16,384 elements every third one counts.
+    # If there are more than 16,384 elements, every third one counts.
     chosen = np.sort(sizes[::3] if sizes.size > 1 << 14 else sizes)
     quantile = chosen[-max(1, -(-chosen.size // 1000))]
     assert row["quantile_999"] == pytest.approx(quantile, rel=1e-6)

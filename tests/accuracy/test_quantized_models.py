@@ -109,7 +109,7 @@ def test_a_quantized_model_is_compared(pattern, to):
     report = accuracy.compare(model, to=to, samples=[{"x": X}])
     (output,) = report.outputs[to]
     assert output.name == "y"
-    # What is quantized already loses nothing more than float16 rounds away.
+    # Values that are already quantized lose only what float16 rounds.
     assert output.sqnr_db > 20
 
 

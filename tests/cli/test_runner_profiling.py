@@ -111,7 +111,7 @@ def test_the_device_s_metrics_of_any_program_with_statistics(tool, plain):
     average, least, most, deviation = metrics(lines)["ExecTimeUs_Func_0"]
     assert 0 <= least <= average <= most
     assert deviation >= 0
-    # What a CPU does not measure has no row, rather than a zero.
+    # Metrics that a CPU does not measure have no row, instead of a zero.
     assert not any("Pct" in line or "DDR" in line for line in lines)
     last = next(line for line in reversed(lines) if "Inf/Sec" in line)
     assert last == lines[place + 1]

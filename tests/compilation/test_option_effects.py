@@ -110,7 +110,7 @@ OTHER_VALUES = {"graph_names": ["a"], "io_crc_stride": 64}
 
 
 def is_changed(plain, other):
-    """Return whether a program is another one, beyond the record of its options."""
+    """Return True if a program is another one, beyond the record of its options."""
     found = differences(plain, other)
     segments = found["segments"]
     # The plan holds the options themselves, and so the file of the program differs in any case.

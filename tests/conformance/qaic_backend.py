@@ -103,13 +103,13 @@ class QaicBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return whether ``device`` is ``"CPU"`` or ``"CPU:<device id>"``, the AI 100 of that id."""
+        """Return True if ``device`` is ``"CPU"`` or ``"CPU:<device id>"``, the AI 100 of that id."""
         kind, _, index = device.partition(":")
         return kind == _DEVICE and (not index or index.isdecimal())
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = _DEVICE, **kwargs: Any) -> bool:
-        """Return whether the model can be prepared. Costs as much as preparing it."""
+        """Return True if the model can be prepared. Costs as much as preparing it."""
         if not cls.supports_device(device):
             return False
         try:

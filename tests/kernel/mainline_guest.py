@@ -67,7 +67,7 @@ def held():
 def set_faults(plan):
     """Set the faults of the card, from its next access on."""
     path = Path(os.environ["QAIC_GUEST_FAULTS"])
-    # The second line makes a plan that is set again a new one.
+    # The second line distinguishes a plan from an earlier equal plan.
     path.with_suffix(".part").write_text(f"{plan}\n{next(PLANS)}\n")
     path.with_suffix(".part").rename(path)
 

@@ -109,7 +109,7 @@ def convolutional(outlier=1.0):
         "w": rng.standard_normal((8, 10)).astype(np.float32),
         "b": rng.standard_normal(10).astype(np.float32),
     }
-    # What is large counts as much as the rest.
+    # Large values count as much as the others.
     constants["k2"][:, 2] /= outlier
     nodes = [
         node("Conv", "x k1 b1", "c1", pads=[1, 1, 1, 1]),

@@ -298,7 +298,7 @@ class _Layers:
         """Softmax over the slots that a position sees; masked ones have minus infinity."""
         body, sizes = self.body, self.sizes
         factor = self.root_of_width(values) if sizes.computed_scale else None
-        # Where each head has keys of its own nothing is repeated.
+        # If each head has its own keys, nothing is repeated.
         if sizes.heads > sizes.groups:
             keys, values = (self.repeat(part) for part in (keys, values))
         products = body.add("MatMul", query, body.add("Transpose", keys, perm=[0, 1, 3, 2]))
@@ -389,7 +389,7 @@ def _cached_layer(layers, caches, results, x, weight):
         keys, values = (
             body.add(f"CtxGather{suffix}", cache, *slots, indices, count, domain=CLOUD) for cache in written
         )
-        # What was read in place of an unused row is blanked.
+        # Values that were read in place of unused rows are blanked.
         nothing = body.constant(np.zeros((), sizes.dtype))
         return keys, body.add("Where", body.unsqueeze(unused, -1), nothing, values)
 

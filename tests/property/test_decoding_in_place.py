@@ -97,7 +97,7 @@ def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, bord
 
     def compare(tokens, positions, **more):
         answers = [client.step(tokens, positions, **more)["logits"] for client in (whole, narrow)]
-        # What padding alone is answered means nothing.
+        # Answers to padding alone have no meaning.
         rows = np.atleast_2d(positions).max(axis=1) >= 0
         np.testing.assert_array_equal(*(answer[rows] for answer in answers))
 

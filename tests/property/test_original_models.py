@@ -103,7 +103,7 @@ def test_numbers_are_those_of_the_users_model(precision, case):
         expected = evaluated(at, feeds)
     power = float((expected.astype(np.float64) ** 2).sum())
     if precision == "float16":
-        # What is beyond float16 becomes infinite.
+        # Values beyond float16 become infinite.
         assume("Sinh" not in operators and np.abs(expected).max() < 3e4)
     assume(np.isfinite(expected).all() and 1e-6 < power / expected.size < 1e8)
     if precision == "int8":

@@ -210,7 +210,7 @@ def where(b: Builder) -> None:
 def cast(b: Builder) -> None:
     x, dtype, shape = b.pick()
     if dtype.startswith("float"):
-        # What a float outside the range of an integer becomes is not defined.
+        # The conversion of a float outside the range of an integer is undefined.
         target = b.draw(st.sampled_from(["float32", "float16", "bool"]))
     else:
         target = b.draw(st.sampled_from(DTYPES))

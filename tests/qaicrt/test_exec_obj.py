@@ -356,7 +356,7 @@ def test_outputs_that_share_memory_are_refused(two, capfd):
     refused(
         capfd, exec_obj.setData([qaicrt.QBuffer(ones), qaicrt.QBuffer(ones), shared, shared]), "share memory"
     )
-    # What was set before counts, unless it is replaced.
+    # Earlier settings apply unless they are replaced.
     assert exec_obj.setData([(0, ones), (1, ones), (2, both)]) == S.QS_SUCCESS
     refused(capfd, exec_obj.setData([(3, both)]), "share memory")
     two.infer(exec_obj, [(3, both), (2, wide[:3])])

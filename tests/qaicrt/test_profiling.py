@@ -228,7 +228,7 @@ def test_a_device_report_has_the_form_of_the_runner(measured):
     mean, least, most, deviation = table["ExecTimeUs_Func_0"]
     assert 0 < least <= mean <= most
     assert 0 <= deviation <= most - least
-    # What was not measured has no row.
+    # Metrics that were not measured have no row.
     assert "DDRTrafficMB_Func_0" not in table
 
 

@@ -270,7 +270,7 @@ class TestDispatcher:
         for why in (ValueError("the reason"), SystemExit(3), KeyboardInterrupt()):
             dispatcher.post(fail, why)
         assert dispatcher.flush(10)
-        # What went wrong is logged from the thread itself, behind the mark of the first flush.
+        # The thread itself logs the error, after the mark of the first flush.
         assert dispatcher.flush(10)
         assert [line.splitlines()[-1] for line in lines] == [
             "ValueError: the reason",

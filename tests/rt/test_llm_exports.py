@@ -181,7 +181,7 @@ def test_whisper_hears_once_and_then_reads_what_it_has_kept(tmp_path):
             )
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-5, atol=1e-6)
     assert np.ptp(answers[0][1]) > 0
-    # What was heard matters: another sound gives other answers.
+    # The answers depend on the sound.
     with qaic.Session(path) as session:
         inputs = {"input_ids": np.array([[50]]), "position_ids": np.array([[0]])}
         other = session.run({"input_features": -sound, **inputs})["logits"]

@@ -116,7 +116,7 @@ def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, q
     assert repr(second).endswith("on device 2:3)")
     # The queue is of a device that the program is not on.
     np.testing.assert_array_equal(decoded(context, queue, second, qpc), logits)
-    # Where too few are free, activating says so.
+    # If too few are free, the activation reports it.
     assert second.activate() == QStatus.QS_SUCCESS
     assert qaicrt.Program(context, None, qpc).activate() == QStatus.QS_DEV_ERROR
 

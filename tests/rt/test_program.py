@@ -95,7 +95,7 @@ def test_without_a_device_it_is_the_first_with_enough_free_cores(affine, cards):
         programs.append(qaicrt.Program(context, None, qaicrt.Qpc(affine)))
         assert programs[-1].activate() == S.QS_SUCCESS
     assert [repr(program)[-2] for program in programs] == list("000011112222")
-    # Where none has room the first is taken, and activating says so.
+    # If none has room, the first is used, and the activation reports it.
     full = qaicrt.Program(context, None, qaicrt.Qpc(affine))
     assert "device 0" in repr(full)
     assert full.activate() == S.QS_DEV_ERROR

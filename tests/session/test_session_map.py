@@ -224,7 +224,7 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
             assert next(results, "ended") == "ended"
             emulated_cards.end_stuck_inference(session)
         assert found == [[1]]
-        # What was under way has ended with the map: all exec objects are free again.
+        # Running inferences have ended with the map, so all exec objects are free again.
         assert len(list(session.map([turns(3)] * 6, in_flight=3))) == 6
     assert come_back(cores)
 

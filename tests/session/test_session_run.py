@@ -136,7 +136,7 @@ OTHER_LAYOUTS = {
     },
     (2, 3, 4): {(4, 3, 2): "(2, 1, 0)", (3, 2, 4): "(1, 0, 2)", (6, 4): None, (2, 1, 3, 4): None},
     (4,): {(2, 2): None, (4, 1): None},
-    # Of equal sizes the order stays.
+    # Dimensions of equal size keep their order.
     (3, 5, 5): {(5, 5, 3): "(2, 0, 1)"},
 }
 

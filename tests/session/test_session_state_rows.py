@@ -167,6 +167,6 @@ def test_a_state_has_one_buffer():
     whole, _ = resident_and_states(is_whole=True, context=32768)
     assert whole > 3 * states
     # With half the context there is less by half of the states, once; with two buffers it were twice.
-    # What else a process holds varies by some MB.
+    # The other memory of a process varies by some MB.
     held, states = np.array([held, states]) - resident_and_states(is_whole=False, context=16384)
     assert 0.5 < held / states < 1.5

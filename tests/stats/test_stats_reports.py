@@ -75,7 +75,7 @@ def unnamed(ops, inference=0, **last):
 def test_without_a_program_every_operation_of_every_buffer_counts(sizes):
     one = Capture([unnamed(ops, inference) for inference, ops in enumerate(sizes)])
     assert [sample.readers[0].ops.count.sum() for sample in one.samples] == list(sizes)
-    # Of two inferences the first is shown, but each has its operations.
+    # The first of two inferences is shown, but each has its operations.
     assert len(REPORTS["nodes"](one).tables[0].rows) == sizes[0]
     assert {len(reading.facts) for reading in one.each()} == {30}
 
@@ -622,7 +622,7 @@ def expected_times(one):
 @given(captures())
 @settings(max_examples=40)
 def test_sums_of_reports_are_sums_of_operations(made_capture):
-    # Of several samples reports tell medians, whose sums depend on what they are taken over.
+    # Reports of several samples show medians, whose sums depend on the set of values.
     made_capture = Capture(made_capture.buffers[:1])
     whole = sum(expected_times(made_capture.buffers[0]).values())
     for name, table in (("ops", "kinds"), ("nodes", "nodes"), ("layers", "layers"), ("memory", "memories"),

@@ -13,7 +13,7 @@ import pytest
 
 CONTAINER = Path(__file__).parents[1] / "data" / "qpc" / "s01_simple_f32_file.qpc"
 
-#: What every scene begins with.
+#: Start of every scene.
 PRELUDE = """
 import os, select, signal, sys, threading, traceback
 import numpy as np

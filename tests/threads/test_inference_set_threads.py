@@ -39,7 +39,7 @@ def all_done(threads):
 
 
 def test_a_thousand_threads_get_their_own_results(small_stacks):
-    # What sample code does: every thread gets a handle, submits under an id of its own and waits for that.
+    # Like sample code, every thread gets a handle, submits under its own id and waits for that id.
     client = Client(inference_sets.affine())
     handles = client.inference_set(4, 3)
     inputs = np.random.default_rng(5).random((1000, 2, 4), np.float32)

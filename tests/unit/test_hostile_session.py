@@ -322,7 +322,7 @@ def test_plan_that_names_what_the_graph_lacks_is_refused_by_name(path, tmp_path,
 
     with pytest.raises(DeviceError) as caught:
         qaic.Session(changed(path, tmp_path, rename)).run({"elsewhere": X})
-    # Of a card only the log tells what its cores failed at.
+    # Only the log of a card contains the failure of its cores.
     assert "elsewhere" in f"{caught.value} {capfd.readouterr().err}"
     assert caught.value.code == ("device.channel_lost" if emulated_cards.are_meant() else "engine.graph")
 

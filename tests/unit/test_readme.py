@@ -20,7 +20,7 @@ from guide_blocks import SHELL, blocks, python_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# What a block that is not code must be; `text` is output of a command that the page shows.
+# Languages of blocks that are not code; `text` is the output of a command on the page.
 READ_AS = {"python": None, "json": json.loads, "yaml": yaml.safe_load, "text": str.strip}
 
 

@@ -34,7 +34,7 @@ def expressions(draw, depth=3):
     if kind == "call":
         name = draw(st.sampled_from(["Min", "Max"]))
         texts, pythons = ([operand[at] for operand in operands] for at in (0, 1))
-        # Of one number Python's functions want a list.
+        # Python's functions need a list for one number.
         return f"{name}({', '.join(texts)})", f"{name.lower()}([{', '.join(pythons)}])", names
     operator = draw(st.sampled_from([" + ", " - ", "*", " * ", "//", " % "]))
     return (

@@ -201,7 +201,7 @@ def test_further_outputs_from_inside_of_functions_are_named_after_their_calls():
     np.testing.assert_array_equal(found["/layers.0/DecoderLayer/onnx::Scale_5"], X * X)
     np.testing.assert_array_equal(found["/layers.1/DecoderLayer/onnx::Scale_5"], first * first)
     np.testing.assert_array_equal(found["y"], -found["/layers.1/DecoderLayer/Scale_6/scaled"])
-    # What is a value of the main graph already is not renamed.
+    # Values of the main graph are not renamed.
     result_of_first = lowered(layered(), extra_output_tensors=("/layers.0/DecoderLayer/hidden_states.3",))
     assert [spec.name for spec in result_of_first.outputs] == ["y", "/layers.0/DecoderLayer_output_0"]
 

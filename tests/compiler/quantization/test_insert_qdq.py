@@ -44,7 +44,7 @@ def check(model, seed, chosen):
     entering = {name for group in plan.groups() for name in group.operands} - made - plan.constants
     assert entering <= set(quantized_values)
     assert set(quantized_values) <= entering | (made - moved)
-    # What stays in float is there under its name, and reads what it read.
+    # Nodes in floating point keep their names and their inputs.
     left = {node_key(node): node for node in graph.node}
     for entry in plan.floats():
         for node in entry.nodes:

@@ -14,7 +14,7 @@ def check(model, seed, chosen):
     samples = [{"x": rng.standard_normal((1, 3, 6, 6)).astype(np.float32)} for _ in range(3)]
     profile = profile_of(model, samples)
     result = quantized(model, profile, **chosen)
-    # What a unit keeps to itself stays in float, under its name.
+    # Values inside a unit stay in floating point, under their names.
     made = {node.output[0] for node in result.graph.node if node.op_type == "DequantizeLinear"}
     names = [name for node in model.graph.node for name in node.output if name in made]
     # Beyond what was seen, too: then integers saturate.

@@ -28,7 +28,7 @@ def test_nodes_compute_in_float32_and_the_interface_keeps_its_type():
         name for one in model.proto.graph.node if one.op_type != "Cast" for name in (*one.input, *one.output)
     }
     assert {model.facts.types[name] for name in computed} == {TensorProto.FLOAT}
-    # What the rounding pass needs to know: which values were narrow, and what they were called.
+    # The rounding pass needs the values that were narrow, and their original names.
     assert {model.facts.narrow[name] for name in computed} == {HALF}
     assert set(model.facts.original.values()) == {"x", "y"}
     x = np.float16([1, 2, 3])

@@ -58,7 +58,7 @@ def _program(op, dividend, divisor, place, fmod=0, opset=17):
     if place == "nested":
         feeds["go"] = np.array(True)
         inputs.append(info("go", [], TensorProto.BOOL))
-    # What is computed from constants alone would be one itself.
+    # A value that is computed only from constants would itself be a constant.
     nodes.append(node("Concat", ["quotient", "x"], ["y"], axis=0))
     model = model_of(
         nodes,

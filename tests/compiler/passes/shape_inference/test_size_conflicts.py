@@ -133,7 +133,7 @@ def _model(case, place):
     nodes, shapes, constants = CASES[case]
     inputs = [info(name, shape) for name, shape in shapes.items()]
     functions = []
-    # What runs after it must not hide the operator's result.
+    # Later nodes must not hide the result of the operator.
     result = "y"
     if place == "function":
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
