@@ -63,6 +63,10 @@ from qaic.compiler.passes.legalize.legalize_exports import (
     legalize_where_pass,
     read_masks_pass,
 )
+from qaic.compiler.passes.legalize.legalize_padding import (
+    legalize_pool_padding_pass,
+    legalize_transposed_padding_pass,
+)
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
 from qaic.compiler.passes.legalize.legalize_quantized_chains import legalize_quantized_chains_pass
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
@@ -113,11 +117,13 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         unique_names_pass,
         check_ml_attributes_pass,
         legalize_exports_pass,
+        legalize_transposed_padding_pass,
         record_provenance_pass,
         add_named_outputs_pass,
         translate_names_pass,
         infer_shapes_pass,
         legalize_resize_pass,
+        legalize_pool_padding_pass,
         legalize_where_pass,
         legalize_division_pass,
         legalize_unchecked_pass,

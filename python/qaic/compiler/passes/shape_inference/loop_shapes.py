@@ -191,7 +191,8 @@ def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
     """Find the first pool whose sizes inferred by onnx differ from those that the engine computes.
 
     The sizes of later pools may depend on this pool. Returns first output of the pool -> the padding with
-    which the pool has the right sizes without `ceil_mode`; empty if all sizes are right.
+    which the pool has the right sizes without `ceil_mode`, [] for automatic padding; empty if all sizes are
+    right.
     """
     pools = [
         node for node in found.graph.node if standard(node, *_POOLS) and attribute_of(node, "ceil_mode", 0)
@@ -211,21 +212,24 @@ def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
     """Replace `ceil_mode` by padding in the pools of a model that is used only for inference."""
     for node in view.graph.node:
         if node_key(node) in padding:
-            kept = [item for item in node.attribute if item.name not in {"ceil_mode", "pads"}]
-            edit.set_attributes(node, [*kept, helper.make_attribute("pads", padding[node_key(node)])])
+            pads = padding[node_key(node)]
+            replaced = {"auto_pad", "ceil_mode", "pads"} if pads else {"ceil_mode"}
+            kept = [item for item in node.attribute if item.name not in replaced]
+            edit.set_attributes(node, [*kept, *([helper.make_attribute("pads", pads)] if pads else [])])
 
 
 def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]] | None:
     """Compute the padding with which a pool without `ceil_mode` has the same result, and its sizes."""
     rank = len(sizes)
-    if attribute_of(node, "auto_pad", b"") not in {b"", b"NOTSET"}:
-        return None
     kernel, strides, steps = (
         attribute_of(node, name, [1] * rank) for name in ("kernel_shape", "strides", "dilations")
     )
-    pads = attribute_of(node, "pads", [0] * (2 * rank))
+    mode, none = attribute_of(node, "auto_pad", b"NOTSET"), [0] * (2 * rank)
+    pads = none if mode == b"VALID" else attribute_of(node, "pads", none)
     if not len(kernel) == len(strides) == len(steps) == rank == len(pads) // 2:
         return None
+    if mode.startswith(b"SAME"):
+        return [], tuple(-(-size // max(stride, 1)) for size, stride in zip(sizes, strides, strict=True))
     begins = pads[:rank]
     ends: list[int] = []
     counts: list[int] = []

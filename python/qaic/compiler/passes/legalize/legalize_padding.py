@@ -1,0 +1,113 @@
+"""Automatic padding that the engine computes in another way than shape inference.
+
+* Pools with dilations get the padding that ONNX defines. The engine computes it without the dilations, so its
+  results are smaller.
+* ConvTranspose with ``output_padding`` gets the padding of the engine. Its result has the size of the operand
+  times the stride, to which shape inference adds ``output_padding``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import onnx
+from onnx import helper
+
+from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_walk import attribute_of, find_nodes, standard
+from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.value_info import Dims, DimsInSets, dims_in
+from qaic.compiler.passes.legalize.guard_nodes import refused_operand
+
+_POOLS: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_TRANSPOSED: Final = frozenset({"ConvTranspose"})
+_SAME: Final = frozenset({b"SAME_UPPER", b"SAME_LOWER"})
+#: attributes that explicit padding replaces
+_REPLACED: Final = frozenset({"auto_pad", "ceil_mode", "pads"})
+
+
+def pads_itself(node: onnx.NodeProto) -> bool:
+    """Return True if a pool or ConvTranspose may have automatic padding, also one that a call chooses."""
+    return standard(node, *_POOLS, *_TRANSPOSED) and any(
+        attribute.name == "auto_pad" and (attribute.ref_attr_name or attribute.s in _SAME)
+        for attribute in node.attribute
+    )
+
+
+def _pad(node: onnx.NodeProto, totals: Sequence[int]) -> None:
+    """Replace automatic padding by explicit padding with a total for each axis."""
+    is_upper = attribute_of(node, "auto_pad", b"") == b"SAME_UPPER"
+    before = [total // 2 if is_upper else total - total // 2 for total in totals]
+    pads = [*before, *(total - begin for total, begin in zip(totals, before, strict=True))]
+    kept = [attribute for attribute in node.attribute if attribute.name not in _REPLACED]
+    edit.set_attributes(node, [*kept, helper.make_attribute("pads", pads)])
+
+
+def _windows(node: onnx.NodeProto, kernel: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return kernel, stride and dilation of each axis; [] if the attributes do not fit."""
+    strides, dilations = (attribute_of(node, name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    is_valid = len(kernel) == len(strides) == len(dilations) and min(strides, default=0) > 0
+    return list(zip(kernel, strides, dilations, strict=True)) if is_valid else []
+
+
+def _pad_pool(node: onnx.NodeProto, known: Sequence[Dims], *, is_complete: bool) -> None:
+    """Give a pool explicit padding if the engine computes other sizes; `known` are dims of its operand.
+
+    Unless `is_complete`, sizes that differ in `known` may also have other values.
+    """
+    axes = _windows(node, attribute_of(node, "kernel_shape", list[int]()))
+    sets = [[size for size in dims[2:] if size is not None] for dims in known]
+    if not axes or not sets or any(len(sizes) != len(axes) for sizes in sets):
+        return
+    is_rounded_up = attribute_of(node, "ceil_mode", 0)
+    if not any((edge - 1) * (step - 1) >= (stride if is_rounded_up else 1) for edge, stride, step in axes):
+        return
+    choices: list[set[int]] = []
+    for (edge, stride, step), sizes in zip(axes, map(set, zip(*sets, strict=True)), strict=True):
+        # The last window begins at the last multiple of the stride.
+        rests = {size % stride or stride for size in sizes}
+        if len(sizes) > 1 and not is_complete:
+            rests = set(range(1, stride + 1))
+        choices.append({max((edge - 1) * step + 1 - rest, 0) for rest in rests})
+    if any(len(totals) > 1 for totals in choices):
+        listed = " and ".join(str(one) for one in sets)
+        raise refused_operand(node, f"sizes {listed}, which auto_pad pads differently", "one set of sizes")
+    totals = [max(totals) for totals in choices]
+    if any(total - total // 2 >= edge for total, (edge, _, _) in zip(totals, axes, strict=True)):
+        raise refused_operand(
+            node,
+            f"an operand of {sets[0]}, to which auto_pad adds {totals}",
+            f"padding below the kernel {[edge for edge, _, _ in axes]} at each end",
+        )
+    _pad(node, totals)
+
+
+@compiler_pass()
+def legalize_pool_padding_pass(model: Model, _: Context) -> None:
+    """Give pools explicit padding if the engine computes other sizes than ONNX."""
+    dims = dims_in(*model.specialized)
+    is_complete = len(model.specialized) == len(model.symbol_sizes)
+    for proto in (model.proto, *model.specialized):
+        for node in filter(pads_itself, find_nodes(proto.graph.node, _POOLS)):
+            _pad_pool(node, dims(node.input[0]), is_complete=is_complete)
+
+
+@compiler_pass()
+def legalize_transposed_padding_pass(model: Model, _: Context) -> None:
+    """Give each ConvTranspose with `output_padding` explicit padding, before sizes are inferred."""
+    dims: DimsInSets | None = None
+    for node in filter(pads_itself, find_nodes(model.proto.graph.node, _TRANSPOSED)):
+        added = attribute_of(node, "output_padding", list[int]())
+        if not any(added) or attribute_of(node, "output_shape", list[int]()):
+            continue
+        dims = dims or dims_in(with_weights_as_inputs(model.proto, model.weights))
+        kernel = next(iter(dims(node.input[1])), ())[2:]
+        axes = _windows(node, attribute_of(node, "kernel_shape", [size or 0 for size in kernel]))
+        if len(axes) == len(added):
+            _pad(
+                node,
+                [
+                    max((edge - 1) * step + 1 + more - stride, 0)
+                    for (edge, stride, step), more in zip(axes, added, strict=True)
+                ],
+            )
