@@ -441,9 +441,7 @@ def test_time_limits(noop, capfd, values, least):
         assert "timed out" in capfd.readouterr().err
     # The exec object can be used again. A busy machine may delay this inference beyond its limit, too.
     noop.plan("")
-    while (status := exec_obj.run()) == S.QS_TIMEDOUT:
-        pass
-    assert status == S.QS_SUCCESS
+    assert any(exec_obj.run() == S.QS_SUCCESS for _ in range(1_000))
 
 
 def test_failures_say_why(noop, capfd):

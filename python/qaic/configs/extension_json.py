@@ -117,7 +117,7 @@ def sections_from_dict(
                 )
             fields[FIELDS[section]] = kind(**value)
         else:
-            # In older files, the context is one object.
+            # The context is one object in older files.
             entries = [value] if isinstance(value, dict) else value
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
                 raise _bad_file(file, f"section {section!r}: expected a list of objects")

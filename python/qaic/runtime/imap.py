@@ -78,7 +78,7 @@ def imap(
         failure = None
         if waiting is not None:
             in_flight.append(waiting)
-        # In a forked child, the inferences belong to the parent. At the end of the interpreter, new threads
+        # Inferences belong to the parent of a forked child. At the end of the interpreter, new threads
         # and imports fail.
         with contextlib.suppress(RuntimeError, ImportError):
             for inference in in_flight:

@@ -125,7 +125,7 @@ class _Rewriter:
             return
         for weight, uses_of in candidates:
             if uses_of[0].indices:
-                # In each inference, the engine copies one matrix for each index.
+                # The engine copies one matrix for each index of an inference.
                 self._rewrite(weight, uses_of)
                 continue
             if weight.elem_type == FLOAT and weight.blocks is None and total < LEAST_FLOAT32:

@@ -84,7 +84,7 @@ def _parsers() -> list[argparse.ArgumentParser]:
     """Build the parsers of all tools, with every spelling of their options."""
     runner = command_line.parser()
     for action in runner._actions:  # noqa: SLF001 (argparse offers no other way)
-        # In the vendor's spelling, long options have one dash.
+        # Long options have one dash in the vendor's spelling.
         action.option_strings = [
             *action.option_strings,
             *(name[1:] for name in action.option_strings if name[:2] == "--"),

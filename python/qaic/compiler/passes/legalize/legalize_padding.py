@@ -67,7 +67,8 @@ def _pad_pool(node: onnx.NodeProto, known: Sequence[Dims], *, is_complete: bool)
         # The last window begins at the last multiple of the stride.
         rests = {size % stride or stride for size in sizes}
         if len(sizes) > 1 and not is_complete:
-            rests = set(range(1, stride + 1))
+            # The padding does not grow with the rest, so the least and the greatest decide.
+            rests = {1, stride}
         choices.append({max((edge - 1) * step + 1 - rest, 0) for rest in rests})
     if any(len(totals) > 1 for totals in choices):
         listed = " and ".join(str(one) for one in sets)

@@ -456,7 +456,7 @@ def _lengths(node: onnx.NodeProto, sizes: list[str], guards: GuardNodes) -> str:
     end = least_of(held, compute("Add", past, tokens))
     if sizes[2]:
         end = least_of(end, size(sizes[2], 0))
-    # In the first step, all tokens are new, and samples may have different lengths.
+    # All tokens are new in the first step, and samples may have different lengths.
     least = compute("Where", test("Equal", most, tokens), 0, compute("Sub", tokens, 1))
     title = f"{node_label(node)} (length beyond the cache)"
     return guards.reject(

@@ -230,7 +230,7 @@ fn stuck_inference_times_out_and_the_others_end() {
     for handle in handles {
         assert_eq!(bench.set().get_completed_id(handle.0.into(), &mut WaitScope::default()).unwrap(), handle);
         bench.bind(handle, 9);
-        while bench.exec(handle).run(&mut WaitScope::default()).is_err_and(|error| error.is_timeout()) {}
+        assert!((0..1_000).any(|_| bench.exec(handle).run(&mut WaitScope::default()).is_ok()));
         assert!(bench.holds(handle, 9));
     }
 }

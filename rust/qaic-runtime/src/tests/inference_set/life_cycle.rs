@@ -146,7 +146,7 @@ fn stuck_inference_times_out_and_the_set_works_on() {
     assert_eq!((error.code(), error.to_string().contains("60 ms")), ("device.timeout", true), "{error}");
     // A busy machine may delay the next inference beyond its limit, too.
     let exec = set.exec_obj(handle).unwrap();
-    while exec.run(&mut WaitScope::default()).is_err_and(|error| error.is_timeout()) {}
+    assert!((0..1_000).any(|_| exec.run(&mut WaitScope::default()).is_ok()));
     set.outcome(handle).unwrap();
 }
 
