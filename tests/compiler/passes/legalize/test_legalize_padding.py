@@ -16,10 +16,10 @@ PLACE = st.sampled_from(sorted(PLACES))
 
 
 @st.composite
-def pool_axes(draw):
+def pool_axes(draw, most=2):
     """Draw size, kernel, stride and dilation of each axis; every window contains elements."""
     axes = []
-    for _ in range(draw(st.integers(1, 2))):
+    for _ in range(draw(st.integers(1, most))):
         edge, stride, step = (draw(st.integers(1, 3)) for _ in range(3))
         axes.append(((edge - 1) * step + 1 + stride + draw(st.integers(0, 4)), edge, stride, step))
     return axes
@@ -59,18 +59,31 @@ def paddings(axes, mode):
     return halves if mode == "SAME_UPPER" else [half[::-1] for half in halves]
 
 
-def pooled(op, axes, mode, x, *, counts_padding):
+def pooled(op, axes, pads, x, *, counts_padding, rounds_up=False):
     """Compute a pool as ONNX defines it."""
-    windows = np.pad(x, [(0, 0), (0, 0), *paddings(axes, mode)], constant_values=np.nan)
-    for at, (_, edge, stride, step) in enumerate(axes, 2):
-        windows = sliding_window_view(windows, (edge - 1) * step + 1, at)[..., ::step]
-        windows = windows[(slice(None),) * at + (slice(None, None, stride),)]
+    windows = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=np.nan)
+    for at, (size, edge, stride, step) in enumerate(axes, 2):
+        length = (edge - 1) * step + 1
+        count = (windows.shape[at] - length) // stride + 1
+        if rounds_up:
+            # The last window begins before the padding behind the elements.
+            count = min(
+                -(-(windows.shape[at] - length) // stride) + 1, -(-(pads[at - 2][0] + size) // stride)
+            )
+        beyond = max((count - 1) * stride + length - windows.shape[at], 0)
+        widths = [(0, beyond if axis == at else 0) for axis in range(windows.ndim)]
+        # Elements behind the padding do not count.
+        windows = np.pad(windows, widths, constant_values=np.inf)
+        windows = sliding_window_view(windows, length, at)[..., ::step]
+        windows = windows[(slice(None),) * at + (slice(None, count * stride, stride),)]
     over = tuple(range(x.ndim, windows.ndim))
     if op == "MaxPool":
         return np.nanmax(windows, over)
     if op == "LpPool":
         return np.sqrt(np.nansum(windows**2, over))
-    return np.where(np.isnan(windows), 0, windows).mean(over) if counts_padding else np.nanmean(windows, over)
+    is_read = np.isfinite(windows)
+    counted = ~np.isinf(windows) if counts_padding else is_read
+    return np.where(is_read, windows, 0).sum(over) / counted.sum(over)
 
 
 @settings(max_examples=80)
@@ -90,19 +103,33 @@ def test_any_pool_has_the_sizes_of_onnx(op, axes, mode, rounds_up, counts_paddin
     x = np.random.default_rng(3).standard_normal((1, 2, *sizes)).astype(np.float32)
     original = in_engine(model, x)
     model = PLACES[place](model)
-    is_too_wide = any(
-        max(ends) >= edge for ends, (_, edge, *_) in zip(paddings(axes, mode), axes, strict=True)
-    )
-    if original is not None and original.shape[2:] == tuple(
+    pads = paddings(axes, mode)
+    is_too_wide = any(max(ends) >= edge for ends, (_, edge, *_) in zip(pads, axes, strict=True))
+    has_sizes = original is not None and original.shape[2:] == tuple(
         -(-size // stride) for size, _, stride, _ in axes
-    ):
+    )
+    if has_sizes and not (op == "AveragePool" and counts_padding):
         np.testing.assert_array_equal(compiled(model, x), original)
-    elif original is None or is_too_wide:
+    elif not has_sizes and (original is None or is_too_wide):
         with pytest.raises(CompileError, match="y' ." + op):
             lowered(model)
     else:
-        expected = pooled(op, axes, mode, x, counts_padding=counts_padding)
+        expected = pooled(op, axes, pads, x, counts_padding=counts_padding)
         np.testing.assert_allclose(compiled(model, x), expected, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=80)
+@given(pool_axes(3), st.data(), st.booleans(), PLACE, st.sampled_from([19, 22]))
+def test_averages_count_the_padding_of_each_end(axes, data, rounds_up, place, opset):
+    pads = [tuple(data.draw(st.integers(0, edge - 1)) for _ in range(2)) for _, edge, *_ in axes]
+    sizes = [size for size, *_ in axes]
+    flat = [end for ends in zip(*pads, strict=True) for end in ends]
+    model = pool(
+        "AveragePool", axes, "NOTSET", sizes, opset, pads=flat, ceil_mode=int(rounds_up), count_include_pad=1
+    )
+    x = np.random.default_rng(3).standard_normal((1, 2, *sizes)).astype(np.float32)
+    expected = pooled("AveragePool", axes, pads, x, counts_padding=True, rounds_up=rounds_up)
+    np.testing.assert_allclose(compiled(PLACES[place](model), x), expected, rtol=1e-5, atol=1e-6)
 
 
 @given(
