@@ -123,15 +123,16 @@ def report(results: list[tuple[RealModel, dict[str, Judgement]]], kinds: list[st
     yield "\n## Models\n"
     header = ["package", "model", "MB", "operators", *kinds, "remark"]
     yield from table(header, [_row(model, found) for model, found in results])
-    refusals = [
-        [f"{model.package} {model.name}", kind, item.outcome, item.message.replace("|", "\\|")]
-        for model, found in results
-        for kind, item in found.items()
-        if item.outcome != "ran"
-    ]
+    refusals: dict[tuple[str, str, str], list[str]] = {}
+    for model, found in results:
+        for kind, item in found.items():
+            if item.outcome != "ran":
+                row = (f"{model.package} {model.name}", item.outcome, item.message.replace("|", "\\|"))
+                refusals.setdefault(row, []).append(kind)
     if refusals:
         yield "\n## Models that did not run\n"
-        yield from table(["model", "precision", "outcome", "message"], refusals)
+        rows = [[name, ", ".join(refused), *why] for (name, *why), refused in refusals.items()]
+        yield from table(["model", "precision", "outcome", "message"], rows)
 
 
 def _row(model: RealModel, found: dict[str, Judgement]) -> list[str]:
