@@ -75,7 +75,7 @@ _OTHERS = """
 ## Arguments, options, compiler and tools
 
 Only `qaic` and its tools raise these errors. In the messages, `...` stands for the argument, the found value
-and the expected value.
+and the expected value. The message of a code without one depends on the case.
 
 | code | exception | message |
 |---|---|---|

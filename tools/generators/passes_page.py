@@ -37,7 +37,7 @@ def render() -> str:
     parts = [_INTRODUCTION]
     for phase, steps in PHASES.items():
         rows = [f"| `{step.name}` | {(inspect.getdoc(step.run) or '').splitlines()[0]} |" for step in steps]
-        table = "\n".join(["| pass | what it does |", "| --- | --- |", *rows])
+        table = "\n".join(["| pass | effect |", "| --- | --- |", *rows])
         parts.append(f"\n## {phase}\n\n{_PURPOSES[phase]}\n\n{table}\n")
     return "".join(parts)
 
