@@ -23,9 +23,7 @@ def decibels(signal: float, noise: float) -> float:
         return math.inf
     if not math.isfinite(noise) or signal <= 0:
         return -math.inf
-    if not math.isfinite(signal):
-        return math.nan
-    return 10 * (math.log10(signal) - math.log10(noise))
+    return 10 * (math.log10(signal) - math.log10(noise)) if math.isfinite(signal) else math.nan
 
 
 def decibel_text(value: float) -> str:

@@ -94,9 +94,7 @@ def reason_of(node: ObservedNode, own: Measured, others: Mapping[str, Measured])
         return Reason.NONE
     if own.weights_share >= WEIGHT_PART:
         return Reason.WEIGHTS
-    if node.op_type in _REDUCTIONS:
-        return Reason.ACCUMULATION
-    return Reason.NONE
+    return Reason.ACCUMULATION if node.op_type in _REDUCTIONS else Reason.NONE
 
 
 def _levels(params: QuantParams) -> int:

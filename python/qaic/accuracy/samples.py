@@ -72,9 +72,7 @@ class Samples:
         """Return the compile options that calibrate with these samples, which must not be archives."""
         if self.is_random:
             return {"use_random_input_data": True}
-        if self.path is not None:
-            return {"input_list_file": self.path}
-        return {"calibration_data": self._items}
+        return {"input_list_file": self.path} if self.path is not None else {"calibration_data": self._items}
 
     def read(self, inputs: Sequence[SampledInput], model: Model) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the samples in the types of the program.
@@ -91,8 +89,7 @@ class Samples:
             samples = self._archived(inputs)
         else:
             samples = self._given()
-        for sample in samples:
-            yield fitted("samples", sample, inputs)
+        yield from (fitted("samples", sample, inputs) for sample in samples)
 
     def given(self) -> Iterator[Sample]:
         """Yield the samples unchanged, before they are compared with a model.

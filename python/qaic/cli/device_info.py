@@ -289,9 +289,7 @@ class DeviceSource:
 def runtime_version() -> tuple[str, str]:
     """Version and variant of the runtime."""
     status, major, minor, patch, variant = rt.Util().getAicVersion()
-    if status != rt.QStatus.QS_SUCCESS:
-        return "", ""
-    return f"{major}.{minor}.{patch}", variant
+    return ("", "") if status != rt.QStatus.QS_SUCCESS else (f"{major}.{minor}.{patch}", variant)
 
 
 _BOX_WIDTH = 20
@@ -381,8 +379,7 @@ def device_lines(device: Device, *, per_row: int) -> Iterator[str]:
     yield title.center(per_row * _BOX_WIDTH, "=")
     boxes = [_box(name, value) for name, value in _values(device)]
     for start in range(0, len(boxes), per_row):
-        for parts in zip(*boxes[start : start + per_row], strict=True):
-            yield "".join(parts)
+        yield from ("".join(parts) for parts in zip(*boxes[start : start + per_row], strict=True))
 
 
 def _values(device: Device) -> Iterator[tuple[str, str]]:

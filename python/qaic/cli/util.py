@@ -73,9 +73,7 @@ def _tool(argv: Sequence[str]) -> int:
         return SUCCESS
     if arguments.soc_reset or arguments.enable_mdp:
         return _act(arguments)
-    if arguments.table is not None:
-        return _table(arguments)
-    return _query(arguments)
+    return _table(arguments) if arguments.table is not None else _query(arguments)
 
 
 def _query(arguments: argparse.Namespace) -> int:

@@ -42,10 +42,7 @@ _SIZE_AT: Final = 8
 
 
 class Cache:
-    """A folder of compiled programs.
-
-    The folder exists and is writable.
-    """
+    """A folder of compiled programs. The folder exists and is writable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -184,10 +184,7 @@ class _Job:
         return _checked(self._compiler, self._program)
 
     def run(self, *, dumps: bool = True) -> None:
-        """Run the compiler to its end.
-
-        Raises CompileError if it failed.
-        """
+        """Run the compiler to its end. Raises CompileError if it failed."""
         command = self._command(dumps=dumps)
         if not self._warned:
             _warn_of_unknown(self._compiler, command)

@@ -75,9 +75,7 @@ def sections_of(backend: BackendType) -> Mapping[str, type[OpenModel]]:
     """Return section -> class of a back end that is kept as data; empty where no classes are known."""
     if backend is BackendType.HTP:
         return htp.SECTIONS
-    if backend is BackendType.HTP_MCP:
-        return htp_mcp.SECTIONS
-    return {}
+    return htp_mcp.SECTIONS if backend is BackendType.HTP_MCP else {}
 
 
 def sections_to_dict(config: ConfigModel) -> dict[str, Any]:

@@ -233,9 +233,7 @@ def _forwarded(item: RawOption) -> list[str]:
         return [flag]
     if isinstance(value, dict):
         return [f"{flag}={name},{held}" for name, held in value.items()]
-    if isinstance(value, list | tuple):
-        return [f"{flag}={','.join(map(str, value))}"]
-    return [f"{flag}={value}"]
+    return [f"{flag}={','.join(map(str, value))}"] if isinstance(value, list | tuple) else [f"{flag}={value}"]
 
 
 #: keywords that are not English words: keywords of several words, and this keyword

@@ -56,6 +56,4 @@ def flag_text(spec: OptionSpec, flag: Flag) -> str:
     value = spec.codec.placeholder
     if flag.form is FlagForm.OPTIONAL:
         return f"{start}[={value}]"
-    if flag.form is FlagForm.REPEAT:
-        return f"{start}={value.removesuffix(',...')} ..."
-    return f"{start}={value}"
+    return f"{start}={value.removesuffix(',...')} ..." if flag.form is FlagForm.REPEAT else f"{start}={value}"

@@ -30,9 +30,7 @@ class Origin:
     line: int | None = None
 
     def __str__(self) -> str:
-        if self.file is None:
-            return self.spelling
-        return f"{self.spelling} ({self.file}, line {self.line})"
+        return self.spelling if self.file is None else f"{self.spelling} ({self.file}, line {self.line})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,6 +376,4 @@ def _unknown_text(key: str, origin: Origin | None = None) -> str:
 
 def _listed(texts: Sequence[str], what: str) -> str:
     """Join errors; several errors are counted and listed."""
-    if len(texts) == 1:
-        return texts[0]
-    return f"{len(texts)} {what}:" + "".join(f"\n  {text}" for text in texts)
+    return texts[0] if len(texts) == 1 else f"{len(texts)} {what}:" + "".join(f"\n  {text}" for text in texts)

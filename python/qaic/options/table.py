@@ -47,9 +47,7 @@ class RuntimeOptions(RuntimeRows):
 
     def run_limit_s(self) -> float | None:
         """Return the time limit of a ``run`` call: ``submit_timeout``, and once more for each retry."""
-        if not self.submit_timeout:
-            return None
-        return float(self.submit_timeout * (1 + self.submit_num_retries))
+        return float(self.submit_timeout * (1 + self.submit_num_retries)) if self.submit_timeout else None
 
 
 OptionClass: TypeAlias = "type[SessionOptions | CompileOptions | RuntimeOptions | RunStepOptions]"

@@ -479,8 +479,7 @@ def _contents(qpc: Qpc, folder: str = "") -> Iterator[tuple[str, Callable[[], ob
         if not decoded and name not in qpc.slices:
             continue
         inside = folder + free_name(names[name] + "_dir", taken) + "/"
-        for file, decode in decoded.items():
-            yield inside + file, partial(decode, qpc)
+        yield from ((inside + file, partial(decode, qpc)) for file, decode in decoded.items())
         if name in qpc.slices:
             try:
                 inner = qpc.slices[name]

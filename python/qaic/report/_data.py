@@ -63,9 +63,7 @@ class Column:
         """Name and unit."""
         if self.kind in {"percent", "change"}:
             return f"{self.name} %"
-        if self.unit == self.name:
-            return self.name
-        return f"{self.name} {self.unit}" if self.unit else self.name
+        return self.name if self.unit == self.name else f"{self.name} {self.unit}" if self.unit else self.name
 
 
 def columns_of(text: str) -> tuple[Column, ...]:

@@ -90,8 +90,7 @@ def _files(reports: Sequence[Report], form: str) -> Iterator[tuple[str, str]]:
         yield "reports.json", to_json(reports) + "\n"
     elif form == "csv":
         for report in reports:
-            for table in report.tables:
-                yield f"{report.name}.{table.name}.csv", to_csv(table)
+            yield from ((f"{report.name}.{table.name}.csv", to_csv(table)) for table in report.tables)
     else:
         for report in reports:
             yield f"{report.name}.txt", to_text(report, width=_FILE_WIDTH, most_rows=None)
@@ -112,6 +111,4 @@ def _value(cell: Cell) -> str | int | float:
     if isinstance(cell, str):
         cell = escape_unprintable(cell)
     # Spreadsheets execute cells that begin like a formula, and names come from files.
-    if isinstance(cell, str) and cell[:1] in {"=", "+", "-", "@", "\t", "\r"}:
-        return f"'{cell}"
-    return cell
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in {"=", "+", "-", "@", "\t", "\r"} else cell

@@ -27,9 +27,7 @@ def cell_text(column: Column, cell: Any) -> str:
         return bytes_text(cell)
     if column.kind in {"percent", "change"}:
         return percentage(cell)
-    if column.kind == "int":
-        return f"{round(cell):,}"
-    return three_digits(cell)
+    return f"{round(cell):,}" if column.kind == "int" else three_digits(cell)
 
 
 def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_ROWS, whole: str = "") -> str:

@@ -40,9 +40,7 @@ class Util:
             ids = QIDList(self._context().ids())
         except QaicError as error:
             return _refuse(QStatus.QS_ERROR, str(error)), QIDList()
-        if not ids:
-            return _refuse(QStatus.QS_NODEV, "no device was found"), ids
-        return QStatus.QS_SUCCESS, ids
+        return (QStatus.QS_SUCCESS, ids) if ids else (_refuse(QStatus.QS_NODEV, "no device was found"), ids)
 
     def getDeviceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QDevInfo]:
         """Return all facts about a device.

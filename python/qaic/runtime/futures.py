@@ -34,10 +34,7 @@ _PARTING_S = 2.0
 
 
 class InferenceFuture(Future["Outputs"]):
-    """A future of the outputs of one inference.
-
-    ``cancel`` succeeds until the device starts the inference.
-    """
+    """A future of the outputs of one inference. ``cancel`` succeeds until the device starts the inference."""
 
     def __init__(self, inference: _core.Inference, forget: Callable[[], object]) -> None:
         super().__init__()

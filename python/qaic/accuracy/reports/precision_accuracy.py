@@ -329,9 +329,7 @@ def _verdict(output: OutputAccuracy) -> str:
     is_uneven = channel is not None and channel.sqnr_db < WRONG_DB
     if output.sqnr_db >= GOOD_DB and (not decides or output.same >= GOOD_SAME) and not is_uneven:
         return "good"
-    if output.sqnr_db < WRONG_DB and (not decides or output.same < _WRONG_SAME):
-        return "wrong"
-    return "fair"
+    return "wrong" if output.sqnr_db < WRONG_DB and (not decides or output.same < _WRONG_SAME) else "fair"
 
 
 def _figures(output: OutputAccuracy) -> str:

@@ -122,9 +122,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
         return f"; did you mean {near}?"
     if name in {"nodes", "tensors", "graph", "fit"}:
         return f"; did you mean openqaic inspect MODEL {name}?"
-    if name.lower().endswith((".onnx", ".bin")):
-        return f"; did you mean openqaic run {name}?"
-    return ""
+    return f"; did you mean openqaic run {name}?" if name.lower().endswith((".onnx", ".bin")) else ""
 
 
 class SubcommandModule(Protocol):

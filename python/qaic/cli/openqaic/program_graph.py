@@ -38,10 +38,7 @@ def check_program(qpc: Qpc) -> None:
 
 
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with the known types of its values.
-
-    Raises QpcError if the graph is damaged.
-    """
+    """Return the graph with the known types of its values. Raises QpcError if the graph is damaged."""
     with library_errors(partial(_damaged, "the graph")):
         return infer_with_valid_ranks(model)
 

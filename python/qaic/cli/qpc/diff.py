@@ -59,9 +59,7 @@ def differences(a: Qpc, b: Qpc) -> _Json:
 
 
 def _differs(section: object) -> bool:
-    if isinstance(section, dict):
-        return any(_differs(value) for value in section.values())
-    return bool(section)
+    return any(_differs(value) for value in section.values()) if isinstance(section, dict) else bool(section)
 
 
 def _mapping(found: _Json, key: str) -> _Json:
@@ -256,8 +254,7 @@ def diff_text(found: _Json) -> str:
 
 
 def _lines(found: _Json) -> Iterator[str]:
-    for text in found["problems"]:
-        yield f"problem: {escape_unprintable(text)}"
+    yield from (f"problem: {escape_unprintable(text)}" for text in found["problems"])
     if found["same"]:
         yield "no difference"
         return

@@ -33,12 +33,10 @@ def summary_text(facts: _Json) -> str:
 
 def _info_lines(facts: _Json) -> Iterator[str]:
     yield summary_text(facts)
-    for text in facts["warnings"]:
-        yield f"warning: {escape_unprintable(text)}"
+    yield from (f"warning: {escape_unprintable(text)}" for text in facts["warnings"])
     for item in facts["diagnostics"]:
         yield f"compiler {item['severity']}: {escape_unprintable(item['message'])}"
-    for text in facts["problems"]:
-        yield f"problem: {escape_unprintable(text)}"
+    yield from (f"problem: {escape_unprintable(text)}" for text in facts["problems"])
     if facts["kind"] == "program":
         for side in ("inputs", "outputs"):
             yield from _section(side, _bindings_text(facts[side]))

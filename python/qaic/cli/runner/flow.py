@@ -51,10 +51,7 @@ class _Plan(NamedTuple):
 
 
 def run(request: RunRequest) -> int:
-    """Run the program; returns the exit code.
-
-    Raises QaicError if the program cannot run to its end.
-    """
+    """Run the program; returns the exit code. Raises QaicError if the program cannot run to its end."""
     options, named = request.options, list(request.devices)
     if (code := _check_devices(named)) != SUCCESS:
         return code

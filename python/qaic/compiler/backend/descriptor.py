@@ -289,9 +289,7 @@ def _shapes(
 
 
 def _buffer_type(spec: TensorSpec) -> tuple[int, float, int]:
-    if spec.quantized is not None:
-        return _INT8_QUANTIZED, *spec.quantized
-    return _BUFFER_TYPES[spec.elem_type]
+    return (_INT8_QUANTIZED, *spec.quantized) if spec.quantized is not None else _BUFFER_TYPES[spec.elem_type]
 
 
 def _binding(spec: TensorSpec, where: tuple[int, int], direction: int) -> dict[str, object]:

@@ -85,8 +85,7 @@ def entries_of(held: Mapping[str, Any], wrong: Wrong) -> Iterator[Entry]:
         entries = held[section]
         if isinstance(entries, dict):
             _check_version(held, {0}, wrong)
-            for name, encodings in entries.items():
-                yield _first(section, name, encodings, wrong)
+            yield from (_first(section, name, encodings, wrong) for name, encodings in entries.items())
         elif isinstance(entries, list) and "version" in held:
             _check_version(held, {1}, wrong)
             yield from _middle(section, _listed(entries, section, wrong), wrong)
@@ -282,9 +281,7 @@ class _Reader:
             return text
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
-        if _INTEGER.fullmatch(text):
-            return int(text)
-        return float(text) if _DECIMAL.fullmatch(text) else text
+        return int(text) if _INTEGER.fullmatch(text) else float(text) if _DECIMAL.fullmatch(text) else text
 
 
 #: most bytes of an encodings file

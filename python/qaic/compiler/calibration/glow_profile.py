@@ -456,10 +456,7 @@ _MOST_GENERAL_BYTES: Final = 16 << 20
 
 
 def write_profile(profile: CalibrationProfile, graph: onnx.GraphProto) -> Iterator[str]:
-    """Write a profile piece by piece.
-
-    The graph determines the keys of tensors and the order of entries.
-    """
+    """Write a profile piece by piece. The graph determines the keys of tensors and the order of entries."""
     yield f"---\n{HEADERS[0]}: '{TOOL} {_core.__version__}'\n...\n"
     yield f"---\n{HEADERS[1]}: 0x{profile.graph_hash:016x}\n...\n---\n"
     empty = True

@@ -44,10 +44,7 @@ from qaic.support.open_regular import read_regular
 
 
 def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Sequence[TensorSpec]) -> int:
-    """Hash a main graph; reads every weight.
-
-    `inputs` have their final shapes.
-    """
+    """Hash a main graph; reads every weight. `inputs` have their final shapes."""
     hashed = _Hash()
     numbers: dict[str, int] = {}
     for spec in inputs:
@@ -122,9 +119,7 @@ class _Hash:
 def _reference(name: str, numbers: Mapping[str, int], constants: Mapping[str, str]) -> str:
     if not name:
         return ""
-    if name in numbers:
-        return f"value {numbers[name]}"
-    return f"constant {constants.get(name, 'unknown')}"
+    return f"value {numbers[name]}" if name in numbers else f"constant {constants.get(name, 'unknown')}"
 
 
 #: passes that make the float graph on which values are measured

@@ -248,8 +248,7 @@ def _tensors(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
 
 
 def _of_attribute(attribute: onnx.AttributeProto, place: str) -> Iterator[tuple[onnx.TensorProto, str]]:
-    for tensor in (attribute.t, *attribute.tensors):
-        yield tensor, place
+    yield from ((tensor, place) for tensor in (attribute.t, *attribute.tensors))
     for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
         yield sparse.values, place
         yield sparse.indices, place
@@ -258,8 +257,7 @@ def _of_attribute(attribute: onnx.AttributeProto, place: str) -> Iterator[tuple[
 
 
 def _of_graph(graph: onnx.GraphProto, place: str) -> Iterator[tuple[onnx.TensorProto, str]]:
-    for tensor in graph.initializer:
-        yield tensor, place
+    yield from ((tensor, place) for tensor in graph.initializer)
     for sparse in graph.sparse_initializer:
         yield sparse.values, place
         yield sparse.indices, place

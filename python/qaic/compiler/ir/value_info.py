@@ -200,9 +200,7 @@ def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     # A list is faster than a generator; this runs for every value.
     dims = tuple([dim.dim_value for dim in tensor.shape.dim])
     # A missing size reads as 0; checking its presence takes as long as reading it.
-    if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-        return None
-    return dims
+    return None if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim) else dims
 
 
 def may_follow_values(inferred: onnx.ModelProto) -> bool:

@@ -134,10 +134,7 @@ def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weig
 
 
 def write_tables(tables: list[Weight], target: Path) -> None:
-    """Write tables to a zip file, without compression.
-
-    Raises OSError if the file cannot be written.
-    """
+    """Write tables to a zip file, without compression. Raises OSError if the file cannot be written."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         members = archive_names(table.name for table in tables)
         for table in tables:

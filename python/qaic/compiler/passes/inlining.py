@@ -318,6 +318,4 @@ def merge_equal_nodes_pass(model: Model, context: Context) -> None:
 def _listed(context: Context) -> dict[str, str]:
     """Map the values that a precision file lists to the precision of their nodes."""
     lists = context.options.node_precision_info_file
-    if lists is None:
-        return {}
-    return dict.fromkeys(lists.fp16, "fp16") | dict.fromkeys(lists.fp32, "fp32")
+    return {} if lists is None else dict.fromkeys(lists.fp16, "fp16") | dict.fromkeys(lists.fp32, "fp32")

@@ -71,10 +71,7 @@ class Pattern:
 
 
 class PatternFinder:
-    """Finds the patterns of a graph.
-
-    `taken` are the nodes of other groups, by first output.
-    """
+    """Finds the patterns of a graph. `taken` are the nodes of other groups, by first output."""
 
     def __init__(self, of: FloatGraph, taken: set[str]) -> None:
         self.nodes = nodes = list(of.graph.node)

@@ -417,10 +417,7 @@ def is_rowwise(
 
 
 def plan_table(name: str, constants: ConstantReader) -> PlannedTable:
-    """Choose a step for every row of a table.
-
-    Raises CompileError if a value is not finite.
-    """
+    """Choose a step for every row of a table. Raises CompileError if a value is not finite."""
     values = constants.read(name)
     rows = values.reshape(len(values), -1)
     value_range(rows, name)

@@ -165,9 +165,7 @@ class _Planner:
             return FloatReason.NO_FLOATS if is_known else FloatReason.ADDED
         if group.normalization:
             return FloatReason.NORMALIZATION
-        if group.function:
-            return self._reason_of_function(group)
-        return self._reason_of_operator(group)
+        return self._reason_of_function(group) if group.function else self._reason_of_operator(group)
 
     def _reason_of_function(self, group: Group) -> FloatReason | None:
         entry = self._entry(group)

@@ -150,10 +150,7 @@ def choose_list(options: CompileOptions) -> OperatorList:
 
 
 def report(survey: Survey, options: CompileOptions) -> None:
-    """Warn once about all findings.
-
-    Raises CompileError if something was found and ``strict_aic`` is set.
-    """
+    """Warn once about all findings. Raises CompileError if something was found and ``strict_aic`` is set."""
     if survey.refusals:
         text = _listed(survey.refusals)
         if options.strict_aic:

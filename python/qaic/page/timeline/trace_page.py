@@ -12,9 +12,7 @@ from qaic.support.text import counted
 
 def _counts(track: Track) -> NDArray[np.int64]:
     """Return the number of events in each box."""
-    if track.members is None:
-        return np.ones(len(track.start), np.int64)
-    return track.members.astype(np.int64)
+    return np.ones(len(track.start), np.int64) if track.members is None else track.members.astype(np.int64)
 
 
 def _track_rows(timeline: Timeline) -> list[tuple[Cell, ...]]:

@@ -67,9 +67,7 @@ def _by_line(path: Path) -> Iterator[dict[str, Any]] | None:
     """Return the events of a file with one event per line; None if the first lines have another form."""
     with _opened(path) as file:
         head = [file.readline(_LONGEST_LINE) for _ in range(8)]
-    if not any(_event(line) for line in head):
-        return None
-    return _lines(path)
+    return _lines(path) if any(_event(line) for line in head) else None
 
 
 def _opened(path: Path) -> TextIO:

@@ -100,8 +100,5 @@ def files(
 
 
 def write(folder: Path, name: str, content: str | bytes) -> None:
-    """Write a file atomically. Blocking.
-
-    Raises OSError if the folder is not writable.
-    """
+    """Write a file atomically. Blocking. Raises OSError if the folder is not writable."""
     replace_bytes(folder / name, content.encode() if isinstance(content, str) else content)

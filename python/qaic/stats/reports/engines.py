@@ -46,9 +46,7 @@ def engines(capture: Capture) -> Report:
 
 def utilization(thread: ThreadSums) -> float | None:
     """Return the part of a thread's time in which it works, 0 to 1; None if operations were not measured."""
-    if not thread.ops or not thread.span_u:
-        return None
-    return thread.busy_u / thread.span_u
+    return None if not thread.ops or not thread.span_u else thread.busy_u / thread.span_u
 
 
 def _figures(reader: TraceReader, threads: list[ThreadSums]) -> tuple[Cell, ...]:

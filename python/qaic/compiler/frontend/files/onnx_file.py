@@ -96,10 +96,7 @@ class OnnxFile:
         self.close()
 
     def parse(self) -> onnx.ModelProto:
-        """Parse the model.
-
-        Raises CompileError if the bytes are a protobuf message, but not a model.
-        """
+        """Parse the model. Raises CompileError if the bytes are a protobuf message, but not a model."""
         import onnx
         from google.protobuf.message import DecodeError
 

@@ -154,8 +154,7 @@ class MemoryRange:
     def chunks(self) -> Iterator[bytes | memoryview]:
         """Yield views of the bytes."""
         view = memoryview(self.data)
-        for start in range(0, len(view), CHUNK):
-            yield view[start : start + CHUNK]
+        yield from (view[start : start + CHUNK] for start in range(0, len(view), CHUNK))
 
 
 def read_all(source: TensorSource) -> bytes:

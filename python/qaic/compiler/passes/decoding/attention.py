@@ -202,6 +202,4 @@ def _size_of(name: str, of: AttentionGraph, roles: Mapping[str, Role]) -> int | 
         return None
     shape, index = of.makers.get(node.input[0]), of.constant(node.input[1])
     is_shape = shape is not None and standard(shape, "Shape") and roles.get(shape.input[0]) in OF_ROWS
-    if not is_shape or index is None or index.size != 1:
-        return None
-    return int(index.reshape(-1)[0]) % RANK
+    return None if not is_shape or index is None or index.size != 1 else int(index.reshape(-1)[0]) % RANK

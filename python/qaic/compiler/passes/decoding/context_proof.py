@@ -264,9 +264,7 @@ class _Proof:
         return Role.FILLED
 
     def _number(self, name: str) -> float | None:
-        if name in self.filled:
-            return self.filled[name]
-        return self.of.number(name)
+        return self.filled[name] if name in self.filled else self.of.number(name)
 
     def _compared(self, node: onnx.NodeProto, roles: Sequence[Role | None], refused: Exception) -> Role:
         if not {role for role in roles if role is not None} <= {Role.NUMBERS, Role.BY_SLOT}:
@@ -289,9 +287,7 @@ class _Proof:
             is_largest |= reduces
             name = node.input[0]
             node = self.of.makers.get(name)
-        if name != self.positions:
-            return None
-        return Role.UNUSED if is_largest else Role.HIDDEN
+        return None if name != self.positions else Role.UNUSED if is_largest else Role.HIDDEN
 
     def _is_by_row(self, node: onnx.NodeProto) -> bool:
         axes = attribute_of(node, "axes", None)

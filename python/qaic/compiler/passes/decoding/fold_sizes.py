@@ -108,9 +108,7 @@ class _Folder:
                 )
                 if is_kept:
                     shape[place] = 0
-        if shape.count(None) > 1:
-            return None
-        return [-1 if size is None else size for size in shape]
+        return None if shape.count(None) > 1 else [-1 if size is None else size for size in shape]
 
     def _constant(self, shape: Sequence[int]) -> str:
         key = tuple(shape)

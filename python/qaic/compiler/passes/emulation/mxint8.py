@@ -90,9 +90,7 @@ class _Blocks(NodeWriter):
     @property
     def last(self) -> int:
         """Size of the last dimension; -1 if unknown, 1 for a scalar."""
-        if self.shape is None:
-            return -1
-        return self.shape[-1] if self.shape else 1
+        return -1 if self.shape is None else self.shape[-1] if self.shape else 1
 
     def _leading(self, name: str) -> str:
         """Compute all dimensions of `name` except the last."""

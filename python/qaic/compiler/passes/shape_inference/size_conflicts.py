@@ -480,9 +480,7 @@ def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return f"kernel_shape {kernel}, the kernel is {list(weight[2:])}"
     if len(node.input) > 2 and node.input[2] and shapes[node.input[2]] != (weight[0],):
         return f"a bias of {list(shapes[node.input[2]])}, expected [{weight[0]}]"
-    if any(size <= 0 for size in result[2:]):
-        return "the kernel is larger than the padded input"
-    return ""
+    return "the kernel is larger than the padded input" if any(size <= 0 for size in result[2:]) else ""
 
 
 def refusal(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: SizeCheck) -> CompileError:

@@ -64,9 +64,7 @@ def bottleneck_of(capture: Capture, floor_us: float | None) -> Bottleneck | None
         for core in reader.cores
         if core.span_u and any(thread.ops for thread in reader.threads if thread.core == core.number)
     ]
-    if not found:
-        return None
-    return Bottleneck(*np.mean([astuple(one) for one in found], axis=0).tolist())
+    return Bottleneck(*np.mean([astuple(one) for one in found], axis=0).tolist()) if found else None
 
 
 def _of_core(reader: TraceReader, core: CoreTimes, floor_us: float | None) -> Bottleneck:

@@ -47,9 +47,7 @@ class Calibration:
     @property
     def factor(self) -> float | None:
         """Ratio of the times of a measured and an unmeasured inference."""
-        if self.plain_us and self.measured_us:
-            return self.measured_us / self.plain_us
-        return None
+        return self.measured_us / self.plain_us if self.plain_us and self.measured_us else None
 
 
 def calibration(capture: Capture) -> Calibration:
