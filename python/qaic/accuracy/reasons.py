@@ -80,8 +80,7 @@ def reason_of(node: ObservedNode, own: Measured, others: Mapping[str, Measured])
     """
     if own.overflow > 0:
         return Reason.OVERFLOW
-    limit = LOW_SQNR_DB[node.precision]
-    is_low = own.own_sqnr_db < limit
+    is_low = own.own_sqnr_db < LOW_SQNR_DB[node.precision]
     if is_low and own.saturation >= SATURATION_SHARE:
         return Reason.SATURATION
     if is_low and own.underflow >= UNDERFLOW_SHARE:

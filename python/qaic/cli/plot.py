@@ -109,8 +109,7 @@ def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
 def _plot_report(path: Path, target: Path | None) -> int:
     latencies = HostLatencies.of_file(path)
     total = latencies.columns["totalRoundtripTimeUs"]
-    known = total[np.isfinite(total)]
-    distribution = Distribution.of(known / 1e6, what="inference")
+    distribution = Distribution.of(total[np.isfinite(total)] / 1e6, what="inference")
     return _plot_latencies(path, target, distribution, [REPORTS["host-latency"](Capture((), host=latencies))])
 
 

@@ -139,15 +139,13 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
 
 
 def _remember(root: Path, made: list[Path]) -> None:
-    folders = [*_recorded(root), *map(str, made)]
-    text = json.dumps({"folders": list(dict.fromkeys(folders))}, indent=2)
+    text = json.dumps({"folders": list(dict.fromkeys([*_recorded(root), *map(str, made)]))}, indent=2)
     _replace(root / _RECORD, f"{text}\n".encode(), 0o644)
 
 
 def _recorded(root: Path) -> list[str]:
     try:
-        record = json.loads((root / _RECORD).read_text(encoding="utf-8"))
-        folders = record["folders"]
+        folders = json.loads((root / _RECORD).read_text(encoding="utf-8"))["folders"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return [folder for folder in folders if isinstance(folder, str)] if isinstance(folders, list) else []

@@ -73,10 +73,9 @@ class Checked:
         if table.state_bytes or table.samples > 1 or not self.has_batches:
             # Caches have the batch in their shape.
             settled = replace(settled, batch=settled.batch or table.samples)
-        settings = candidates(self.card, settled)
         return Ranking(
             table,
-            settings,
+            candidates(self.card, settled),
             self.fitted.parameters,
             self.card,
             precision=precision or self.precision,
@@ -85,13 +84,12 @@ class Checked:
 
     def correction(self, shapes: ShapeSet) -> Correction:
         """Return the factors of measurements and the widths of intervals."""
-        widening = min(2.0 ** len(self.reasons(shapes)), _WIDEST)
         return correct(
             shapes.table,
             self.card,
             self.precision,
             self.fitted,
-            widening=widening,
+            widening=min(2.0 ** len(self.reasons(shapes)), _WIDEST),
             measurements=self.measurements,
         )
 

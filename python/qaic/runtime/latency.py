@@ -118,8 +118,7 @@ class CallProfile:
         import cProfile
 
         profiler = cProfile.Profile()
-        result = profiler.runcall(work, *args, **kwargs)
-        return result, cls(profiler)
+        return profiler.runcall(work, *args, **kwargs), cls(profiler)
 
     def __str__(self) -> str:
         """Return the documented table, ordered by cumulative time, the largest first."""

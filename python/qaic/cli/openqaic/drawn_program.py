@@ -241,8 +241,7 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path 
         graphs, tables = _of_program(qpc, model, timed=timed)
     title_of_tables = "Parts of the container" if qpc.graph is None else "Nodes"
     parts = [("tables", title_of_tables, "\n".join(map(table_html, tables)))]
-    written = graph_page(*graphs, title=title, subtitle=_subtitle(qpc), parts=parts)
-    write_bytes(output, written.encode())
+    write_bytes(output, graph_page(*graphs, title=title, subtitle=_subtitle(qpc), parts=parts).encode())
     return graphs[0]
 
 

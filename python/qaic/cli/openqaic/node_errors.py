@@ -70,8 +70,7 @@ def read_errors(path: Path, hints: tuple[str, ...]) -> list[NodeErrors]:
     nodes.
     """
     try:
-        report = parse_json(read_text(path).encode())
-        read = [_of(item) for item in report["precisions"]]
+        read = [_of(item) for item in parse_json(read_text(path).encode())["precisions"]]
     except KeyError as error:
         found = f"no {error}"
     except TypeError:

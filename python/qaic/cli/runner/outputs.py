@@ -229,8 +229,7 @@ def require_plain_transfers(container: Path) -> None:
     if described["kind"] != "program":
         reasons = ["it contains one container per device"]
     else:
-        bindings = [*described["inputs"], *described["outputs"]]
-        reasons = list(_reasons(bindings))
+        reasons = list(_reasons([*described["inputs"], *described["outputs"]]))
     if reasons:
         raise InputError(
             f"-p off: the buffers of this program on the device are not its inputs and outputs: "

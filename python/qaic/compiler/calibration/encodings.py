@@ -102,8 +102,7 @@ def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> N
     found = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if found is None or int(found[1]) not in majors:
         text = f"{version!r}" if isinstance(version, str) else _kind(version)
-        known = "0.4.0 to 0.6.1 with objects, 1.0.0 with two lists, or 2.0.0 with one"
-        raise wrong("version", text, known)
+        raise wrong("version", text, "0.4.0 to 0.6.1 with objects, 1.0.0 with two lists, or 2.0.0 with one")
 
 
 def _listed(entries: object, section: str, wrong: Wrong) -> Iterator[tuple[str, str, dict[str, Any]]]:

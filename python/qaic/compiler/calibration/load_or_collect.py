@@ -222,8 +222,7 @@ def _external(graph: Model, file: InputFileContent) -> CalibrationProfile:
     profile = read_external(
         read_unchanged(file, option), str(file.path), graph.proto.graph, graph.constants()
     )
-    chosen = choose(graph, set(profile.precisions))
-    _complete(profile, chosen, option, file)
+    _complete(profile, choose(graph, set(profile.precisions)), option, file)
     return profile
 
 
@@ -267,8 +266,7 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Calib
 
 def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
     """Collect the nodes that stay in floating point for any range."""
-    profiled = graph.facts.types.keys()
-    classes = decide(graph.proto, graph.facts, options, profiled, tell=False).classes
+    classes = decide(graph.proto, graph.facts, options, graph.facts.types.keys(), tell=False).classes
     return {key for key, chosen in classes.items() if chosen not in INTEGERS}
 
 

@@ -234,8 +234,7 @@ def _reading_rows(
             ),
         )
     engines = [(thread.core, thread.engine) for thread in reader.threads]
-    records = reader.buffer.threads
-    for place, (thread, record) in enumerate(zip(reader.threads, records, strict=True)):
+    for place, (thread, record) in enumerate(zip(reader.threads, reader.buffer.threads, strict=True)):
         several = engines.count((thread.core, thread.engine)) > 1
         name = f"{thread.engine} {thread.thread}" if several else thread.engine
         for piece in reader.pieces(record):

@@ -18,8 +18,7 @@ def engines(capture: Capture) -> Report:
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     for reader in capture.each():
-        keys = sorted({(thread.core, thread.engine) for thread in reader.threads})
-        for key in keys:
+        for key in sorted({(thread.core, thread.engine) for thread in reader.threads}):
             threads = [thread for thread in reader.threads if (thread.core, thread.engine) == key]
             rows.append((reader.slice, *key, *_figures(reader, threads)))
     categories = _categories(capture)

@@ -152,8 +152,7 @@ def layers(capture: Capture) -> Report:
 
 def layer_names(paths: Iterable[str]) -> dict[str, str]:
     """Return the layer of each path: the path up to the first number that differs in other paths."""
-    distinct = sorted(set(paths))
-    prefixes = {path: list(_prefixes(path)) for path in distinct}
+    prefixes = {path: list(_prefixes(path)) for path in sorted(set(paths))}
     numbers: dict[str, set[str]] = {}
     for found in prefixes.values():
         for family, number, _ in found:
@@ -188,7 +187,6 @@ def _families(table: Table) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for family, layers_of in members.items():
         times = np.array([row[time] for row in layers_of], np.float64)
-        slowest = layers_of[int(times.argmax())]
         rows.append(
             (
                 family,
@@ -198,7 +196,7 @@ def _families(table: Table) -> Table:
                 float(np.median(times)),
                 float(times.min()),
                 float(times.max()),
-                slowest[0],
+                layers_of[int(times.argmax())][0],
             )
         )
     rows.sort(key=lambda row: (-float(row[2] or 0), str(row[0])))

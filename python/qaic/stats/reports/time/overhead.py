@@ -123,7 +123,6 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
         total += float(times.sum())
         low = at_floor(times, counts, floor_us)
         under += float(times[low].sum())
-        order = sorted(np.flatnonzero(low).tolist(), key=lambda op: (-times[op], op))
         rows += [
             (
                 facts.names[op],
@@ -132,7 +131,7 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
                 float(times[op]),
                 float(times[op] / counts[op]),
             )
-            for op in order
+            for op in sorted(np.flatnonzero(low).tolist(), key=lambda op: (-times[op], op))
         ]
     return rows, share(under, total) or 0.0
 
