@@ -15,7 +15,7 @@ _MUCH_CONVERTED: Final = 15.0
 _ONE_NODE: Final = 25.0
 _MUCH_OVERHEAD: Final = 30.0
 _MOSTLY_FLOAT32: Final = 90.0
-#: smallest ratio of the longest to the shortest inference at which medians of parts may not add up
+#: smallest ratio of the longest to the shortest inference at which inferences are uneven
 UNEVEN: Final = 3.0
 
 NOT_KNOWN: Final = "unknown"
@@ -101,7 +101,7 @@ def _float32(capture: Capture) -> _Advice:
 def _uneven(capture: Capture) -> _Advice:
     spans = [span for sample in capture.samples if (span := sample.span_us)]
     if spans and max(spans) > UNEVEN * min(spans):
-        reason = f"{duration(min(spans))} to {duration(max(spans))}: medians of parts do not add up"
+        reason = f"{duration(min(spans))} to {duration(max(spans))}: the reports show only one of them"
         remedy = Prose(
             "measure one inference at a time on an idle machine", options=("set_size=1", "num_activations=1")
         )
