@@ -17,7 +17,7 @@ from onnx import helper
 
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_edits import clone, replace_input_with
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, node_label, standard
+from qaic.compiler.ir.graph_walk import attribute_of, node_label, operator_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
@@ -118,11 +118,6 @@ _NOT_CHECKED: Final = frozenset({"GroupQueryAttention", "OneHot", "TopK"})
 _SUMS: Final = ("DFT", "Einsum")
 #: operators that may end the process over no elements
 OVER_NOTHING: Final = frozenset({("", "Einsum"), *_NEEDED})
-
-
-def operator_of(node: onnx.NodeProto) -> tuple[str, str]:
-    """Return domain and name of an operator, with "" for the standard domain."""
-    return "" if node.domain in STANDARD_DOMAINS else node.domain, node.op_type
 
 
 def _along(axis: int) -> _Needed:
