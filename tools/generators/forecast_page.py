@@ -252,14 +252,14 @@ def _coverage(data: Measured, held_out: Array) -> str:
     return (
         "The table shows the share of rows in the stated 90 % interval (budget: 88 % of all rows). The\n"
         "interval follows from the residuals of the other models. Because some published latencies\n"
-        "contradict the throughput, intervals of latency are wider than they would be without these rows.\n\n"
+        "contradict the throughput, intervals of latency are wider than those of the other rows would be.\n\n"
         "| rows | throughput | latency |\n|---|---|---|\n" + "\n".join(parts)
     )
 
 
 def _options(data: Measured, held_out: Array) -> Iterable[str]:
     for name, rows, factor, noise in figures.option_effects(data, held_out):
-        finding = "none in these data"
+        finding = "none that the data show"
         if rows < 20:
             finding = "too few rows"
         elif abs(np.log(factor)) > _CLEAR * noise:
