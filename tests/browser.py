@@ -107,12 +107,17 @@ class Browser:
         while all(message["method"] != event for message in self._events):
             self._events.append(self._read())
 
-    def document(self, address):
-        """Return the text of a page after twenty seconds of its own time, and what its console shows."""
+    def document(self, address, width=0):
+        """Return the text of a page after twenty seconds of its own time, and what its console shows.
+
+        ``width`` is that of the window in pixels; 0 for the default.
+        """
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Log", "Runtime"):
             self._call(f"{domain}.enable", session)
+        size = {"width": width, "height": 0, "deviceScaleFactor": 0, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", session, **size)
         self._call("Emulation.setVirtualTimePolicy", session, policy="pause")
         self._call("Page.navigate", session, url=address)
         policy = "pauseIfNetworkFetchesPending"
@@ -144,13 +149,13 @@ def opener(home):
             os.close(number)
         browser = Browser(requests, answers)
 
-        def opened(path, drive=None):
+        def opened(path, drive=None, width=0):
             if drive is not None:
                 text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
                 script = f"{DRIVER}\nasync function run() {{ {drive} }}\nwait();"
                 path = path.with_name("driven.html")
                 path.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
-            text, complaints = browser.document(path.as_uri())
+            text, complaints = browser.document(path.as_uri(), width)
             assert not complaints
             return Dom(text)
 

@@ -272,6 +272,9 @@ def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
         f"{title}: " in text for title in ("Operators supported", "Memory sufficient", "Precision sufficient")
     )
     assert "http://" not in text
+    # A page names options as the tool does, and as Python does.
+    assert "needs samples of real data (--samples)." in text
+    assert "needs samples of real data (samples)." in qaic.check(model).page(page).read_text()
     assert main(["check", str(model), "-o", str(tmp_path / "check.txt")]) == 2
     assert main(["check", str(model), "-o", str(model)]) == 2
     capfd.readouterr()

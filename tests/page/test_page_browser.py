@@ -106,6 +106,23 @@ def test_a_page_with_every_report_has_at_most_four_screens(tmp_path, show):
     assert float(dom.root["data-screens"]) <= 4
 
 
+@pytest.mark.parametrize("width", [400, 500, 721, 1400])
+def test_no_part_is_wider_than_the_window(tmp_path, show, width):
+    """Tables, commands and the timeline scroll in their own areas."""
+    capture = card()
+    reports = [make(capture) for make in REPORTS.values()]
+    path = page.write(capture, reports, tmp_path / "page.html")
+    dom = show(
+        path,
+        """document.querySelectorAll("details").forEach((part) => { part.open = true; });
+        const all = document.documentElement;
+        all.dataset.room = [all.clientWidth > 300, all.scrollWidth - all.clientWidth];""",
+        width=width,
+    )
+    assert_healthy(dom)
+    assert dom.root["data-room"] == "true,0"
+
+
 def test_one_operation_and_a_hundred_thousand(tmp_path, show):
     for capture, count in ((one_op(), 1), (crowd(100_000), 100_000)):
         dom = show(page.write(capture, [], tmp_path / "page.html"))

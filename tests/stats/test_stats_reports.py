@@ -194,7 +194,7 @@ def test_residency_is_of_the_time_in_tcm_and_ddr(core):
 def test_layers_are_families_of_numbers(core):
     report = REPORTS["layers"](core)
     assert report.table("families").rows[0][:2] == ("/layers.*", 2)
-    assert report.table("layers").column("layer") == ["/layers.0", "/layers.1", "(outside of layers)"]
+    assert report.table("layers").column("layer") == ["/layers.0", "/layers.1", "(outside layers)"]
 
 
 def test_the_roofline_knows_only_what_the_compiler_does(core):
@@ -473,7 +473,7 @@ def test_a_difference_says_when_binaries_differ(core):
     executions[0, 4][0]["dur_u"] = 100
     report = diff(core, capture(buffer(program, executions, span=(0, 300))))
     assert report.verdict[:2] == [
-        "new takes 25.0 % less than the baseline (400 us -> 300 us)",
+        "the new program takes 25.0 % less time than the baseline (400 us -> 300 us)",
         "the binaries differ: counts of operations compare only within one compilation",
     ]
     assert report.table("kinds").rows[0] == ("aicconvolutiond32", 200, 100, -100, -50, 1, 1)

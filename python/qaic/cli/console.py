@@ -132,12 +132,16 @@ def _shown(prose: "Prose") -> str:
     return str(Prose(_spelled(prose.text, prose.names), options=flags))
 
 
+def in_flags(reports: "Iterable[Report]") -> "list[Report]":
+    """Return reports with options in the form of the running tool."""
+    return [report.with_prose(_shown) for report in reports]
+
+
 def print_reports(reports: "Sequence[Report]", width: int | None = None, whole: str = "") -> None:
-    """Print reports, with options in the form of the running tool; `whole` is as for `to_text`."""
+    """Print reports as `in_flags`; `whole` is as for `to_text`."""
     from qaic.report.files import rendered
 
-    shown = [report.with_prose(_shown) for report in reports]
-    print_text(rendered(shown, "text", width=width or text_width(), whole=whole).rstrip("\n"))
+    print_text(rendered(in_flags(reports), "text", width=width or text_width(), whole=whole).rstrip("\n"))
 
 
 def print_message(kind: str, text: str, *hints: str, verbatim: bool = False) -> None:

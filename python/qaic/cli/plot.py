@@ -12,7 +12,7 @@ import numpy as np
 
 import qaic.stats
 from qaic import page
-from qaic.cli.console import Parser, print_line, print_message, print_reports, print_text
+from qaic.cli.console import Parser, in_flags, print_line, print_message, print_reports, print_text
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
@@ -144,7 +144,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
         _show(*(REPORTS[name](capture) for name in ("overview", "ops")))
         return 0
     if target.suffix.lower() == ".html":
-        return _say(page.write(capture, [make(capture) for make in REPORTS.values()], target))
+        return _say(page.write(capture, in_flags(make(capture) for make in REPORTS.values()), target))
 
     return _say(draw_timeline(timeline_of(capture), target, title=path.name))
 

@@ -1,6 +1,7 @@
 """Report of a check: sections with a verdict and the next line to paste, as text, JSON and page."""
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from qaic.errors import CompileError
 from qaic.forecast.checked import Checked
 from qaic.forecast.configurations import Configuration, Fixed
 from qaic.forecast.sections import Section, sections_of
-from qaic.page.document import document
+from qaic.page.document import document, write_bytes
+from qaic.report import Report
 from qaic.report.html import report_html
 from qaic.report.text import to_text
-from qaic.support.atomic_io import replace_bytes
 
 
 class CheckReport:
@@ -90,10 +91,11 @@ class CheckReport:
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page that needs no network, atomically; return its path."""
-        one = self.checked
-        reports = [section.report for section in self.sections]
-        parts = [(report.name, report.title, report_html(report)) for report in reports]
-        subtitle = f"{one.types} \u00b7 cards: {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
-        target = Path(path)
-        replace_bytes(target, document(f"Check of {one.title}", subtitle, parts).encode())
-        return target
+        return write_page(self.checked, [section.report for section in self.sections], path)
+
+
+def write_page(one: Checked, reports: Iterable[Report], path: str | os.PathLike[str]) -> Path:
+    """Write the reports of a check as a page, atomically; return its path."""
+    parts = [(report.name, report.title, report_html(report)) for report in reports]
+    subtitle = f"{one.types} \u00b7 cards: {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
+    return write_bytes(path, document(f"Check of {one.title}", subtitle, parts).encode())

@@ -71,11 +71,11 @@ def changed_nodes(table: Table) -> str:
     for row, (before, after) in zip(changed, times, strict=True):
         bar = _bar([(0, before / longest, "old"), (1, after / longest, "less" if after < before else "more")])
         change = _number(row[4])
-        shown = f" ({change:+.0f} %)" if row[4] is not None else ""
+        shown = f" ({change:+,.0f} %)" if row[4] is not None else ""
         rows.append(
             _row(str(row[0]), bar, f"{duration(before)} \u2192 <strong>{duration(after)}</strong>{shown}")
         )
-    return _chart("From the baseline (above) to the new one (below)", rows)
+    return _chart("From the baseline (above) to the new program (below)", rows)
 
 
 def advice_html(table: Table) -> str:

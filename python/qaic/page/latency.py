@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from qaic.errors import InputError
-from qaic.support.text import counted
+from qaic.support.text import counted, three_digits
 
 #: percentiles that are shown, with their names
 PERCENTILES: Final = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P99.9": 99.9}
@@ -101,8 +101,7 @@ class Distribution:
     def text(self, seconds: float) -> str:
         """Return a latency in that unit."""
         name, per_second = self.unit
-        value = seconds * per_second
-        return f"{value:.{2 if value >= 100 else 3}f} {name}"
+        return f"{three_digits(seconds * per_second)} {name}"
 
     def rows(self) -> list[tuple[str, float]]:
         """Names and seconds of all figures, from the minimum to the maximum."""
@@ -183,7 +182,7 @@ def _lines(distribution: Distribution, width: int) -> Iterator[str]:
         return
     bars = histogram(distribution.seconds, _BARS)
     unit, per_second = distribution.unit
-    edges = [f"{edge * per_second:.{_digits(bars.edges, per_second)}f}" for edge in bars.edges]
+    edges = [f"{edge * per_second:.{edge_digits(bars.edges, per_second)}f}" for edge in bars.edges]
     labels = [f"{low} - {high} {unit}" for low, high in pairwise(edges)]
     counts = bars.counts.tolist()
     if bars.above:
@@ -199,7 +198,7 @@ def _lines(distribution: Distribution, width: int) -> Iterator[str]:
         yield f"  {label:>{label_size}}  {count:>{count_size}}  {bar}".rstrip()
 
 
-def _digits(edges: NDArray[np.float64], per_second: float) -> int:
+def edge_digits(edges: NDArray[np.float64], per_second: float) -> int:
     """Return the number of digits for which neighboring edges of bars differ."""
     width = float(edges[1] - edges[0]) * per_second
     digits = 0

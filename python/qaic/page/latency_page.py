@@ -7,9 +7,10 @@ import numpy as np
 
 from qaic import __version__
 from qaic.page.document import document
-from qaic.page.latency import PERCENTILES, Distribution, curve, histogram
+from qaic.page.latency import PERCENTILES, Distribution, curve, edge_digits, histogram
 from qaic.report import Column, Report, Table
 from qaic.report.html import report_html, stat_cards_html, verdict_html
+from qaic.support.text import duration
 from qaic.support.text import escape_html as escape
 
 _WIDTH, _HEIGHT = 1000, 250
@@ -28,7 +29,7 @@ def histogram_svg(distribution: Distribution) -> str:
     counts = [*bars.counts.tolist(), *([bars.above] if bars.above else [])]
     low, step = float(bars.edges[0]), float(bars.edges[1] - bars.edges[0])
     span = len(counts) * step
-    highest = max(counts)
+    highest, digits = max(counts), edge_digits(bars.edges, per_second)
     across = _scale(low, low + span, _LEFT, _WIDTH - _RIGHT)
     up = _scale(0, highest, _HEIGHT - _BOTTOM, _TOP + _RULE_LINE * (len(_RULES) - 1))
     last = low + len(bars.counts) * step
@@ -38,12 +39,9 @@ def histogram_svg(distribution: Distribution) -> str:
     ]
     for place, count in enumerate(counts):
         begin = low + place * step
+        low_edge, high_edge = (f"{edge * per_second:.{digits}f}" for edge in (begin, begin + step))
         over = place == len(bars.counts)
-        named = (
-            f"more than {distribution.text(begin)}"
-            if over
-            else f"{distribution.text(begin)} to {distribution.text(begin + step)}"
-        )
+        named = f"more than {low_edge} {unit}" if over else f"{low_edge} to {high_edge} {unit}"
         left, right, top = across(begin), across(begin + step), up(count)
         share = 100 * count / distribution.count
         if count:
@@ -118,7 +116,7 @@ def curve_svg(distribution: Distribution) -> str:
     if len(seconds) <= _POINTS:
         pieces += [
             f'<circle class="dot" cx="{across(place):.1f}" cy="{height(value):.1f}" r="2.6">'
-            f"<title>number {place}: {escape(distribution.text(value))}</title></circle>"
+            f"<title>number {place}: {duration(1e6 * value)}</title></circle>"
             for place, value in enumerate(seconds.tolist())
         ]
     else:
@@ -153,7 +151,7 @@ def curve_note(distribution: Distribution) -> str:
     if above:
         notes.append(
             f"{above} latencies above the top are drawn at the top; the slowest took "
-            f"{distribution.text(distribution.maximum)}."
+            f"{duration(1e6 * distribution.maximum)}."
         )
     return " ".join(notes)
 
@@ -217,12 +215,12 @@ def latency_page(distribution: Distribution, *, title: str, reports: Sequence[Re
 def _overview(distribution: Distribution) -> str:
     middle, high = distribution.percentiles["P50"], distribution.percentiles["P99"]
     verdict = [
-        f"Half of the {distribution.what}s take at most {distribution.text(middle)}, "
-        f"99 of 100 at most {distribution.text(high)}."
+        f"Half of the {distribution.what}s take at most {duration(1e6 * middle)}, "
+        f"99 of 100 at most {duration(1e6 * high)}."
     ]
     if middle > 0 and distribution.maximum > 10 * middle:
         verdict.append(
-            f"The slowest took {distribution.text(distribution.maximum)}, "
+            f"The slowest took {duration(1e6 * distribution.maximum)}, "
             f"{distribution.maximum / middle:.0f} times the median."
         )
     unit, per_second = distribution.unit
@@ -240,4 +238,4 @@ def _distribution(distribution: Distribution) -> str:
 
 
 def _figure(chart: str, caption: str) -> str:
-    return f"<figure>{chart}<figcaption>{escape(caption)}</figcaption></figure>"
+    return f'<figure class="latency-chart">{chart}<figcaption>{escape(caption)}</figcaption></figure>'

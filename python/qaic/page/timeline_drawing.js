@@ -117,7 +117,7 @@ class Drawing {
     const chosen = row.track && state.chosen && state.chosen.track === row.track;
     pen.font = row.track ? "12px system-ui, 'DejaVu Sans', sans-serif" : "600 12px system-ui, 'DejaVu Sans', sans-serif";
     pen.fillStyle = chosen ? ink.accent : row.track ? ink.soft : ink.ink;
-    const text = this.fit(pen, row.track ? row.track.name : row.title, GUTTER - (row.track ? 30 : 16));
+    const text = this.fit(pen, row.track ? row.track.name : row.title, GUTTER - (row.track ? 30 : 16), 8);
     pen.textAlign = "left";
     pen.fillText(text, row.track ? 20 : 8, y + row.height / 2);
     if (!row.track) {
@@ -126,15 +126,17 @@ class Drawing {
     }
   }
 
-  fit(pen, text, width) {
+  // Returns a text that is not wider than the width; a longer one loses the characters in front of its tail.
+  fit(pen, text, width, tail = 0) {
     if (pen.measureText(text).width <= width) return text;
     let low = 0;
-    let high = text.length;
+    const end = "\u2026" + text.slice(text.length - tail);
+    let high = text.length - tail;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (pen.measureText(text.slice(0, middle) + "\u2026").width <= width) low = middle; else high = middle - 1;
+      if (pen.measureText(text.slice(0, middle) + end).width <= width) low = middle; else high = middle - 1;
     }
-    return text.slice(0, low) + "\u2026";
+    return text.slice(0, low) + end;
   }
 
   drawTrack(pen, ink, row, y, state) {

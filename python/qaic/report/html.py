@@ -18,7 +18,7 @@ _MOST_TILES = 16
 _LONG = 24
 #: largest number of characters of a text in a table
 _LONGEST = 72
-# Tables with at most this many columns are as narrow as possible.
+# Tables with at most this many columns, all short, are as narrow as possible.
 _NARROW = 4
 #: smallest number of names, and length of their common path, for which the path is shown once
 _FEWEST_NAMES = 3
@@ -117,7 +117,8 @@ def table_html(table: Table, most_rows: int = MOST_ROWS) -> str:
         f"<tr{' class=estimate' if number in table.estimated_rows else ''}>{row}</tr>\n"
         for number, row in enumerate(rows)
     )
-    narrow = " narrow" if len(columns) <= _NARROW else ""
+    # A narrow table would hide the columns behind a long name.
+    narrow = " narrow" if len(columns) <= _NARROW and 'class="t long"' not in body else ""
     return (
         f'<div class="table-block{narrow}">{title}\n'
         f'<div class="tools"><span class="count">{escape(count)}</span></div>\n'

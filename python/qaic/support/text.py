@@ -52,12 +52,14 @@ def three_digits(value: float) -> str:
 
 
 def percentage(percent: float) -> str:
-    """Return a percentage with one decimal; with more if it would wrongly round to 0 or 100."""
-    text = f"{percent:.1f}"
-    if percent and not float(text):
-        return three_digits(percent)
-    rest = 100 - abs(percent)
-    return f"{percent:.{-math.floor(math.log10(rest))}f}" if 0 < rest <= 0.05 else text
+    """Return a percentage with one decimal, and without one if it is large.
+
+    A percentage that would wrongly round to 0 or 100 has one significant digit of the difference.
+    """
+    if abs(percent) >= 100.05:
+        return three_digits(float(percent))
+    rest = min(abs(percent), 100 - abs(percent))
+    return f"{percent:.{-math.floor(math.log10(rest))}f}" if 0 < rest <= 0.05 else f"{percent:.1f}"
 
 
 def counted(number: int, name: str) -> str:

@@ -464,7 +464,9 @@ def test_profile_compares_with_a_baseline(call, model, tmp_path):
     assert code == 0
     assert out.startswith("== From baseline to ")
     # Two medians may be the same microseconds.
-    verdict = r"(new takes [0-9.]+ % (longer|less) than the baseline \(|both take the same time, )"
+    verdict = (
+        r"(the new program takes [0-9.,]+ % (more|less) time than the baseline \(|both take the same time, )"
+    )
     assert re.search(rf"^{verdict}", out, re.MULTILINE), out
     code, out, _ = call("profile", model, "-n", "3", "--against", model, "-o", "page.html")
     assert code == 0

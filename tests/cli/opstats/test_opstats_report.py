@@ -109,7 +109,7 @@ def test_a_difference_names_both_sides(report, stats, tmp_path):
     code, out, err = report("--qpc", "x", "-i", stats, "--against", other)
     assert (code, err) == (0, "")
     assert out.startswith(f"== From {other} to {stats} ==")
-    assert "new takes 50.0 % less than the baseline" in out
+    assert "the new program takes 50.0 % less time than the baseline" in out
 
 
 def test_bad_files_are_named_and_the_others_reported(report, stats):

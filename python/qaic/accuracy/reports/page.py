@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from qaic import __version__, _core
 from qaic.accuracy.metrics import BINS, LEAST_EXPONENT, decibel_text
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
-from qaic.accuracy.reports.tables import WORST_NODES, as_reports
+from qaic.accuracy.reports.tables import WORST_NODES
 from qaic.page.document import document
+from qaic.report import Report
 from qaic.report.html import common_path, folded, table_html, verdict_html
 from qaic.support.text import escape_html as escape
 
@@ -27,9 +28,9 @@ _HALF_LOW: Final = -14 - LEAST_EXPONENT + 1
 _HALF_HIGH: Final = 15 - LEAST_EXPONENT + 1
 
 
-def accuracy_page(title: str, precisions: Sequence[PrecisionAccuracy]) -> str:
-    """Return the page as HTML."""
-    first, *nodes = as_reports(title, precisions)
+def accuracy_page(reports: Sequence[Report], precisions: Sequence[PrecisionAccuracy]) -> str:
+    """Return the page as HTML; `reports` are those of `as_reports`."""
+    first, *nodes = reports
     worst = [table for table in first.tables if table.name.startswith("worst-")]
     others = [table for table in first.tables if not table.name.startswith("worst-")]
     charts = "".join(
@@ -43,7 +44,7 @@ def accuracy_page(title: str, precisions: Sequence[PrecisionAccuracy]) -> str:
     parts = [
         ("verdict", "Verdict", verdict_html(first.verdict)),
         ("curve", "Errors along the graph", charts),
-        *((("values", "Nodes that lose most", shapes),) if shapes else ()),
+        *((("values", "Nodes that lose the most precision", shapes),) if shapes else ()),
         *map(folded, nodes),
         ("outputs", "Outputs", "".join(map(table_html, others)), ""),
     ]
@@ -85,7 +86,7 @@ def errors_svg(item: PrecisionAccuracy) -> str:
 
 
 def worst_html(item: PrecisionAccuracy) -> str:
-    """Return histograms of the nodes that lose most; empty if no node loses precision."""
+    """Return histograms of the nodes that lose the most precision; empty if no node loses precision."""
     figures = []
     has_limits = False
     found = [(item.nodes[row], item.histogram(row)) for row in item.worst(WORST_NODES)]

@@ -166,7 +166,8 @@ class AccuracyReport:
             raise InputError(
                 f"page: found the name {str(path)!r}, expected one that ends in .html", code="input.page_name"
             )
-        return write_bytes(path, accuracy_page(self.title, self.precisions).encode())
+        page = accuracy_page(as_reports(self.title, self.precisions), self.precisions)
+        return write_bytes(path, page.encode())
 
     def write_overlay(self, path: str | os.PathLike[str], to: str | None = None) -> Path:
         """Write node data, with which Model Explorer colors the graph of the model by inherited SQNR.

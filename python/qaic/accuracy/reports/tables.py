@@ -180,7 +180,7 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
 
 
 def worst_table(item: PrecisionAccuracy) -> Table:
-    """Return the nodes that lose most."""
+    """Return the nodes that lose the most precision."""
     columns = columns_of("node | reason | operator | computes in | own:float dB | inherited:float dB")
     rows: list[tuple[Cell, ...]] = [
         (
@@ -193,7 +193,7 @@ def worst_table(item: PrecisionAccuracy) -> Table:
         )
         for row in item.nodes[item.worst(WORST_NODES)]
     ]
-    return Table(f"worst-{item.to}", f"Nodes that lose most in {item.to}", columns, rows)
+    return Table(f"worst-{item.to}", f"Nodes that lose the most precision in {item.to}", columns, rows)
 
 
 def _reason(row: np.void) -> str | None:

@@ -11,6 +11,7 @@ from qaic.cli import console
 from qaic.cli.console import (
     FAILURE,
     SUCCESS,
+    in_flags,
     print_line,
     print_message,
     print_reports,
@@ -181,7 +182,7 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
     if arguments.format == "html":
         from qaic import page
 
-        written = [page.write(capture, reports, folder / "report.html")]
+        written = [page.write(capture, in_flags(reports), folder / "report.html")]
     else:
         written = write_files(reports, arguments.format, folder)
     print_line("Generated report outputs:")

@@ -7,7 +7,7 @@ from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.support.text import duration
+from qaic.support.text import duration, percentage
 
 
 def _columns(name: str) -> tuple[Column, ...]:
@@ -20,7 +20,7 @@ def _columns(name: str) -> tuple[Column, ...]:
     )
 
 
-_INFERENCE = columns_of("figure | baseline:float | new:float | difference:float | change:change")
+_INFERENCE = columns_of("inference | baseline:float us | new:float us | difference:float us | change:change")
 
 
 def diff(baseline: Capture, new: Capture) -> Report:
@@ -37,8 +37,8 @@ def diff(baseline: Capture, new: Capture) -> Report:
         verdict.append(
             f"both take the same time, {duration(before)}"
             if before == after
-            else f"new takes {abs(change):.1f} % {'longer' if change > 0 else 'less'} than the baseline"
-            f" ({duration(before)} -> {duration(after)})"
+            else f"the new program takes {percentage(abs(change))} % {'more' if change > 0 else 'less'} time "
+            f"than the baseline ({duration(before)} -> {duration(after)})"
         )
         overlap = spans[0][-1] >= spans[1][0] and spans[1][-1] >= spans[0][0]
         if overlap and len(spans[0]) + len(spans[1]) > 2:
@@ -48,15 +48,17 @@ def diff(baseline: Capture, new: Capture) -> Report:
     if baseline.is_cpu != new.is_cpu:
         verdict.append("they were measured on different kinds of devices")
     inference: list[tuple[Cell, ...]] = [
-        ("inference us, median", *_compared(before, after)),
-        ("inference us, min", *_compared(_first(spans[0]), _first(spans[1]))),
-        ("inference us, max", *_compared(_first(spans[0][::-1]), _first(spans[1][::-1]))),
+        ("median", *_compared(before, after)),
+        ("min", *_compared(_first(spans[0]), _first(spans[1]))),
+        ("max", *_compared(_first(spans[0][::-1]), _first(spans[1][::-1]))),
     ]
     kinds = _rows(baseline, new, lambda facts: facts.kinds)
     nodes = _rows(baseline, new, _JoinedNodes(baseline, new).of)
     return Report(
         "diff",
-        f"From {baseline.name or 'the baseline'} to {new.name or 'the new one'}",
+        f"From {baseline.name or 'the baseline'} to {new.name or 'the new program'}"
+        if baseline.name != new.name
+        else "Compared with the baseline",
         verdict,
         [
             Table(

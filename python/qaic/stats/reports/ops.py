@@ -117,7 +117,7 @@ def _spans(coded: Coded, reader: TraceReader) -> NDArray[np.float64]:
     return spans
 
 
-OUTSIDE: Final = "(outside of layers)"
+OUTSIDE: Final = "(outside layers)"
 #: a number at the end of a part of a path, as in `layers.3`, `h_11`, `block4`, or the part `7`
 _NUMBERED: Final = re.compile(r"(?<![0-9])([0-9]{1,6})(?=$|[/.])")
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_reports, print_text
+from qaic.cli.console import SUCCESS, Parser, in_flags, print_json, print_line, print_reports, print_text
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options, next_command
@@ -110,7 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.accuracy import compare
+    from qaic.accuracy.reports.page import accuracy_page
     from qaic.accuracy.reports.tables import as_reports
+    from qaic.page.document import write_bytes
 
     report = compare(
         arguments.model,
@@ -121,12 +123,14 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         decide=arguments.decide,
         **options,
     )
+    reports = as_reports(report.title, report.precisions)
     if arguments.json == "-":
         print_json(report.to_json())
     else:
-        print_reports(as_reports(report.title, report.precisions))
+        print_reports(reports)
     if arguments.output is not None:
-        print_line(wrote(report.page(arguments.output)), to=sys.stderr)
+        page = accuracy_page(in_flags(reports), report.precisions)
+        print_line(wrote(write_bytes(arguments.output, page.encode())), to=sys.stderr)
     if arguments.json not in {None, "-"}:
         print_line(wrote(report.write_json(arguments.json)), to=sys.stderr)
     if arguments.overlay is not None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_reports
+from qaic.cli.console import FAILURE, SUCCESS, Parser, in_flags, print_json, print_line, print_reports
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
@@ -51,6 +51,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, and show the sections; a model that does not compile is a failure."""
     from qaic.forecast import check
+    from qaic.forecast.report import write_page
 
     run_options = {name: getattr(arguments, name) for name in ("num_activations", "set_size")}
     options = {**keyword_options(arguments), **run_options}
@@ -67,12 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
             measured=arguments.measured,
             **options,
         )
+    reports = [section.report for section in report.sections]
     if arguments.output is not None:
-        report.page(arguments.output)
+        write_page(report.checked, in_flags(reports), arguments.output)
     if arguments.json:
         print_json(report.to_json())
     else:
-        print_reports([section.report for section in report.sections])
+        print_reports(reports)
         if arguments.output is not None:
             print_line(wrote(arguments.output, "; a browser opens it"))
     return SUCCESS if report.compiles else FAILURE

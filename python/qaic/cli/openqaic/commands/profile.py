@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from qaic import page
+from qaic.cli import console
 from qaic.cli.console import SUCCESS, Parser, print_line, print_message, print_reports, print_text, text_width
 from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic.arguments import (
@@ -215,7 +216,7 @@ def _put_out(
         print_text(rendered(reports, "json", width=text_width()))
     if arguments.output is not None:
         graphs = _graphs(program, capture, errors, arguments)
-        written = page.write(capture, reports, arguments.output, graphs=graphs)
+        written = page.write(capture, console.in_flags(reports), arguments.output, graphs=graphs)
         if not arguments.json:
             for sentence in named.get("diff", named["overview"]).verdict:
                 print_line(sentence)

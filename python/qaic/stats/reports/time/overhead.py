@@ -108,7 +108,7 @@ def overhead(capture: Capture) -> Report:
         )
         estimated = frozenset(range(min(len(rows), _MOST)))
         tables.append(
-            Table("at-floor", "Operations at the floor", _OPS, rows[:_MOST], estimated_rows=estimated)
+            Table("at-floor", "Operations within this cost", _OPS, rows[:_MOST], estimated_rows=estimated)
         )
     return Report("overhead", "Cost of measuring", verdict, tables)
 

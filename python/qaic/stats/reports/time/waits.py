@@ -124,7 +124,7 @@ _LONGEST_GAPS = columns_of(
 
 
 def gaps(capture: Capture) -> Report:
-    """Report the idle time of every core, and its longest windows in the last sample."""
+    """Report the idle time of every core, and its longest windows."""
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     longest: list[tuple[Cell, ...]] = []
@@ -146,7 +146,7 @@ def gaps(capture: Capture) -> Report:
         _, core_number, at, length, after, before = longest[0]
         verdict.append(
             f"the longest window is {duration(float(length or 0))} on core {core_number}"
-            f" at {duration(float(at or 0))}, between {after or 'the begin'} and {before}"
+            f" at {duration(float(at or 0))}, between {after or 'the start'} and {before}"
         )
     note = (
         "the time before the first operation and after the last, which includes writing the statistics,"
@@ -158,7 +158,7 @@ def gaps(capture: Capture) -> Report:
         verdict,
         [
             Table("cores", "Cores", _GAPS, rows, note),
-            Table("longest", "Longest windows of the last sample", _LONGEST_GAPS, longest[:100]),
+            Table("longest", "Longest windows", _LONGEST_GAPS, longest[:100]),
         ],
     )
 
