@@ -112,7 +112,8 @@ def observed_nodes(
     unseen = facts.transparent | constant_values(graph, reference.weights)
     params = {} if context.quantization is None else context.quantization.values()
     picks = value_preserving_inputs(facts.types)
-    narrow = _narrow_constants(deployed)
+    # The device decodes these constants from blocks.
+    narrow = {name for name, weight in deployed.weights.items() if weight.blocks is not None}
     found: list[ObservedNode] = []
     #: value -> the value observed in its place
     sources: dict[str, tuple[str, ...]] = {value.name: (value.name,) for value in graph.input}
@@ -188,11 +189,6 @@ class _Titles(dict[str, tuple[str, str]]):
         title = (name, name) if place is None else ("/".join(place), place[1])
         self[value] = title
         return title
-
-
-def _narrow_constants(deployed: Model) -> set[str]:
-    """Return the constants of a deployed graph that the device decodes from blocks."""
-    return {name for name, weight in deployed.weights.items() if weight.blocks is not None}
 
 
 def _channel_axis(node: onnx.NodeProto, shape: tuple[int, ...] | None) -> int | None:

@@ -50,20 +50,16 @@ class PreparedModel:
     """A model after shape inference, from `prepared`."""
 
     def __init__(self, source: OnnxFile, options: CompileOptions, progress: Progress) -> None:
-        self._options = options
+        self.options = options
         self.progress = progress
-        self._shaped, self._context = begin(source, options, progress, open_cache().work_folder)
-        if self._context.names is None and self._shaped.proto.functions:
+        #: the float graph with all shapes, before its precision changes
+        self.shaped, self._context = begin(source, options, progress, open_cache().work_folder)
+        if self._context.names is None and self.shaped.proto.functions:
             # Reports use the names in the bodies of functions.
-            self._context.names = InlinedNames(self._shaped.proto)
+            self._context.names = InlinedNames(self.shaped.proto)
         for phase in ("legalize", "shapes"):
-            run_passes(PHASES[phase], self._shaped, self._context)
+            run_passes(PHASES[phase], self.shaped, self._context)
         self._is_measured = False
-
-    @property
-    def options(self) -> CompileOptions:
-        """The compile options."""
-        return self._options
 
     @property
     def names(self) -> InlinedNames | None:
@@ -73,12 +69,7 @@ class PreparedModel:
     @property
     def inputs(self) -> list[SampledInput]:
         """Inputs in the form that samples must have."""
-        return model_inputs(self._shaped, has_state=self._options.retained_state)
-
-    @property
-    def shaped(self) -> Model:
-        """The float graph with all shapes, before its precision changes."""
-        return self._shaped
+        return model_inputs(self.shaped, has_state=self.options.retained_state)
 
     def write(self, path: Path, half: Sequence[str] = (), single: Sequence[str] = ()) -> None:
         """Write the program with some nodes in float16 and in float32, by the names of a precision file.
@@ -98,7 +89,7 @@ class PreparedModel:
         # The reference is added to the deployed graph, so both are in one operator set.
         run_passes([raise_opset_version_pass], model, context)
         reference = model.copy()
-        observe = Observe(reference, _folded(self._shaped, reference))
+        observe = Observe(reference, _folded(self.shaped, reference))
         run_passes([*PHASES["quantize"], *PHASES["emulate"]], model, context)
         chooses = any(standard(node, "If") for node in all_nodes(model.proto.graph.node))
         # The observers also use If, and the engine accepts them with all sizes.
@@ -113,7 +104,7 @@ class PreparedModel:
         options = before.options
         if half or single:
             options = in_expanded_graph(
-                replace(options, node_precision_info_file=merged(self._options, half, single)),
+                replace(options, node_precision_info_file=merged(self.options, half, single)),
                 before.names,
                 before.exact,
             )
@@ -127,7 +118,7 @@ class PreparedModel:
             quantization=None,
             side_files=[],
         )
-        model = self._shaped.copy()
+        model = self.shaped.copy()
         run_passes(_MEASURED if self._is_measured else PHASES["precision"], model, context)
         if not (half or single):
             before.profile, self._is_measured = context.profile, True
@@ -136,9 +127,9 @@ class PreparedModel:
     def _write(self, path: Path, model: Model) -> None:
         self.progress.stage("write")
         plain = CompileOptions(
-            retained_state=self._options.retained_state,
+            retained_state=self.options.retained_state,
             combine_outputs=False,
-            aic_num_cores=self._options.aic_num_cores,
+            aic_num_cores=self.options.aic_num_cores,
         )
         write_unchecked(path, model, plain)
 

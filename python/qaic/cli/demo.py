@@ -117,18 +117,14 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the subcommand."""
-    return demo(arguments.paths, shown=arguments.limit)
-
-
-def demo(paths: Sequence[str], *, shown: int) -> int:
     """Compile the model, classify files, measure, and compare. The exit code is 1 if results differ."""
     model = FileTypeModel.installed()
-    files = _collect(paths or ["."])
+    paths = arguments.paths or ["."]
+    files = _collect(paths)
     features = {path: tokens for path in files if (tokens := model.features(path)) is not None}
     if not features:
         raise InputError(
-            f"{', '.join(paths or ['.'])}: no regular file with {model.smallest_file_bytes} bytes of content "
+            f"{', '.join(paths)}: no regular file with {model.smallest_file_bytes} bytes of content "
             "or more was found",
             code="demo.no_files",
         )
@@ -146,7 +142,7 @@ def demo(paths: Sequence[str], *, shown: int) -> int:
         )
         with session:
             reference = OnnxRuntimeSession(model.path)
-            largest_difference = _classify(model, features, session, reference, shown)
+            largest_difference = _classify(model, features, session, reference, arguments.limit)
             _measure(next(iter(features.values())), session, reference, threads)
     agree = largest_difference <= _TOLERANCE
     print_line()

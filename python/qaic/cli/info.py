@@ -20,14 +20,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the subcommand."""
-    return info(as_json=arguments.json)
-
-
-def info(*, as_json: bool) -> int:
     """Print versions, the engine and the devices. The exit code is 0 even without an engine."""
     facts = gather()
-    if as_json:
+    if arguments.json:
         print_json(facts)
         return 0
     engine = facts["engine"]

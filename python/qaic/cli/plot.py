@@ -50,14 +50,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the subcommand."""
-    return plot(arguments.file, output=arguments.output, qpc=arguments.qpc)
-
-
-def plot(file: str, *, output: str | None, qpc: str | None) -> int:
     """Draw a file, or show its figures. Blocking."""
-    path = Path(file)
-    target = None if output is None else Path(output)
+    path, qpc = Path(arguments.file), arguments.qpc
+    target = None if arguments.output is None else Path(arguments.output)
     if target is not None:
         suffix_of(target)
     try:

@@ -46,17 +46,8 @@ class Memory:
     @property
     def needed_bytes(self) -> int:
         """Sum for one instance."""
-        return self.fixed_bytes + self.varying_bytes
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Part that does not depend on shapes."""
-        return self.weight_bytes + self.added_bytes
-
-    @property
-    def varying_bytes(self) -> int:
-        """Part that grows with batch and context."""
-        return self.state_bytes + self.activation_bytes + self.transfer_bytes
+        varying_bytes = self.state_bytes + self.activation_bytes + self.transfer_bytes
+        return self.weight_bytes + self.added_bytes + varying_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""

@@ -46,11 +46,6 @@ class Card:
         """Peak rate of a core divided by that of the measured card."""
         return self.tflops / self.cores / _MEASURED
 
-    @property
-    def is_measured(self) -> bool:
-        """True for the measured card."""
-        return self.name == "standard"
-
     @staticmethod
     def mac_gain(precision: str) -> float:
         """Return the peak rate of multiply-accumulates divided by that of float16."""
@@ -242,7 +237,7 @@ def reasons_outside(
     found = []
     if precision != "fp16":
         found.append(f"the precision is {precision}; all measurements are of float16")
-    if not card.is_measured:
+    if card.name != "standard":
         found.append(f"the card is {card.name}; all measurements are of cards with 14 cores")
     if table.state_bytes:
         found.append("the model keeps state on the card, as decoders do; no measured model does")

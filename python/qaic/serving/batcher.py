@@ -126,8 +126,10 @@ class Batcher:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._queues: dict[Any, collections.deque[BatchedRequest]] = {}
-        self._waiting = 0
-        self._in_flight = 0
+        #: number of waiting requests
+        self.waiting = 0
+        #: number of inferences on the device
+        self.running = 0
         self._busy_ns = 0
         self._busy_since_ns = 0
         # Any thread writes it; a missed update only costs a little time.
@@ -138,20 +140,10 @@ class Batcher:
         self._alarm: threading.Timer | None = None
 
     @property
-    def waiting(self) -> int:
-        """Number of waiting requests."""
-        return self._waiting
-
-    @property
-    def running(self) -> int:
-        """Number of inferences on the device."""
-        return self._in_flight
-
-    @property
     def busy_s(self) -> float:
         """Seconds so far in which the device had an inference."""
         with self._lock:
-            present_ns = time.monotonic_ns() - self._busy_since_ns if self._in_flight else 0
+            present_ns = time.monotonic_ns() - self._busy_since_ns if self.running else 0
             return (self._busy_ns + present_ns) / 1e9
 
     def submit(self, inputs: Mapping[str, NDArray[Any]], *, timeout_s: float | None = None) -> BatchedRequest:
@@ -167,14 +159,14 @@ class Batcher:
         with self._lock:
             if self._is_closed:
                 raise self._closed_error()
-            if self._waiting >= self._max_queue_size:
+            if self.waiting >= self._max_queue_size:
                 raise StateError(
-                    f"model {self._name!r}: {self._waiting} requests already wait, which is the limit",
+                    f"model {self._name!r}: {self.waiting} requests already wait, which is the limit",
                     code="serving.queue_full",
                     hints=("retry later; max_queue_size sets the limit",),
                 )
             self._queues.setdefault(admitted.group, collections.deque()).append(request)
-            self._waiting += 1
+            self.waiting += 1
             is_scheduled, self._is_scheduled = self._is_scheduled, self._schedule is not None
         if self._schedule is None:
             self._pump()
@@ -193,7 +185,7 @@ class Batcher:
             queue = self._queues.get(request.admitted.group)
             if queue is not None and request in queue:
                 queue.remove(request)
-                self._waiting -= 1
+                self.waiting -= 1
                 if not queue:
                     del self._queues[request.admitted.group]
                 self._idle.notify_all()
@@ -215,10 +207,10 @@ class Batcher:
         if timeout_s != 0:
             self.hurry()
         with self._lock:
-            is_idle = self._idle.wait_for(lambda: not self._waiting and not self._in_flight, timeout_s)
+            is_idle = self._idle.wait_for(lambda: not self.waiting and not self.running, timeout_s)
             left = [request for queue in self._queues.values() for request in queue]
             self._queues.clear()
-            self._waiting = 0
+            self.waiting = 0
             alarm, self._alarm = self._alarm, None
         if alarm is not None:
             alarm.cancel()
@@ -250,9 +242,9 @@ class Batcher:
                     self._idle.notify_all()
                     return
                 if batch:
-                    if not self._in_flight:
+                    if not self.running:
                         self._busy_since_ns = time.monotonic_ns()
-                    self._in_flight += 1
+                    self.running += 1
             for request in late:
                 request.finish(None, self.late_error(request))
             if batch and self._schedule is not None and _size(batch) > _LARGE_BYTES:
@@ -273,7 +265,7 @@ class Batcher:
 
         Those whose deadline has passed go to ``late`` instead.
         """
-        if self._in_flight >= self._exec_objects:
+        if self.running >= self._exec_objects:
             return []
         batch: list[BatchedRequest] = []
         # The group whose oldest request waits longest comes first.
@@ -283,7 +275,7 @@ class Batcher:
                 now = time.monotonic()
                 for _ in range(count):
                     request = queue.popleft()
-                    self._waiting -= 1
+                    self.waiting -= 1
                     # From here on, the request cannot be cancelled.
                     if not (request.is_alone or request.set_running_or_notify_cancel()):
                         continue
@@ -308,7 +300,7 @@ class Batcher:
             count += 1
         if rows == capacity or count < len(queue):
             return count
-        if self._in_flight >= self._activations:
+        if self.running >= self._activations:
             return 0
         rest_s = self._delay_s - (time.monotonic_ns() - queue[0].arrived_ns) / 1e9
         if rest_s > 0:
@@ -335,7 +327,7 @@ class Batcher:
         try:
             inputs = self._shapes.stack([request.admitted for request in batch])
             # One exec object stays free: an abandoned inference may keep its own for a while.
-            has_room = self._in_flight == 1 and self._exec_objects > 1
+            has_room = self.running == 1 and self._exec_objects > 1
             if has_room and self._short_in_a_row >= _SHORT_IN_A_ROW:
                 outputs = self._run_here(inputs)
             if outputs is None:
@@ -373,8 +365,8 @@ class Batcher:
         # A request that fails must not fail the others in its batch.
         is_alone = len(batch) == 1 or not isinstance(error, InferenceError)
         with self._lock:
-            self._in_flight -= 1
-            if not self._in_flight:
+            self.running -= 1
+            if not self.running:
                 self._busy_ns += time.monotonic_ns() - self._busy_since_ns
         if self._on_batch is not None:
             try:
@@ -399,7 +391,7 @@ class Batcher:
             for request in reversed(batch):
                 request.is_alone = True
                 queue.appendleft(request)
-            self._waiting += len(batch)
+            self.waiting += len(batch)
 
 
 def _size(batch: list[BatchedRequest]) -> int:

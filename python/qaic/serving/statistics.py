@@ -75,14 +75,14 @@ class ModelStatistics:
         self._succeeded = metrics.requests.labels(*labels, "success")
         self._failed = metrics.requests.labels(*labels, "failure")
         self._lock = threading.Lock()
-        self._durations: dict[str, list[int]] = {
-            name: [0, 0]
+        self._durations = {
+            name: {"count": 0, "ns": 0}
             for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
         }
         self._last_inference_ms = 0
         self._rows = 0
         self._executions = 0
-        self._batches: dict[int, list[int]] = collections.defaultdict(lambda: [0, 0])
+        self._batches: dict[int, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "ns": 0})
 
     def batch_ended(self, report: BatchReport) -> None:
         """Count an inference."""
@@ -92,9 +92,7 @@ class ModelStatistics:
             if report.error is None:
                 self._rows += report.rows
                 self._executions += 1
-                count = self._batches[report.rows]
-                count[0] += 1
-                count[1] += report.run_ns
+                _add(self._batches[report.rows], report.run_ns)
 
     def request_ended(self, *, queue_ns: int, run_ns: int, is_success: bool) -> None:
         """Count a request."""
@@ -102,15 +100,10 @@ class ModelStatistics:
         self._queue_s.observe(queue_ns / 1e9)
         (self._succeeded if is_success else self._failed).inc()
         with self._lock:
-            self._add("success" if is_success else "fail", queue_ns + run_ns)
+            _add(self._durations["success" if is_success else "fail"], queue_ns + run_ns)
             if is_success:
-                self._add("queue", queue_ns)
-                self._add("compute_infer", run_ns)
-
-    def _add(self, name: str, ns: int) -> None:
-        duration = self._durations[name]
-        duration[0] += 1
-        duration[1] += ns
+                _add(self._durations["queue"], queue_ns)
+                _add(self._durations["compute_infer"], run_ns)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts and durations in the form of the protocol."""
@@ -121,13 +114,14 @@ class ModelStatistics:
                 "last_inference": self._last_inference_ms,
                 "inference_count": self._rows,
                 "execution_count": self._executions,
-                "inference_stats": {name: _duration(*value) for name, value in self._durations.items()},
+                "inference_stats": {name: dict(value) for name, value in self._durations.items()},
                 "batch_stats": [
-                    {"batch_size": rows, "compute_infer": _duration(*value)}
+                    {"batch_size": rows, "compute_infer": dict(value)}
                     for rows, value in sorted(self._batches.items())
                 ],
             }
 
 
-def _duration(count: int, ns: int) -> dict[str, int]:
-    return {"count": count, "ns": ns}
+def _add(duration: dict[str, int], ns: int) -> None:
+    duration["count"] += 1
+    duration["ns"] += ns

@@ -217,13 +217,9 @@ _THRESHOLDS: Final = ((20.0, "#e57368"), (40.0, "#f4d160"), (_MOST, "#7fc99a"))
 def overlay(item: PrecisionAccuracy) -> dict[str, object]:
     """Return the inherited SQNR of every node, limited to 0 to 80 dB, by the first output of the node."""
     results = {
-        str(row["name"]): {"value": round(_limited(float(row["inherited_sqnr_db"])), 2)}
+        str(row["name"]): {"value": round(min(max(float(row["inherited_sqnr_db"]), _LEAST), _MOST), 2)}
         for row in item.nodes
         if not math.isnan(row["inherited_sqnr_db"])
     }
     thresholds = [{"value": value, "bgColor": color} for value, color in _THRESHOLDS]
     return {"results": results, "thresholds": thresholds}
-
-
-def _limited(value: float) -> float:
-    return min(max(value, _LEAST), _MOST)

@@ -92,8 +92,8 @@ def drawn_program(
             precisions.append(row["precision"] or "")
             times.append(_time(drawn[at], measured))
             edges += _arrows(_read(node), made, at)
-        else:
-            _fold(drawn[at], node, row)
+        elif cast_target(node):
+            drawn[at].facts.append(("rounded to", row["precision"] or ""))
         made.update((name, at) for name in node.output if name)
     for value in graph.output:
         drawn.append(DrawnNode(value.name, "output", [("type", " ".join(types.get(value.name, ("",))))]))
@@ -198,11 +198,6 @@ def _attribute_text(attribute: onnx.AttributeProto) -> str:
     if attribute.type in {AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS}:
         return str(list(value))
     return AttributeProto.AttributeType.Name(attribute.type).lower().replace("_", " ")
-
-
-def _fold(owner: DrawnNode, node: onnx.NodeProto, row: Mapping[str, Any]) -> None:
-    if cast_target(node):
-        owner.facts.append(("rounded to", row["precision"] or ""))
 
 
 def _time(node: DrawnNode, measured: NodeTimes | None) -> float | None:

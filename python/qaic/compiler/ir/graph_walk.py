@@ -70,6 +70,13 @@ def attribute_of(node: onnx.NodeProto, name: str, default: _T) -> _T:
     return default
 
 
+def windows_of(node: onnx.NodeProto, kernel: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return kernel, stride and dilation of each axis; [] if the attributes do not fit."""
+    strides, dilations = (attribute_of(node, name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    is_valid = len(kernel) == len(strides) == len(dilations) and min(strides, default=0) > 0
+    return list(zip(kernel, strides, dilations, strict=True)) if is_valid else []
+
+
 def behind(name: str, makers: Mapping[str, onnx.NodeProto], *op_types: str) -> str:
     """Follow a value back through operators of some kinds, each to its first operand."""
     while (node := makers.get(name)) is not None and standard(node, *op_types):

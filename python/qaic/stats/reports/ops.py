@@ -172,18 +172,13 @@ def _prefixes(path: str) -> Iterable[tuple[str, str, str]]:
             yield f"{path[: match.start()]}*", match.group(1), path[: match.end()]
 
 
-def family_of(layer: str) -> str:
-    """Return the family of a layer."""
-    return re.sub(r"[0-9]+$", "*", layer)
-
-
 def _families(table: Table) -> Table:
     places = [column.name for column in table.columns]
     time, part = places.index("time"), places.index("share")
     members: dict[str, list[tuple[Cell, ...]]] = {}
     for row in table.rows:
         if row[0] != OUTSIDE:
-            members.setdefault(family_of(str(row[0])), []).append(row)
+            members.setdefault(re.sub(r"[0-9]+$", "*", str(row[0])), []).append(row)
     rows: list[tuple[Cell, ...]] = []
     for family, layers_of in members.items():
         times = np.array([row[time] for row in layers_of], np.float64)

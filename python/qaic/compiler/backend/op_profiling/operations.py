@@ -53,16 +53,6 @@ _OTHERS: Final = "engine"
 _MEMORY: Final = "HOST"
 
 
-def engine_graph(program: Path) -> onnx.ModelProto:
-    """Return the graph that the engine runs for a program, without the values of larger constants.
-
-    Blocking, for as long as a load of the program. Raises DeviceError if the engine cannot load the program.
-    """
-    # The engine also writes the weights.
-    with work_folder(program.parent) as folder:
-        return onnx.load(_core.save_optimized_graph(program, str(folder)), load_external_data=False)
-
-
 def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto | None:
     """Expand the standard functions that the engine expands, because the engine gives their nodes no names.
 
@@ -89,21 +79,13 @@ def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx
     return written_out
 
 
-def describe_operations(
-    model: onnx.ModelProto,
-    optimized: onnx.ModelProto,
-    owners: Mapping[str, tuple[str, ...]],
-    specialized: Sequence[Sequence[onnx.ModelProto]],
-) -> OpsTable:
-    """Describe the operations that the engine runs for a program.
+class _Table:
+    """Describes the operations that the engine runs for a program.
 
     `owners` maps a node of the program to the user's nodes that it computes. `specialized` contains, for
     each set of sizes, the finished and the earlier program with inferred types and shapes.
     """
-    return _Table(model.graph, optimized, owners, specialized).made()
 
-
-class _Table:
     def __init__(
         self,
         graph: onnx.GraphProto,
@@ -344,14 +326,19 @@ def describe_operations_pass(model: Model, context: Context) -> None:
                 break
             optimized = _optimized(folder / "program.bin", model, context)
     with declared(model):
-        model.operations = describe_operations(model.proto, optimized, owners, model.described)
+        model.operations = _Table(model.proto.graph, optimized, owners, model.described).made()
 
 
 def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
-    """Return the engine's graph of a container that is written only to load it."""
+    """Return the graph that the engine runs for a program, without the values of larger constants.
+
+    Blocking, for as long as a load of the program. Raises DeviceError if the engine cannot load the program.
+    """
     write_unchecked(path, model, context.options)
     prove(path, model, light_form(model), context.options)
-    optimized = engine_graph(path)
+    # The engine also writes the weights.
+    with work_folder(path.parent) as folder:
+        optimized = onnx.load(_core.save_optimized_graph(path, str(folder)), load_external_data=False)
     path.unlink()
     return optimized
 

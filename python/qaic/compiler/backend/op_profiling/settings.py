@@ -49,14 +49,9 @@ class StatsSettings:
     table: OpsTable | None = field(default=None, repr=False)
 
     @property
-    def measures_ops(self) -> bool:
-        """True if individual operations are measured."""
-        return self.level >= OPS
-
-    @property
     def op_level(self) -> int:
         """Level of the statistics of operations; 0 without these."""
-        return self.level if self.measures_ops else 0
+        return self.level if self.level >= OPS else 0
 
     def capacity(self) -> dict[str, int]:
         """Return the capacity in records, by section.

@@ -18,7 +18,14 @@ from onnx import helper
 
 from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
-from qaic.compiler.ir.graph_walk import FreshNames, attribute_of, find_nodes, standard, standard_version
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    attribute_of,
+    find_nodes,
+    standard,
+    standard_version,
+    windows_of,
+)
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import Added, Dims, DimsInSets, dims_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
@@ -57,19 +64,12 @@ def _pad(node: onnx.NodeProto, totals: Sequence[int]) -> None:
     edit.set_attributes(node, [*kept, helper.make_attribute("pads", pads)])
 
 
-def _windows(node: onnx.NodeProto, kernel: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return kernel, stride and dilation of each axis; [] if the attributes do not fit."""
-    strides, dilations = (attribute_of(node, name, [1] * len(kernel)) for name in ("strides", "dilations"))
-    is_valid = len(kernel) == len(strides) == len(dilations) and min(strides, default=0) > 0
-    return list(zip(kernel, strides, dilations, strict=True)) if is_valid else []
-
-
 def _pad_pool(node: onnx.NodeProto, known: Sequence[Dims], *, is_complete: bool) -> None:
     """Give a pool explicit padding if the engine computes other sizes; `known` are dims of its operand.
 
     Unless `is_complete`, sizes that differ in `known` may also have other values.
     """
-    axes = _windows(node, attribute_of(node, "kernel_shape", list[int]()))
+    axes = windows_of(node, attribute_of(node, "kernel_shape", list[int]()))
     sets = [[size for size in dims[2:] if size is not None] for dims in known]
     if not axes or not sets or any(len(sizes) != len(axes) for sizes in sets):
         return
@@ -102,7 +102,7 @@ def _pad_pool(node: onnx.NodeProto, known: Sequence[Dims], *, is_complete: bool)
 
 def _ends(node: onnx.NodeProto, pads: Sequence[int], known: Sequence[Dims]) -> list[int] | None:
     """Return the padding that windows of a pool read at the end of each axis; None if it is not known."""
-    axes = _windows(node, attribute_of(node, "kernel_shape", list[int]()))
+    axes = windows_of(node, attribute_of(node, "kernel_shape", list[int]()))
     begins, ends = pads[: len(axes)], list(pads[len(axes) :])
     if not attribute_of(node, "ceil_mode", 0):
         return ends
@@ -164,7 +164,7 @@ def legalize_transposed_padding_pass(model: Model, _: Context) -> None:
             continue
         dims = dims or dims_in(with_weights_as_inputs(model.proto, model.weights))
         kernel = next(iter(dims(node.input[1])), ())[2:]
-        axes = _windows(node, attribute_of(node, "kernel_shape", [size or 0 for size in kernel]))
+        axes = windows_of(node, attribute_of(node, "kernel_shape", [size or 0 for size in kernel]))
         if len(axes) == len(added):
             _pad(
                 node,

@@ -20,6 +20,7 @@ from qaic.compiler.ir.graph_walk import (
     read_values,
     standard,
     subgraphs,
+    windows_of,
 )
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, known_dims
@@ -221,23 +222,19 @@ def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
 def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]] | None:
     """Compute the padding with which a pool without `ceil_mode` has the same result, and its sizes."""
     rank = len(sizes)
-    kernel, strides, steps = (
-        attribute_of(node, name, [1] * rank) for name in ("kernel_shape", "strides", "dilations")
-    )
+    axes = windows_of(node, attribute_of(node, "kernel_shape", [1] * rank))
     mode, none = attribute_of(node, "auto_pad", b"NOTSET"), [0] * (2 * rank)
     pads = none if mode == b"VALID" else attribute_of(node, "pads", none)
-    if not len(kernel) == len(strides) == len(steps) == rank == len(pads) // 2:
+    if not len(axes) == rank == len(pads) // 2:
         return None
     if mode.startswith(b"SAME"):
-        return [], tuple(-(-size // max(stride, 1)) for size, stride in zip(sizes, strides, strict=True))
+        return [], tuple(-(-size // stride) for size, (_, stride, _) in zip(sizes, axes, strict=True))
     begins = pads[:rank]
     ends: list[int] = []
     counts: list[int] = []
-    for size, edge, stride, step, begin, end in zip(
-        sizes, kernel, strides, steps, begins, pads[rank:], strict=True
-    ):
+    for size, (edge, stride, step), begin, end in zip(sizes, axes, begins, pads[rank:], strict=True):
         window = (edge - 1) * step + 1
-        count = -(-(size + begin + end - window) // max(stride, 1)) + 1
+        count = -(-(size + begin + end - window) // stride) + 1
         if (count - 1) * stride >= size + begin:
             count -= 1
         counts.append(count)

@@ -171,6 +171,22 @@ class OpInfo:
         #: group of each thread of a core
         self.thread_groups: tuple[int, ...] = tuple(described.get("thread_groups", ()))
         self.pmu_events: tuple[int, ...] = tuple(described.get("pmu_events", ()))
+        #: names of the operations, with their suffix
+        self.names = self._texts("name")
+        #: memories and types of the operands
+        self.memories, self.types = Coded.of(self._texts("memory")), Coded.of(self._texts("types"))
+        #: precisions of operations on a card; "" if the compiler does not state one
+        self.precisions = Coded.of(self._texts("precision"))
+        #: cores of the operations
+        self.cores = np.repeat(np.arange(len(self.base) - 1), np.diff(self.base))
+        #: bytes of the outputs; 0 if the shapes are known only at run time
+        self.output_bytes = self._numbers("output_bytes")
+        #: number of multiply-accumulate operations; 0 if unknown
+        self.macs = self._numbers("macs")
+        #: bytes of the constants that are read
+        self.constant_bytes = self._numbers("constant_bytes")
+        #: true if the descriptor contains the dependencies of operations
+        self.has_dependencies = any(op.get("deps") for op in self._ops)
 
     def __len__(self) -> int:
         return len(self._ops)
@@ -180,11 +196,6 @@ class OpInfo:
 
     def _numbers(self, key: str) -> NDArray[np.float64]:
         return np.array([op.get(key, 0) for op in self._ops], np.float64)
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Names of the operations, with their suffix."""
-        return self._texts("name")
 
     @cached_property
     def kinds(self) -> Coded:
@@ -216,21 +227,6 @@ class OpInfo:
         return Coded.of((names[group] if group < len(names) else f"group{group}" for group in place), names)
 
     @cached_property
-    def memories(self) -> Coded:
-        """Memories of the operands."""
-        return Coded.of(self._texts("memory"))
-
-    @cached_property
-    def types(self) -> Coded:
-        """Types of the operands."""
-        return Coded.of(self._texts("types"))
-
-    @cached_property
-    def precisions(self) -> Coded:
-        """Return the precisions of operations on a card; "" if the compiler does not state one."""
-        return Coded.of(self._texts("precision"))
-
-    @cached_property
     def nodes(self) -> Coded:
         """Nodes of the user's model from the compiler, or else the path in the name of the operation."""
         return Coded.of(" + ".join(nodes) for nodes in self.node_sets)
@@ -245,26 +241,6 @@ class OpInfo:
         """Nodes of the user's model that each operation computes, one or more."""
         return [tuple(op.get("nodes", ())) or (path,) for op, path in zip(self._ops, self.paths, strict=True)]
 
-    @cached_property
-    def cores(self) -> NDArray[np.int64]:
-        """Cores of the operations."""
-        return np.repeat(np.arange(len(self.base) - 1), np.diff(self.base))
-
-    @cached_property
-    def output_bytes(self) -> NDArray[np.float64]:
-        """Bytes of the outputs; 0 if the shapes are known only at run time."""
-        return self._numbers("output_bytes")
-
-    @cached_property
-    def macs(self) -> NDArray[np.float64]:
-        """Number of multiply-accumulate operations; 0 if unknown."""
-        return self._numbers("macs")
-
-    @cached_property
-    def constant_bytes(self) -> NDArray[np.float64]:
-        """Bytes of the constants that are read."""
-        return self._numbers("constant_bytes")
-
     def shape(self, op: int) -> str:
         """Shape of an operation's output."""
         return str(self._ops[op].get("shape", ""))
@@ -278,11 +254,6 @@ class OpInfo:
             for dep in deps
             if (dep["data"] or not data_only) and dep["core"] < len(sizes) and dep["oc"] < sizes[dep["core"]]
         ]
-
-    @cached_property
-    def has_dependencies(self) -> bool:
-        """True if the descriptor contains the dependencies of operations."""
-        return any(op.get("deps") for op in self._ops)
 
     @cached_property
     def transfers(self) -> list[Transfer]:
