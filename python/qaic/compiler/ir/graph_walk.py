@@ -1,7 +1,7 @@
 """Walks a parsed model: every node in every nested graph, its attributes, and the names of values."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
 from typing import Final, TypeVar
 
