@@ -346,12 +346,6 @@ def _termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _keep_names(names: Iterable[str]) -> None:
-    """Keep the names of a user in messages of the running tool; they may be names of options."""
-    spelling = _spelling.get(_Spelling())
-    _spelling.set(spelling._replace(names=spelling.names.union(names)))
-
-
 def _words(argv: Sequence[str]) -> Iterator[str]:
     """Yield arguments, values of options, and the names of files without their folders."""
     for word in argv:
@@ -386,7 +380,9 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
 
         keyword, colon, rest = error.message.partition(":")
         name = _typed(keyword) if isinstance(error, OptionError) else keyword
-        _keep_names(names_in(error))
+        # Names of the user may be names of options.
+        spelling = _spelling.get(_Spelling())
+        _spelling.set(spelling._replace(names=spelling.names.union(names_in(error))))
         print_message("error", f"{name}{colon}{rest}", *error.hints)
         return exit_code(error)
     except OSError as error:

@@ -73,7 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
             return _plot_trace(path, target)
         return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
     if b"totalRoundtripTimeUs" in head:
-        return _plot_report(path, target)
+        latencies = HostLatencies.of_file(path)
+        total = latencies.columns["totalRoundtripTimeUs"]
+        distribution = Distribution.of(total[np.isfinite(total)] / 1e6, what="inference")
+        reports = [REPORTS["host-latency"](Capture((), host=latencies))]
+        return _plot_latencies(path, target, distribution, reports)
     raise InputError(f"{path} {_found(head)}; {_EXPECTED}", code="plot.foreign")
 
 
@@ -99,13 +103,6 @@ def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}; {_EXPECTED}", code="plot.foreign") from error
     return value if isinstance(value, dict) else None
-
-
-def _plot_report(path: Path, target: Path | None) -> int:
-    latencies = HostLatencies.of_file(path)
-    total = latencies.columns["totalRoundtripTimeUs"]
-    distribution = Distribution.of(total[np.isfinite(total)] / 1e6, what="inference")
-    return _plot_latencies(path, target, distribution, [REPORTS["host-latency"](Capture((), host=latencies))])
 
 
 def _plot_latencies(

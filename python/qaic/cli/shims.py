@@ -62,8 +62,12 @@ def install(prefix: str) -> int:
     before: dict[Path, bytes | None] = {}
     try:
         for place in tools:
-            _make_folders((root / place).parent, made)
-        _remember(root, made)
+            folder = (root / place).parent
+            for parent in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+                parent.mkdir()
+                made.append(parent)
+        text = json.dumps({"folders": list(dict.fromkeys([*_recorded(root), *map(str, made)]))}, indent=2)
+        _replace(root / _RECORD, f"{text}\n".encode(), 0o644)
         for place, module in tools.items():
             path = root / place
             before[path] = path.read_bytes() if path.exists() else None
@@ -122,13 +126,6 @@ def _occupied(path: Path) -> bool:
     return (path.is_symlink() or path.exists()) and not _is_shim(path)
 
 
-def _make_folders(folder: Path, made: list[Path]) -> None:
-    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    for parent in reversed(missing):
-        parent.mkdir()
-        made.append(parent)
-
-
 def _replace(path: Path, content: bytes, mode: int) -> None:
     # A process that starts the tool during the replacement gets the old or the new script.
     def write(aside: Path) -> None:
@@ -136,11 +133,6 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
         aside.chmod(mode)
 
     write_replacing(path, write)
-
-
-def _remember(root: Path, made: list[Path]) -> None:
-    text = json.dumps({"folders": list(dict.fromkeys([*_recorded(root), *map(str, made)]))}, indent=2)
-    _replace(root / _RECORD, f"{text}\n".encode(), 0o644)
 
 
 def _recorded(root: Path) -> list[str]:

@@ -215,7 +215,9 @@ def _speed(one: Checked) -> Section:
     chosen: dict[str, list[Configuration]] = {}
     has_state = one.analysis.sets[0].table.state_bytes > 0
     if has_state or len(one.analysis.sets) > 1:
-        every = _of_sets(one)
+        # Forecasts of sets are on all cores of a device.
+        fixed = Fixed(one.fixed.cores or one.card.cores, 1, None, 1)
+        every = [(shapes, one.ranking(shapes, fixed=fixed).at(0)) for shapes in one.analysis.sets]
         tables.append(_sets_table(every))
         data["sets"] = [
             {"name": shapes.name, "tokens": _tokens(shapes), **_configuration_json(one, found)}
@@ -262,13 +264,6 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
         "throughput. Balanced is the largest throughput divided by the square root of the latency."
     )
     return Table("best", "Best configurations", columns, rows, note)
-
-
-def _of_sets(one: Checked) -> list[tuple[ShapeSet, Configuration]]:
-    """Return each set of shapes with its forecast on all cores of a device."""
-    assert one.analysis is not None  # noqa: S101  # the caller has looked
-    fixed = Fixed(one.fixed.cores or one.card.cores, 1, None, 1)
-    return [(shapes, one.ranking(shapes, fixed=fixed).at(0)) for shapes in one.analysis.sets]
 
 
 def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:

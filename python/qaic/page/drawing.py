@@ -101,7 +101,8 @@ def timeline_png(timeline: Timeline, *, title: str) -> bytes:
     colors = _colors(timeline)
     scale = 1e-6 if _end_ns(rows) >= 1e6 else 1e-3
     for place, track in enumerate(rows):
-        few = _fewer(track)
+        extent = int(track.start[-1] - track.start[0] + track.duration[-1]) + 1
+        few = Merger(len(track.start), extent, most=_MOST_BOXES).apply(track)
         left = (few.origin_ns + few.start * few.ns_per_unit) * scale
         right = left + few.duration * few.ns_per_unit * scale
         low, high = place - 0.4, place + 0.4
@@ -136,11 +137,6 @@ def timeline_png(timeline: Timeline, *, title: str) -> bytes:
 
 def _end_ns(rows: list[Track]) -> float:
     return max((track.origin_ns + float(track.start[-1]) * track.ns_per_unit for track in rows), default=0.0)
-
-
-def _fewer(track: Track) -> Track:
-    extent = int(track.start[-1] - track.start[0] + track.duration[-1]) + 1
-    return Merger(len(track.start), extent, most=_MOST_BOXES).apply(track)
 
 
 def _colors(timeline: Timeline) -> dict[str, Any]:

@@ -304,15 +304,12 @@ class Batcher:
             return 0
         rest_s = self._delay_s - (time.monotonic_ns() - queue[0].arrived_ns) / 1e9
         if rest_s > 0:
-            self._set_alarm(rest_s)
+            if self._alarm is None:
+                self._alarm = threading.Timer(rest_s, self._alarmed)
+                self._alarm.daemon = True
+                self._alarm.start()
             return 0
         return count
-
-    def _set_alarm(self, seconds: float) -> None:
-        if self._alarm is None:
-            self._alarm = threading.Timer(seconds, self._alarmed)
-            self._alarm.daemon = True
-            self._alarm.start()
 
     def _alarmed(self) -> None:
         with self._lock:

@@ -235,8 +235,11 @@ class _Route(Route):  # type: ignore[misc]
             except ClientDisconnect:
                 # The response is dropped; the log of requests has its status.
                 response = _json({"error": "the client closed the connection"}, 400)
-            except Exception as error:  # noqa: BLE001 (logged if it is a defect)
-                response = _failed(request, error)
+            except Exception as error:
+                failure = failure_of(error)
+                if failure.http == 500:
+                    _logger.exception("%s %s failed", request.method, request.url.path)
+                response = _json({"error": failure.message}, failure.http)
         await response(scope, receive, send)
 
 
@@ -307,13 +310,6 @@ def _too_long(found: str, most: int) -> InputError:
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    failure = failure_of(error)
-    if failure.http == 500:
-        _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _json({"error": failure.message}, failure.http)
 
 
 _FIX = "; start the server with --allowed-host NAME if NAME is a name of this server"

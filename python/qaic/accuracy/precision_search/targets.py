@@ -74,16 +74,19 @@ class Target:
         # One sample determines the first different token, so it has no standard error.
         if self.metric == "tokens":
             return Score(float(min(map(_equal_tokens, found, reference))))
-        if self.function is None:
+        if (function := self.function) is None:
             sums = [_sums(*pair, self.decide) for pair in zip(found, reference, strict=True)]
             self._check(sums)
 
             def value(chosen: Sequence[int]) -> float:
-                return self._of_sums([sums[at] for at in chosen])
+                """Return the metric of the worst output; NaN if it has no meaning."""
+                values = map(self._of, _results([sums[at] for at in chosen]))
+                return min((value for value in values if not math.isnan(value)), default=math.nan)
         else:
 
             def value(chosen: Sequence[int]) -> float:
-                return self._of_function([found[at] for at in chosen], [reference[at] for at in chosen])
+                value = float(function([found[at] for at in chosen], [reference[at] for at in chosen]))
+                return -math.inf if math.isnan(value) else value
 
         every = range(len(found))
         whole = value(every)
@@ -94,17 +97,6 @@ class Target:
         if not all(map(math.isfinite, without)):
             return Score(whole)
         return Score(whole, math.sqrt((parts - 1) * float(np.var(without))))
-
-    def _of_function(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
-        if self.function is None:
-            raise AssertionError(self.text)
-        value = float(self.function(found, reference))
-        return -math.inf if math.isnan(value) else value
-
-    def _of_sums(self, samples: Sequence[Sequence[OutputSums]]) -> float:
-        """Return the metric of the worst output; NaN if it has no meaning."""
-        values = [value for result in _results(samples) if not math.isnan(value := self._of(result))]
-        return min(values, default=math.nan)
 
     def _of(self, result: OutputAccuracy) -> float:
         """Return the metric of one output; NaN if it has no meaning."""

@@ -39,7 +39,9 @@ def complete(found: onnx.ModelProto) -> None:
     follows_values = may_follow_values(found)
     computed: set[str] = set()
     for _ in range(_MOST_ROUNDS):
-        values = _computed(found)
+        known = computed_values(found)
+        results = (node.output[0] for node in found.graph.node if node.output)
+        values = {name: known[name] for name in results if name in known}
         if values.keys() <= computed:
             return
         computed |= values.keys()
@@ -104,12 +106,6 @@ def _result(
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
         # An omitted operand has no dims.
         return None
-
-
-def _computed(model: onnx.ModelProto) -> dict[str, Array]:
-    """Compute the small results of nodes of the main graph."""
-    known = computed_values(model)
-    return {n.output[0]: known[n.output[0]] for n in model.graph.node if n.output and n.output[0] in known}
 
 
 def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:

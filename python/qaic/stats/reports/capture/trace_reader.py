@@ -248,10 +248,8 @@ class TraceReader:
 
     def _window(self, core: int) -> tuple[int, int]:
         """Return start and end of the core's run, to which waits are clipped."""
-        for facts in self.cores:
-            if facts.number == core:
-                return facts.start_u, facts.end_u
-        return self.start_u, self.end_u
+        windows = ((facts.start_u, facts.end_u) for facts in self.cores if facts.number == core)
+        return next(windows, (self.start_u, self.end_u))
 
     def flush_us(self) -> float:
         """Return the time to write the statistics."""
