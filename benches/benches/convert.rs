@@ -48,7 +48,7 @@ fn measure(
         for &isa in families {
             let id = BenchmarkId::new(format!("{isa:?}").to_lowercase(), label);
             group.bench_function(id, |bencher| {
-                bencher.iter(|| pipeline.run_with(isa, black_box(source), black_box(result.reborrow())));
+                bencher.iter(|| pipeline.run(isa, black_box(source), black_box(result.reborrow())));
             });
         }
     }
@@ -56,7 +56,7 @@ fn measure(
 }
 
 fn elements(criterion: &mut Criterion) {
-    let p = QuantParams::new(0.05, -3);
+    let p = QuantParams { scale: 0.05, offset: -3 };
     let cases = [
         ("float32 to float16", ElementOp::F32ToF16),
         ("float16 to float32", ElementOp::F16ToF32),
@@ -95,7 +95,7 @@ fn orders(criterion: &mut Criterion) {
         vec![channels_last(count), Step::Element(ElementOp::F32ToF16)]
     });
     measure(criterion, "fused float16 to float32 and quantize int8", &best, 2, 2, |_| {
-        let quantize = ElementOp::Quantize(QuantType::I8, QuantParams::new(0.05, -3));
+        let quantize = ElementOp::Quantize(QuantType::I8, QuantParams { scale: 0.05, offset: -3 });
         vec![Step::Element(ElementOp::F16ToF32), Step::Element(quantize)]
     });
     measure(criterion, "copy", &best, 1, 1, |_| Vec::new());

@@ -12,9 +12,7 @@ use std::{env, fs, process};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use qaic_benches::containers::{network, program, write_sparse};
 use qaic_mem::FileBytes;
-use qaic_qpc::mappings::{dma_mappings, user_mappings};
-use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::{Container, Limits, elf, names};
+use qaic_qpc::{Container, Limits, NetworkDesc, dma_mappings, elf, names, user_mappings};
 use qaic_runtime::Image;
 use qaic_runtime::binding::TransferPlan;
 

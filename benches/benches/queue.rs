@@ -66,7 +66,7 @@ fn one_thread(criterion: &mut Criterion) {
             ready.take(|_| true).unwrap()
         });
     });
-    let event = EventCount::new();
+    let event = EventCount::default();
     group.bench_function("notify when no thread waits", |b| b.iter(|| black_box(&event).notify_one()));
     group.finish();
 }

@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use qaic_mem::convert::Isa;
 use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows, TILE_ROWS};
 
 const FORMS: [(&str, Form); 8] = [
@@ -50,7 +51,7 @@ fn products(criterion: &mut Criterion) {
                 group.bench_function(BenchmarkId::new(name, len), |bencher| {
                     bencher.iter(|| {
                         for block in 0..product.blocks() {
-                            product.block(block, |_, _, numbers| {
+                            product.block(Isa::best(), block, |_, _, numbers| {
                                 black_box(numbers);
                             });
                         }

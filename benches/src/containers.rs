@@ -9,11 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use qaic_qpc::metadata::{DmaRequest, Metadata};
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
-};
 use qaic_qpc::writer::{Layout, SegmentData, SegmentSpec, build_in_memory};
-use qaic_qpc::{ConstantsDesc, ElementType, QpcError, elf, names};
+use qaic_qpc::{
+    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc,
+    QpcError, Transform, TransformKind, elf, names,
+};
 
 /// Elements of every tensor.
 pub const ELEMENTS: usize = 16;

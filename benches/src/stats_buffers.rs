@@ -3,7 +3,7 @@
 
 use qaic_stats::decode::descriptor::{CoreOps, Dependency, Fingerprint, OpDesc, OpsDescriptor, VERSION};
 use qaic_stats::decode::{
-    Core, CoreFlags, Kind, Op, OpFlags, OpKindFlags, Port, Thread, ThreadFlags, oqstats, port_directions,
+    Core, CoreFlags, Kind, Op, OpFlags, OpKindFlags, Port, Thread, ThreadFlags, oqstats,
 };
 use qaic_stats::{DeviceKind, Run, RunFlags, StatsError, StatsModel};
 
@@ -103,7 +103,7 @@ pub fn model(descriptor: &OpsDescriptor, ops: usize) -> StatsModel<'static> {
     model.set_records(threads().map(|(core, thread)| Port {
         core,
         thread,
-        direction: port_directions::IN,
+        direction: Port::IN,
         port: 100,
         wait_u: 17,
         ..Port::default()

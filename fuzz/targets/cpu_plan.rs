@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::NetworkDesc;
 use qaic_qpc::plan::{CONTROL_BYTES, Control, Plan, VERSIONS};
 
 const CONSTANTS: usize = 4096;

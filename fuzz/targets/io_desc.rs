@@ -2,8 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::{IoDesc, Limits};
+use qaic_qpc::{IoDesc, Limits, NetworkDesc};
 
 fuzz_target!(|bytes: &[u8]| {
     let limits = Limits { max_decoded_bytes: 16 << 20, ..Limits::default() };

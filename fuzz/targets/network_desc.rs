@@ -2,9 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::transform::TransferPlan;
-use qaic_qpc::{Limits, mappings};
+use qaic_qpc::{Limits, NetworkDesc, dma_mappings, user_mappings};
 
 fuzz_target!(|bytes: &[u8]| {
     let limits = Limits { max_decoded_bytes: 16 << 20, ..Limits::default() };
@@ -14,8 +13,8 @@ fuzz_target!(|bytes: &[u8]| {
     // Compared as bytes, because a NaN is not equal to itself.
     assert_eq!(again.encode(), encoded);
 
-    let _ = mappings::user_mappings(&network);
-    mappings::dma_mappings(&network);
+    let _ = user_mappings(&network);
+    dma_mappings(&network);
     let _ = network.check_allowed_shapes();
     let variants = TransferPlan::variants(&network).into_iter().flatten();
     for plan in TransferPlan::new(&network).into_iter().chain(variants) {

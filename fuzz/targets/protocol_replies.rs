@@ -4,11 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use qaic_kmd::ManageBuffer;
-use qaic_kmd::protocol::CardStatus;
 use qaic_kmd::protocol::parse::{ReplyError, Transaction, features, transactions};
-use qaic_kmd::protocol::reply::{
-    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,
-    ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
+use qaic_kmd::protocol::{
+    ActivateReply, CardStatus, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply,
+    Reply, ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
 };
 
 fuzz_target!(|bytes: &[u8]| {

@@ -2,8 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::{ConstantsDesc, Container, Limits, QpcInfo, validate};
+use qaic_qpc::{ConstantsDesc, Container, Limits, NetworkDesc, QpcInfo, validate};
 
 fuzz_target!(|bytes: &[u8]| {
     // A mutated length must not hide what lies behind the header.

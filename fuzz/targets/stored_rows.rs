@@ -27,10 +27,10 @@ fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
             continue;
         }
         let mut numbers = vec![0.0; len];
-        stored.gather(rows.saturating_sub(1), &mut numbers);
-        stored.gather(0, &mut vec![0.0; rows * len]);
+        stored.gather(Isa::best(), rows.saturating_sub(1), &mut numbers);
+        stored.gather(Isa::best(), 0, &mut vec![0.0; rows * len]);
         if let Some(part) = stored.part(rows / 2..rows) {
-            part.gather(0, &mut numbers);
+            part.gather(Isa::best(), 0, &mut numbers);
         }
         for count in [1, 3] {
             let activations = numbers.repeat(count);
@@ -39,7 +39,7 @@ fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
                 let of = |isa| {
                     let bits = |sum: &f32| if sum.is_nan() { u32::MAX } else { sum.to_bits() };
                     let mut found = Vec::new();
-                    product.block_with(isa, block, |_, _, sums| found.extend(sums.iter().map(bits)));
+                    product.block(isa, block, |_, _, sums| found.extend(sums.iter().map(bits)));
                     found
                 };
                 assert_eq!(of(Isa::best()), of(Isa::Portable));

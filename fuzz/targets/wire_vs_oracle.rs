@@ -8,8 +8,7 @@ mod messages;
 use libfuzzer_sys::fuzz_target;
 use messages::canonical;
 use prost::Message;
-use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::{IoDesc, Limits, QpcError};
+use qaic_qpc::{IoDesc, Limits, NetworkDesc, QpcError};
 use serde::Serialize;
 
 fn compare<O: Serialize, T: Message + Default + Serialize>(

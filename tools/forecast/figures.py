@@ -230,7 +230,7 @@ def option_effects(data: Measured, forecasts: Array) -> list[tuple[str, int, flo
         "ols=1": lambda: data.texts("ols") == "1",
         "ols=4": lambda: data.texts("ols") == "4",
         "mos=1": lambda: mos == "1",
-        "mos of as many as cores": lambda: (mos == cores) & (cores != "1"),
+        "mos equal to aic_num_cores": lambda: (mos == cores) & (cores != "1"),
         "multicast_weights=false": lambda: np.char.find(extra, "-multicast-weights") >= 0,
         "aic_enable_depth_first": lambda: np.char.find(extra, "-aic-enable-depth-first") >= 0,
         "use_producer_dma": lambda: np.char.find(extra, "-use-producer-dma") >= 0,

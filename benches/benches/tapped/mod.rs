@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use qaic_kmd::abi::ExecuteEntry;
-use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry, calls};
+use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry};
 use qaic_mem::Mapping;
 
 /// A kernel with one card, and what was asked of it.
@@ -44,13 +44,13 @@ impl Tap {
     /// The first half of [`Self::again`].
     pub(crate) fn execute(&self, exec: usize) {
         let (entries, dbc_id) = self.objects_of(exec);
-        calls::execute(self.file(), dbc_id, &entries).unwrap();
+        self.file().execute(dbc_id, &entries).unwrap();
     }
 
     /// The second half.
     pub(crate) fn wait(&self, exec: usize) {
         let (entries, dbc_id) = self.objects_of(exec);
-        calls::wait(self.file(), dbc_id, entries[OBJECTS - 1].handle, 0).unwrap();
+        self.file().wait(dbc_id, entries[OBJECTS - 1].handle, 0).unwrap();
     }
 
     fn objects_of(&self, exec: usize) -> ([ExecuteEntry; OBJECTS], u32) {

@@ -2,9 +2,9 @@
 //! data path of a card, without hardware.
 //!
 //! `EmuKmd` is a kernel with emulated cards ([`qaic_kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`])
-//! and owns all other memory, so it needs no unsafe code. A crate with an engine provides a `workload::Workload`,
-//! which does the work of the cores. `firmware::Firmware` and `data_path` form a card without a driver:
-//! `tests/kernel/pci_card` adds them to a PCI bus.
+//! and owns all other memory, so it needs no unsafe code. A crate with an engine provides a `Workload`, which does
+//! the work of the cores. `Firmware` and `Channel` form a card without a driver: `tests/kernel/pci_card` adds them to
+//! a PCI bus.
 //!
 //! [`fault`] defines the language of faults, for these cards and for other test devices. Without the feature `cards`,
 //! the crate contains only this module.
@@ -21,14 +21,14 @@ mod card;
 #[cfg(feature = "cards")]
 mod control;
 #[cfg(feature = "cards")]
-pub mod data_path;
+mod data_path;
 #[cfg(feature = "cards")]
 mod events;
 pub mod fault;
 #[cfg(feature = "cards")]
 mod file;
 #[cfg(feature = "cards")]
-pub mod firmware;
+mod firmware;
 #[cfg(feature = "cards")]
 mod kernel;
 #[cfg(feature = "cards")]
@@ -40,12 +40,21 @@ mod resources;
 #[cfg(all(test, feature = "cards"))]
 mod tests;
 #[cfg(feature = "cards")]
-pub mod workload;
+mod workload;
 
-#[cfg(feature = "cards")]
-pub use control::Control;
 pub use fault::{FaultPlan, FaultPlanError};
 #[cfg(feature = "cards")]
-pub use kernel::EmuKmd;
-#[cfg(feature = "cards")]
-pub use options::{EmuClock, EmuOptions, ExecutionMode, Profile};
+pub use {
+    control::Control,
+    data_path::{Channel, Element, Pages, Step},
+    firmware::{
+        Firmware, FirmwareConfig, Performance, ResourceUsage, Totals, Transaction, TransactionReply,
+        data_wanted,
+    },
+    kernel::EmuKmd,
+    options::{EmuClock, EmuOptions, ExecutionMode, Profile},
+    workload::{
+        CoreView, DeviceMemory, Doorbell, Images, Loopback, MemoryFull, Progress, Requirements, Running,
+        Semaphores, Workload,
+    },
+};

@@ -12,12 +12,11 @@ use super::firmware::{Transaction, TransactionReply};
 use super::options::ExecutionMode;
 use crate::data_path::worker::Worker;
 use qaic_kmd::abi::{DBC_COUNT, MANAGE_MAX_BYTES, MANAGE_MAX_COUNT};
-use qaic_kmd::protocol::transaction::{
-    ACTIVATE_FROM_DEVICE, ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_FROM_USER, Dma, HEADER_BYTES, Header,
+use qaic_kmd::protocol::{
+    ACTIVATE_FROM_DEVICE, ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_FROM_USER, Dma, Header, NncStatus,
     PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, STATUS_FROM_DEVICE, STATUS_FROM_USER, SetUpChannel,
-    TearDownChannel,
+    TearDownChannel, parse,
 };
-use qaic_kmd::protocol::{NncStatus, parse};
 use qaic_kmd::wire::{self, Layout};
 use qaic_kmd::{DbcState, Errno, ManageBuffer};
 
@@ -250,7 +249,7 @@ impl EmuFile {
                 }
                 TransactionReply::Status(features) => (STATUS_FROM_DEVICE, bytes_of(features)),
             };
-            let len = HEADER_BYTES + body.len();
+            let len = size_of::<Header>() + body.len();
             if bytes.len() + len > MANAGE_MAX_BYTES {
                 return Err(Errno::NOSPC);
             }
@@ -421,10 +420,10 @@ fn take_apart_transaction<'data>(
 fn wire_bytes(replies: &[TransactionReply]) -> usize {
     const MESSAGE_HEADER_BYTES: usize = 32;
     let bytes = |reply: &TransactionReply| match reply {
-        TransactionReply::Passthrough(body) => HEADER_BYTES + body.len(),
-        TransactionReply::Activate(channel) => HEADER_BYTES + size_of_val(channel),
-        TransactionReply::Deactivate { .. } => 2 * HEADER_BYTES,
-        TransactionReply::Status(features) => HEADER_BYTES + size_of_val(features),
+        TransactionReply::Passthrough(body) => size_of::<Header>() + body.len(),
+        TransactionReply::Activate(channel) => size_of::<Header>() + size_of_val(channel),
+        TransactionReply::Deactivate { .. } => 2 * size_of::<Header>(),
+        TransactionReply::Status(features) => size_of::<Header>() + size_of_val(features),
     };
     MESSAGE_HEADER_BYTES + replies.iter().map(bytes).sum::<usize>()
 }

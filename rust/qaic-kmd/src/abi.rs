@@ -5,7 +5,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use crate::wire::{Descriptor, HostAddress, Kind, Layout, Value, wire};
+use crate::wire::{Kind, Layout, Value, Volatile, wire};
 
 /// Request codes of the system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,13 +73,13 @@ pub const SEM_IN_SYNC_FENCE: u8 = 2;
 
 wire! {
     /// Argument of [`Request::Manage`].
-    pub struct ManageMsg: 16 {
+    pub(crate) struct ManageMsg: 16 {
         /// Bytes of all transactions; after the call, bytes of the reply.
         len: u32,
         /// Number of transactions; after the call, the number in the device's reply, which may exceed the actual one.
         count: u32,
         /// Address of the transactions.
-        data: HostAddress,
+        data: Volatile<u64>,
     }
 
     /// Argument of [`Request::CreateBo`].
@@ -143,7 +143,7 @@ wire! {
     }
 
     /// First part of [`AttachSlice`].
-    pub struct AttachSliceHdr: 24 {
+    pub(crate) struct AttachSliceHdr: 24 {
         /// Entries.
         count: u32,
         /// Channel.
@@ -157,11 +157,11 @@ wire! {
     }
 
     /// Argument of [`Request::AttachSliceBo`].
-    pub struct AttachSlice: 32 {
+    pub(crate) struct AttachSlice: 32 {
         /// Direction and size of the entries, and the channel.
         hdr: AttachSliceHdr,
         /// Address of the entries.
-        data: HostAddress,
+        data: Volatile<u64>,
     }
 
     /// One buffer object of [`Request::ExecuteBo`].
@@ -184,13 +184,13 @@ wire! {
     }
 
     /// Argument of both execute calls.
-    pub struct Execute: 16 {
+    pub(crate) struct Execute: 16 {
         /// Entries.
         count: u32,
         /// Channel.
         dbc_id: u32,
         /// Address of the entries.
-        data: HostAddress,
+        data: Volatile<u64>,
     }
 
     /// Argument of [`Request::WaitBo`].
@@ -206,7 +206,7 @@ wire! {
     }
 
     /// Argument of [`Request::PerfStatsBo`].
-    pub struct PerfStats: 16 {
+    pub(crate) struct PerfStats: 16 {
         /// Entries.
         count: u16,
         /// Zero.
@@ -214,7 +214,7 @@ wire! {
         /// Channel.
         dbc_id: u32,
         /// Address of the entries.
-        data: HostAddress,
+        data: Volatile<u64>,
     }
 
     /// Statistics of one buffer object's last execution.
@@ -263,25 +263,25 @@ wire! {
         /// Size of the name's buffer; after the call, length of the name.
         name_len: u64,
         /// Address of the buffer.
-        name: HostAddress,
+        name: Volatile<u64>,
         /// Size of the date's buffer; after the call, length of the date.
         date_len: u64,
         /// Address of the buffer.
-        date: HostAddress,
+        date: Volatile<u64>,
         /// Size of the description's buffer; after the call, length of the description.
         desc_len: u64,
         /// Address of the buffer.
-        desc: HostAddress,
+        desc: Volatile<u64>,
     }
 
     /// Argument of both PRIME calls.
-    pub struct Prime: 12 {
+    pub(crate) struct Prime: 12 {
         /// Handle.
         handle: u32,
         /// Flags of the file.
         flags: u32,
         /// Descriptor.
-        fd: Descriptor,
+        fd: Volatile<i32>,
     }
 }
 

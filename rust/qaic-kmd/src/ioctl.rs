@@ -13,13 +13,12 @@ use crate::abi::{
     GemClose, MmapBo, PartialExecuteEntry, PerfStats, PerfStatsEntry, Prime, Request, Wait,
 };
 use crate::manage::ManageBuffer;
-use crate::wire::{Descriptor, HostAddress};
+use crate::wire::Volatile;
 
 /// Maximum number of requested bytes of a driver's name.
 pub(crate) const DRIVER_NAME_BYTES: usize = 64;
 
-/// One call to an open card ([`crate::kmd::AccelFile::ioctl`]). The functions of [`crate::calls`] create these
-/// values.
+/// One call to an open card ([`crate::kmd::AccelFile::ioctl`]). The methods of that trait create these values.
 #[derive(Debug)]
 pub enum Ioctl<'call, 'data> {
     /// A control message to the firmware, which the reply replaces.
@@ -205,20 +204,20 @@ impl Ioctl<'_, '_> {
             Self::Wait(arg) => Argument::of(request, arg),
             Self::PerfStats { dbc_id, entries } => {
                 let count = u16::try_from(entries.len()).map_err(|_| Errno::INVAL)?;
-                let data = HostAddress(entries.as_mut_ptr().expose_provenance() as u64);
+                let data = Volatile(entries.as_mut_ptr().expose_provenance() as u64);
                 Argument::of(request, &PerfStats { count, pad: 0, dbc_id: *dbc_id, data })
             }
             Self::CloseHandle(arg) => Argument::of(request, arg),
             Self::Version(query) => {
-                let name = HostAddress(query.name.as_mut_ptr().expose_provenance() as u64);
+                let name = Volatile(query.name.as_mut_ptr().expose_provenance() as u64);
                 let name_len = query.version.name_len.min(DRIVER_NAME_BYTES as u64);
                 // Without an address, the kernel only reports the length of the texts.
-                let nowhere = HostAddress::default();
+                let nowhere = Volatile::default();
                 let arg = DrmVersion { name_len, name, date: nowhere, desc: nowhere, ..query.version };
                 Argument::of(request, &arg)
             }
             Self::ImportDmaBuf { file, handle } => {
-                Argument::of(request, &Prime { handle: **handle, flags: 0, fd: Descriptor(file.as_raw_fd()) })
+                Argument::of(request, &Prime { handle: **handle, flags: 0, fd: Volatile(file.as_raw_fd()) })
             }
         })
     }
@@ -236,7 +235,7 @@ impl Ioctl<'_, '_> {
             Self::CreateBo(arg) => **arg = argument.read(),
             Self::MmapBo(arg) => **arg = argument.read(),
             Self::Version(query) => {
-                query.version = DrmVersion { name: HostAddress::default(), ..argument.read() };
+                query.version = DrmVersion { name: Volatile::default(), ..argument.read() };
             }
             Self::ImportDmaBuf { handle, .. } => **handle = argument.read::<Prime>().handle,
             _ => {}
@@ -276,8 +275,8 @@ fn count<T>(entries: &[T]) -> Result<u32, Errno> {
 }
 
 /// Address of entries that the kernel only reads.
-fn address<T>(entries: &[T]) -> HostAddress {
-    HostAddress(entries.as_ptr().expose_provenance() as u64)
+fn address<T>(entries: &[T]) -> Volatile<u64> {
+    Volatile(entries.as_ptr().expose_provenance() as u64)
 }
 
 #[cfg(test)]
@@ -365,7 +364,7 @@ mod tests {
     #[test]
     fn arguments_of_calls_with_memory_name_that_memory_alone() {
         let mut query = VersionQuery::default();
-        let bad = |address| HostAddress(address);
+        let bad = |address| Volatile(address);
         (query.version.date, query.version.desc, query.version.name) = (bad(1), bad(2), bad(3));
         query.version.name_len = u64::MAX;
         let place = query.name.as_ptr().addr() as u64;

@@ -4,6 +4,7 @@
 //! ([`Ioctl`]) to all of them. Errors are those of a kernel's system calls, [`Errno`].
 
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +12,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Errno;
+use crate::abi::{
+    AttachSliceEntry, CreateBo, DetachSlice, ExecuteEntry, GemClose, MmapBo, PartialExecuteEntry,
+    PerfStatsEntry, Wait,
+};
 use crate::clock::Clock;
-use crate::ioctl::Ioctl;
+use crate::ioctl::{DriverInterface, Ioctl, VersionQuery};
+use crate::manage::ManageBuffer;
 use qaic_mem::Mapping;
+
+/// Name of the driver of the cards.
+const DRIVER: &[u8] = b"qaic";
 
 /// A kernel and its cards.
 pub trait Kmd: Debug + Send + Sync {
@@ -52,10 +61,13 @@ pub trait Kmd: Debug + Send + Sync {
 }
 
 /// An open card.
+///
+/// No method repeats a system call. Methods that may block have a "Blocking" paragraph. Every call can fail with
+/// `EINTR` while it blocks, with `ENODEV` if the card is offline or missing, and with `ENOMEM`.
 pub trait AccelFile: Debug + Send + Sync {
-    /// Makes one system call. Never repeats a call, whatever the result.
+    /// Makes one system call. Each method below makes one of these calls.
     ///
-    /// Blocking: depends on the call, see [`crate::calls`].
+    /// Blocking: depends on the call.
     fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno>;
 
     /// Maps a buffer object, shared, for reading and writing; [`Ioctl::MmapBo`] returns the `offset`. The mapping
@@ -65,6 +77,100 @@ pub trait AccelFile: Debug + Send + Sync {
     /// Explains why a call failed with `errno`. Returns `None` if there is nothing to add to the error.
     fn explain(&self, _errno: Errno) -> Option<String> {
         None
+    }
+
+    /// Sends a control message to the firmware and replaces it with the reply. If the device refuses an activation,
+    /// deactivation or status query, the error is `ECANCELED` and the reply is still available. After other errors the
+    /// message is unchanged. Fails with `EINVAL` for a message that is already a reply.
+    ///
+    /// Blocking: until the firmware replies, at most a minute.
+    fn manage(&self, message: &mut ManageBuffer<'_>) -> Result<(), Errno> {
+        if message.is_reply() {
+            return Err(Errno::INVAL);
+        }
+        self.ioctl(&mut Ioctl::Manage(message))
+    }
+
+    /// Creates a zeroed buffer object of `size` bytes, rounded up to pages, and returns its handle. Fails with `EINVAL`
+    /// for zero bytes.
+    fn create_bo(&self, size: u64) -> Result<u32, Errno> {
+        let mut arg = CreateBo { size, ..CreateBo::default() };
+        self.ioctl(&mut Ioctl::CreateBo(&mut arg))?;
+        Ok(arg.handle)
+    }
+
+    /// Returns the offset at which to map a buffer object. Fails with `ENOENT` for an unknown handle.
+    fn mmap_offset(&self, handle: u32) -> Result<u64, Errno> {
+        let mut arg = MmapBo { handle, ..MmapBo::default() };
+        self.ioctl(&mut Ioctl::MmapBo(&mut arg))?;
+        Ok(arg.offset)
+    }
+
+    /// Sets the transfers of a buffer object of `size` bytes; can be called once. Fails with `ENOSPC` for more elements
+    /// than a ring has, and with `EPIPE` if the channel is restarting.
+    fn attach_slices(
+        &self,
+        dbc_id: u32,
+        handle: u32,
+        dir: u32,
+        size: u64,
+        entries: &[AttachSliceEntry],
+    ) -> Result<(), Errno> {
+        self.ioctl(&mut Ioctl::AttachSlices { dbc_id, handle, dir, size, entries })
+    }
+
+    /// Reverts [`Self::attach_slices`]. Fails with `EBUSY` if the buffer object is queued, and with `EINVAL` if nothing is
+    /// attached.
+    fn detach_slices(&self, handle: u32) -> Result<(), Errno> {
+        self.ioctl(&mut Ioctl::DetachSlices(DetachSlice { handle, pad: 0 }))
+    }
+
+    /// Queues all buffer objects or none. Fails with `EAGAIN` if the ring is full, with `EPERM` if the channel does not
+    /// belong to this file, and with `EPIPE` if the channel is restarting.
+    fn execute(&self, dbc_id: u32, entries: &[ExecuteEntry]) -> Result<(), Errno> {
+        self.ioctl(&mut Ioctl::Execute { dbc_id, entries })
+    }
+
+    /// Queues buffer objects as [`Self::execute`] does, but transfers only parts of them.
+    fn partial_execute(&self, dbc_id: u32, entries: &[PartialExecuteEntry]) -> Result<(), Errno> {
+        self.ioctl(&mut Ioctl::PartialExecute { dbc_id, entries })
+    }
+
+    /// Waits until a buffer object is idle; a buffer object that was never executed is idle. Fails with `ETIMEDOUT` after
+    /// the timeout, with `EPERM` if a reset has ended the channel, and with `EPIPE` if a restart of its cores has.
+    ///
+    /// Blocking: up to `timeout_ms`; 0 is the kernel's default.
+    fn wait(&self, dbc_id: u32, handle: u32, timeout_ms: u32) -> Result<(), Errno> {
+        self.ioctl(&mut Ioctl::Wait(Wait { handle, timeout: timeout_ms, dbc_id, pad: 0 }))
+    }
+
+    /// Reads statistics of the last executions of the buffer objects in the entries.
+    fn perf_stats(&self, dbc_id: u32, entries: &mut [PerfStatsEntry]) -> Result<(), Errno> {
+        self.ioctl(&mut Ioctl::PerfStats { dbc_id, entries })
+    }
+
+    /// Closes a handle. Objects that the channel still references stay until it is released, so detach first.
+    fn close_handle(&self, handle: u32) -> Result<(), Errno> {
+        self.ioctl(&mut Ioctl::CloseHandle(GemClose { handle, pad: 0 }))
+    }
+
+    /// Creates a handle for a dma-buf, whose descriptor may be closed afterwards.
+    fn import_dma_buf(&self, memory: BorrowedFd<'_>) -> Result<u32, Errno> {
+        let mut handle = 0;
+        self.ioctl(&mut Ioctl::ImportDmaBuf { file: memory, handle: &mut handle })?;
+        Ok(handle)
+    }
+
+    /// Returns the driver of the file and its interface. A name is truncated to
+    /// [`DRIVER_NAME_BYTES`](crate::ioctl::DRIVER_NAME_BYTES).
+    fn driver_interface(&self) -> Result<DriverInterface, Errno> {
+        let mut query = VersionQuery::default();
+        self.ioctl(&mut Ioctl::Version(&mut query))?;
+        Ok(match (query.name(), query.version.major, query.version.minor) {
+            (DRIVER, 0, _) => DriverInterface::Mainline,
+            (DRIVER, major, minor) => DriverInterface::Other { version: (major, minor) },
+            (name, ..) => DriverInterface::OtherDriver(String::from_utf8_lossy(name).into_owned()),
+        })
     }
 }
 

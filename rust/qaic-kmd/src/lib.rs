@@ -1,13 +1,12 @@
 //! The kernel interface of Cloud AI 100 cards.
 //!
 //! Higher layers use two traits at the system-call boundary, [`kmd::Kmd`] and [`kmd::AccelFile`]. The same code
-//! therefore drives a card, an emulated card, and a recording of either. [`ioctl`] defines the calls as values,
-//! [`calls`] makes them, and [`abi`] defines their bytes. If the open runtime and the upstream kernel disagree, this
+//! therefore drives a card, an emulated card, and a recording of either. [`ioctl`] defines the calls as values, and
+//! [`abi`] defines their bytes. If the open runtime and the upstream kernel disagree, this
 //! crate follows the kernel.
 #![deny(unsafe_code)]
 
 pub mod abi;
-pub mod calls;
 mod clock;
 #[cfg(feature = "sys")]
 #[allow(unsafe_code)] // the system calls themselves

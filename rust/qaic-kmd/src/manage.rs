@@ -3,8 +3,8 @@
 use bytemuck::bytes_of;
 
 use crate::abi::{MANAGE_MAX_BYTES, ManageMsg};
-use crate::protocol::transaction::{DMA_FROM_USER, Dma, Header};
-use crate::wire::{self, HostAddress};
+use crate::protocol::{DMA_FROM_USER, Dma, Header};
+use crate::wire::{self, Volatile};
 
 const DMA_TRANSACTION_BYTES: u32 = 32;
 const _: () = assert!(size_of::<Header>() + size_of::<Dma>() == DMA_TRANSACTION_BYTES as usize);
@@ -43,7 +43,7 @@ impl<'data> ManageBuffer<'data> {
     /// full.
     pub fn push_dma(&mut self, tag: u32, data: &'data [u8]) -> Option<()> {
         let header = Header { kind: DMA_FROM_USER, len: DMA_TRANSACTION_BYTES };
-        let addr = HostAddress(data.as_ptr().expose_provenance() as u64);
+        let addr = Volatile(data.as_ptr().expose_provenance() as u64);
         let body = Dma { tag, pad: 1, addr, size: data.len() as u64 };
         self.append(&[bytes_of(&header), bytes_of(&body)].concat())?;
         self.data.push(data);
@@ -100,7 +100,7 @@ impl<'data> ManageBuffer<'data> {
 
     /// Returns the argument of the system call that sends the message.
     pub(crate) fn argument(&mut self) -> ManageMsg {
-        let data = HostAddress(self.bytes.as_mut_ptr().expose_provenance() as u64);
+        let data = Volatile(self.bytes.as_mut_ptr().expose_provenance() as u64);
         ManageMsg { len: u32::try_from(self.len).unwrap_or(u32::MAX), count: self.count, data }
     }
 }

@@ -81,25 +81,15 @@ values! {
     u64: Kind::U64,
     i32: Kind::I32,
     UnalignedU32: Kind::U32,
-    ProcessId: Kind::Volatile(4),
-    Descriptor: Kind::Volatile(4),
-    HostAddress: Kind::Volatile(8),
+    Volatile<u32>: Kind::Volatile(4),
+    Volatile<i32>: Kind::Volatile(4),
+    Volatile<u64>: Kind::Volatile(8),
 }
 
-/// Id of the calling process.
+/// Data of the calling process that differs from run to run: its id, a file descriptor, an address.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct ProcessId(pub u32);
-
-/// A file descriptor of the calling process.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct Descriptor(pub i32);
-
-/// An address in the calling process.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct HostAddress(pub u64);
+pub struct Volatile<T>(pub T);
 
 /// A number without alignment.
 #[repr(transparent)]
@@ -204,14 +194,14 @@ pub(crate) fn read_at_least<T: Layout>(bytes: &[u8], least: usize) -> Option<T> 
 macro_rules! wire {
     ($(
         $(#[$meta:meta])*
-        pub struct $name:ident: $bytes:literal $(= $number:literal $label:literal)? {
+        $vis:vis struct $name:ident: $bytes:literal $(= $number:literal $label:literal)? {
             $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
         }
     )*) => {$(
         $(#[$meta])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-        pub struct $name {
+        $vis struct $name {
             $(#[doc = concat!("Number of `", $label, "`.")] pub number: u32,)?
             $($(#[$field_meta])* pub $field: $type,)*
         }

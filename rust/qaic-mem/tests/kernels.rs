@@ -51,7 +51,7 @@ fn check(op: ElementOp, source: &[u8], expected: &[u8]) {
     for isa in Isa::available() {
         let mut out = vec![0xa5; expected.len() + 2];
         let dst = view_mut(&mut out).subslice(1, expected.len()).unwrap();
-        pipeline.run_with(isa, view(&shifted[1..]), dst).unwrap();
+        pipeline.run(isa, view(&shifted[1..]), dst).unwrap();
         if let Some(at) = (0..count).find(|&k| {
             let size = op.result_size();
             out[1 + k * size..][..size] != expected[k * size..][..size]
@@ -138,12 +138,12 @@ fn quant_types() -> impl Strategy<Value = QuantType> {
 }
 
 fn params() -> impl Strategy<Value = QuantParams> {
-    (scales(), offsets()).prop_map(|(scale, offset)| QuantParams::new(scale, offset))
+    (scales(), offsets()).prop_map(|(scale, offset)| QuantParams { scale, offset })
 }
 
 /// Values that are critical for a scale: near ties, near the bounds, and any others.
 fn values(p: QuantParams) -> impl Strategy<Value = Vec<f32>> {
-    let scale = p.scale();
+    let scale = p.scale;
     #[allow(clippy::cast_precision_loss)]
     let tie = (-300_i32..300).prop_map(move |k| (k as f32 + 0.5) * scale);
     #[allow(clippy::cast_precision_loss)]
@@ -178,7 +178,7 @@ proptest! {
         to in quant_types(),
     ) {
         let expected = values.iter().flat_map(|&x| {
-            let sum = affine::sum(x, p.scale(), p.offset());
+            let sum = affine::sum(x, p.scale, p.offset);
             match to {
                 QuantType::I8 => affine::to_i8(sum).to_le_bytes().to_vec(),
                 QuantType::U8 => vec![affine::to_i8(sum).cast_unsigned() ^ 0x80],
@@ -233,7 +233,7 @@ enum Choice {
 }
 
 fn op_for(size: usize, which: usize) -> Option<ElementOp> {
-    let p = QuantParams::new(0.05, -3);
+    let p = QuantParams { scale: 0.05, offset: -3 };
     let types = [QuantType::I8, QuantType::U8, QuantType::I16, QuantType::I32];
     match size {
         1 => Some(ElementOp::Dequantize(types[which % 2], p)),
@@ -280,7 +280,7 @@ proptest! {
         prop_assert_eq!(pipeline.result_bytes(), expected.len());
         for isa in Isa::available() {
             let mut out = vec![0xa5; expected.len()];
-            pipeline.run_with(isa, view(&source), view_mut(&mut out)).unwrap();
+            pipeline.run(isa, view(&source), view_mut(&mut out)).unwrap();
             prop_assert_eq!(&out, &expected);
         }
         let short = expected.len().saturating_sub(cut);
@@ -293,7 +293,7 @@ proptest! {
 #[test]
 fn nchw_image_is_quantized_into_nhwc_in_one_pass() {
     let dims = vec![2, 3, 37, 41];
-    let p = QuantParams::new(1.0 / 255.0, -128);
+    let p = QuantParams { scale: 1.0 / 255.0, offset: -128 };
     let op = ElementOp::Quantize(QuantType::U8, p);
     #[allow(clippy::cast_precision_loss)]
     let values: Vec<f32> = (0..2 * 3 * 37 * 41).map(|i| (i % 1009) as f32 / 1000.0).collect();
@@ -306,7 +306,7 @@ fn nchw_image_is_quantized_into_nhwc_in_one_pass() {
     ] {
         let pipeline = Pipeline::new(values.len(), 4, &steps).unwrap();
         let mut out = vec![0; expected.len()];
-        pipeline.run(view(&source), view_mut(&mut out)).unwrap();
+        pipeline.run(Isa::best(), view(&source), view_mut(&mut out)).unwrap();
         assert_eq!(out, expected);
     }
 }
@@ -340,7 +340,8 @@ fn pipeline_of_steps_that_do_not_fit_is_refused() {
 fn pipeline_with_buffers_of_another_size_is_refused() {
     let pipeline = Pipeline::new(3, 4, &[Step::Element(ElementOp::F32ToF16)]).unwrap();
     let (source, mut out) = ([0; 12], [0; 6]);
-    let mut run = |from: usize, to: usize| pipeline.run(view(&source[..from]), view_mut(&mut out[..to]));
+    let mut run =
+        |from: usize, to: usize| pipeline.run(Isa::best(), view(&source[..from]), view_mut(&mut out[..to]));
     assert_eq!(run(12, 6), Ok(()));
     assert_eq!(run(11, 6), Err(PipelineError::BufferSize { expected: 12, found: 11 }));
     assert_eq!(run(12, 5), Err(PipelineError::BufferSize { expected: 6, found: 5 }));

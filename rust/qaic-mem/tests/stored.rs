@@ -124,7 +124,7 @@ fn computed(isa: Isa, product: &Product<'_>) -> Vec<f32> {
     let columns = product.columns();
     let mut result = vec![f32::from_bits(0x7fc0_1234); product.rows() * columns];
     for block in 0..product.blocks() {
-        product.block_with(isa, block, |row, first, numbers| {
+        product.block(isa, block, |row, first, numbers| {
             let start = row * columns + first;
             result[start..start + numbers.len()].copy_from_slice(numbers);
         });
@@ -199,7 +199,7 @@ proptest! {
         let rounding = [Rounding::Float32, Rounding::Float16, Rounding::Bfloat16][rounding];
         let portable = product(Isa::Portable, stored, &activations, &[], rounding);
         let mut gathered = vec![0.0; len];
-        stored.gather_with(Isa::Portable, columns - 1, &mut gathered);
+        stored.gather(Isa::Portable, columns - 1, &mut gathered);
         for isa in Isa::available() {
             for in_streams in [false, true] {
                 let product = Product::new(stored, &activations, &[], rounding).unwrap().with_streams(in_streams);
@@ -207,7 +207,7 @@ proptest! {
                 prop_assert_eq!(bits(&found), bits(&portable), "{:?}, in streams: {}", isa, in_streams);
             }
             let mut row = vec![0.0; len];
-            stored.gather_with(isa, columns - 1, &mut row);
+            stored.gather(isa, columns - 1, &mut row);
             prop_assert_eq!(bits(&row), bits(&gathered), "{:?}", isa);
         }
     }
@@ -243,7 +243,7 @@ proptest! {
         let end = row + 1 + count.index(rows - row);
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
             let mut found = vec![9.0; (end - row) * len];
-            stored.gather_with(isa, row, &mut found);
+            stored.gather(isa, row, &mut found);
             prop_assert_eq!(bits(&found), bits(&meant[row * len..end * len]));
         }
     }

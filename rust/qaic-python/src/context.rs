@@ -159,7 +159,7 @@ pub(crate) fn load_until<T: Ungil + Send>(
     deadline: Option<Deadline>,
     load: impl FnOnce(CancellationToken) -> Result<T, RuntimeError> + Ungil + Send,
 ) -> PyResult<T> {
-    let token = CancellationToken::new();
+    let token = CancellationToken::default();
     py.watched_until(deadline, "the load of a program", &token, || load(token.clone()))
 }
 

@@ -10,7 +10,7 @@ use pyo3::types::PyCFunction;
 use qaic_runtime::process::cancellation::watch;
 use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::process::{self, DropWait, ignore_signals_on_this_thread};
-use qaic_runtime::{CancellationToken, Deadline, Detached, ForkGuard, RuntimeError, WaitScope};
+use qaic_runtime::{CancellationToken, Deadline, Detached, ErrorDetail, ForkGuard, RuntimeError, WaitScope};
 
 use crate::errors;
 
@@ -93,7 +93,7 @@ pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
 pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
     let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
     py.detached(|detached| match answering_signals(detached, Deadline::after(limit), reaper::drain) {
-        Err(error) if error.is_timeout() => Ok(false),
+        Err(error) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => Ok(false),
         outcome => outcome.map(|()| true),
     })
 }
@@ -185,7 +185,7 @@ impl<'py> Detach<'py> for Python<'py> {
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T> {
-        self.watched(&CancellationToken::new(), work)
+        self.watched(&CancellationToken::default(), work)
     }
 
     fn torn_down<T: Ungil + Send + 'static>(

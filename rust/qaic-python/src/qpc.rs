@@ -76,7 +76,7 @@ impl PyQpc {
 
     #[getter]
     fn path(&self) -> Option<PathBuf> {
-        self.image.path().map(ToOwned::to_owned)
+        self.image.path.clone()
     }
 
     #[getter]

@@ -12,8 +12,7 @@ use pyo3::types::PyDict;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
-use qaic_runtime::process::reaper;
-use qaic_runtime::process::{Deadline, ForkGuard};
+use qaic_runtime::process::{ForkGuard, reaper};
 use qaic_runtime::request::{BoundArrays, Destination};
 use qaic_runtime::{ProgramOptions, WaitLimits};
 use qaic_sync::ObjectPool;
@@ -217,7 +216,7 @@ impl PyInferenceSet {
         let result = (|| {
             let Scratch { exports, bound } = &mut *scratch;
             bind_inputs(py, &self.tensors, &self.coerce, inputs, exports, bound)?;
-            let limit = deadline_after(py, seconds)?.map(Deadline::limit);
+            let limit = deadline_after(py, seconds)?.map(|deadline| deadline.limit);
             py.detached(|detached| {
                 answering_signals(detached, None, |scope| {
                     bound.benchmark(&self.set, exports, count, limit, scope)

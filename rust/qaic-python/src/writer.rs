@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use qaic_qpc::metadata::Metadata;
-use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::writer::SegmentSpec;
-use qaic_qpc::{FileWriter, FileWriterError, elf};
+use qaic_qpc::{FileWriter, FileWriterError, NetworkDesc, elf};
 
 use crate::buffers::with_bytes;
 use crate::errors::{Raise, from_qpc, os_error};

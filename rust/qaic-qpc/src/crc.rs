@@ -10,11 +10,6 @@ use crate::error::QpcError;
 pub struct Crc32(crc32fast::Hasher);
 
 impl Crc32 {
-    /// Creates the CRC of no bytes.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Appends bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
@@ -22,7 +17,7 @@ impl Crc32 {
 
     /// Appends `count` zero bytes in time logarithmic in `count`, because `count` may come from a hostile file.
     pub(crate) fn update_zeros(&mut self, count: u64) {
-        let mut block = Self::new();
+        let mut block = Self::default();
         block.update(&[0]);
         let mut left = count;
         while left != 0 {
@@ -132,7 +127,7 @@ mod tests {
     #[test]
     fn zeros_count_as_bytes() {
         for count in [0_usize, 1, 2, 3, 7, 64, 1000, 65_537] {
-            let mut fast = Crc32::new();
+            let mut fast = Crc32::default();
             fast.update(b"head");
             fast.update_zeros(count.try_into().unwrap());
             fast.update(b"tail");

@@ -66,7 +66,7 @@ fn load_crc<H: FileHeader<Endian = Endianness>>(file: &[u8]) -> Result<u32, QpcE
     let header = H::parse(file).map_err(|_| elf_error(ElfDefect::Header))?;
     let endian = header.endian().map_err(|_| elf_error(ElfDefect::Header))?;
     let segments = header.program_headers(endian, file).map_err(|_| elf_error(ElfDefect::ProgramHeaders))?;
-    let mut crc = Crc32::new();
+    let mut crc = Crc32::default();
     // Segments of a hostile file may all refer to the same bytes; their total size is limited to that of the file.
     let mut left = to_u64(file.len());
     for (index, segment) in segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD).enumerate() {

@@ -67,7 +67,7 @@ impl FileWriter {
         let segments = specs
             .into_iter()
             .zip(&layout.payload_starts)
-            .map(|(spec, &start)| Segment { spec, start, written: 0, crc: Crc32::new() })
+            .map(|(spec, &start)| Segment { spec, start, written: 0, crc: Crc32::default() })
             .collect();
         let total_bytes = layout.total_size;
         let mut writer = Self { path: path.to_owned(), file, segments, total_bytes, is_finished: false };
@@ -177,7 +177,7 @@ mod tests {
         append(&mut writer, "a", b"hello").unwrap();
         append(&mut writer, "large", second).unwrap();
         let crc = |bytes| {
-            let mut crc = Crc32::new();
+            let mut crc = Crc32::default();
             crc.update(bytes);
             crc.value()
         };

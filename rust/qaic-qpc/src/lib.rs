@@ -7,7 +7,7 @@
 //! lints forbid plain indexing, casts and arithmetic.
 //!
 //! ```
-//! use qaic_qpc::{Container, Limits, network_desc::NetworkDesc, writer};
+//! use qaic_qpc::{Container, Limits, NetworkDesc, writer};
 //!
 //! let network = NetworkDesc { network_name: "tiny".into(), ..NetworkDesc::default() };
 //! let descriptor = network.encode();
@@ -47,9 +47,9 @@ mod file_writer;
 pub mod hardware;
 mod io_desc;
 mod limits;
-pub mod mappings;
+mod mappings;
 pub mod metadata;
-pub mod network_desc;
+mod network_desc;
 pub mod plan;
 mod program_info;
 mod shape;
@@ -68,5 +68,7 @@ pub use error::{ErrorReport, Figure, NameDefect, QpcError, StepDefect, WireDefec
 pub use file_writer::{FileWriter, FileWriterError};
 pub use io_desc::IoDesc;
 pub use limits::Limits;
+pub use mappings::{dma_mappings, user_mappings};
+pub use network_desc::*;
 pub use program_info::{ProgramInfo, QpcInfo};
 pub use validate::{Finding, Severity, validate};

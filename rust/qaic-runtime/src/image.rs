@@ -6,9 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use qaic_mem::FileBytes;
 use qaic_qpc::metadata::LocatedMetadata;
-use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{Plan, PlanError};
-use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, MAGIC, QpcError, QpcInfo, elf, names};
+use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, MAGIC, NetworkDesc, QpcError, QpcInfo, elf, names};
 
 use crate::error::RuntimeError;
 
@@ -22,7 +21,8 @@ pub(crate) const MAX_NESTING: u32 = 2;
 /// therefore does not depend on the size of the file.
 #[derive(Debug)]
 pub struct Image {
-    path: Option<PathBuf>,
+    /// Path of the file, if the image was opened from one.
+    pub path: Option<PathBuf>,
     // Shared with the container that contains this one.
     bytes: Arc<FileBytes>,
     range: Range<usize>,
@@ -121,11 +121,6 @@ impl Image {
         let start = self.range.start;
         let range = start + segment.range.start..start + segment.range.end;
         Self::parse(Arc::clone(&self.bytes), range, None, self.depth + 1).map(Some)
-    }
-
-    /// Path of the file, if the image was opened from one.
-    pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
     }
 
     /// All bytes.

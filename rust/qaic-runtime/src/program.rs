@@ -110,7 +110,8 @@ pub struct Program {
     queue: u32,
     /// Number of the program, unique in this process.
     pub unique_id: u32,
-    user_id: AtomicU32,
+    /// Number that the user assigned to the program; 0 by default.
+    pub user_id: AtomicU32,
     /// Counters of the inferences that succeeded, one for each exec object.
     pub completed: Arc<OwnerCounts>,
     /// Registry that informs profilers of the program's inferences. The activations of an inference set share one
@@ -238,16 +239,6 @@ impl Program {
         if self.fork_guard.is_current() {
             self.scheduler.allow(threads);
         }
-    }
-
-    /// Number that the user assigned to the program; 0 by default.
-    pub fn id(&self) -> u32 {
-        self.user_id.load(Ordering::Relaxed)
-    }
-
-    /// Assigns a number to the program.
-    pub fn set_id(&self, id: u32) {
-        self.user_id.store(id, Ordering::Relaxed);
     }
 
     /// Returns true if the program is loaded or activated. Blocks while another thread loads it.
@@ -417,7 +408,7 @@ impl Program {
             live_exec_objs: AtomicU32::new(0),
             subscriptions: Arc::clone(&self.subscriptions),
             stats_output: self.image.network.stats_output(),
-            program_id: self.id(),
+            program_id: self.user_id.load(Ordering::Relaxed),
         });
         state.activated = Arc::downgrade(&activated);
         Ok(activated)

@@ -27,7 +27,10 @@ pub fn forked() {
 /// assert_eq!(guard.check(), Err(qaic_sched::Error::Forked));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForkGuard(u32);
+pub struct ForkGuard(
+    /// Number of forks between the first process and the process that created the object.
+    pub u32,
+);
 
 impl Default for ForkGuard {
     fn default() -> Self {
@@ -40,16 +43,6 @@ impl ForkGuard {
     pub fn new() -> Self {
         // The only writer is the child's single thread, before it continues.
         Self(GENERATION.load(Ordering::Relaxed))
-    }
-
-    /// Creates a guard for objects of the process that is `generation` forks away from the first process.
-    pub const fn of(generation: u32) -> Self {
-        Self(generation)
-    }
-
-    /// Number of forks between the first process and the process that created the object.
-    pub const fn generation(self) -> u32 {
-        self.0
     }
 
     /// Returns true if this process created the object itself, rather than inheriting it in a fork.

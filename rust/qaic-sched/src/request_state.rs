@@ -167,7 +167,7 @@ impl RequestState {
     }
 
     fn of(word: u64) -> Self {
-        Self { word: AtomicU64::new(word), ended: EventCount::new() }
+        Self { word: AtomicU64::new(word), ended: EventCount::default() }
     }
 
     fn word(&self) -> u64 {

@@ -601,7 +601,7 @@ impl<J: Job> Shared<J> {
     fn watch(self: &Arc<Self>, request: &Request<J>, deadline: Option<Deadline>) {
         if let Some(deadline) = deadline {
             let deadline_ns = clock::after(deadline.remaining());
-            request.set_deadline(deadline.limit(), deadline_ns);
+            request.set_deadline(deadline.limit, deadline_ns);
             self.watchdog.watch(self, deadline_ns);
         }
     }

@@ -32,7 +32,7 @@ impl StateAccess {
     pub(crate) fn new() -> Self {
         let free = ReadyList::lifo(TICKETS);
         (0..TICKETS).rev().for_each(|ticket| free.push(ticket));
-        let ticket = |_| Ticket { state: AtomicU32::new(FREE), granted: EventCount::new() };
+        let ticket = |_| Ticket { state: AtomicU32::new(FREE), granted: EventCount::default() };
         Self { tickets: (0..TICKETS).map(ticket).collect(), free }
     }
 

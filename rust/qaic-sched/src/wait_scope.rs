@@ -35,8 +35,10 @@ thread_local! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    at: Instant,
-    limit: Duration,
+    /// Time of the deadline.
+    pub at: Instant,
+    /// The limit that the deadline was computed from.
+    pub limit: Duration,
 }
 
 impl Deadline {
@@ -45,22 +47,7 @@ impl Deadline {
         Instant::now().checked_add(limit).map(|at| Self { at, limit })
     }
 
-    /// The limit that the deadline was computed from.
-    pub fn limit(self) -> Duration {
-        self.limit
-    }
-
-    /// Time of the deadline.
-    pub fn at(self) -> Instant {
-        self.at
-    }
-
-    /// Returns true if the deadline has passed.
-    pub fn has_passed(self) -> bool {
-        Instant::now() >= self.at
-    }
-
-    /// Time until the deadline.
+    /// Time until the deadline; zero if it has passed.
     pub fn remaining(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
@@ -205,7 +192,7 @@ mod tests {
             let mut check = || true;
             let mut scope = WaitScope::until(own.and_then(deadline)).checked_by(&mut check);
             let mut part = scope.narrowed(part.and_then(deadline));
-            assert_eq!(part.deadline.map(Deadline::limit), Some(near));
+            assert_eq!(part.deadline.map(|deadline| deadline.limit), Some(near));
             part.sleep_limit();
             assert!(part.poll_at(Instant::now(), "a part").is_err());
         }

@@ -24,7 +24,11 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     pub(crate) fn new() -> Self {
-        Self { next_ns: AtomicU64::new(u64::MAX), woken: EventCount::new(), thread: ManuallyDrop::default() }
+        Self {
+            next_ns: AtomicU64::new(u64::MAX),
+            woken: EventCount::default(),
+            thread: ManuallyDrop::default(),
+        }
     }
 
     /// Monitors a request that just received a deadline.

@@ -24,7 +24,7 @@ impl Workers {
     /// Creates an empty set of workers, with `most` workers at a time.
     pub(crate) fn new(most: u32) -> Self {
         Self {
-            idle: EventCount::new(),
+            idle: EventCount::default(),
             most: AtomicU32::new(most),
             spawned: AtomicU32::new(0),
             handles: ManuallyDrop::default(),

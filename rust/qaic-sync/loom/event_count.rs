@@ -93,7 +93,7 @@ fn two_consumers_are_woken_one_each() {
 #[test]
 fn a_change_for_all_wakes_all() {
     loom::model(|| {
-        let shared = Arc::new((AtomicBool::new(false), EventCount::new()));
+        let shared = Arc::new((AtomicBool::new(false), EventCount::default()));
         let waiting = [(); 2].map(|()| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || wait_for(&shared.1, || shared.0.load(Ordering::Acquire).then_some(())))

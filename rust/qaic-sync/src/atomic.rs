@@ -6,7 +6,7 @@
 //!
 //! Poisoned locks remain usable: every critical section of this crate leaves its data consistent at each step.
 
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 #[cfg(loom)]
@@ -59,17 +59,6 @@ impl<T> Mutex<T> {
         crate::count::lock();
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Locks the value, unless another thread holds the lock.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        #[cfg(feature = "count")]
-        crate::count::lock();
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
 }
 
 /// Waits for a change of the data that a [`Mutex`] guards.
@@ -109,21 +98,5 @@ impl Condvar {
             return guard;
         }
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn try_lock_gives_what_no_other_thread_has() {
-        let value = Mutex::new(1);
-        let held = value.lock();
-        std::thread::scope(|scope| {
-            scope.spawn(|| assert!(value.try_lock().is_none()));
-        });
-        drop(held);
-        assert_eq!(value.try_lock().map(|value| *value), Some(1));
     }
 }

@@ -29,7 +29,7 @@ pub trait Event {
 /// use std::time::Duration;
 /// use qaic_sync::{Event, EventCount};
 ///
-/// let event = EventCount::new();
+/// let event = EventCount::default();
 /// assert!(!event.notify_one(), "no thread waits");
 /// assert_eq!(event.wait(Duration::MAX, || Some(7)), Some(7));
 /// ```
@@ -46,11 +46,6 @@ pub struct EventCount {
 }
 
 impl EventCount {
-    /// Creates an event count without listening threads.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Wakes one waiting thread after an item for one thread was added. Returns true if a thread was waiting. If not,
     /// a thread that begins to wait later finds the item.
     pub fn notify_one(&self) -> bool {
@@ -150,14 +145,14 @@ mod tests {
 
     #[test]
     fn wait_with_an_item_does_not_sleep() {
-        let events = EventCount::new();
+        let events = EventCount::default();
         assert_eq!(events.wait(LONG, || Some(events.waiting())), Some(1));
         assert_eq!(events.waiting(), 0);
     }
 
     #[test]
     fn wait_without_a_notification_ends_at_its_limit() {
-        let events = EventCount::new();
+        let events = EventCount::default();
         let mut asked = 0;
         let nothing = events.wait(Duration::from_millis(1), || {
             asked += 1;
@@ -168,7 +163,7 @@ mod tests {
 
     #[test]
     fn wait_notified_during_the_attempt_does_not_sleep() {
-        let events = EventCount::new();
+        let events = EventCount::default();
         let mut asked = 0;
         let started = Instant::now();
         let taken = events.wait(LONG, || {
@@ -186,7 +181,7 @@ mod tests {
 
     #[test]
     fn wait_whose_attempt_panics_unregisters() {
-        let events = EventCount::new();
+        let events = EventCount::default();
         let attempt = AssertUnwindSafe(|| events.wait(LONG, || -> Option<()> { panic!("no") }));
         assert!(catch_unwind(attempt).is_err());
         assert_eq!(events.waiting(), 0);
@@ -195,9 +190,9 @@ mod tests {
     #[test]
     fn notify_one_wakes_one_thread_and_notify_all_wakes_all() {
         const THREADS: u32 = 8;
-        let (events, items, over) = (EventCount::new(), AtomicU32::new(0), AtomicBool::new(false));
+        let (events, items, over) = (EventCount::default(), AtomicU32::new(0), AtomicBool::new(false));
         let taken = AtomicU32::new(0);
-        let (at_work, done) = (EventCount::new(), AtomicU32::new(0));
+        let (at_work, done) = (EventCount::default(), AtomicU32::new(0));
         let try_take = || {
             if over.load(Ordering::Acquire) {
                 return Some(false);

@@ -97,7 +97,7 @@ impl ReadyList<Ring> {
     ///
     /// If `capacity` is above [`Ring::MAX_CAPACITY`].
     pub fn fifo(capacity: u32) -> Self {
-        Self { list: Ring::new(capacity), waiters: EventCount::new() }
+        Self { list: Ring::new(capacity), waiters: EventCount::default() }
     }
 }
 
@@ -108,7 +108,7 @@ impl ReadyList<FreeList> {
     ///
     /// If `capacity` is above [`FreeList::MAX_CAPACITY`].
     pub fn lifo(capacity: u32) -> Self {
-        Self { list: FreeList::empty(capacity), waiters: EventCount::new() }
+        Self { list: FreeList::empty(capacity), waiters: EventCount::default() }
     }
 }
 

@@ -174,8 +174,60 @@ def test_a_count_that_a_call_sets_is_checked(count, op):
     if count in ((1, 2) if op == "Scan" else (None, 2, 3, 5)):
         validation.check_counts(model)
         return
-    with pytest.raises(CompileError, match=rf"\({op}\).* in '{name}', expected [12]"):
+    found = "no" if count is None else f"{count} in"
+    with pytest.raises(CompileError, match=rf"\({op}\): found {found} '{name}', expected [12]"):
         lowered(model)
+
+
+#: operator -> operands, results, attributes, and the left out ones without which engines end the process
+READING = {
+    "AttnLSTM": ("abcdefghijklmn", "y", {}, ["i", "j", "k", "l", "n"]),
+    "ConvTransposeWithDynamicPads": ("abcd", "y", {}, ["c"]),
+    "DecoderMaskedMultiHeadAttention": ("abcdefgh", "yuv", {}, ["u", "v"]),
+    "EmbedLayerNormalization": ("abcdefg", "y", {}, ["e"]),
+    "GroupQueryAttention": ("abcdefghi", "yuv", {"do_rotary": 1}, ["h", "i"]),
+    "MultiHeadAttention": ("abcdefghi", "yuv", {}, ["u", "v"]),
+    "QEmbedLayerNormalization": ("abcdefghijklmnopqr", "yu", {}, ["e", "k", "p"]),
+    "QLinearConcat": ("abcdefgh", "y", {}, [*"bcdefgh"]),
+    "QLinearLeakyRelu": ("abcde", "y", {}, ["e"]),
+    "QLinearSigmoid": ("abcde", "y", {}, ["e"]),
+}
+#: operator -> what it leaves out to need none of them
+NEEDING_NONE = {
+    **dict.fromkeys(["EmbedLayerNormalization", "QEmbedLayerNormalization"], "b"),
+    "DecoderMaskedMultiHeadAttention": "h",
+    "MultiHeadAttention": "i",
+}
+
+
+@pytest.mark.parametrize("place", ["graph", "function", "call"])
+@pytest.mark.parametrize("op", READING)
+def test_an_operand_that_the_engine_reads_without_a_check_is_necessary(op, place):
+    operands, results, attributes, needed = READING[op]
+    names = [*operands, *results]
+    choices = [(set(names) - {one}, one) for one in names]
+    if op in NEEDING_NONE:
+        choices.append((set(operands) - set(NEEDING_NONE[op]) | {"y"}, None))
+    for kept, left_out in choices:
+        given = [name if name in kept else "" for name in operands]
+        while not given[-1] and op != "QLinearConcat":
+            given.pop()
+        made = [name if name in kept else "" for name in results]
+        nodes, functions = [node(op, given, made, domain="com.microsoft", name="mine", **attributes)], []
+        if place != "graph" and left_out not in {*results}:
+            inner = [node(op, [*operands], made, domain="com.microsoft", name="mine", **attributes)]
+            inner = nodes if place == "function" else inner
+            taken = [*filter(None, given)] if place == "function" else [*operands]
+            imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+            functions = [helper.make_function("local", "F", taken, [*filter(None, made)], inner, imports)]
+            passed = taken if place == "function" else given
+            nodes = [node("F", passed, [*filter(None, made)], domain="local")]
+        model = model_of(nodes, [info(one, None) for one in operands], [info("y", None)], functions=functions)
+        if left_out not in needed:
+            validation.check_counts(model)
+            continue
+        with pytest.raises(CompileError, match=rf"mine.*{op}.* found no (in|out)put \d+, expected a value"):
+            validation.check_counts(model)
 
 
 @pytest.mark.parametrize(("count", "results"), [(1, "yt"), (2, "ytu"), (1, "ytu"), (0, "y"), (-1, "yt")])

@@ -4,7 +4,7 @@ The onnx checker reads the model with weights as inputs, so it needs no payloads
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, MutableSequence
+from collections.abc import Collection, Iterator, MutableSequence, Sequence
 from typing import Final
 
 import onnx
@@ -33,13 +33,14 @@ from qaic.compiler.ir.graph_walk import (
     standard_version,
 )
 
+_ENGINE_DOMAIN: Final = "com.microsoft"
 #: message of the checker for a declaration without a shape, which bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
 
 #: standard operators whose results the engine always writes, even without names
 _WRITING_ALL: Final = frozenset({"BatchNormalization", "If", "Loop", "Scan", "Split"})
 #: operator of the engine that ends the process if its second result has no name
-_EMBEDDING: Final = ("com.microsoft", "EmbedLayerNormalization")
+_EMBEDDING: Final = (_ENGINE_DOMAIN, "EmbedLayerNormalization")
 
 #: operators that the engine has in every standard set; its optimizers write them
 _ENGINE_ONLY: Final = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
@@ -48,6 +49,20 @@ _UNCHECKED: Final = _ENGINE_ONLY | {"GroupNormalization"}
 
 #: operators with a count of operands or results -> its attribute
 _COUNTS: Final = {"Scan": "num_scan_inputs", "Split": "num_outputs"}
+#: operator of the engine, an operand or attribute that makes others necessary, and the positions of these
+#: operands and results; all operands if none are listed
+_UNGUARDED: Final[Sequence[tuple[str, int | str, tuple[int, ...], tuple[int, ...]]]] = (
+    ("AttnLSTM", 0, (8, 9, 10, 11, 13), ()),
+    ("ConvTransposeWithDynamicPads", 0, (2,), ()),
+    ("DecoderMaskedMultiHeadAttention", 7, (), (1, 2)),
+    ("EmbedLayerNormalization", 1, (4,), ()),
+    ("GroupQueryAttention", "do_rotary", (7, 8), ()),
+    ("MultiHeadAttention", 8, (), (1, 2)),
+    ("QEmbedLayerNormalization", 1, (4, 10, 15), ()),
+    ("QLinearConcat", 0, (), ()),
+    ("QLinearLeakyRelu", 0, (4,), ()),
+    ("QLinearSigmoid", 0, (4,), ()),
+)
 #: first operator set whose Scan has no lengths of sequences
 _SCAN_WITHOUT_LENGTHS: Final = 9
 
@@ -224,34 +239,60 @@ def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
 
 
 def check_counts(model: onnx.ModelProto) -> None:
-    """Refuse scans over more inputs, and splits into fewer results, than they have; they end the process."""
+    """Refuse nodes whose operands or results are fewer than the engine reads or writes.
+
+    Each of these nodes ends the process.
+    """
     own = all_nodes(node for function in model.functions for node in function.node)
-    if any(one.ref_attr_name for node in own if standard(node, *_COUNTS) for one in node.attribute):
-        # Calls set these counts.
+    if any(
+        node.domain == _ENGINE_DOMAIN
+        or (standard(node, *_COUNTS) and any(one.ref_attr_name for one in node.attribute))
+        for node in own
+    ):
+        # Calls set these counts, and leave out operands.
         model = inliner.inline_local_functions(model)
     # The first operand was the lengths of sequences before set 9.
     first = int(standard_version(model) < _SCAN_WITHOUT_LENGTHS)
     for node in nodes_of(model):
-        if not standard(node, *_COUNTS):
-            continue
-        name = _COUNTS[node.op_type]
-        given = [one.i for one in node.attribute if one.name == name]
-        if node.op_type == "Scan":
-            held = len(node.input) - first
-            is_valid = 1 <= sum(given) <= held
-            expected = f"1 to {held}, the number of inputs" if held > 0 else "at least one input"
-        else:
-            is_valid = not given or given[0] >= len(node.output)
-            expected = f"{len(node.output)}, the number of results"
-        if not is_valid:
+        found = expected = ""
+        if standard(node, *_COUNTS):
+            found, expected = _wrong_count(node, len(node.input) - first)
+        elif node.domain == _ENGINE_DOMAIN:
+            found, expected = _left_out(node), "a value there, which the engine does not check"
+        if found:
             raise refuse(
                 f"node {node_label(node)!r} ({node.op_type})",
                 code="invalid_model",
-                found=f"{sum(given)} in {name!r}",
+                found=found,
                 expected=expected,
                 fix="check the model",
                 context={"node": node_label(node)},
             )
+
+
+def _wrong_count(node: onnx.NodeProto, scanned: int) -> tuple[str, str]:
+    """Return a wrong count, and the expected one; `scanned` is the number of operands of a Scan."""
+    name = _COUNTS[node.op_type]
+    given = [one.i for one in node.attribute if one.name == name]
+    if node.op_type == "Scan":
+        is_valid = 1 <= sum(given) <= scanned
+        expected = f"1 to {scanned}, the number of inputs" if scanned > 0 else "at least one input"
+    else:
+        is_valid = not given or given[0] >= len(node.output)
+        expected = f"{len(node.output)}, the number of results"
+    return ("" if is_valid else f"{given[0]} in {name!r}" if given else f"no {name!r}"), expected
+
+
+def _left_out(node: onnx.NodeProto) -> str:
+    for name, condition, operands, results in _UNGUARDED:
+        is_given = isinstance(condition, int) and any(node.input[condition : condition + 1])
+        if name != node.op_type or not (is_given or attribute_of(node, str(condition), 0)):
+            continue
+        needed = operands or range(0 if results else len(node.input))
+        for what, given, places in (("input", node.input, needed), ("output", node.output, results)):
+            if missing := [at for at in places if not any(given[at : at + 1])]:
+                return f"no {what} {missing[0]}"
+    return ""
 
 
 def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> None:

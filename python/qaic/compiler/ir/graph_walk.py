@@ -61,6 +61,11 @@ def standard(node: onnx.NodeProto, *op_types: str) -> bool:
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
 
 
+def operator_of(node: onnx.NodeProto) -> tuple[str, str]:
+    """Return domain and name of an operator, with "" for the standard domain."""
+    return "" if node.domain in STANDARD_DOMAINS else node.domain, node.op_type
+
+
 def attribute_of(node: onnx.NodeProto, name: str, default: _T) -> _T:
     """Return the value of an attribute; the default if the node does not have it, or calls set it."""
     for attribute in node.attribute:

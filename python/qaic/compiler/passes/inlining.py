@@ -29,6 +29,7 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     node_key,
     node_lists,
+    operator_of,
     standard,
     subgraphs,
 )
@@ -38,7 +39,7 @@ from qaic.compiler.ir.precision import needs_inner_nodes
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
-from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
+from qaic.compiler.passes.legalize.legalize_exports import ENGINE_ATTENTION, resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_narrow_casts import is_unsaturated
 from qaic.compiler.passes.legalize.legalize_padding import counts_padding, pads_itself
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
@@ -180,6 +181,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> None:
                     or _may_train(node)
                     or is_unsaturated(node)
                     or may_be_batch_first(node)
+                    or operator_of(node) == ENGINE_ATTENTION
                     for node in all_nodes(function.node)
                 )
                 for function in proto.functions

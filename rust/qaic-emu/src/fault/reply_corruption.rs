@@ -2,8 +2,7 @@
 
 use std::mem::offset_of;
 
-use qaic_kmd::protocol::Numbered;
-use qaic_kmd::protocol::reply::ActivateReply;
+use qaic_kmd::protocol::{ActivateReply, Numbered};
 
 use super::Action;
 use crate::firmware::TransactionReply;

@@ -12,13 +12,11 @@ mod transaction;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::bytes_of;
-use qaic_kmd::protocol::command::{Activate, ActivationState, Deactivate, WHOLE_DEVICE};
-use qaic_kmd::protocol::reply::{
-    DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, UnloadConstantsReply,
-    UnloadElfReply,
+use qaic_kmd::protocol::{
+    Activate, ActivationState, ChannelReply, Deactivate, DeactivateReply, Features, LoadConstantsReply,
+    LoadElfReply, NncStatus, Numbered, PerformanceInfoReply, UnloadConstantsReply, UnloadElfReply,
+    WHOLE_DEVICE,
 };
-use qaic_kmd::protocol::transaction::{ChannelReply, Features};
-use qaic_kmd::protocol::{NncStatus, Numbered};
 
 pub use config::{FirmwareConfig, Performance, Totals};
 

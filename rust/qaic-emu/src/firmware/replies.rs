@@ -1,8 +1,8 @@
 //! Contents of replies about a card, built from its settings and its resource tables.
 
-use qaic_kmd::protocol::command::WHOLE_DEVICE;
-use qaic_kmd::protocol::reply::{ActivateReply, ResourceInfoReply};
-use qaic_kmd::protocol::{CardStatus, PerformanceInfo, ResourceInfo};
+use qaic_kmd::protocol::{
+    ActivateReply, CardStatus, PerformanceInfo, ResourceInfo, ResourceInfoReply, WHOLE_DEVICE,
+};
 use qaic_kmd::wire::Text;
 
 use super::config::FirmwareConfig;

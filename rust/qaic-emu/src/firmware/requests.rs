@@ -1,13 +1,11 @@
 //! Decoding of commands, checks of their lengths and fields, and the replies that refuse them.
 
 use bytemuck::bytes_of;
-use qaic_kmd::protocol::command::{
-    Activate, ConstantsDescriptor, Deactivate, GetPerformanceInfo, GetResourceInfo, GetStatus,
-    LoadConstantsEx, LoadConstantsPayload, LoadElf, UnloadConstants, UnloadElf,
-};
 use qaic_kmd::protocol::message::{CONSTANTS_TAG, ELF_TAG};
-use qaic_kmd::protocol::reply::{Command, Reply};
-use qaic_kmd::protocol::{NncStatus, Numbered};
+use qaic_kmd::protocol::{
+    Activate, Command, ConstantsDescriptor, Deactivate, GetPerformanceInfo, GetResourceInfo, GetStatus,
+    LoadConstantsEx, LoadConstantsPayload, LoadElf, NncStatus, Numbered, Reply, UnloadConstants, UnloadElf,
+};
 use qaic_kmd::wire;
 
 /// Number of zero bytes after a command.

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::protocol::transaction::{ChannelReply, Features};
+use qaic_kmd::protocol::{ChannelReply, Features, NncStatus};
 
 /// A transaction to the firmware.
 #[derive(Clone, Debug)]

@@ -7,10 +7,8 @@ pub(crate) use std::{
 
 pub(crate) use super::rig::Rig;
 pub(crate) use qaic_emu::{
-    EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile,
-    fault::Target,
-    firmware::FirmwareConfig,
-    workload::{CoreView, Images, Progress, Running, Workload},
+    CoreView, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, FirmwareConfig, Images, Profile,
+    Progress, Running, Workload, fault::Target,
 };
 pub(crate) use qaic_kmd::{
     AccelFile, DbcState, Errno, EventKind, Ioctl, Kmd, ManageBuffer, SystemClock,
@@ -18,16 +16,11 @@ pub(crate) use qaic_kmd::{
         AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry,
         Request, Sem, Wait,
     },
-    calls,
     protocol::{
-        NncStatus,
-        command::ActivationState,
+        ActivateReply, ActivationState, DeactivateReply, LoadConstantsReply, LoadElfReply, NncStatus, Reply,
+        UnloadConstantsReply, UnloadElfReply,
         message::{self, ActivateRequest},
         parse::features,
-        reply::{
-            ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, Reply, UnloadConstantsReply,
-            UnloadElfReply,
-        },
     },
 };
 pub(crate) use qaic_mem::Mapping;

@@ -73,15 +73,15 @@ impl Rig {
     }
 
     pub(crate) fn deactivate(&self, active: Active) -> Result<(), Errno> {
-        calls::manage(self.file(), &mut message::deactivate(active.activation_id, Some(active.dbc_id)))
+        self.file().manage(&mut message::deactivate(active.activation_id, Some(active.dbc_id)))
     }
 
     /// A buffer object with one slice of all of it, at an offset in the activation's memory.
     pub(crate) fn slice(&self, active: Active, dir: u32, size: u64, offset: u64) -> u32 {
-        let handle = calls::create_bo(self.file(), size).unwrap();
+        let handle = self.file().create_bo(size).unwrap();
         let entry =
             AttachSliceEntry { size, dev_addr: active.ddr_base + offset, ..AttachSliceEntry::default() };
-        calls::attach_slices(self.file(), active.dbc_id, handle, dir, size, &[entry]).unwrap();
+        self.file().attach_slices(active.dbc_id, handle, dir, size, &[entry]).unwrap();
         handle
     }
 
@@ -94,23 +94,23 @@ impl Rig {
     }
 
     pub(crate) fn map(&self, handle: u32, len: usize) -> Mapping {
-        let offset = calls::mmap_offset(self.file(), handle).unwrap();
+        let offset = self.file().mmap_offset(handle).unwrap();
         self.file.map(offset, len).unwrap()
     }
 
     pub(crate) fn execute(&self, active: Active, handles: &[u32]) -> Result<(), Errno> {
         let entries: Vec<_> = handles.iter().map(|handle| ExecuteEntry { handle: *handle, dir: 0 }).collect();
-        calls::execute(self.file(), active.dbc_id, &entries)
+        self.file().execute(active.dbc_id, &entries)
     }
 
     pub(crate) fn partial_execute(&self, active: Active, entries: &[(u32, u64)]) -> Result<(), Errno> {
         let entry = |&(handle, resize): &(u32, u64)| PartialExecuteEntry { handle, dir: 0, resize };
         let entries: Vec<_> = entries.iter().map(entry).collect();
-        calls::partial_execute(self.file(), active.dbc_id, &entries)
+        self.file().partial_execute(active.dbc_id, &entries)
     }
 
     pub(crate) fn wait(&self, active: Active, handle: u32) -> Result<(), Errno> {
-        calls::wait(self.file(), active.dbc_id, handle, 0)
+        self.file().wait(active.dbc_id, handle, 0)
     }
 
     /// Closes the file, and resets the card if channels were given up, which only a reset frees.
@@ -126,7 +126,7 @@ impl Rig {
 
 pub(crate) fn load(file: &dyn AccelFile) -> Result<u32, Errno> {
     let mut message = message::load_elf(1, 0, ELF);
-    calls::manage(file, &mut message)?;
+    file.manage(&mut message)?;
     // A plan may have corrupted the reply.
     LoadElfReply::of(&message).map(|reply| reply.elf_id).map_err(|_| Errno::PROTO)
 }
@@ -140,13 +140,13 @@ pub(crate) fn activate_message(elf_id: u32, queue_size: u32) -> ManageBuffer<'st
 pub(crate) fn activate(file: &dyn AccelFile, queue_size: u32) -> Result<Active, Errno> {
     let elf_id = load(file)?;
     let mut message = activate_message(elf_id, queue_size);
-    let answer = calls::manage(file, &mut message);
+    let answer = file.manage(&mut message);
     let reply = answer.and_then(|()| ActivateReply::with_channel(&message).map_err(|_| Errno::PROTO));
     let Ok(reply) =
         reply.and_then(|reply| if reply.status.is_success() { Ok(reply) } else { Err(Errno::PROTO) })
     else {
         // A card holds at most 255 images.
-        let _ = calls::manage(file, &mut message::unload_elf(elf_id));
+        let _ = file.manage(&mut message::unload_elf(elf_id));
         return Err(Errno::PROTO);
     };
     let (activation_id, dbc_id) = (reply.activation_id, reply.virtual_channel_id);

@@ -11,15 +11,13 @@ use qaic_emu::{EmuKmd, EmuOptions, FaultPlan, Profile};
 use qaic_kmd::abi::{
     AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry,
 };
-use qaic_kmd::protocol::command::{ActivationState, WHOLE_DEVICE};
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::parse::features;
-use qaic_kmd::protocol::reply::{
-    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,
-    ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
+use qaic_kmd::protocol::{
+    ActivateReply, ActivationState, CardStatus, DeactivateReply, LoadConstantsReply, LoadElfReply, NncStatus,
+    PerformanceInfoReply, Reply, ResourceInfoReply, UnloadConstantsReply, UnloadElfReply, WHOLE_DEVICE,
 };
-use qaic_kmd::protocol::{CardStatus, NncStatus};
-use qaic_kmd::{AccelFile, Kmd, ManageBuffer, Recording, calls};
+use qaic_kmd::{AccelFile, Kmd, ManageBuffer, Recording};
 
 /// The answers of a session, call by call.
 struct Session {
@@ -34,7 +32,7 @@ impl Session {
         mut message: ManageBuffer<'_>,
         read: impl Fn(&ManageBuffer<'_>) -> T,
     ) -> T {
-        let result = calls::manage(&*self.file, &mut message);
+        let result = self.file.manage(&mut message);
         let found = read(&message);
         self.answers.push(format!(
             "{result:?} {} {found:?} {:?}",
@@ -58,7 +56,7 @@ fn hidden<'a>(message: &'a ManageBuffer<'_>, is_reply: bool) -> &'a [u8] {
 fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     let node = kmd.enumerate().unwrap().remove(0);
     let mut to = Session { file: kmd.open(&node).unwrap(), answers: Vec::new() };
-    to.record(calls::driver_interface(&*to.file));
+    to.record(to.file.driver_interface());
     to.send(message::status_query(), CardStatus::of).ok();
     to.send(message::status_features(), features).ok();
 
@@ -98,32 +96,32 @@ fn exchange(to: &mut Session, active: ActivateReply) {
     let dbc_id = active.virtual_channel_id;
     let mut handles = Vec::new();
     for dir in [DIR_TO_DEVICE, DIR_FROM_DEVICE] {
-        let handle = calls::create_bo(&*to.file, 8192);
+        let handle = to.file.create_bo(8192);
         to.record(handle);
         let handle = handle.unwrap_or(99);
         let entry = AttachSliceEntry { size: 8192, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
-        to.record(calls::attach_slices(&*to.file, dbc_id, handle, dir, 8192, &[entry]));
-        let offset = calls::mmap_offset(&*to.file, handle);
+        to.record(to.file.attach_slices(dbc_id, handle, dir, 8192, &[entry]));
+        let offset = to.file.mmap_offset(handle);
         to.record(offset);
         to.record(to.file.map(offset.unwrap_or(0), 8192).map(|mapping| mapping.len()));
         handles.push(handle);
     }
     let entries: Vec<_> = handles.iter().map(|&handle| ExecuteEntry { handle, dir: 0 }).collect();
     for _ in 0..3 {
-        to.record(calls::execute(&*to.file, dbc_id, &entries));
-        to.record(calls::wait(&*to.file, dbc_id, handles[1], 100));
+        to.record(to.file.execute(dbc_id, &entries));
+        to.record(to.file.wait(dbc_id, handles[1], 100));
     }
     let mut figures: Vec<_> =
         handles.iter().map(|&handle| PerfStatsEntry { handle, ..PerfStatsEntry::default() }).collect();
-    to.record(calls::perf_stats(&*to.file, dbc_id, &mut figures));
+    to.record(to.file.perf_stats(dbc_id, &mut figures));
     to.record(figures);
     let parts: Vec<_> =
         handles.iter().map(|&handle| PartialExecuteEntry { handle, dir: 0, resize: 100 }).collect();
-    to.record(calls::partial_execute(&*to.file, dbc_id, &parts));
-    to.record(calls::wait(&*to.file, dbc_id, handles[1], 0));
+    to.record(to.file.partial_execute(dbc_id, &parts));
+    to.record(to.file.wait(dbc_id, handles[1], 0));
     for handle in handles {
-        to.record(calls::detach_slices(&*to.file, handle));
-        to.record(calls::close_handle(&*to.file, handle));
+        to.record(to.file.detach_slices(handle));
+        to.record(to.file.close_handle(handle));
     }
 }
 

@@ -11,15 +11,13 @@ use bytemuck::bytes_of;
 use qaic_kmd::abi::{
     AttachSliceEntry, CreateBo, DetachSlice, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem, Wait,
 };
-use qaic_kmd::protocol::command::{Activate, ActivationState, Deactivate, WHOLE_DEVICE, passthrough};
-use qaic_kmd::protocol::message;
 use qaic_kmd::protocol::parse::{Transaction, transactions};
-use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply, Reply};
-use qaic_kmd::protocol::transaction::{
-    ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, Dma, Header, PASSTHROUGH_FROM_USER, SetUpChannel,
-    TearDownChannel,
+use qaic_kmd::protocol::{
+    ACTIVATE_FROM_USER, Activate, ActivateReply, ActivationState, DEACTIVATE_FROM_USER, Deactivate, Dma,
+    Header, LoadElfReply, PASSTHROUGH_FROM_USER, Reply, SetUpChannel, TearDownChannel, WHOLE_DEVICE, message,
+    passthrough,
 };
-use qaic_kmd::{AccelFile, Errno, Ioctl, ManageBuffer, calls};
+use qaic_kmd::{AccelFile, Errno, Ioctl, ManageBuffer};
 use qaic_mem::Mapping;
 
 use crate::call::{Call, Part, Slice};
@@ -238,16 +236,16 @@ impl Player<'_> {
         match call {
             Call::Manage(of, parts) => self.manage(*of, parts, file),
             Call::CreateBo { file: of, size, pad } => outcome(self.create(*of, file, *size, *pad)),
-            Call::MmapBo { object, .. } => plain(calls::mmap_offset(file, self.handle(*object)).map(|_| ())),
+            Call::MmapBo { object, .. } => plain(file.mmap_offset(self.handle(*object)).map(|_| ())),
             Call::Map { object, len, .. } => {
                 let offset = self.objects.get(*object).map_or(1 << 50, |object| object.offset);
                 plain(file.map(offset, *len).map(|_| ()))
             }
-            Call::CloseHandle { object, .. } => plain(calls::close_handle(file, self.handle(*object))),
+            Call::CloseHandle { object, .. } => plain(file.close_handle(self.handle(*object))),
             Call::Attach { dbc_id, object, dir, slices, .. } => {
                 let size = self.objects.get(*object).map_or(4096, |object| object.size as u64);
                 let entries: Vec<_> = slices.iter().map(entry).collect();
-                plain(calls::attach_slices(file, *dbc_id, self.handle(*object), *dir, size, &entries))
+                plain(file.attach_slices(*dbc_id, self.handle(*object), *dir, size, &entries))
             }
             Call::Detach { object, pad, .. } => {
                 let arg = DetachSlice { handle: self.handle(*object), pad: *pad };
@@ -256,7 +254,7 @@ impl Player<'_> {
             Call::Execute { dbc_id, objects, .. } => {
                 let entry = |object: &usize| ExecuteEntry { handle: self.handle(*object), dir: 0 };
                 let entries: Vec<_> = objects.iter().map(entry).collect();
-                plain(calls::execute(file, *dbc_id, &entries))
+                plain(file.execute(*dbc_id, &entries))
             }
             Call::PartialExecute { dbc_id, objects, .. } => {
                 let entry = |&(object, resize): &(usize, u64)| PartialExecuteEntry {
@@ -265,7 +263,7 @@ impl Player<'_> {
                     resize,
                 };
                 let entries: Vec<_> = objects.iter().map(entry).collect();
-                plain(calls::partial_execute(file, *dbc_id, &entries))
+                plain(file.partial_execute(*dbc_id, &entries))
             }
             Call::Wait { dbc_id, object, timeout_ms, pad, .. } => {
                 let handle = self.handle(*object);
@@ -277,12 +275,12 @@ impl Player<'_> {
                     |object: &usize| PerfStatsEntry { handle: self.handle(*object), ..Default::default() };
                 let mut entries: Vec<_> = objects.iter().map(entry).collect();
                 // Levels and latencies vary.
-                outcome(calls::perf_stats(file, *dbc_id, &mut entries).map(|()| {
+                outcome(file.perf_stats(*dbc_id, &mut entries).map(|()| {
                     let elements: Vec<_> = entries.iter().map(|entry| entry.num_queue_element).collect();
                     format!("elements {elements:?}")
                 }))
             }
-            Call::Version(_) => outcome(calls::driver_interface(file).map(|found| format!("{found:?}"))),
+            Call::Version(_) => outcome(file.driver_interface().map(|found| format!("{found:?}"))),
             other => panic!("{other:?} is of no file"),
         }
     }
@@ -291,7 +289,7 @@ impl Player<'_> {
         let mut arg = CreateBo { size, pad, ..CreateBo::default() };
         file.ioctl(&mut Ioctl::CreateBo(&mut arg))?;
         let size = usize::try_from(size.next_multiple_of(4096)).unwrap();
-        let offset = calls::mmap_offset(file, arg.handle)?;
+        let offset = file.mmap_offset(arg.handle)?;
         let mapping = file.map(offset, size).ok();
         self.objects.push(Object { file: of, handle: arg.handle, offset, size, mapping });
         Ok(format!("handle {}", arg.handle))
@@ -427,7 +425,7 @@ fn manage(file: &dyn AccelFile, pieces: &[Piece]) -> (String, ReturnedIds) {
         };
         fits.unwrap();
     }
-    let result = calls::manage(file, &mut buffer);
+    let result = file.manage(&mut buffer);
     let (mut came, mut given) = (plain(result), ReturnedIds::default());
     if !buffer.is_reply() {
         return (came, given);

@@ -10,8 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use qaic_emu::fault::Target;
-use qaic_emu::firmware::FirmwareConfig;
-use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile};
+use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, FirmwareConfig, Profile};
 use qaic_kmd::{AccelFile, Errno, EventKind, EventSource, Kmd, NodeInfo, SysKmd, SystemClock};
 
 /// Maximum duration of an operation that does not hang.

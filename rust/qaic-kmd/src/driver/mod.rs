@@ -18,6 +18,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::ioctl::{IoctlOutput, Opcode, ioctl};
 
+use crate::Errno;
 use crate::clock::{Clock, SystemClock};
 use crate::driver::netlink::KernelEvents;
 use crate::driver::permissions::NodePermissions;
@@ -25,7 +26,6 @@ use crate::driver::signals::HeldSignals;
 use crate::driver::sysfs::Sysfs;
 use crate::ioctl::{DriverInterface, Ioctl};
 use crate::kmd::{AccelFile, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
-use crate::{Errno, calls};
 use qaic_mem::Mapping;
 
 /// The running kernel and the cards of this machine.
@@ -96,7 +96,7 @@ impl Kmd for SysKmd {
 
 /// Returns the file if its driver and interface are supported.
 fn known(file: impl AccelFile + 'static) -> Result<Arc<dyn AccelFile>, Errno> {
-    match calls::driver_interface(&file)? {
+    match file.driver_interface()? {
         DriverInterface::Mainline => Ok(Arc::new(file)),
         DriverInterface::Other { .. } => Err(Errno::PROTONOSUPPORT),
         DriverInterface::OtherDriver(_) => Err(Errno::NOTTY),
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn calls_are_made_once_with_the_argument_as_it_is() {
         let file = SysFile { fd: openat(CWD, "/dev/null", OFlags::RDWR, Mode::empty()).unwrap() };
-        assert_eq!(calls::create_bo(&file, 4096), Err(Errno::NOTTY));
-        assert_eq!(calls::wait(&file, 0, 1, 1), Err(Errno::NOTTY));
+        assert_eq!(file.create_bo(4096), Err(Errno::NOTTY));
+        assert_eq!(file.wait(0, 1, 1), Err(Errno::NOTTY));
         let mut reply = ManageBuffer::default();
         reply.set_reply(&[5, 0, 0, 0, 32, 0, 0, 0], 1);
         assert_eq!(file.ioctl(&mut Ioctl::Manage(&mut reply)), Err(Errno::INVAL));

@@ -3,7 +3,7 @@
 
 use super::Numbered;
 use super::transaction::{Header, PASSTHROUGH_FROM_USER};
-use crate::wire::{ProcessId, Reserved, Text, wire};
+use crate::wire::{Reserved, Text, Volatile, wire};
 
 /// Number of zero bytes after a command. Firmware checks the lengths of commands, and accepts this form.
 const TRAILING_BYTES: usize = 8;
@@ -30,7 +30,7 @@ wire! {
         /// Tag of the dma transaction.
         tag: u32,
         /// Process of the caller.
-        process_id: ProcessId,
+        process_id: Volatile<u32>,
         /// Checksum of the metadata; 0 if there is none.
         metadata_crc: u32,
         /// Name.
@@ -58,7 +58,7 @@ wire! {
     /// Assigns cores to images and, with an activate transaction in the same message, a channel.
     pub struct Activate: 48 = 9 "activate" {
         /// Process of the caller.
-        process_id: ProcessId,
+        process_id: Volatile<u32>,
         /// Id of the constants; 0 for none.
         constants_id: u32,
         /// Id of the image.
@@ -103,7 +103,7 @@ wire! {
     /// transfer their data.
     pub struct LoadConstantsEx: 80 = 15 "load_constants_ex" {
         /// Process of the caller.
-        process_id: ProcessId,
+        process_id: Volatile<u32>,
         /// Name.
         name: Text<64>,
         /// Bytes of the descriptor.
@@ -123,7 +123,7 @@ wire! {
     /// A part of announced constants, in a dma transaction of the same message.
     pub struct LoadConstantsPayload: 32 = 16 "load_constants_payload" {
         /// Process of the caller.
-        process_id: ProcessId,
+        process_id: Volatile<u32>,
         /// Tag of the dma transaction.
         tag: u32,
         /// Id in the reply to the announcement.
@@ -137,7 +137,7 @@ wire! {
     /// Queries the total and free resources of a group or of the device.
     pub struct GetResourceInfo: 16 = 32 "resource_info" {
         /// Process of the caller.
-        process_id: ProcessId,
+        process_id: Volatile<u32>,
         /// Resource group; [`WHOLE_DEVICE`] for the whole device.
         res_grp_id: i32,
         /// Zero.

@@ -11,7 +11,7 @@ use super::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, Header, STATUS_FROM_USER, SetUpChannel, TearDownChannel,
 };
 use crate::manage::ManageBuffer;
-use crate::wire::{ProcessId, Text};
+use crate::wire::{Text, Volatile};
 
 /// Tag of the dma transaction with a network image.
 pub const ELF_TAG: u32 = 100;
@@ -35,7 +35,7 @@ pub fn status_query() -> ManageBuffer<'static> {
 /// Announces constants. Returns `None` if the container's descriptor exceeds the size of a message.
 pub fn load_constants(process_id: u32, descriptor: &[u8]) -> Option<ManageBuffer<'static>> {
     let command = LoadConstantsEx {
-        process_id: ProcessId(process_id),
+        process_id: Volatile(process_id),
         name: Text::new(CONSTANTS_NAME),
         descriptor_len: u32::try_from(descriptor.len()).ok()?,
         ..LoadConstantsEx::default()
@@ -53,7 +53,7 @@ pub fn load_constants_payload(
     data: &[u8],
 ) -> ManageBuffer<'_> {
     let command = LoadConstantsPayload {
-        process_id: ProcessId(process_id),
+        process_id: Volatile(process_id),
         tag: CONSTANTS_TAG,
         constants_id,
         data_length: data.len() as u64,
@@ -67,7 +67,7 @@ pub fn load_constants_payload(
 pub fn load_elf(process_id: u32, metadata_crc: u32, data: &[u8]) -> ManageBuffer<'_> {
     let command = LoadElf {
         tag: ELF_TAG,
-        process_id: ProcessId(process_id),
+        process_id: Volatile(process_id),
         metadata_crc,
         name: Text::new(ELF_NAME),
         data_length: data.len() as u64,
@@ -93,7 +93,7 @@ pub struct ActivateRequest {
 pub fn activate(process_id: u32, request: ActivateRequest) -> ManageBuffer<'static> {
     let ActivateRequest { elf_id, constants_id, queue_size, .. } = request;
     let command = Activate {
-        process_id: ProcessId(process_id),
+        process_id: Volatile(process_id),
         constants_id,
         elf_id,
         resource_res_id: WHOLE_DEVICE,
@@ -138,7 +138,7 @@ pub fn unload_constants(constants_id: u32) -> ManageBuffer<'static> {
 
 /// Builds a request for the total and free resources of a group or of [the device](WHOLE_DEVICE).
 pub fn resource_info(process_id: u32, group_id: i32) -> ManageBuffer<'static> {
-    let process_id = ProcessId(process_id);
+    let process_id = Volatile(process_id);
     alone(&GetResourceInfo { process_id, res_grp_id: group_id, ..GetResourceInfo::default() })
 }
 

@@ -3,8 +3,8 @@
 use std::mem::offset_of;
 
 use super::transaction::{
-    ACTIVATE_FROM_DEVICE, ChannelReply, Features, HEADER_BYTES, Header, PASSTHROUGH_FROM_DEVICE,
-    PASSTHROUGH_TO_USER, STATUS_FROM_DEVICE,
+    ACTIVATE_FROM_DEVICE, ChannelReply, Features, Header, PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_TO_USER,
+    STATUS_FROM_DEVICE,
 };
 use crate::manage::ManageBuffer;
 use crate::wire::{self, Layout};
@@ -78,7 +78,7 @@ pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
         return Err(ReplyError::new(WHAT, format!("{} bytes", rest.len()), "8 bytes"));
     };
     let end = len as usize;
-    let (Some(body), Some(behind)) = (rest.get(HEADER_BYTES..end), rest.get(end..)) else {
+    let (Some(body), Some(behind)) = (rest.get(size_of::<Header>()..end), rest.get(end..)) else {
         let expected = format!("8 to {}, the rest of the reply", rest.len());
         return Err(ReplyError::new(WHAT, format!("length {len}"), expected));
     };

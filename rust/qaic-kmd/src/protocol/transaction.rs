@@ -1,6 +1,6 @@
 //! Transactions, the parts of a control message, in the format for users of the driver.
 
-use crate::wire::{Descriptor, HostAddress, wire};
+use crate::wire::{Volatile, wire};
 
 /// A command to the firmware.
 pub const PASSTHROUGH_FROM_USER: u32 = 1;
@@ -21,9 +21,6 @@ pub const STATUS_FROM_USER: u32 = 12;
 /// The versions and features: [`Features`].
 pub const STATUS_FROM_DEVICE: u32 = 14;
 
-/// Size of the type and length at the start of a transaction.
-pub const HEADER_BYTES: usize = 8;
-
 wire! {
     /// Type and length of a transaction.
     pub struct Header: 8 {
@@ -40,7 +37,7 @@ wire! {
         /// Padding that the kernel does not read; the open runtime uses it as a counter.
         pad: u32,
         /// Address of the memory.
-        addr: HostAddress,
+        addr: Volatile<u64>,
         /// Size of the memory in bytes.
         size: u64,
     }
@@ -50,7 +47,7 @@ wire! {
         /// Number of elements of the channel's ring.
         queue_size: u32,
         /// A descriptor that no kernel reads.
-        eventfd: Descriptor,
+        eventfd: Volatile<i32>,
         /// Options, which no kernel defines.
         options: u32,
         /// Zero.

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::layout::{self, Call, Pointed};
 use crate::Errno;
 use crate::ioctl::Ioctl;
-use crate::protocol::transaction::{
-    DMA_FROM_USER, HEADER_BYTES, PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, PASSTHROUGH_TO_USER,
+use crate::protocol::{
+    DMA_FROM_USER, Header, PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, PASSTHROUGH_TO_USER,
 };
 use crate::protocol::{command_entry, parse, transaction_entry};
 
@@ -118,7 +118,7 @@ fn transaction(kind: u32, body: &[u8], payloads: &mut impl Iterator<Item = Value
         found.insert("payload".to_owned(), payload);
     }
     found.insert("type".to_owned(), entry.name.into());
-    found.insert("len".to_owned(), (body.len() + HEADER_BYTES).into());
+    found.insert("len".to_owned(), (body.len() + size_of::<Header>()).into());
     found.into()
 }
 

@@ -15,14 +15,13 @@ use super::log::Log;
 use super::*;
 use crate::Errno;
 use crate::abi::{AttachSliceEntry, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem};
-use crate::calls;
 use qaic_mem::Mapping;
 
 use crate::clock::{Clock, VirtualClock};
 use crate::ioctl::Ioctl;
 use crate::kmd::{AccelFile, Event, EventSource, Kmd, NodeInfo, PciAddress, Readiness, Telemetry};
 use crate::manage::ManageBuffer;
-use crate::protocol::command::ActivationState;
+use crate::protocol::ActivationState;
 use crate::protocol::message;
 
 /// A kernel whose answers set every field.
@@ -185,7 +184,7 @@ fn recording(kernel: Kernel, transcript: &TranscriptFile) -> Recording {
 }
 
 fn manage(file: &dyn AccelFile, mut message: ManageBuffer<'_>) -> String {
-    let result = calls::manage(file, &mut message);
+    let result = file.manage(&mut message);
     let bytes = if result == Err(Errno::TIMEDOUT) { &[] } else { message.bytes() };
     format!("{result:?} {} {bytes:?}", message.count())
 }
@@ -207,7 +206,7 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
     answers.push(format!("{nodes:?} {:?} {:?}", kmd.telemetry(&nodes[0]), kmd.reset(&nodes[0])));
     let file = kmd.open(&nodes[0]).unwrap();
     let file = &*file;
-    answers.push(format!("{:?}", calls::driver_interface(file)));
+    answers.push(format!("{:?}", file.driver_interface()));
     // The address in memory differs each time.
     let image = vec![process_id.to_le_bytes()[3]; 9].into_boxed_slice();
     answers.push(manage(file, message::status_query()));
@@ -215,24 +214,24 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
     answers.push(manage(file, message::load_elf(process_id, 6, &image)));
     answers.push(manage(file, activation(process_id)));
     for size in [4096, 10_000] {
-        answers.push(format!("{:?}", calls::create_bo(file, size)));
+        answers.push(format!("{:?}", file.create_bo(size)));
     }
-    answers.push(format!("{:?}", calls::mmap_offset(file, 2)));
+    answers.push(format!("{:?}", file.mmap_offset(2)));
     answers.push(format!("{:?}", file.map(2 << 32, 12_288).map(|mapping| mapping.len())));
     let sem = Sem { val: 1, index: 2, presync: 1, cmd: 6, flags: 2, pad: 0 };
     let slices = [AttachSliceEntry { size: 10_000, sems: [sem; 4], dev_addr: 1 << 40, ..Default::default() }];
-    answers.push(format!("{:?}", calls::attach_slices(file, 3, 2, 1, 10_000, &slices)));
+    answers.push(format!("{:?}", file.attach_slices(3, 2, 1, 10_000, &slices)));
     let entries = [ExecuteEntry { handle: 1, dir: 1 }, ExecuteEntry { handle: 2, dir: 2 }];
-    answers.push(format!("{:?}", calls::execute(file, 3, &entries)));
-    answers.push(format!("{:?}", calls::execute(file, 3, &entries)));
-    answers.push(format!("{:?}", calls::wait(file, 3, 2, wait_ms)));
+    answers.push(format!("{:?}", file.execute(3, &entries)));
+    answers.push(format!("{:?}", file.execute(3, &entries)));
+    answers.push(format!("{:?}", file.wait(3, 2, wait_ms)));
     let parts = [PartialExecuteEntry { handle: 1, dir: 1, resize: 17 }];
-    answers.push(format!("{:?}", calls::partial_execute(file, 3, &parts)));
+    answers.push(format!("{:?}", file.partial_execute(3, &parts)));
     let mut figures = [PerfStatsEntry { handle: 2, ..PerfStatsEntry::default() }];
-    answers.push(format!("{:?} {figures:?}", calls::perf_stats(file, 3, &mut figures)));
-    answers.push(format!("{:?}", calls::import_dma_buf(file, std::io::stdin().as_fd())));
-    answers.push(format!("{:?}", calls::detach_slices(file, 2)));
-    answers.push(format!("{:?}", calls::close_handle(file, 2)));
+    answers.push(format!("{:?} {figures:?}", file.perf_stats(3, &mut figures)));
+    answers.push(format!("{:?}", file.import_dma_buf(std::io::stdin().as_fd())));
+    answers.push(format!("{:?}", file.detach_slices(2)));
+    answers.push(format!("{:?}", file.close_handle(2)));
     answers.push(manage(file, message::deactivate(5, Some(3))));
     answers
 }
@@ -262,7 +261,7 @@ fn recording_after_every_call_has_whole_numbered_lines() {
     let recording = recording(Kernel::default(), &transcript);
     let file = recording.open(&node()).unwrap();
     for call in 0..5 {
-        calls::create_bo(&*file, 4096).unwrap();
+        file.create_bo(4096).unwrap();
         let lines = transcript.lines();
         assert_eq!(lines.len(), 3 + call);
         for (index, line) in lines.iter().enumerate() {
@@ -283,7 +282,7 @@ fn recording_of_several_threads_has_the_calls_of_each_file() {
         std::thread::scope(|scope| {
             for (own, file) in files.iter().enumerate() {
                 let own = u32::try_from(own).unwrap();
-                scope.spawn(move || (0..100).for_each(|_| calls::wait(&**file, own, 1, 0).unwrap()));
+                scope.spawn(move || (0..100).for_each(|_| file.wait(own, 1, 0).unwrap()));
             }
         });
     };

@@ -24,7 +24,8 @@ mod x86;
 
 pub use dispatch::Isa;
 pub use pipeline::{Pipeline, PipelineError, Step};
-pub use quantize::{QuantParams, QuantType};
+pub use qaic_quant::QuantParams;
+pub use quantize::QuantType;
 
 /// An operation on single elements.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -132,14 +132,9 @@ impl Pipeline {
         self.ops.is_empty() && self.permutation.is_none()
     }
 
-    /// Runs the sequence. `src` and `dst` must have exactly the sizes of the two tensors. If they overlap, the result
-    /// is unspecified.
-    pub fn run(&self, src: HostSlice<'_>, dst: HostSliceMut<'_>) -> Result<(), PipelineError> {
-        self.run_with(Isa::best(), src, dst)
-    }
-
-    /// Runs the sequence as [`Pipeline::run`] does, with a given family of kernels, for comparison.
-    pub fn run_with(&self, isa: Isa, src: HostSlice<'_>, dst: HostSliceMut<'_>) -> Result<(), PipelineError> {
+    /// Runs the sequence with a family of kernels. `src` and `dst` must have exactly the sizes of the two tensors. If
+    /// they overlap, the result is unspecified.
+    pub fn run(&self, isa: Isa, src: HostSlice<'_>, dst: HostSliceMut<'_>) -> Result<(), PipelineError> {
         check(self.source_bytes(), src.len())?;
         check(self.result_bytes(), dst.len())?;
         self.pass(isa, src, dst);
@@ -149,7 +144,7 @@ impl Pipeline {
     /// Runs the sequence for a destination that has room for only the first bytes of the result.
     pub fn run_prefix(&self, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) -> Result<(), PipelineError> {
         if dst.len() >= self.result_bytes() {
-            return self.run(src, dst.first(self.result_bytes()));
+            return self.run(Isa::best(), src, dst.first(self.result_bytes()));
         }
         check(self.source_bytes(), src.len())?;
         if self.permutation.is_none() && dst.len().is_multiple_of(self.result_size) {

@@ -36,7 +36,7 @@ fn sized<const N: usize>(op: ElementOp, src: HostSlice<'_>, dst: HostSliceMut<'_
             blocks::<N, _, _>(src, dst, |x: &[f16], y: &mut [f32]| half_kernel::widen(x, y));
         }
         ElementOp::Quantize(to, p) => {
-            let sum = |x| affine::sum(x, p.scale(), p.offset());
+            let sum = |x| affine::sum(x, p.scale, p.offset);
             match to {
                 QuantType::I8 => each::<N, _, _>(src, dst, |x: f32| affine::to_i8(sum(x))),
                 QuantType::U8 => each::<N, _, _>(src, dst, |x: f32| unsigned(affine::to_i8(sum(x)))),
@@ -45,7 +45,7 @@ fn sized<const N: usize>(op: ElementOp, src: HostSlice<'_>, dst: HostSliceMut<'_
             }
         }
         ElementOp::Dequantize(from, p) => {
-            let value = |q| p.scale() * affine::difference(q, p.offset());
+            let value = |q| p.scale * affine::difference(q, p.offset);
             match from {
                 QuantType::I8 => each::<N, _, _>(src, dst, |q: i8| value(q.into())),
                 QuantType::U8 => each::<N, _, _>(src, dst, |q: u8| value(signed(q).into())),

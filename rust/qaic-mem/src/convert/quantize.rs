@@ -4,6 +4,8 @@
 //! The offset of an unsigned 8-bit tensor refers to the stored value minus 128, so its kernels compute with the
 //! signed value and flip the top bit.
 
+use qaic_quant::QuantParams;
+
 /// Integer types a float can be quantized to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantType {
@@ -28,36 +30,11 @@ impl QuantType {
     }
 }
 
-/// Scale and offset of a quantized tensor.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QuantParams {
-    scale: f32,
-    offset: i32,
-}
-
-impl QuantParams {
-    /// Creates parameters: `scale` is the difference of two neighboring quantized values, `offset` is the quantized
-    /// value of zero.
-    pub const fn new(scale: f32, offset: i32) -> Self {
-        Self { scale, offset }
-    }
-
-    /// Difference of two neighboring quantized values.
-    pub const fn scale(self) -> f32 {
-        self.scale
-    }
-
-    /// Quantized value of zero.
-    pub const fn offset(self) -> i32 {
-        self.offset
-    }
-
-    /// Returns true if scale and offset are in the range where the vector kernels are proven exact: no
-    /// intermediate value overflows or underflows, and the shifted value fits 32 bits.
-    pub(super) fn moderate(self) -> bool {
-        let limit = 1.152_921_5e18_f32; // 2^60
-        self.scale >= 1.0 / limit && self.scale <= limit && self.offset.unsigned_abs() <= 1 << 29
-    }
+/// Returns true if scale and offset are in the range where the vector kernels are proven exact: no
+/// intermediate value overflows or underflows, and the shifted value fits 32 bits.
+pub(super) fn is_moderate(params: QuantParams) -> bool {
+    let limit = 1.152_921_5e18_f32; // 2^60
+    params.scale >= 1.0 / limit && params.scale <= limit && params.offset.unsigned_abs() <= 1 << 29
 }
 
 #[cfg(test)]
@@ -65,24 +42,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_those_that_were_given() {
-        for (scale, offset) in [(0.25, -7), (3.0, i32::MAX), (1.0, 0)] {
-            let p = QuantParams::new(scale, offset);
-            assert_eq!((p.scale().to_bits(), p.offset()), (scale.to_bits(), offset));
-        }
-    }
-
-    #[test]
     fn vector_kernels_serve_scales_to_the_60th_power_of_two_and_offsets_of_30_bits() {
         let (low, high, most) = (2_f32.powi(-60), 2_f32.powi(60), 1 << 29);
         for (scale, offset) in [(0.5, -3), (low, 0), (high, 0), (1.0, most), (1.0, -most), (low, -most)] {
-            assert!(QuantParams::new(scale, offset).moderate(), "{scale:e} {offset}");
+            assert!(is_moderate(QuantParams { scale, offset }), "{scale:e} {offset}");
         }
         let scales = [low.next_down(), high.next_up(), 0.0, -1.0, f32::INFINITY, f32::NAN];
         let offsets = [most + 1, -most - 1, i32::MIN, i32::MAX];
         let far = scales.map(|scale| (scale, 0)).into_iter().chain(offsets.map(|offset| (1.0, offset)));
         for (scale, offset) in far {
-            assert!(!QuantParams::new(scale, offset).moderate(), "{scale:e} {offset}");
+            assert!(!is_moderate(QuantParams { scale, offset }), "{scale:e} {offset}");
         }
     }
 }

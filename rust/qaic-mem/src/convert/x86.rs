@@ -7,7 +7,7 @@
 //! vectors from *their* lengths, and accesses no other memory. A value of [`Features`] proves that the machine has
 //! the instructions, because it is created only after they were detected.
 //!
-//! The vector kernels for 8 and 16 bits support only moderate parameters (`QuantParams::moderate`). With these, no
+//! The vector kernels for 8 and 16 bits support only moderate parameters (`is_moderate`). With these, no
 //! quotient that can influence a result overflows or underflows, and values fit 32 bits before they are clipped.
 
 // All loads and stores are unaligned, so casts need not keep the alignment.
@@ -17,9 +17,10 @@
 
 use std::arch::x86_64::*;
 
-use super::quantize::{QuantParams, QuantType};
+use super::quantize::{QuantType, is_moderate};
 use super::{ElementOp, Isa, portable};
 use crate::{HostSlice, HostSliceMut};
+use qaic_quant::QuantParams;
 
 /// Proof that the machine has AVX2, F16C and FMA.
 #[derive(Clone, Copy, Debug)]
@@ -94,10 +95,10 @@ fn apply_vectors(
             // SAFETY: all features have AVX2.
             unsafe { quantize_i32_256(p, src, dst, count) }
         }
-        (ElementOp::Quantize(to, p), _) if p.moderate() => {
+        (ElementOp::Quantize(to, p), _) if is_moderate(p) => {
             quantize(features, to, Divisor::new(p), src, dst, count)
         }
-        (ElementOp::Dequantize(from, p), is_wide) if p.moderate() && from != QuantType::I32 => {
+        (ElementOp::Dequantize(from, p), is_wide) if is_moderate(p) && from != QuantType::I32 => {
             match (from, is_wide) {
                 (QuantType::I16, _) => {
                     // SAFETY: all features have AVX2.
@@ -159,9 +160,9 @@ impl Divisor {
     #[allow(clippy::cast_precision_loss)] // the rounding of a large offset is part of the definition
     fn new(p: QuantParams) -> Self {
         Self {
-            scale: p.scale(),
-            limit: p.scale() * 1_073_741_824.0, // 2^30: beyond every clip bound, offset included
-            offset: p.offset() as f32,
+            scale: p.scale,
+            limit: p.scale * 1_073_741_824.0, // 2^30: beyond every clip bound, offset included
+            offset: p.offset as f32,
         }
     }
 }
@@ -323,7 +324,7 @@ fn quantize_i16_512(d: Divisor, src: HostSlice<'_>, dst: &HostSliceMut<'_>, coun
 fn quantize_i32_256(p: QuantParams, src: HostSlice<'_>, dst: &HostSliceMut<'_>, count: usize) -> usize {
     let (from, to) = (src.as_ptr().cast::<f32>(), dst.as_mut_ptr().cast::<i32>());
     #[allow(clippy::cast_precision_loss)] // the rounding of a large offset is part of the definition
-    let (scale, offset) = (_mm256_set1_ps(p.scale()), _mm256_set1_ps(p.offset() as f32));
+    let (scale, offset) = (_mm256_set1_ps(p.scale), _mm256_set1_ps(p.offset as f32));
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
         // SAFETY: elements i..i+8 are below `count`, which `src` holds.
@@ -349,7 +350,7 @@ fn dequantize_8_256(
 ) -> usize {
     let (from, to) = (src.as_ptr(), dst.as_mut_ptr().cast::<f32>());
     let flip = _mm_set1_epi8(if unsigned { i8::MIN } else { 0 });
-    let (scale, offset) = (_mm256_set1_ps(p.scale()), _mm256_set1_epi32(p.offset()));
+    let (scale, offset) = (_mm256_set1_ps(p.scale), _mm256_set1_epi32(p.offset));
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
         // SAFETY: elements i..i+8 are below `count`, which `src` holds; `loadl` reads eight bytes.
@@ -372,7 +373,7 @@ fn dequantize_8_512(
 ) -> usize {
     let (from, to) = (src.as_ptr(), dst.as_mut_ptr().cast::<f32>());
     let flip = _mm_set1_epi8(if unsigned { i8::MIN } else { 0 });
-    let (scale, offset) = (_mm512_set1_ps(p.scale()), _mm512_set1_epi32(p.offset()));
+    let (scale, offset) = (_mm512_set1_ps(p.scale), _mm512_set1_epi32(p.offset));
     let whole = count - count % 16;
     for i in (0..whole).step_by(16) {
         // SAFETY: elements i..i+16 are below `count`, which `src` holds.
@@ -388,7 +389,7 @@ fn dequantize_8_512(
 #[target_feature(enable = "avx2")]
 fn dequantize_i16_256(p: QuantParams, src: HostSlice<'_>, dst: &HostSliceMut<'_>, count: usize) -> usize {
     let (from, to) = (src.as_ptr().cast::<i16>(), dst.as_mut_ptr().cast::<f32>());
-    let (scale, offset) = (_mm256_set1_ps(p.scale()), _mm256_set1_epi32(p.offset()));
+    let (scale, offset) = (_mm256_set1_ps(p.scale), _mm256_set1_epi32(p.offset));
     let whole = count - count % 8;
     for i in (0..whole).step_by(8) {
         // SAFETY: elements i..i+8 are below `count`, which `src` holds.
@@ -419,7 +420,7 @@ mod tests {
     proptest! {
         #[test]
         fn vector_kernels_leave_less_than_a_vector(count in 0..300_usize) {
-            let p = QuantParams::new(0.5, -3);
+            let p = QuantParams { scale: 0.5, offset: -3 };
             let ops = [
                 ElementOp::F32ToF16,
                 ElementOp::F16ToF32,

@@ -202,13 +202,8 @@ impl<'a> StoredRows<'a> {
         self.units() * self.form.unit_bytes() + 5 * self.form.groups(self.units()).unwrap_or(0)
     }
 
-    /// Decodes rows from `first` on to float32 in `numbers`, up to the end of either.
-    pub fn gather(&self, first: usize, numbers: &mut [f32]) {
-        self.gather_with(Isa::best(), first, numbers);
-    }
-
-    /// Decodes rows as [`Self::gather`] does, with the kernels of a family.
-    pub fn gather_with(&self, isa: Isa, first: usize, numbers: &mut [f32]) {
+    /// Decodes rows from `first` on to float32 in `numbers`, up to the end of either, with the kernels of a family.
+    pub fn gather(&self, isa: Isa, first: usize, numbers: &mut [f32]) {
         run(isa, Gather { rows: self, first, numbers });
     }
 }

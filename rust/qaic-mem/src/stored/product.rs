@@ -229,13 +229,9 @@ impl<'a> Product<'a> {
         (BLOCK_BYTES / self.weights.row_bytes().max(1)).max(1).next_multiple_of(tiles * COLUMNS)
     }
 
-    /// Computes a block. `write` receives each row, the index of the first column, and the numbers.
-    pub fn block(&self, block: usize, write: impl FnMut(usize, usize, &[f32])) {
-        self.block_with(Isa::best(), block, write);
-    }
-
-    /// Computes a block as [`Self::block`] does, with the kernels of a family.
-    pub fn block_with(&self, isa: Isa, block: usize, mut write: impl FnMut(usize, usize, &[f32])) {
+    /// Computes a block with the kernels of a family. `write` receives each row, the index of the first column, and
+    /// the numbers.
+    pub fn block(&self, isa: Isa, block: usize, mut write: impl FnMut(usize, usize, &[f32])) {
         let first = (block * self.block_columns()).min(self.columns());
         let columns = first..(first + self.block_columns()).min(self.columns());
         if columns.is_empty() {

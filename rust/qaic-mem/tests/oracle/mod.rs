@@ -118,7 +118,7 @@ pub(crate) fn quantize(x: f32, to: QuantType, p: QuantParams) -> i64 {
         QuantType::I16 => (-32768, 32767),
         QuantType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
     };
-    let shifted = x / p.scale() + p.offset() as f32;
+    let shifted = x / p.scale + p.offset as f32;
     let q =
         if shifted.is_nan() { low } else { (f64::from(shifted).round_ties_even() as i64).clamp(low, high) };
     if to == QuantType::U8 { q + 128 } else { q }
@@ -128,7 +128,7 @@ pub(crate) fn quantize(x: f32, to: QuantType, p: QuantParams) -> i64 {
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn dequantize(q: i64, from: QuantType, p: QuantParams) -> f32 {
     let signed = if from == QuantType::U8 { q - 128 } else { q };
-    p.scale() * ((signed - i64::from(p.offset())) as f32)
+    p.scale * ((signed - i64::from(p.offset)) as f32)
 }
 
 /// One element through `op`, as little-endian bytes.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -188,12 +188,12 @@ impl PyQBuffer {
     #[getter]
     fn r#type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static KINDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        KINDS.import(py, "qaic.rt.enums", "QBufferType")?.call1((self.buffer.kind(),))
+        KINDS.import(py, "qaic.rt.enums", "QBufferType")?.call1((self.buffer.kind.load(Ordering::Relaxed),))
     }
 
     #[setter(r#type)]
     fn set_type(&self, kind: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.buffer.declare(kind.call_method0("__index__")?.extract()?);
+        self.buffer.kind.store(kind.call_method0("__index__")?.extract()?, Ordering::Relaxed);
         Ok(())
     }
 

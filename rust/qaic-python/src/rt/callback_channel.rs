@@ -76,7 +76,7 @@ impl RtReceiver {
                 (callback.clone_ref(py), (level, text).into_pyobject(py)?, true)
             }
             Message::Failure { callback, context, kind, text } => {
-                let kind = enums()?.getattr("QAicErrorType")?.call1((kind.0,))?;
+                let kind = enums()?.getattr("QAicErrorType")?.call1((kind,))?;
                 let arguments = (context, text, kind, PyBytes::new(py, b"")).into_pyobject(py)?;
                 (callback.clone_ref(py), arguments, false)
             }

@@ -1,6 +1,6 @@
 //! `qaicrt.ExecObj`: runs one inference at a time.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
@@ -219,13 +219,13 @@ impl PyExecObj {
     /// Sets a number of the caller's choice.
     #[pyo3(name = "setId", signature = (number, /))]
     fn set_id(&self, number: u32) {
-        self.exec().set_id(number);
+        self.exec().id.store(number, Ordering::Relaxed);
     }
 
     /// Number that the caller set; 0 by default.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
-        self.exec().id()
+        self.exec().id.load(Ordering::Relaxed)
     }
 }
 

@@ -147,7 +147,7 @@ impl PyQaicInferenceSet {
         // A negative count becomes 0, which is refused as too small.
         let count = |number: i64| u32::try_from(number).unwrap_or(if number < 0 { 0 } else { u32::MAX });
         let (size, activations) = (count(setSize), count(numActivations));
-        let token = CancellationToken::new();
+        let token = CancellationToken::default();
         options.load.token = token.clone();
         let make = || InferenceSet::new(&inner, image, &placement, size, activations, options.clone());
         let set =

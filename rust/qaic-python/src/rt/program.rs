@@ -1,6 +1,6 @@
 //! `qaicrt.Program`: a container on a device.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -78,7 +78,7 @@ impl PyProgram {
         let (mut options, mapping) = program_options(properties).map_err(failed)?;
         let placed = place_program(py, context.get(), dev, &mapping, image).map_err(failed)?;
         options.is_placed_freely = placed.is_chosen;
-        let token = CancellationToken::new();
+        let token = CancellationToken::default();
         options.load.token = token.clone();
         let make = |_| Program::new(runtime, image, &placed.placement, &options);
         let program = outcome(py, make).map_err(failed)?;
@@ -165,7 +165,7 @@ impl PyProgram {
         let program = self.qpc.bind(py).call_method0("getInfo")?.getattr("program")?.get_item(0)?;
         let facts = PyDict::new(py);
         facts.set_item("uniqueProgramID", self.program.unique_id)?;
-        facts.set_item("userDefinedProgramID", self.program.id())?;
+        facts.set_item("userDefinedProgramID", self.program.user_id.load(Ordering::Relaxed))?;
         facts.set_item("numNsp", program.getattr("numCores")?)?;
         facts.set_item("numMcid", program.getattr("numMcId")?)?;
         facts.set_item("batchSize", program.getattr("batchSize")?)?;
@@ -182,13 +182,13 @@ impl PyProgram {
     /// Sets a number of the caller's choice.
     #[pyo3(name = "setId", signature = (number, /))]
     fn set_id(&self, number: u32) {
-        self.program.set_id(number);
+        self.program.user_id.store(number, Ordering::Relaxed);
     }
 
     /// Number that the caller set; 0 by default.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
-        self.program.id()
+        self.program.user_id.load(Ordering::Relaxed)
     }
 
     /// (status, handle) for ``ExecObj.setDataWithSlices``.

@@ -141,7 +141,7 @@ pub(crate) struct PyCompletions {
 impl PyCompletions {
     #[new]
     fn new() -> Self {
-        Self { queue: Reaped::new(CompletionQueue::new()) }
+        Self { queue: Reaped::new(Arc::default()) }
     }
 
     /// Returns the tokens of ended inferences, in order; an empty list after `seconds` or `wake`.

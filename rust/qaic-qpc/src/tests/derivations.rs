@@ -1,10 +1,12 @@
 //! Values derived from a descriptor and a program beyond those in the recorded containers.
 
 use qaic_qpc::metadata::Metadata;
-use qaic_qpc::network_desc::{IoBinding, NetworkDesc, Transform, TransformKind};
 use qaic_qpc::transform::{Operation, TransferPlan};
 use qaic_qpc::writer::{self, SegmentData};
-use qaic_qpc::{Container, CrcSegment, IoDesc, Limits, QpcError, QpcInfo, crc32, elf, mappings};
+use qaic_qpc::{
+    Container, CrcSegment, IoBinding, IoDesc, Limits, NetworkDesc, QpcError, QpcInfo, Transform,
+    TransformKind, crc32, elf, user_mappings,
+};
 
 use super::fixture;
 
@@ -69,7 +71,7 @@ fn zero_dims_count_in_mappings_and_not_in_copies() {
     input.io_initial.dims.clone_from(&dims);
     input.io_transformed.dims.clone_from(&dims);
     input.transformseq[0].dims = dims;
-    assert_eq!(mappings::user_mappings(&network).unwrap()[0].size, 16);
+    assert_eq!(user_mappings(&network).unwrap()[0].size, 16);
     let io_desc = IoDesc::from_network(&network).unwrap();
     assert_eq!(
         (io_desc.io_sets[0].bindings[0].size, &io_desc.io_sets[0].bindings[0].dims[..]),
@@ -83,7 +85,7 @@ fn names_of_mappings_end_at_a_nul_and_are_never_empty() {
     let called = |name: &str| IoBinding { name: name.into(), ..IoBinding::default() };
     let network =
         NetworkDesc { inputs: vec![called("a\0b"), called(""), called("\0")], ..NetworkDesc::default() };
-    let names = mappings::user_mappings(&network).unwrap().into_iter().map(|mapping| mapping.buffer_name);
+    let names = user_mappings(&network).unwrap().into_iter().map(|mapping| mapping.buffer_name);
     assert_eq!(names.collect::<Vec<_>>(), ["a", "noname", "noname"]);
 }
 

@@ -2,10 +2,12 @@
 //! `tests/data/qpc/README.md`).
 
 use qaic_qpc::metadata::{Encoding, LocatedMetadata, Metadata};
-use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::transform::{TransferPlan, is_copy_only};
 use qaic_qpc::writer::{self, SegmentData};
-use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, QpcInfo, Severity, mappings, validate};
+use qaic_qpc::{
+    ConstantsDesc, Container, IoDesc, Limits, NetworkDesc, QpcInfo, Severity, dma_mappings, user_mappings,
+    validate,
+};
 use serde_json::{Value, json};
 
 use super::fixture::{bad, buffers, good, hex, sha256};
@@ -170,9 +172,9 @@ fn constants_split_and_lookup_are_the_recorded_ones() {
 fn mappings_are_the_recorded_ones() {
     for case in good() {
         let network = case.network();
-        let user = serde_json::to_value(mappings::user_mappings(&network).unwrap()).unwrap();
+        let user = serde_json::to_value(user_mappings(&network).unwrap()).unwrap();
         assert_eq!(case.expected["buffer_mappings"], user, "{}", case.name);
-        let dma = serde_json::to_value(mappings::dma_mappings(&network)).unwrap();
+        let dma = serde_json::to_value(dma_mappings(&network)).unwrap();
         assert_eq!(case.expected["buffer_mappings_dma"], dma, "{}", case.name);
     }
 }

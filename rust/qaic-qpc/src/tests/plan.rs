@@ -3,12 +3,12 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use qaic_qpc::metadata::Metadata;
-use qaic_qpc::network_desc::{Direction, DmaBuffer, IoShapes, NetworkDesc, Stats, TensorShape};
 use qaic_qpc::plan::{
     CONTROL_BYTES, Control, Dtype, GRAPH_SECTION, Initializer, PLAN_SECTION, Plan, PlanError,
 };
 use qaic_qpc::writer::{self, SegmentData};
-use qaic_qpc::{ConstantsDesc, ElementType, elf, validate};
+use qaic_qpc::{ConstantsDesc, ElementType, NetworkDesc, elf, validate};
+use qaic_qpc::{Direction, DmaBuffer, IoShapes, Stats, TensorShape};
 use serde_json::{Value, json};
 
 use super::defects::sample::network;

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use qaic_qpc::metadata::Metadata;
-use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::transform::TransferPlan;
 use qaic_qpc::writer::{self, SegmentData};
-use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, QpcInfo, elf, validate};
+use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, NetworkDesc, QpcInfo, elf, validate};
 
 use super::{fixture, generate};
 

@@ -17,7 +17,8 @@ const DMA_BUF: u32 = 1;
 pub struct ClientBuffer {
     /// The memory, independent of the declared type.
     pub memory: Arc<SharedMemory>,
-    kind: AtomicU32,
+    /// Code of the declared type.
+    pub kind: AtomicU32,
 }
 
 impl ClientBuffer {
@@ -27,19 +28,9 @@ impl ClientBuffer {
         Self { memory, kind }
     }
 
-    /// Code of the declared type.
-    pub fn kind(&self) -> u32 {
-        self.kind.load(Ordering::Relaxed)
-    }
-
-    /// Sets the declared type.
-    pub fn declare(&self, kind: u32) {
-        self.kind.store(kind, Ordering::Relaxed);
-    }
-
     /// Returns true if the declared type is the type of the memory.
     pub fn is_declared_right(&self) -> bool {
-        self.kind() == kind_of(&self.memory)
+        self.kind.load(Ordering::Relaxed) == kind_of(&self.memory)
     }
 }
 
@@ -59,10 +50,10 @@ mod tests {
         let behind = SharedMemory::behind(DmaBuf { descriptor: file.into(), offset: 0, len: 8 });
         for (memory, kind) in [(SharedMemory::empty(), HEAP), (behind, DMA_BUF)] {
             let buffer = ClientBuffer::new(memory);
-            assert_eq!((buffer.kind(), buffer.is_declared_right()), (kind, true));
-            buffer.declare(1 - kind);
-            assert_eq!((buffer.kind(), buffer.is_declared_right()), (1 - kind, false));
-            buffer.declare(kind);
+            assert_eq!((buffer.kind.load(Ordering::Relaxed), buffer.is_declared_right()), (kind, true));
+            buffer.kind.store(1 - kind, Ordering::Relaxed);
+            assert_eq!((buffer.kind.load(Ordering::Relaxed), buffer.is_declared_right()), (1 - kind, false));
+            buffer.kind.store(kind, Ordering::Relaxed);
             assert!(buffer.is_declared_right());
         }
     }

@@ -6,7 +6,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::NetworkDesc;
 
 use super::dma_buf::DmaBufBindings;
 use super::in_place::InPlace;

@@ -138,7 +138,7 @@ fn sections(memory: HostSlice<'_>, section_bytes: usize) -> Vec<u32> {
     let mut at = 0;
     while at < memory.len() {
         let end = at.saturating_add(section_bytes).min(memory.len());
-        let mut sum = Crc32::new();
+        let mut sum = Crc32::default();
         while at < end {
             let step = buffer.len().min(end - at);
             // The range is within the memory by the arithmetic above.

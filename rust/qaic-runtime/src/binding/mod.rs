@@ -17,7 +17,7 @@ mod in_place;
 mod input_source;
 mod io_binding;
 mod io_crc;
-pub mod mxint8;
+pub(crate) mod mxint8;
 mod retained;
 mod shape_list;
 mod sources;

@@ -1,6 +1,6 @@
 //! Conversion of number arrays to MXINT8 blocks and back, a few rows at a time.
 
-pub use half::f16 as Half;
+pub(crate) use half::f16 as Half;
 use qaic_mem::{HostSlice, HostSliceMut, Pod};
 use qaic_quant::mx::{MxFormat, decode, encode};
 

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 
-use qaic_qpc::ElementType;
-use qaic_qpc::network_desc::{IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
 use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
+use qaic_qpc::{ElementType, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
 
 use crate::error::RuntimeError;
 use crate::image::Image;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use qaic_mem::convert::{ElementOp, Pipeline, PipelineError, QuantParams, QuantType, Step};
+use qaic_mem::convert::{ElementOp, Isa, Pipeline, PipelineError, QuantParams, QuantType, Step};
 use qaic_mem::{HostSlice, HostSliceMut};
-use qaic_qpc::ElementType;
-use qaic_qpc::network_desc::{Direction, TransformKind};
 use qaic_qpc::transform::{BindingPlan, Operation};
+use qaic_qpc::{Direction, ElementType, TransformKind};
 
 use crate::error::{InputError, RuntimeError};
 
@@ -83,7 +82,7 @@ impl BindingTransfer {
             Route::Direct => {
                 dst.copy_from(src);
             }
-            Route::Convert(pipeline) => pipeline.run(src, dst).map_err(|error| sizes(&error))?,
+            Route::Convert(pipeline) => pipeline.run(Isa::best(), src, dst).map_err(|error| sizes(&error))?,
         }
         Ok(())
     }
@@ -146,11 +145,11 @@ fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
                     _ => return Err(unsupported(TransformKind::Quantize)),
                 }
                 let to = quant_type(result.dtype).ok_or_else(|| unsupported(TransformKind::Quantize))?;
-                steps.push(Step::Element(ElementOp::Quantize(to, QuantParams::new(scale, offset))));
+                steps.push(Step::Element(ElementOp::Quantize(to, QuantParams { scale, offset })));
             }
             &Operation::Dequantize { scale, offset } => {
                 let from = quant_type(before.dtype).ok_or_else(|| unsupported(TransformKind::Dequantize))?;
-                steps.push(Step::Element(ElementOp::Dequantize(from, QuantParams::new(scale, offset))));
+                steps.push(Step::Element(ElementOp::Dequantize(from, QuantParams { scale, offset })));
                 match result.dtype {
                     ElementType::Float32 => {}
                     ElementType::Float16 => steps.push(Step::Element(ElementOp::F32ToF16)),

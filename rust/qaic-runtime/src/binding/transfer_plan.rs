@@ -15,10 +15,9 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use qaic_mem::{HostSlice, HostSliceMut};
-use qaic_qpc::QpcError;
-use qaic_qpc::network_desc::{Direction, NetworkDesc, TransformKind};
 use qaic_qpc::transform::partial::{PartialLayout, Slice};
 use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};
+use qaic_qpc::{Direction, NetworkDesc, QpcError, TransformKind};
 
 use super::transfer::{BindingTransfer, Place, Route};
 use crate::error::{InputError, RuntimeError};

@@ -77,8 +77,8 @@ impl Kernel {
     /// Creates emulated cards, with the number and the family of the virtual cards.
     #[cfg(feature = "emu")]
     fn emulated(options: &RegistryOptions) -> Result<Self, RuntimeError> {
+        use qaic_emu::FirmwareConfig;
         use qaic_emu::fault::{FaultPlan, Target};
-        use qaic_emu::firmware::FirmwareConfig;
         use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode, Profile};
         use qaic_kmd::{SystemClock, VirtualClock};
 
@@ -128,21 +128,21 @@ fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
 
 /// Creates the workload of the cores of emulated cards.
 #[cfg(all(feature = "cpu", feature = "emu"))]
-fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Workload>, RuntimeError> {
+fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::Workload>, RuntimeError> {
     use super::emulated_cores::{EchoWorkload, GraphWorkload};
     match options.kernel.emulated_workload.as_deref().unwrap_or_default() {
         "" | "graph" => Ok(Arc::new(GraphWorkload::new(options.engine_candidates.clone()))),
         "echo" => Ok(Arc::new(EchoWorkload)),
-        "loopback" => Ok(Arc::new(qaic_emu::workload::Loopback)),
+        "loopback" => Ok(Arc::new(qaic_emu::Loopback)),
         other => Err(unknown("QAIC_EMU_WORKLOAD", other, "graph, echo or loopback")),
     }
 }
 
 /// Creates the workload of a build without an engine: the cores compute nothing, and return their inputs.
 #[cfg(all(not(feature = "cpu"), feature = "emu"))]
-fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Workload>, RuntimeError> {
+fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::Workload>, RuntimeError> {
     match options.kernel.emulated_workload.as_deref().unwrap_or_default() {
-        "" | "loopback" => Ok(Arc::new(qaic_emu::workload::Loopback)),
+        "" | "loopback" => Ok(Arc::new(qaic_emu::Loopback)),
         other => Err(unknown("QAIC_EMU_WORKLOAD", other, "loopback (this was built without an engine)")),
     }
 }

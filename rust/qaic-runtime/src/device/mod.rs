@@ -178,7 +178,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             activations: 1,
-            token: CancellationToken::new(),
+            token: CancellationToken::default(),
             share_group: None,
             any_hardware: false,
             wait: WaitLimits::default(),

@@ -3,10 +3,9 @@
 #[cfg(all(feature = "cpu", feature = "emu"))]
 use std::{ops::Range, sync::Arc};
 
-use qaic_qpc::names;
-use qaic_qpc::network_desc::Stats;
+use qaic_qpc::{Stats, names};
 use qaic_stats::decode::descriptor::{self, Fingerprint};
-use qaic_stats::decode::{Core, EngineKind, Port, Thread, port_directions};
+use qaic_stats::decode::{Core, EngineKind, Port, Thread};
 use qaic_stats::{Run, StatsModel};
 
 use crate::image::Image;
@@ -101,8 +100,8 @@ pub(super) fn set_waits(model: &mut StatsModel<'_>, stages: &Stages) -> bool {
         (from_ns != 0).then_some(port)
     };
     let ports = [
-        port(port_directions::IN, INPUT_PORT, stages.begun_ns, stages.inputs_ready_ns),
-        port(port_directions::OUT, OUTPUT_PORT, stages.executed_ns, stages.outputs_ready_ns),
+        port(Port::IN, INPUT_PORT, stages.begun_ns, stages.inputs_ready_ns),
+        port(Port::OUT, OUTPUT_PORT, stages.executed_ns, stages.outputs_ready_ns),
     ];
     model.set_records(ports.into_iter().flatten());
     true

@@ -170,7 +170,7 @@ impl RuntimeError {
     }
 
     /// Returns true if the time limit of the call passed.
-    pub fn is_timeout(&self) -> bool {
+    pub(crate) fn is_timeout(&self) -> bool {
         matches!(self.detail(), ErrorDetail::Timeout { .. })
     }
 

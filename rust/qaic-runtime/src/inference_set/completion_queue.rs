@@ -41,11 +41,6 @@ enum QueueEntry {
 }
 
 impl CompletionQueue {
-    /// Creates an empty queue.
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
     /// Counts an inference as awaited.
     pub(super) fn count(&self) {
         self.awaited.fetch_add(1, Ordering::AcqRel);
@@ -115,7 +110,7 @@ impl CompletionQueue {
             let planned_ns = checks.next_ns().min(announced_ns);
             self.next_check_ns.fetch_min(planned_ns, Ordering::AcqRel);
             let is_woken = self.is_woken.swap(false, Ordering::AcqRel);
-            if is_woken || !tokens.is_empty() || until.is_some_and(Deadline::has_passed) {
+            if is_woken || !tokens.is_empty() || until.is_some_and(|until| until.remaining().is_zero()) {
                 return tokens;
             }
             let rest = if planned_ns == u64::MAX {
@@ -150,7 +145,7 @@ impl Default for CompletionQueue {
         Self {
             entries: MpscQueue::new(),
             collector: ExclusiveCell::new(PlannedChecks::default()),
-            changed: EventCount::new(),
+            changed: EventCount::default(),
             awaited: AtomicU32::new(0),
             is_woken: AtomicBool::new(false),
             next_check_ns: AtomicU64::new(u64::MAX),

@@ -93,7 +93,7 @@ impl PendingInference {
             return queue.count_off();
         }
         if let Some(deadline) = self.deadline {
-            queue.watch(deadline.at(), &self.this);
+            queue.watch(deadline.at, &self.this);
         }
         if self.state.is_asked_to_end() {
             queue.watch(Instant::now() + CHECK_PERIOD, &self.this);
@@ -232,7 +232,7 @@ impl PendingInference {
     /// Ends the inference if its deadline has passed, and repeats an earlier cancellation. Returns the time of the
     /// next check.
     pub(super) fn check(&self, now: Instant) -> Option<Instant> {
-        let is_late = self.deadline.is_some_and(|deadline| now >= deadline.at());
+        let is_late = self.deadline.is_some_and(|deadline| now >= deadline.at);
         if is_late {
             match self.state.expire() {
                 Expired::Held => {
@@ -248,7 +248,7 @@ impl PendingInference {
             self.ask_to_end();
             (!self.has_left()).then(|| now + CHECK_PERIOD)
         } else {
-            self.deadline.map(Deadline::at).filter(|_| !self.has_left())
+            self.deadline.map(|deadline| deadline.at).filter(|_| !self.has_left())
         }
     }
 
@@ -281,7 +281,7 @@ impl PendingInference {
             Ok(outcome) => return outcome,
             Err(error) => error,
         };
-        if error.is_timeout() && self.deadline.is_some_and(Deadline::has_passed) {
+        if error.is_timeout() && self.deadline.is_some_and(|deadline| deadline.remaining().is_zero()) {
             // As after `run`, the device no longer uses the exec object when the error is raised.
             let left = || self.has_left().then_some(());
             while !self.revoke() && self.state.wait(CANCEL_PERIOD, left).is_none() {

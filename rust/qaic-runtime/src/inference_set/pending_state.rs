@@ -126,7 +126,7 @@ impl PendingState {
             word: AtomicU32::new(PREPARED),
             number: AtomicU32::new(0),
             generation: AtomicU64::new(0),
-            changed: EventCount::new(),
+            changed: EventCount::default(),
         }
     }
 

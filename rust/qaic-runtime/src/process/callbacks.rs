@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use qaic_sched::{ForkGuard, UNTIL_WOKEN};
 
-use super::log::{ErrorType, Level, Sink};
+use super::log::{Level, Sink};
 use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering};
 
 /// Maximum number of waiting lines, which limits the memory if a callback is slower than the log.
@@ -36,8 +36,8 @@ pub enum Message<C, R> {
         callback: Arc<C>,
         /// The context that reports it.
         context: u32,
-        /// Kind of the failure.
-        kind: ErrorType,
+        /// Error type of the failure, as error handlers receive it.
+        kind: u32,
         /// Description of the failure.
         text: String,
     },
@@ -102,7 +102,7 @@ struct Queue<C, R> {
 
 impl<C, R> Queue<C, R> {
     fn slot(&self) -> &Slot<C, R> {
-        self.slots[ForkGuard::new().generation() as usize % GENERATIONS].get_or_init(|| Slot {
+        self.slots[ForkGuard::new().0 as usize % GENERATIONS].get_or_init(|| Slot {
             messages: Mutex::new(Messages { waiting: VecDeque::new(), lines: 0, dropped: None }),
             arrival: Condvar::default(),
         })
@@ -224,7 +224,7 @@ impl<C: Send + Sync, R: Send> Sink for CallbackSink<C, R> {
         })
     }
 
-    fn failure(&self, kind: ErrorType, text: &str) {
+    fn failure(&self, kind: u32, text: &str) {
         if let Some(callback) = &self.error {
             let (callback, text) = (Arc::clone(callback), text.to_owned());
             self.sender.post(Message::Failure { callback, context: self.context, kind, text });
@@ -250,7 +250,7 @@ mod tests {
             None => "end".to_owned(),
             Some(Message::Line { callback, level, text }) => format!("{callback} {level:?}: {text}"),
             Some(Message::Failure { callback, context, kind, text }) => {
-                format!("{callback} {context} {:#x}: {text}", kind.0)
+                format!("{callback} {context} {kind:#x}: {text}")
             }
             Some(Message::Call(call)) => format!("call {call}"),
         }
@@ -268,7 +268,7 @@ mod tests {
             error: Some(Arc::new("error")),
         };
         assert!(sink.line(Level::Error, "one"));
-        sink.failure(ErrorType(0x201), "two");
+        sink.failure(0x201, "two");
         assert!(sender.post(Message::Call(3)));
         let taken: Vec<_> = (0..3).map(|_| shown(receiver.take())).collect();
         assert_eq!(taken, ["log Error: one", "error 7 0x201: two", "call 3"]);
@@ -280,7 +280,7 @@ mod tests {
         let receiver = sender.claim().unwrap();
         let sink = CallbackSink { sender, context: 1, log: None, error: None };
         assert!(!sink.line(Level::Error, "to standard error"));
-        sink.failure(ErrorType(1), "said in the log only");
+        sink.failure(1, "said in the log only");
         drop(sink);
         assert_eq!(shown(receiver.take()), "end");
     }

@@ -43,11 +43,6 @@ impl UnwindSafe for CancellationToken {}
 impl RefUnwindSafe for CancellationToken {}
 
 impl CancellationToken {
-    /// Creates a token that is not cancelled.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Asks the work to end. The work ends with [`ErrorDetail::Interrupted`] at its next check, if there is one.
     pub(crate) fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
@@ -170,7 +165,7 @@ mod tests {
 
     #[test]
     fn watched_work_ends_when_it_is_interrupted() {
-        let token = CancellationToken::new();
+        let token = CancellationToken::default();
         let mut asked = 0;
         let mut check = || {
             asked += 1;
@@ -194,7 +189,7 @@ mod tests {
 
     #[test]
     fn watched_work_that_ends_by_itself_is_not_cancelled() {
-        let token = CancellationToken::new();
+        let token = CancellationToken::default();
         let caller = thread::current().id();
         let ran_on = watch(&token, &mut WaitScope::default(), || thread::current().id()).unwrap();
         assert_ne!(ran_on, caller);
@@ -205,14 +200,14 @@ mod tests {
 
     #[test]
     fn token_entered_inside_another_ends_its_own_work_only() {
-        let (outer, inner) = (CancellationToken::new(), CancellationToken::new());
+        let (outer, inner) = (CancellationToken::default(), CancellationToken::default());
         assert!(!CancellationToken::is_current_cancelled());
         outer.enter(|| {
             assert!(!CancellationToken::is_current_cancelled());
             CancellationToken::current().cancel();
             assert!(CancellationToken::is_current_cancelled());
             assert!(!inner.enter(CancellationToken::is_current_cancelled));
-            let panicked = catch_unwind(|| CancellationToken::new().enter(|| panic!("in the work")));
+            let panicked = catch_unwind(|| CancellationToken::default().enter(|| panic!("in the work")));
             assert!(panicked.is_err() && CancellationToken::is_current_cancelled());
             assert!(!thread::spawn(CancellationToken::is_current_cancelled).join().unwrap());
         });
@@ -228,7 +223,7 @@ mod tests {
                 runs.fetch_add(1, Ordering::Relaxed);
             })
         };
-        let token = CancellationToken::new();
+        let token = CancellationToken::default();
         let guard = token.on_cancel(hook()).unwrap();
         token.cancel();
         drop(guard);
@@ -244,7 +239,7 @@ mod tests {
     #[test]
     fn token_of_two_loads_runs_the_hook_of_each_that_goes_on() {
         let runs = [const { AtomicU32::new(0) }; 2].map(Arc::new);
-        let token = CancellationToken::new();
+        let token = CancellationToken::default();
         let guards = runs.each_ref().map(|count| {
             let count = Arc::clone(count);
             token.on_cancel(Box::new(move || {

@@ -1,6 +1,6 @@
 //! Reports of failed calls: a log line, and a call of the error handler unless the caller caused the error.
 
-use super::log::{ErrorType, Logger};
+use super::log::Logger;
 use crate::error::{QStatus, RuntimeError};
 
 /// The call that failed. It determines the object's name in log lines and the error type for the error handler.
@@ -29,24 +29,24 @@ impl FailureSource {
     }
 
     /// The error type of a call that failed.
-    const fn call(self) -> ErrorType {
-        ErrorType(match self {
+    const fn call(self) -> u32 {
+        match self {
             Self::Context => 0x101,
             Self::Program | Self::ProgramLoad => 0x201,
             Self::ProgramActivation => 0x202,
             Self::Queue => 0x401,
             Self::ExecObj | Self::InferenceSet => 0x501,
-        })
+        }
     }
 
     /// Error type of a failed constructor. A set fails with its program's type.
-    const fn construction(self) -> ErrorType {
-        ErrorType(match self {
+    const fn construction(self) -> u32 {
+        match self {
             Self::Context => 0x100,
             Self::Program | Self::ProgramLoad | Self::ProgramActivation | Self::InferenceSet => 0x200,
             Self::Queue => 0x400,
             Self::ExecObj => 0x500,
-        })
+        }
     }
 }
 
@@ -89,8 +89,8 @@ mod tests {
             true
         }
 
-        fn failure(&self, kind: ErrorType, text: &str) {
-            self.failures.lock().unwrap().push((kind.0, text.to_owned()));
+        fn failure(&self, kind: u32, text: &str) {
+            self.failures.lock().unwrap().push((kind, text.to_owned()));
         }
     }
 

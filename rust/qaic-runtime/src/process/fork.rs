@@ -70,9 +70,8 @@ impl<T: Default> ForkLocal<T> {
     }
 
     fn with_in<R>(&self, here: ForkGuard, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut slot = self.slots[here.generation() as usize % GENERATIONS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut slot =
+            self.slots[here.0 as usize % GENERATIONS].lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *slot {
             Some((origin, value)) if *origin == here => work(value),
             other => {
@@ -92,8 +91,8 @@ mod tests {
     fn fork_local_in_each_process_is_another_value() {
         let values: ForkLocal<Vec<u32>> = ForkLocal::new();
         for fork in 0..3 * u32::try_from(GENERATIONS).unwrap() {
-            assert!(values.with_in(ForkGuard::of(fork), |value| mem::replace(value, vec![fork])).is_empty());
-            assert_eq!(values.with_in(ForkGuard::of(fork), |value| value.clone()), [fork]);
+            assert!(values.with_in(ForkGuard(fork), |value| mem::replace(value, vec![fork])).is_empty());
+            assert_eq!(values.with_in(ForkGuard(fork), |value| value.clone()), [fork]);
         }
     }
 
@@ -101,9 +100,9 @@ mod tests {
     fn fork_local_locked_by_the_parent_is_free_in_the_child() {
         let values: ForkLocal<u32> = ForkLocal::new();
         // The closure of the parent represents the thread that holds the lock while the child works.
-        let found = values.with_in(ForkGuard::of(4), |parent| {
+        let found = values.with_in(ForkGuard(4), |parent| {
             *parent = 1;
-            values.with_in(ForkGuard::of(5), |child| *child)
+            values.with_in(ForkGuard(5), |child| *child)
         });
         assert_eq!(found, 0);
     }

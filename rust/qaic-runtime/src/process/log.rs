@@ -46,17 +46,13 @@ impl Level {
     }
 }
 
-/// Kinds of failure that an error handler receives, by code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ErrorType(pub u32);
-
 /// Destination of lines and failures of a context. Called from any thread, without a lock; must not block.
 pub trait Sink: Send + Sync {
     /// Takes a line. Returning false sends the line to standard error instead.
     fn line(&self, level: Level, text: &str) -> bool;
 
-    /// Takes the report of a failure. Its line was already written.
-    fn failure(&self, kind: ErrorType, text: &str);
+    /// Takes the report of a failure of the error type `kind`. Its line was already written.
+    fn failure(&self, kind: u32, text: &str);
 }
 
 /// The logger of one context.
@@ -128,7 +124,7 @@ impl Logger {
     }
 
     /// Logs a failure, and calls the error handler if there is one.
-    pub(crate) fn failure(&self, kind: ErrorType, text: &str) {
+    pub(crate) fn failure(&self, kind: u32, text: &str) {
         if self.is_enabled(Level::Error) {
             self.deliver(Level::Error, text);
         }
@@ -200,8 +196,8 @@ mod tests {
             true
         }
 
-        fn failure(&self, kind: ErrorType, text: &str) {
-            self.failures.lock().unwrap().push((kind.0, text.to_owned()));
+        fn failure(&self, kind: u32, text: &str) {
+            self.failures.lock().unwrap().push((kind, text.to_owned()));
         }
     }
 
@@ -215,7 +211,7 @@ mod tests {
         logger.set_level(Level::Warn);
         logger.warn(|| "second".to_owned());
         logger.log(Level::Info, || unreachable!("below warnings"));
-        logger.failure(ErrorType(0x501), "third");
+        logger.failure(0x501, "third");
         let lines = recording.lines.lock().unwrap();
         assert_eq!(
             *lines,
@@ -239,7 +235,7 @@ mod tests {
                 }
                 true
             }
-            fn failure(&self, _: ErrorType, _: &str) {}
+            fn failure(&self, _: u32, _: &str) {}
         }
         let logger = Arc::new(Logger::new(0));
         logger.set_sink(Some(Arc::new(ReentrantSink(Arc::downgrade(&logger)))));

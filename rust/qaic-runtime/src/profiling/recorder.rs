@@ -122,7 +122,7 @@ pub(crate) struct SampleSlot {
 
 impl Recorder {
     pub(crate) fn new(rule: SamplingRule, limits: Limits, device: DeviceStats) -> Arc<Self> {
-        Arc::new(Self { rule, limits, device, state: Mutex::default(), complete: EventCount::new() })
+        Arc::new(Self { rule, limits, device, state: Mutex::default(), complete: EventCount::default() })
     }
 
     /// Samples inferences of program `program` from number `begin` on. `stats` contains two flags: the program has a

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use qaic_qpc::network_desc::IoBinding as BindingDesc;
+use qaic_qpc::IoBinding as BindingDesc;
 use qaic_sched::{Canceller, Finished, Job};
 use qaic_sync::OwnerCount;
 

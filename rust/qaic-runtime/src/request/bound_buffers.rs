@@ -131,7 +131,7 @@ impl BoundBuffers {
         handles
             .map(|handle| {
                 let exec = Arc::clone(set.exec_obj(handle)?);
-                exec.set_id(handle.0);
+                exec.id.store(handle.0, Ordering::Relaxed);
                 let specs = specs.get(set.activation_of(handle) as usize).ok_or_else(|| {
                     RuntimeError::internal(format!("handle {} has no activation", handle.0))
                 })?;

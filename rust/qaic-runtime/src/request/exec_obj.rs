@@ -11,7 +11,7 @@ use crate::error::{ErrorDetail, RuntimeError, StateError};
 use crate::inference_set::Completion;
 use crate::process::{CancellationCheck, Deadline, Detached, ForkGuard, WaitScope};
 use crate::program::{Activated, Program};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::AtomicU32;
 
 /// Carries one inference at a time of an activated program.
 ///
@@ -24,7 +24,8 @@ pub struct ExecObj {
     pub program: Arc<Program>,
     activated: Arc<Activated>,
     pub(crate) request: Arc<Request>,
-    id: AtomicU32,
+    /// Number that the user assigned to the exec object; 0 by default.
+    pub id: AtomicU32,
     fork_guard: ForkGuard,
 }
 
@@ -59,16 +60,6 @@ impl ExecObj {
     /// Adds the exec object to an inference set; must be called before its first inference.
     pub(crate) fn join(&self, lists: &Arc<RequestLists>, number: u32) {
         self.request.join(lists, number);
-    }
-
-    /// Number that the user assigned to the exec object; 0 by default.
-    pub fn id(&self) -> u32 {
-        self.id.load(Ordering::Relaxed)
-    }
-
-    /// Assigns a number to the exec object.
-    pub fn set_id(&self, id: u32) {
-        self.id.store(id, Ordering::Relaxed);
     }
 
     /// Returns true if the object's inference is queued or running. On an asynchronous device, an inference ends soon
@@ -216,7 +207,7 @@ impl ExecObj {
             return Err(error);
         }
         if (is_ended || outcome.is_ok() && !self.activated.is_ordered())
-            && let Some(passed) = deadline.filter(|deadline| deadline.has_passed())
+            && let Some(passed) = deadline.filter(|deadline| deadline.remaining().is_zero())
         {
             return Err(passed.error(INFERENCE).into());
         }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_qpc::metadata::{DmaRequest, Metadata};
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape,
-    Transform, TransformKind,
+use qaic_qpc::{
+    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, IoShapes,
+    NetworkDesc, TensorShape, Transform, TransformKind, elf, names, writer,
 };
-use qaic_qpc::{ConstantsDesc, ElementType, elf, names, writer};
 use qaic_runtime::device::RegistryOptions;
 use qaic_runtime::{Context, Image};
 

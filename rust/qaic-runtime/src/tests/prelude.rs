@@ -34,14 +34,11 @@ pub(crate) use cards::*;
 #[cfg(feature = "emu")]
 mod cards {
     pub(crate) use crate::tests::card::rig::{CardProgramSpec, Rig, run};
-    pub(crate) use qaic_emu::{
-        EmuKmd, EmuOptions, FaultPlan, Profile, fault::Target, firmware::FirmwareConfig,
-    };
+    pub(crate) use qaic_emu::{EmuKmd, EmuOptions, FaultPlan, FirmwareConfig, Profile, fault::Target};
     pub(crate) use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, Telemetry, abi::Request};
     pub(crate) use qaic_qpc::{
-        ConstantsDesc, elf,
+        ConstantsDesc, Direction, DmaBuffer, IoBinding, NetworkDesc, elf,
         metadata::{DmaRequest, Metadata, SemaphoreOp},
-        network_desc::{Direction, DmaBuffer, IoBinding, NetworkDesc},
     };
     pub(crate) use qaic_runtime::{CardError, device::card::CardDevice};
 }

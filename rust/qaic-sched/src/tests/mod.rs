@@ -354,9 +354,9 @@ fn sleep_ends_with_what_its_caller_finds() {
         let scheduler = scheduler(&Arc::new(Device { is_queue, ..Device::default() }));
         let mut looks = 0..1;
         let found =
-            scheduler.sleep(&EventCount::new(), Duration::ZERO, || looks.next().is_none().then_some(7));
+            scheduler.sleep(&EventCount::default(), Duration::ZERO, || looks.next().is_none().then_some(7));
         assert_eq!(found, Some(7));
-        assert_eq!(scheduler.sleep(&EventCount::new(), Duration::ZERO, || None::<u32>), None);
+        assert_eq!(scheduler.sleep(&EventCount::default(), Duration::ZERO, || None::<u32>), None);
     }
 }
 

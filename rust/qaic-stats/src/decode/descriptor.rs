@@ -3,8 +3,7 @@
 //! A container of this compiler contains the description as JSON in segment [`SEGMENT`]. Every container with
 //! statistics contains the part that `networkdesc.bin` can represent.
 
-use qaic_qpc::network_desc::{NetworkDesc, Stats};
-use qaic_qpc::{Container, Limits, names};
+use qaic_qpc::{Container, Limits, NetworkDesc, Stats, names};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -210,7 +209,7 @@ impl OpsDescriptor {
 
 /// Returns the operations by core. The number `oc` counts through the groups of a core in order.
 fn cores_of(stats: &Stats) -> Vec<CoreOps> {
-    let core = |core: &qaic_qpc::network_desc::CoreOpNameKinds| {
+    let core = |core: &qaic_qpc::CoreOpNameKinds| {
         let groups = core.tg_op_name_kinds.iter().zip(0_u32..);
         let ops = groups.flat_map(|(ops, group)| {
             ops.op_name_kinds.iter().map(move |op| OpDesc {

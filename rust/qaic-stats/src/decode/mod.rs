@@ -11,5 +11,5 @@ pub use columns::columns;
 pub use layout::{DecodeOptions, ProgramOperations, decode};
 pub use record::{
     Core, CoreFlags, EngineKind, Field, Kind, Op, OpFlags, OpKindFlags, OpPmu, Pmu, PmuEvents, Port, Record,
-    Records, Ring, Thread, ThreadFlags, port_directions,
+    Records, Ring, Thread, ThreadFlags,
 };

@@ -316,11 +316,10 @@ record! {
     }
 }
 
-/// Directions of [`Port`].
-pub mod port_directions {
-    /// To the device.
+impl Port {
+    /// Direction to the device.
     pub const IN: u8 = 0;
-    /// From the device.
+    /// Direction from the device.
     pub const OUT: u8 = 1;
 }
 
@@ -331,7 +330,7 @@ record! {
         core: u16 = 0,
         /// Number of the thread.
         thread: u8 = 2,
-        /// [`port_directions`].
+        /// [`Port::IN`] or [`Port::OUT`].
         direction: u8 = 3,
         /// Number of the port: 100 is the host's input, 101 its output.
         port: u16 = 4,

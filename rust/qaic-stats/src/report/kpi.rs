@@ -1,6 +1,6 @@
 //! The main metrics of a stats buffer, which are shown next to a rate.
 
-use crate::decode::record::{Core, CoreFlags, Port, Thread, port_directions};
+use crate::decode::record::{Core, CoreFlags, Port, Thread};
 use crate::model::StatsModel;
 
 /// Times of one device for one inference. `None` for times that the device did not measure.
@@ -71,8 +71,8 @@ impl DeviceKpi {
         let batch_per_s = per_us(1e6);
         Some(Self {
             exec_us,
-            input_wait_us: wait_us(port_directions::IN),
-            output_wait_us: wait_us(port_directions::OUT),
+            input_wait_us: wait_us(Port::IN),
+            output_wait_us: wait_us(Port::OUT),
             pcycles,
             frequency_mhz: pcycles.and_then(|cycles| per_us(real(cycles))),
             batch_per_s,

@@ -342,3 +342,52 @@ def test_axes_from_the_end_of_an_unknown_rank(policy):
     # Engines before 1.23 write beyond the result.
     with pytest.raises(CompileError, match="negative axes of an operand of unknown or no rank"):
         lowered(model)
+
+
+# --- Attention of the engine --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["graph", "function", "call", "branch"])
+@pytest.mark.parametrize("left_out", ["", None])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_attention_without_a_bias_adds_zeros(place, left_out, is_constant):
+    """The oracle is the node with a bias of zeros; older engines end the process for a left out bias."""
+    draw = np.random.default_rng(0)
+    x, weights = (draw.standard_normal(shape).astype(np.float32) for shape in ([2, 3, 8], [8, 24]))
+    if place == "call" and left_out is None:
+        left_out = ""
+    operands = ["x", "w", *([] if left_out is None else [left_out, "mask"])]
+    more = {"num_heads": 2, "domain": "com.microsoft", "qkv_hidden_sizes": [8, 8, 8]}
+    bare = [node("Attention", operands, ["y"], **more)]
+    inputs, constants = [info("x", x.shape), info("mask", [2, 3], TensorProto.INT32)], [("w", weights)]
+    feeds = {"x": x, "mask": np.int32([[1, 1, 0], [1, 1, 1]])}
+    full = [node("Attention", ["x", "w", "b", *operands[3:]], ["y"], **more)]
+    zeros = [*constants, ("b", np.zeros(24, np.float32))]
+    expected = run(model_of(full, inputs, [info("y", x.shape)], zeros), feeds)["y"]
+    nodes, functions, result = bare, [], "y"
+    if place == "branch":
+        nodes, result = in_branch(bare, "y", x.shape), "chosen"
+        inputs.append(info("go", [], TensorProto.BOOL))
+        feeds["go"] = np.array(True)
+    elif place != "graph":
+        given = [*dict.fromkeys(filter(None, operands))]
+        if place == "call":
+            given, bare[0].input[2] = ["x", "w", "bias", "mask"], "bias"
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        functions = [helper.make_function("local", "F", given, ["y"], bare, imports)]
+        given = ["" if name == "bias" else name for name in given]
+        nodes = [node("F", given, ["y"], domain="local")]
+    if not is_constant:
+        inputs.append(info("w", weights.shape))
+        feeds, constants = feeds | {"w": weights}, []
+    model = model_of(nodes, inputs, [info(result, x.shape)], constants, functions=functions)
+    np.testing.assert_allclose(run(whole(lowered(model)), feeds)[result], expected, rtol=1e-6)
+    half = run_fp16(model, feeds)[result]
+    np.testing.assert_allclose(half, expected, atol=0.05)
+
+
+def test_attention_without_a_bias_is_refused_before_its_sums_read_axes():
+    made = node("Attention", ["x", "w"], ["y"], num_heads=2, domain="com.microsoft")
+    model = model_of([made], [info("x", [1, 2, 8]), info("w", [8, 24])], [info("y", [1, 2, 8])], opset=12)
+    with pytest.raises(CompileError, match=r"'y' \(Attention\): found no bias"):
+        lowered(model)

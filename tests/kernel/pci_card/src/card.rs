@@ -18,10 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use qaic_emu::data_path::{Channel, Step};
 use qaic_emu::fault::{Action, FaultCounter, FaultPlan, Target, Trigger};
-use qaic_emu::firmware::{Firmware, FirmwareConfig, ResourceUsage};
-use qaic_emu::workload::Workload;
+use qaic_emu::{Channel, Firmware, FirmwareConfig, ResourceUsage, Step, Workload};
 use qaic_kmd::abi::DBC_COUNT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -1,6 +1,6 @@
 //! The card's configuration space on the PCI bus, and its interrupts.
 
-use qaic_emu::firmware::FirmwareConfig;
+use qaic_emu::FirmwareConfig;
 
 const CONFIG_BYTES: usize = 4096;
 const VENDOR: u16 = 0x17CB;

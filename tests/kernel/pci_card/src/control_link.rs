@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use bytemuck::bytes_of;
 use qaic_emu::fault::{Action, Trigger, corrupt};
-use qaic_emu::firmware::{Firmware, Transaction, TransactionReply, data_wanted};
-use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::protocol::transaction::{
-    ACTIVATE_FROM_DEVICE, HEADER_BYTES, PASSTHROUGH_FROM_DEVICE, STATUS_FROM_DEVICE,
+use qaic_emu::{Firmware, Transaction, TransactionReply, data_wanted};
+use qaic_kmd::protocol::{
+    ACTIVATE_FROM_DEVICE, Header, NncStatus, PASSTHROUGH_FROM_DEVICE, STATUS_FROM_DEVICE,
 };
 
 use super::guest_memory::GuestMemory;
@@ -261,7 +260,7 @@ fn parse(bytes: &[u8], fetch: &Fetch<'_>) -> Option<Parsed> {
     let mut rest = bytes.get(MESSAGE_HEADER_BYTES..)?;
     for _ in 0..word(bytes, 16)? {
         let (kind, len) = (word(rest, 0)?, usize::try_from(word(rest, 4)?).ok()?);
-        let body = rest.get(HEADER_BYTES..len)?;
+        let body = rest.get(size_of::<Header>()..len)?;
         rest = &rest[len..];
         match kind {
             PASSTHROUGH_TO_DEVICE => parsed.transactions.push(Transaction::Passthrough(body.to_vec())),
@@ -313,7 +312,7 @@ fn parse(bytes: &[u8], fetch: &Fetch<'_>) -> Option<Parsed> {
 }
 
 fn transaction(kind: u32, body: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(HEADER_BYTES + body.len()).unwrap_or(u32::MAX);
+    let len = u32::try_from(size_of::<Header>() + body.len()).unwrap_or(u32::MAX);
     [&kind.to_le_bytes(), &len.to_le_bytes(), body].concat()
 }
 

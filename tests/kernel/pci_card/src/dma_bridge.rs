@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use qaic_emu::data_path::{Channel, Element, Pages};
 use qaic_emu::fault::Action;
-use qaic_emu::workload::Doorbell;
+use qaic_emu::{Channel, Doorbell, Element, Pages};
 use qaic_kmd::abi::Sem;
 
 use super::control_link::RingPlaces;

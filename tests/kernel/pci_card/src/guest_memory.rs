@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use qaic_emu::data_path::Pages;
+use qaic_emu::Pages;
 use qaic_kmd::Errno;
 
 /// A part of the guest's memory.

@@ -20,10 +20,8 @@ use std::error::Error;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use qaic_emu::FaultPlan;
 use qaic_emu::fault::Target;
-use qaic_emu::firmware::FirmwareConfig;
-use qaic_emu::workload::{Loopback, Workload};
+use qaic_emu::{FaultPlan, FirmwareConfig, Loopback, Workload};
 use qaic_runtime::device::emulated_cores::{EchoWorkload, GraphWorkload};
 
 use card::PciCard;

@@ -4,6 +4,8 @@
 * Pieces of a tensor become slices. Some exporters split a tensor with ``SplitToSequence`` and read the pieces
   with ``SequenceAt``.
 * The mask of ``Attention`` gets a row for each query. ONNX allows one row for all queries.
+* ``Attention`` of the engine gets a bias of zeros, because older engines read a left out bias through a null
+  pointer.
 * ``STFT`` gets an explicit ``onesided``. Shape inference assumes 0 although the default is 1.
 * ``MeanVarianceNormalization`` gets explicit ``axes``. Shape inference fails without them.
 * Negative axes of ``Resize`` become non-negative. The engine ignores negative axes if it keeps proportions.
@@ -25,6 +27,7 @@ from qaic.compiler.diagnostics.messages import listing, warn
 from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.constants.in_graph import dense
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT16
+from qaic.compiler.ir.graph_edits import NodeWriter
 from qaic.compiler.ir.graph_walk import (
     STANDARD_DOMAINS,
     FreshNames,
@@ -32,8 +35,10 @@ from qaic.compiler.ir.graph_walk import (
     all_nodes,
     attribute_of,
     find_nodes,
+    node_key,
     node_label,
     op_types,
+    operator_of,
     producers,
     read_values,
     standard,
@@ -94,10 +99,11 @@ def _legalize(
 
     Adds nodes that drop values to `random`, and the results of new nodes to `added`.
     """
-    found = find_nodes(body.node, _REWRITTEN)
+    found = [node for node in all_nodes(body.node) if operator_of(node) in _REWRITTEN]
     if not found:
         return
-    scope = _Scope(graph, version, {name for node in found for name in node.input}, random, added)
+    read = {name for node in found for name in node.input}
+    scope = _Scope(NodeWriter(FreshNames(graph), version, ""), read, random, added)
     scope.declare(graph)
     scope.rewrite(body)
     if scope.splits:
@@ -115,13 +121,13 @@ def _legalize(
 class _Scope:
     """Facts about the values that the nodes of a graph can read."""
 
-    body: onnx.GraphProto
-    version: int
+    #: writes the nodes in front of a rewritten one
+    writer: NodeWriter
     #: values whose dims a rewrite may need
     wanted: set[str]
     #: labels of nodes that drop values in each inference
     random: list[str]
-    #: results of nodes in front of the rewritten ones
+    #: results of the nodes in front of rewritten ones
     added: set[str]
     #: ranks
     ranks: dict[str, int] = field(default_factory=dict)
@@ -133,10 +139,6 @@ class _Scope:
     scalars: dict[str, NDArray[Any]] = field(default_factory=dict)
     #: sequence -> node that creates it
     splits: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    #: nodes to insert before the rewritten node
-    made: list[onnx.NodeProto] = field(default_factory=list)
-    #: source of unique names, created on demand
-    fresh: list[FreshNames] = field(default_factory=list)
 
     def declare(self, graph: onnx.GraphProto) -> None:
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -166,33 +168,17 @@ class _Scope:
                 nested.declare(inner)
                 nested.rewrite(inner)
             self._learn(node)
-            rewrite = _REWRITTEN.get(node.op_type)
-            if rewrite is None or not standard(node, node.op_type):
+            rewrite = _REWRITTEN.get(operator_of(node))
+            if rewrite is None:
                 written.append(node)
                 continue
-            self.made = []
+            self.writer = replace(self.writer, base=node_key(node), nodes=[])
             replacement = rewrite(self, node)
             changed = changed or replacement is not node
-            written += [*self.made, replacement]
+            self.added.update(chain.from_iterable(made.output for made in self.writer.nodes))
+            written += [*self.writer.nodes, replacement]
         if changed:
             edit.set_nodes(body, written)
-
-    def add(self, operator: str, result: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node before the rewritten node; returns its result, whose name begins with `result`."""
-        name = self.name(result, operator.lower())
-        self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
-        self.added.add(name)
-        return name
-
-    def name(self, result: str, suffix: str) -> str:
-        """Create a name for a value that `result` is computed from."""
-        if not self.fresh:
-            self.fresh.append(FreshNames(self.body))
-        return self.fresh[0].make(result, suffix)
-
-    def integer(self, result: str, value: int) -> str:
-        """Add a constant of type int64 and shape [1]; returns its name."""
-        return self.add("Constant", result, value=helper.make_tensor("", INT64, [1], [value]))
 
     def _constant(self, name: str, tensor: onnx.TensorProto) -> None:
         self.ranks[name] = len(tensor.dims)
@@ -208,7 +194,7 @@ class _Scope:
         kind = node.op_type
         is_tensor = kind == "Constant" and any(attribute.name == "value" for attribute in node.attribute)
         if not is_tensor and all(name in self.scalars for name in node.input):
-            value = computed_node(node, self.scalars, self.version)
+            value = computed_node(node, self.scalars, self.writer.version)
             if value is not None and value.size == 1:
                 self.scalars[node.output[0]] = value
         if kind not in _LEARNT or node.domain not in STANDARD_DOMAINS or not node.output:
@@ -237,8 +223,7 @@ def _scalar_operands(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     if all(scope.ranks.get(name, 0) == 0 for name in node.input):
         return node
     scalars = [
-        name if scope.ranks.get(name) == 0 else scope.add("Squeeze", node.output[0], name)
-        for name in node.input
+        name if scope.ranks.get(name) == 0 else scope.writer.add("Squeeze", name) for name in node.input
     ]
     return _copy(node, inputs=scalars)
 
@@ -270,7 +255,7 @@ def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
         taken = _copy(node, "Gather", [split.input[0], index])
         edit.add_attribute(taken, helper.make_attribute("axis", axis))
         return taken
-    bounds = [scope.integer(node.output[0], value) for value in (begin, end, axis)]
+    bounds = [scope.writer.constant([value]) for value in (begin, end, axis)]
     return _copy(node, "Slice", [split.input[0], *bounds])
 
 
@@ -284,20 +269,30 @@ def _whole_mask(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     has_rows = (
         min(len(of_mask), len(of_query)) >= 2 and of_mask[-2] is not None and of_mask[-2] == of_query[-2]
     )
-    has_columns = scope.version >= _PADDED_MASKS or (bool(of_mask) and of_mask[-1] not in {1, None})
+    has_columns = scope.writer.version >= _PADDED_MASKS or (bool(of_mask) and of_mask[-1] not in {1, None})
     if has_rows and has_columns:
         return node
-    result = node.output[0]
-    columns = scope.integer(result, 1)
+    add = scope.writer.add
+    columns = scope.writer.constant([1])
     if not has_columns:
-        columns = scope.add("Shape", result, key, start=-2, end=-1)
+        columns = add("Shape", key, start=-2, end=-1)
         if past_key:
-            before = scope.add("Shape", result, past_key, start=-2, end=-1)
-            columns = scope.add("Add", result, columns, before)
-    rows = scope.add("Shape", result, query, start=-2, end=-1)
-    target = scope.add("Concat", result, rows, columns, axis=0)
-    inputs[_MASK] = scope.add("Expand", result, mask, target)
+            columns = add("Add", columns, add("Shape", past_key, start=-2, end=-1))
+    rows = add("Shape", query, start=-2, end=-1)
+    inputs[_MASK] = add("Expand", mask, add("Concat", rows, columns, axis=0))
     return _copy(node, inputs=inputs[: max(len(node.input), _MASK + 1)])
+
+
+def _with_bias(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """Attention of the engine: add a bias of zeros, the sums over no rows of the weights."""
+    if len(node.input) <= 1 or any(node.input[_BIAS : _BIAS + 1]):
+        return node
+    if scope.writer.version < _SUMS_OVER_INPUT:
+        raise refused_operand(node, "no bias", f"a bias in operator sets before {_SUMS_OVER_INPUT}")
+    zero = scope.writer.constant([0])
+    rows = scope.writer.add("Slice", node.input[1], zero, zero, zero)
+    bias = scope.writer.add("ReduceSum", rows, zero, keepdims=0)
+    return _copy(node, inputs=[*node.input[:_BIAS], bias, *node.input[_BIAS + 1 :]])
 
 
 def _with_default(_: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
@@ -312,7 +307,7 @@ def _with_default(_: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
 
 def _known_mode(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     """Dropout: remove the training mode if the node drops nothing, else record the node."""
-    if scope.version < _INFERRING:
+    if scope.writer.version < _INFERRING:
         if not attribute_of(node, "is_test", 0) and attribute_of(node, "ratio", 0.5):
             raise refused_operand(node, "training mode (is_test is 0)", "inference mode (is_test is 1)")
         return node
@@ -356,6 +351,11 @@ def read_masks_pass(model: Model, _: Context) -> None:
     model.facts.add(read_masks(model.proto))
 
 
+#: Attention of the engine, position of its bias, and first operator set in which ReduceSum reads its axes
+ENGINE_ATTENTION: Final = ("com.microsoft", "Attention")
+_BIAS: Final = 2
+_SUMS_OVER_INPUT: Final = 13
+
 #: inputs of Attention
 _MASK: Final = 3
 _PAST_KEY: Final = 4
@@ -367,12 +367,13 @@ _INFERRING: Final = 7
 #: attributes that shape inference needs, and their defaults
 _DEFAULTS: Final = {"MeanVarianceNormalization": ("axes", [0, 2, 3]), "STFT": ("onesided", 1)}
 
-_REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
-    "Attention": _whole_mask,
-    **dict.fromkeys(_DEFAULTS, _with_default),
-    "Dropout": _known_mode,
-    "Range": _scalar_operands,
-    "SequenceAt": _piece,
+_REWRITTEN: Final[dict[tuple[str, str], Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
+    ("", "Attention"): _whole_mask,
+    ENGINE_ATTENTION: _with_bias,
+    **dict.fromkeys([("", name) for name in _DEFAULTS], _with_default),
+    ("", "Dropout"): _known_mode,
+    ("", "Range"): _scalar_operands,
+    ("", "SequenceAt"): _piece,
 }
 
 

@@ -32,6 +32,7 @@ from qaic.compiler.ir.graph_walk import (
     all_nodes,
     attribute_of,
     node_label,
+    operator_of,
     producers,
     standard,
     standard_version,
@@ -41,11 +42,9 @@ from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets, dims_in
 from qaic.compiler.passes.legalize.empty_operands import (
     OVER_NOTHING,
     checked_operands,
-    drop_empty_operands,
     is_over_nothing,
     is_zero,
     nothing_fault,
-    operator_of,
     padded_sum,
     results_in,
     with_elements,
@@ -555,6 +554,4 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 def legalize_unchecked_pass(model: Model, _: Context) -> None:
     """Check operands that the engine does not check."""
     shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
-    for proto in (model.proto, *model.specialized):
-        drop_empty_operands(proto, model.facts.types, shapes)
     model.rewrite(partial(_guarded, shapes=shapes, dims=dims, model=model))

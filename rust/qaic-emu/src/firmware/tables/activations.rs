@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::protocol::command::{Activate, SKIP_CHANNEL, WHOLE_DEVICE};
+use qaic_kmd::protocol::{Activate, NncStatus, SKIP_CHANNEL, WHOLE_DEVICE};
 
 use super::{Activation, ChannelLease, PendingActivation, Released, ResourceTables, ZombieChannel};
 use crate::data_path::channel::Channel;

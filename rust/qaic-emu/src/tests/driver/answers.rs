@@ -8,7 +8,7 @@ use qaic_kmd::{DriverInterface, VersionQuery};
 #[test]
 fn version_call_names_the_driver() {
     let rig = Rig::new(EmuOptions { driver_name: "another".into(), ..EmuOptions::default() });
-    assert_eq!(calls::driver_interface(rig.file()), Ok(DriverInterface::OtherDriver("another".into())));
+    assert_eq!(rig.file().driver_interface(), Ok(DriverInterface::OtherDriver("another".into())));
     let mut query = VersionQuery::default();
     rig.file.ioctl(&mut Ioctl::Version(&mut query)).unwrap();
     let DrmVersion { major, minor, patchlevel, name_len, date_len, desc_len, .. } = query.version;
@@ -34,9 +34,9 @@ fn create_bo_of_bad_arguments_is_refused() {
 #[test]
 fn mmap_of_a_bad_offset_is_refused() {
     let rig = Rig::of(Profile::Ssr);
-    assert_eq!(calls::mmap_offset(rig.file(), 1), Err(Errno::NOENT));
-    let handle = calls::create_bo(rig.file(), 4097).unwrap();
-    let offset = calls::mmap_offset(rig.file(), handle).unwrap();
+    assert_eq!(rig.file().mmap_offset(1), Err(Errno::NOENT));
+    let handle = rig.file().create_bo(4097).unwrap();
+    let offset = rig.file().mmap_offset(handle).unwrap();
     for (offset, len) in [
         (offset, 8193),
         (offset, 0),
@@ -51,7 +51,7 @@ fn mmap_of_a_bad_offset_is_refused() {
     // Offsets belong to the file that owns the handle.
     let other = rig.open().unwrap();
     assert_eq!(other.map(offset, 4096).unwrap_err(), Errno::ACCESS);
-    calls::close_handle(rig.file(), handle).unwrap();
+    rig.file().close_handle(handle).unwrap();
     assert_eq!(rig.file.map(offset, 4096).unwrap_err(), Errno::INVAL);
 }
 
@@ -60,10 +60,10 @@ fn attach_of_bad_slices_is_refused() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let rig = Rig::of(profile);
         let active = rig.activate(8);
-        let handle = calls::create_bo(rig.file(), 8000).unwrap();
+        let handle = rig.file().create_bo(8000).unwrap();
         let good = AttachSliceEntry { size: 4096, ..AttachSliceEntry::default() };
         let attach = |dbc_id, handle, dir, size, entries: &[AttachSliceEntry]| {
-            calls::attach_slices(rig.file(), dbc_id, handle, dir, size, entries)
+            rig.file().attach_slices(dbc_id, handle, dir, size, entries)
         };
         let entries =
             |entries: &[AttachSliceEntry]| attach(active.dbc_id, handle, DIR_TO_DEVICE, 8000, entries);
@@ -82,9 +82,9 @@ fn attach_of_bad_slices_is_refused() {
             assert_eq!(attach(active.dbc_id, handle, to, 0, &[good]), Err(Errno::INVAL));
             assert_eq!(attach(active.dbc_id, handle, to, 8193, &[good]), Err(Errno::INVAL));
         } else {
-            calls::detach_slices(rig.file(), handle).unwrap();
+            rig.file().detach_slices(handle).unwrap();
             assert_eq!(attach(active.dbc_id, handle, to, 0, &[good]), Ok(()));
-            calls::detach_slices(rig.file(), handle).unwrap();
+            rig.file().detach_slices(handle).unwrap();
         }
         for bad in [
             AttachSliceEntry { offset: 8192, ..good },
@@ -125,7 +125,7 @@ fn execute_of_bad_buffers_is_refused() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let (input, output) = (rig.input(active), rig.output(active));
-    let bare = calls::create_bo(rig.file(), 4096).unwrap();
+    let bare = rig.file().create_bo(4096).unwrap();
     assert_eq!(rig.execute(active, &[]), Err(Errno::INVAL));
     assert_eq!(rig.partial_execute(active, &[]), Err(Errno::INVAL));
     assert_eq!(rig.execute(active, &vec![input; 1 << 20]), Err(Errno::NOMEM));
@@ -138,8 +138,8 @@ fn execute_of_bad_buffers_is_refused() {
     assert_eq!(rig.partial_execute(active, &[(input, 4097)]), Err(Errno::INVAL));
     // All entries are queued, or none.
     assert_eq!(rig.execute(active, &[input, output, bare]), Err(Errno::INVAL));
-    assert_eq!(calls::detach_slices(rig.file(), input), Ok(()));
-    assert_eq!(calls::detach_slices(rig.file(), output), Ok(()));
+    assert_eq!(rig.file().detach_slices(input), Ok(()));
+    assert_eq!(rig.file().detach_slices(output), Ok(()));
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn perf_stats_of_a_bad_buffer_are_refused() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let rig = Rig::of(profile);
         let active = rig.activate(8);
-        let bare = calls::create_bo(rig.file(), 4096).unwrap();
+        let bare = rig.file().create_bo(4096).unwrap();
         let entry = |handle| PerfStatsEntry { handle, ..PerfStatsEntry::default() };
-        let stats = |dbc_id, handle| calls::perf_stats(rig.file(), dbc_id, &mut [entry(handle)]);
+        let stats = |dbc_id, handle| rig.file().perf_stats(dbc_id, &mut [entry(handle)]);
         assert_eq!(stats(16, bare), Err(Errno::INVAL));
         assert_eq!(stats(active.dbc_id, 99), Err(Errno::NOENT));
         let newest = if profile == Profile::Ssr { Err(Errno::INVAL) } else { Ok(()) };
@@ -173,9 +173,9 @@ fn perf_stats_of_a_bad_buffer_are_refused() {
         rig.execute(active, &[output]).unwrap();
         rig.wait(active, output).unwrap();
         let mut entries = [entry(output), entry(99)];
-        assert_eq!(calls::perf_stats(rig.file(), active.dbc_id, &mut entries), Err(Errno::NOENT));
+        assert_eq!(rig.file().perf_stats(active.dbc_id, &mut entries), Err(Errno::NOENT));
         assert_eq!(entries, [entry(output), entry(99)]);
-        assert_eq!(calls::perf_stats(rig.file(), active.dbc_id, &mut entries[..1]), Ok(()));
+        assert_eq!(rig.file().perf_stats(active.dbc_id, &mut entries[..1]), Ok(()));
         assert_eq!(entries[0].num_queue_element, 1);
     }
 }
@@ -187,14 +187,14 @@ fn detach_and_close_of_a_bad_handle_are_refused() {
     let output = rig.output(active);
     let detach = DetachSlice { handle: output, pad: 1 };
     assert_eq!(rig.file.ioctl(&mut Ioctl::DetachSlices(detach)), Err(Errno::INVAL));
-    assert_eq!(calls::detach_slices(rig.file(), 99), Err(Errno::NOENT));
+    assert_eq!(rig.file().detach_slices(99), Err(Errno::NOENT));
     rig.execute(active, &[output]).unwrap();
-    assert_eq!(calls::detach_slices(rig.file(), output), Err(Errno::BUSY));
+    assert_eq!(rig.file().detach_slices(output), Err(Errno::BUSY));
     rig.wait(active, output).unwrap();
-    assert_eq!(calls::detach_slices(rig.file(), output), Ok(()));
-    assert_eq!(calls::detach_slices(rig.file(), output), Err(Errno::INVAL));
-    assert_eq!(calls::close_handle(rig.file(), output), Ok(()));
-    assert_eq!(calls::close_handle(rig.file(), output), Err(Errno::INVAL));
+    assert_eq!(rig.file().detach_slices(output), Ok(()));
+    assert_eq!(rig.file().detach_slices(output), Err(Errno::INVAL));
+    assert_eq!(rig.file().close_handle(output), Ok(()));
+    assert_eq!(rig.file().close_handle(output), Err(Errno::INVAL));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn manage_of_a_bad_message_is_refused() {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             message.push(&bytes).unwrap();
         }
-        calls::manage(rig.file(), &mut message)
+        rig.file().manage(&mut message)
     };
     let features = [12, 8];
     assert_eq!(send(&[&features]), Ok(()));
@@ -225,11 +225,11 @@ fn manage_of_a_bad_message_is_refused() {
     assert_eq!(send(&[&[10, 16, 3, 0]]), Err(Errno::PERM));
     let mut empty = ManageBuffer::default();
     empty.push_dma(100, &[]).unwrap();
-    assert_eq!(calls::manage(rig.file(), &mut empty), Err(Errno::INVAL));
+    assert_eq!(rig.file().manage(&mut empty), Err(Errno::INVAL));
     // A reply is not a valid message.
     let mut reply = message::status_features();
-    calls::manage(rig.file(), &mut reply).unwrap();
-    assert_eq!(calls::manage(rig.file(), &mut reply), Err(Errno::INVAL));
+    rig.file().manage(&mut reply).unwrap();
+    assert_eq!(rig.file().manage(&mut reply), Err(Errno::INVAL));
     assert_eq!(rig.file.ioctl(&mut Ioctl::Manage(&mut reply)), Err(Errno::INVAL));
     // Nine status replies exceed the driver's buffer, so no reply arrives.
     let query = message::status_query();
@@ -237,7 +237,7 @@ fn manage_of_a_bad_message_is_refused() {
     for _ in 0..9 {
         many.push(query.bytes()).unwrap();
     }
-    assert_eq!(calls::manage(rig.file(), &mut many), Err(Errno::TIMEDOUT));
+    assert_eq!(rig.file().manage(&mut many), Err(Errno::TIMEDOUT));
 }
 
 #[test]
@@ -247,16 +247,16 @@ fn imported_memory_is_executed_and_not_mapped() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let (pipe, _) = std::io::pipe().unwrap();
-    assert_eq!(calls::import_dma_buf(rig.file(), pipe.as_fd()), Err(Errno::INVAL));
+    assert_eq!(rig.file().import_dma_buf(pipe.as_fd()), Err(Errno::INVAL));
     let memory = rustix::fs::memfd_create("input", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&memory, 4096).unwrap();
     rustix::io::pwrite(&memory, &[5; 4096], 0).unwrap();
-    let handle = calls::import_dma_buf(rig.file(), memory.as_fd()).unwrap();
-    assert_eq!(calls::import_dma_buf(rig.file(), memory.as_fd()), Ok(handle));
-    let offset = calls::mmap_offset(rig.file(), handle).unwrap();
+    let handle = rig.file().import_dma_buf(memory.as_fd()).unwrap();
+    assert_eq!(rig.file().import_dma_buf(memory.as_fd()), Ok(handle));
+    let offset = rig.file().mmap_offset(handle).unwrap();
     assert_eq!(rig.file.map(offset, 4096).unwrap_err(), Errno::INVAL);
     let entry = AttachSliceEntry { size: 4096, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
-    calls::attach_slices(rig.file(), active.dbc_id, handle, DIR_TO_DEVICE, 4096, &[entry]).unwrap();
+    rig.file().attach_slices(active.dbc_id, handle, DIR_TO_DEVICE, 4096, &[entry]).unwrap();
     drop(memory);
     let output = rig.slice(active, DIR_FROM_DEVICE, 4096, 0);
     let mapping = rig.map(output, 4096);
@@ -273,15 +273,15 @@ fn channels_are_invisible_to_other_files() {
     let active = rig.activate(8);
     let other = rig.open().unwrap();
     let entry = [AttachSliceEntry { size: 4096, ..AttachSliceEntry::default() }];
-    let handle = calls::create_bo(&*other, 4096).unwrap();
+    let handle = other.create_bo(4096).unwrap();
     assert_eq!(handle, 1, "handles are of each file");
-    let attached = calls::attach_slices(&*other, active.dbc_id, handle, DIR_TO_DEVICE, 4096, &entry);
+    let attached = other.attach_slices(active.dbc_id, handle, DIR_TO_DEVICE, 4096, &entry);
     assert_eq!(attached, Err(Errno::INVAL));
     let execute = [qaic_kmd::abi::ExecuteEntry { handle, dir: 0 }];
-    assert_eq!(calls::execute(&*other, active.dbc_id, &execute), Err(Errno::PERM));
-    assert_eq!(calls::wait(&*other, active.dbc_id, handle, 0), Err(Errno::PERM));
+    assert_eq!(other.execute(active.dbc_id, &execute), Err(Errno::PERM));
+    assert_eq!(other.wait(active.dbc_id, handle, 0), Err(Errno::PERM));
     let mut message = message::deactivate(active.activation_id, Some(active.dbc_id));
-    assert_eq!(calls::manage(&*other, &mut message), Err(Errno::PERM));
+    assert_eq!(other.manage(&mut message), Err(Errno::PERM));
     // The other file gets its own channels and frees them.
     let own = activate(&*other, 8).unwrap();
     assert_ne!(own.dbc_id, active.dbc_id);

@@ -36,16 +36,16 @@ fn execution_returns_the_input_and_poisons_outputs_before() {
 #[test]
 fn buffer_object_of_any_size_has_whole_pages() {
     let rig = Rig::of(Profile::Ssr);
-    let handle = calls::create_bo(rig.file(), 1).unwrap();
+    let handle = rig.file().create_bo(1).unwrap();
     assert_eq!(bytes(&rig.map(handle, 4096)), [0; 4096]);
 }
 
 #[test]
 fn handles_begin_at_one_and_are_used_again() {
     let rig = Rig::of(Profile::Ssr);
-    let create = || calls::create_bo(rig.file(), 4096).unwrap();
+    let create = || rig.file().create_bo(4096).unwrap();
     assert_eq!([create(), create(), create()], [1, 2, 3]);
-    calls::close_handle(rig.file(), 2).unwrap();
+    rig.file().close_handle(2).unwrap();
     assert_eq!([create(), create()], [2, 4]);
 }
 
@@ -57,13 +57,13 @@ fn ring_of_a_size_holds_one_element_less() {
         // The first element waits for a semaphore that is never raised.
         let stuck = Sem { index: 3, cmd: 6, presync: 1, ..Sem::default() };
         let attach = |count: usize| {
-            let handle = calls::create_bo(rig.file(), 4096).unwrap();
+            let handle = rig.file().create_bo(4096).unwrap();
             let entry = AttachSliceEntry {
                 sems: [stuck, Sem::default(), Sem::default(), Sem::default()],
                 ..AttachSliceEntry::default()
             };
             let entries = vec![entry; count];
-            calls::attach_slices(rig.file(), active.dbc_id, handle, DIR_TO_DEVICE, 4096, &entries).unwrap();
+            rig.file().attach_slices(active.dbc_id, handle, DIR_TO_DEVICE, 4096, &entries).unwrap();
             handle
         };
         let (two, one, full, another) = (attach(2), attach(1), attach(4), attach(1));
@@ -72,7 +72,7 @@ fn ring_of_a_size_holds_one_element_less() {
         assert_eq!(rig.execute(active, &[two, one]), Ok(()));
         assert_eq!(rig.execute(active, &[another]), Err(Errno::AGAIN));
         assert_eq!(rig.wait(active, one), Err(Errno::TIMEDOUT));
-        assert_eq!(calls::detach_slices(rig.file(), one), Err(Errno::BUSY));
+        assert_eq!(rig.file().detach_slices(one), Err(Errno::BUSY));
         assert_eq!(rig.execute(active, &[one]), Err(Errno::INVAL), "queued already");
     }
 }
@@ -98,7 +98,7 @@ fn wait_without_a_completion_takes_its_limit() {
     rig.plan("inference@1=hang");
     rig.execute(active, &[output]).unwrap();
     let clock = rig.kmd.clock();
-    assert_eq!(calls::wait(rig.file(), active.dbc_id, output, 123), Err(Errno::TIMEDOUT));
+    assert_eq!(rig.file().wait(active.dbc_id, output, 123), Err(Errno::TIMEDOUT));
     assert_eq!(clock.now(), Duration::from_millis(123));
     assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
     assert_eq!(clock.now(), Duration::from_millis(5123), "0 is the default");
@@ -111,7 +111,7 @@ fn partial_executions_follow_the_kernel() {
         let rig = &card;
         let active = rig.activate(64);
         let slices = |dir: u32| {
-            let handle = calls::create_bo(rig.file(), 8192).unwrap();
+            let handle = rig.file().create_bo(8192).unwrap();
             let entry = |offset| AttachSliceEntry {
                 size: 4096,
                 dev_addr: active.ddr_base + offset,
@@ -119,7 +119,7 @@ fn partial_executions_follow_the_kernel() {
                 ..AttachSliceEntry::default()
             };
             let entries = [entry(0), entry(4096)];
-            calls::attach_slices(rig.file(), active.dbc_id, handle, dir, 8192, &entries).unwrap();
+            rig.file().attach_slices(active.dbc_id, handle, dir, 8192, &entries).unwrap();
             handle
         };
         let (input, output) = (slices(DIR_TO_DEVICE), slices(DIR_FROM_DEVICE));
@@ -160,11 +160,11 @@ fn fragments_repeat_what_comes_before_and_keep_what_comes_after_for_the_last() {
         let active = rig.activate(16_384);
         let op = |cmd, presync, val| Sem { val, index: 1, cmd, presync, ..Sem::default() };
         let attach = |dir, size, sems: [Sem; 2]| {
-            let handle = calls::create_bo(rig.file(), 4096).unwrap();
+            let handle = rig.file().create_bo(4096).unwrap();
             let sems = [sems[0], sems[1], Sem::default(), Sem::default()];
             let entry =
                 AttachSliceEntry { size, sems, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
-            calls::attach_slices(rig.file(), active.dbc_id, handle, dir, 4096, &[entry]).unwrap();
+            rig.file().attach_slices(active.dbc_id, handle, dir, 4096, &[entry]).unwrap();
             handle
         };
         // Each fragment waits for a semaphore of 1; the last one adds one, so a value of 2 shows a single addition.
@@ -188,7 +188,7 @@ fn perf_stats_have_levels_elements_and_latencies() {
     let (first, second) = (rig.output(active), rig.output(active));
     let stats = |handles: [u32; 2]| {
         let mut entries = handles.map(|handle| PerfStatsEntry { handle, ..PerfStatsEntry::default() });
-        calls::perf_stats(rig.file(), active.dbc_id, &mut entries).unwrap();
+        rig.file().perf_stats(active.dbc_id, &mut entries).unwrap();
         entries
     };
     rig.execute(active, &[first]).unwrap();
@@ -218,20 +218,20 @@ fn deactivation_detaches_and_keeps_memory() {
         mapping.write_from(0, &[9; 4096]).unwrap();
         rig.execute(active, &[input, output]).unwrap();
         let mut message = message::deactivate(active.activation_id, Some(active.dbc_id));
-        calls::manage(rig.file(), &mut message).unwrap();
+        rig.file().manage(&mut message).unwrap();
         // The driver passes on neither its transaction nor the firmware's count.
         let found: Vec<_> = transactions(message.bytes()).collect();
         assert!(matches!(found[..], [Ok(Transaction::Passthrough(_))]), "{found:?}");
         assert_eq!(message.count(), 2);
         assert!(DeactivateReply::of(&message).unwrap().status.is_success());
-        assert_eq!(calls::detach_slices(rig.file(), input), Err(Errno::INVAL));
+        assert_eq!(rig.file().detach_slices(input), Err(Errno::INVAL));
         assert_eq!(rig.execute(active, &[input]), Err(Errno::PERM));
         assert_eq!(rig.wait(active, output), Err(Errno::PERM));
         assert_eq!(bytes(&mapping), [9; 4096]);
         // After another attachment, the channel works again.
         let active = rig.activate(16);
         let entry = AttachSliceEntry { size: 4096, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
-        calls::attach_slices(rig.file(), active.dbc_id, input, DIR_TO_DEVICE, 4096, &[entry]).unwrap();
+        rig.file().attach_slices(active.dbc_id, input, DIR_TO_DEVICE, 4096, &[entry]).unwrap();
         rig.execute(active, &[input]).unwrap();
         rig.wait(active, input).unwrap();
     }
@@ -244,7 +244,7 @@ fn closing_a_handle_keeps_what_the_channel_refers_to() {
     let (input, output) = (rig.input(active), rig.output(active));
     rig.map(input, 4096).write_from(0, &[4; 4096]).unwrap();
     rig.execute(active, &[input, output]).unwrap();
-    calls::close_handle(rig.file(), input).unwrap();
+    rig.file().close_handle(input).unwrap();
     rig.wait(active, output).unwrap();
     assert_eq!(bytes(&rig.map(output, 4096)), [4; 4096]);
     assert_eq!(rig.wait(active, input), Err(Errno::NOENT));
@@ -289,7 +289,7 @@ fn wait_on_another_thread_sees_the_completion() {
             std::thread::scope(|scope| {
                 for output in &outputs {
                     let file = Arc::clone(&rig.file);
-                    scope.spawn(move || calls::wait(&*file, active.dbc_id, *output, 0).unwrap());
+                    scope.spawn(move || file.wait(active.dbc_id, *output, 0).unwrap());
                 }
             });
         }

@@ -112,8 +112,8 @@ fn computing() -> (Rig, Arc<ComputeBarrier>, Active, u32) {
 fn calls_beside_cores_that_compute_are_answered() {
     let (rig, barrier, active, output) = computing();
     // Calls to the same channel and card, to another file's channel, and the end of that file.
-    assert_eq!(calls::wait(rig.file(), active.dbc_id, output, 1), Err(Errno::TIMEDOUT));
-    assert_eq!(calls::detach_slices(rig.file(), output), Err(Errno::BUSY));
+    assert_eq!(rig.file().wait(active.dbc_id, output, 1), Err(Errno::TIMEDOUT));
+    assert_eq!(rig.file().detach_slices(output), Err(Errno::BUSY));
     let other = rig.open().unwrap();
     let theirs = activate(&*other, 16).unwrap();
     let second = rig.activate(16);
@@ -131,7 +131,7 @@ fn calls_beside_cores_that_compute_are_answered() {
 fn loss_of_a_channel_does_not_wait_for_its_cores() {
     let (rig, _barrier, active, output) = computing();
     let file = Arc::clone(&rig.file);
-    let wait = std::thread::spawn(move || calls::wait(&*file, active.dbc_id, output, 3_600_000));
+    let wait = std::thread::spawn(move || file.wait(active.dbc_id, output, 3_600_000));
     assert!(rig.control.await_waiters(1, LIMIT));
     rig.control.reset();
     assert_eq!(wait.join().unwrap(), Err(Errno::PERM));

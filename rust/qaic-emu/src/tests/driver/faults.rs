@@ -54,7 +54,7 @@ fn signal_during_a_blocking_call_ends_it() {
     rig.plan("inference@1=hang; features@1=hang");
     rig.execute(active, &[output]).unwrap();
     assert_eq!(rig.wait(active, output), Err(Errno::INTR));
-    assert_eq!(calls::manage(rig.file(), &mut message::status_features()), Err(Errno::INTR));
+    assert_eq!(rig.file().manage(&mut message::status_features()), Err(Errno::INTR));
 }
 
 #[test]
@@ -62,13 +62,13 @@ fn lost_completion_leaves_the_buffer_queued() {
     for plan in ["inference@1=lost_completion", "inference@1=short_completion", "inference@1=hang"] {
         let rig = Rig::of(Profile::Ssr);
         let active = rig.activate(16);
-        let handle = calls::create_bo(rig.file(), 4096).unwrap();
+        let handle = rig.file().create_bo(4096).unwrap();
         let entry = AttachSliceEntry { size: 16, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
-        calls::attach_slices(rig.file(), active.dbc_id, handle, DIR_FROM_DEVICE, 4096, &[entry; 3]).unwrap();
+        rig.file().attach_slices(active.dbc_id, handle, DIR_FROM_DEVICE, 4096, &[entry; 3]).unwrap();
         rig.plan(plan);
         rig.execute(active, &[handle]).unwrap();
         assert_eq!(rig.wait(active, handle), Err(Errno::TIMEDOUT), "{plan}");
-        assert_eq!(calls::detach_slices(rig.file(), handle), Err(Errno::BUSY), "{plan}");
+        assert_eq!(rig.file().detach_slices(handle), Err(Errno::BUSY), "{plan}");
         assert_eq!(rig.execute(active, &[handle]), Err(Errno::INVAL), "{plan}");
         assert_eq!(rig.deactivate(active), Ok(()), "{plan}");
     }
@@ -93,10 +93,10 @@ fn fault_of_a_checksum_is_epipe_and_leaves_the_message() {
     rig.plan("command(load_elf)@1=crc; features@2=crc");
     let mut message = message::load_elf(1, 0, ELF);
     let sent = message.bytes().to_vec();
-    assert_eq!(calls::manage(rig.file(), &mut message), Err(Errno::PIPE));
+    assert_eq!(rig.file().manage(&mut message), Err(Errno::PIPE));
     assert_eq!(message.bytes(), sent);
-    assert_eq!(calls::manage(rig.file(), &mut message::status_features()), Ok(()));
-    assert_eq!(calls::manage(rig.file(), &mut message::status_features()), Err(Errno::PIPE));
+    assert_eq!(rig.file().manage(&mut message::status_features()), Ok(()));
+    assert_eq!(rig.file().manage(&mut message::status_features()), Err(Errno::PIPE));
 }
 
 #[test]
@@ -110,12 +110,12 @@ fn refusals_of_commands_change_nothing() {
         ));
         for expected in [Ok(()), Err(Errno::CANCELED)] {
             let mut message = activate_message(elf_id, 8);
-            assert_eq!(calls::manage(rig.file(), &mut message), expected);
+            assert_eq!(rig.file().manage(&mut message), expected);
             // Both forms of the reply are present.
             assert_eq!(ActivateReply::with_channel(&message).unwrap().status.0, status);
         }
         let mut message = message::load_elf(1, 0, ELF);
-        assert_eq!(calls::manage(rig.file(), &mut message), Ok(()));
+        assert_eq!(rig.file().manage(&mut message), Ok(()));
         assert_eq!(LoadElfReply::of(&message).unwrap().status.0, status);
         assert_eq!(rig.control.resource_usage(), before);
         assert!(rig.try_activate(8).is_ok());
@@ -127,7 +127,7 @@ fn refused_status_is_ecanceled_with_its_reply() {
     let rig = Rig::of(Profile::Ssr);
     rig.plan("features@1=nack(-8)");
     let mut message = message::status_features();
-    assert_eq!(calls::manage(rig.file(), &mut message), Err(Errno::CANCELED));
+    assert_eq!(rig.file().manage(&mut message), Err(Errno::CANCELED));
     assert!(features(&message).is_ok());
 }
 
@@ -139,7 +139,7 @@ fn refused_deactivation_keeps_the_channel() {
     rig.execute(active, &[output]).unwrap();
     rig.plan("command(deactivate)@1=nack_both(-36)");
     let mut message = message::deactivate(active.activation_id, Some(active.dbc_id));
-    assert_eq!(calls::manage(rig.file(), &mut message), Err(Errno::CANCELED));
+    assert_eq!(rig.file().manage(&mut message), Err(Errno::CANCELED));
     assert_eq!(DeactivateReply::of(&message).unwrap().status.0, -36);
     // Queued requests are lost; the channel and its attached memory are kept.
     assert_eq!(rig.wait(active, output), Ok(()));
@@ -166,16 +166,16 @@ fn fault_of_no_memory_refuses_allocations() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     rig.plan("create_bo@2=ENOMEM; mmap_bo@1=ENOMEM; mmap@1=ENOMEM; attach@1=ENOMEM; attach@2=ENOSPC; import@1=ENOMEM");
-    let handle = calls::create_bo(rig.file(), 4096).unwrap();
-    assert_eq!(calls::create_bo(rig.file(), 4096), Err(Errno::NOMEM));
-    assert_eq!(calls::mmap_offset(rig.file(), handle), Err(Errno::NOMEM));
-    let offset = calls::mmap_offset(rig.file(), handle).unwrap();
+    let handle = rig.file().create_bo(4096).unwrap();
+    assert_eq!(rig.file().create_bo(4096), Err(Errno::NOMEM));
+    assert_eq!(rig.file().mmap_offset(handle), Err(Errno::NOMEM));
+    let offset = rig.file().mmap_offset(handle).unwrap();
     assert_eq!(rig.file.map(offset, 4096).unwrap_err(), Errno::NOMEM);
     assert!(rig.file.map(offset, 4096).is_ok());
     let entry = [AttachSliceEntry { size: 4096, ..AttachSliceEntry::default() }];
-    let attach = || calls::attach_slices(rig.file(), active.dbc_id, handle, DIR_FROM_DEVICE, 4096, &entry);
+    let attach = || rig.file().attach_slices(active.dbc_id, handle, DIR_FROM_DEVICE, 4096, &entry);
     assert_eq!([attach(), attach(), attach()], [Err(Errno::NOMEM), Err(Errno::NOSPC), Ok(())]);
-    assert_eq!(calls::import_dma_buf(rig.file(), std::io::stdin().as_fd()), Err(Errno::NOMEM));
+    assert_eq!(rig.file().import_dma_buf(std::io::stdin().as_fd()), Err(Errno::NOMEM));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn faults_of_replies_reach_the_caller() {
     ] {
         rig.plan(&format!("command(activate)@1={action}"));
         let mut message = activate_message(elf_id, 8);
-        assert_eq!(calls::manage(rig.file(), &mut message), expected, "{action}");
+        assert_eq!(rig.file().manage(&mut message), expected, "{action}");
         if expected.is_ok() {
             assert_eq!(ActivateReply::with_channel(&message).is_ok(), reads, "{action}");
         }

@@ -16,7 +16,7 @@ fn lose_with_waiters(rig: &Rig, active: Active, count: usize, lose: impl FnOnce(
     std::thread::scope(|scope| {
         let wait = |output: &u32| {
             let (file, output) = (Arc::clone(&rig.file), *output);
-            scope.spawn(move || calls::wait(&*file, active.dbc_id, output, 3_600_000))
+            scope.spawn(move || file.wait(active.dbc_id, output, 3_600_000))
         };
         let waits: Vec<_> = outputs.iter().map(wait).collect();
         assert!(rig.control.await_waiters(count, LIMIT));
@@ -33,8 +33,8 @@ fn reset_fails_all_waits_and_files_of_new_kernels_work_again() {
     let waits = lose_with_waiters(&rig, active, 5, || rig.control.reset());
     assert_eq!(waits, [Err(Errno::PERM); 5]);
     assert_eq!(rig.execute(active, &[1]), Err(Errno::NODEV));
-    assert_eq!(calls::manage(rig.file(), &mut message::status_query()), Err(Errno::NODEV));
-    assert_eq!(calls::create_bo(rig.file(), 4096), Err(Errno::NODEV));
+    assert_eq!(rig.file().manage(&mut message::status_query()), Err(Errno::NODEV));
+    assert_eq!(rig.file().create_bo(4096), Err(Errno::NODEV));
     assert_eq!(rig.open().unwrap_err(), Errno::NODEV);
     rig.control.hurry();
     let kinds: Vec<_> = events(&mut *listener).into_iter().map(|event| event.kind).collect();
@@ -43,12 +43,12 @@ fn reset_fails_all_waits_and_files_of_new_kernels_work_again() {
     // The same file works: its resources on the card are released, but its memory is kept.
     assert_eq!(rig.execute(active, &[1]), Err(Errno::PERM));
     let mut unload = message::unload_elf(active.elf_id);
-    calls::manage(rig.file(), &mut unload).unwrap();
+    rig.file().manage(&mut unload).unwrap();
     assert!(!UnloadElfReply::of(&unload).unwrap().status.is_success());
-    assert_eq!(calls::detach_slices(rig.file(), 1), Err(Errno::INVAL));
+    assert_eq!(rig.file().detach_slices(1), Err(Errno::INVAL));
     let active = rig.activate(16);
     let entry = [AttachSliceEntry { size: 4096, ..AttachSliceEntry::default() }];
-    calls::attach_slices(rig.file(), active.dbc_id, 1, DIR_FROM_DEVICE, 4096, &entry).unwrap();
+    rig.file().attach_slices(active.dbc_id, 1, DIR_FROM_DEVICE, 4096, &entry).unwrap();
     rig.execute(active, &[1]).unwrap();
     rig.wait(active, 1).unwrap();
 }
@@ -68,8 +68,8 @@ fn reset_under_an_old_kernel_ends_its_files() {
     let kinds: Vec<_> = events(&mut *listener).into_iter().map(|event| event.kind).collect();
     assert_eq!(kinds, [EventKind::Removed, EventKind::Added]);
     assert_eq!(rig.execute(active, &[output]), Err(Errno::NODEV));
-    assert_eq!(calls::close_handle(rig.file(), output), Err(Errno::NODEV));
-    assert_eq!(calls::manage(rig.file(), &mut message::status_query()), Err(Errno::NODEV));
+    assert_eq!(rig.file().close_handle(output), Err(Errno::NODEV));
+    assert_eq!(rig.file().manage(&mut message::status_query()), Err(Errno::NODEV));
     let again = rig.open().unwrap();
     assert!(load(&*again).is_ok());
 }
@@ -79,7 +79,7 @@ fn reset_ends_the_waits_for_the_firmware() {
     let rig = Rig::threaded();
     rig.plan("manage@1=hang");
     let file = Arc::clone(&rig.file);
-    let call = std::thread::spawn(move || calls::manage(&*file, &mut message::status_query()));
+    let call = std::thread::spawn(move || file.manage(&mut message::status_query()));
     assert!(rig.control.await_waiters(1, LIMIT));
     rig.control.reset();
     assert_eq!(call.join().unwrap(), Err(Errno::IO));
@@ -115,7 +115,7 @@ fn file_of_an_old_kernel_after_its_card_died_stays_dead() {
     assert_eq!(rig.wait(active, output), Err(Errno::PERM));
     assert_eq!(rig.wait(active, output), Err(Errno::NODEV));
     rig.control.hurry();
-    assert_eq!(calls::create_bo(rig.file(), 4096), Err(Errno::NODEV));
+    assert_eq!(rig.file().create_bo(4096), Err(Errno::NODEV));
     let again = rig.open().unwrap();
     assert!(load(&*again).is_ok());
 }
@@ -131,18 +131,18 @@ fn restart_of_cores_loses_one_channel_only() {
     assert_eq!(rig.execute(lost, &[1]), Err(Errno::PERM));
     assert_eq!(rig.wait(lost, kept_output), Err(Errno::PERM));
     let entry = [AttachSliceEntry { size: 4096, ..AttachSliceEntry::default() }];
-    let attached = calls::attach_slices(rig.file(), lost.dbc_id, 2, DIR_FROM_DEVICE, 4096, &entry);
+    let attached = rig.file().attach_slices(lost.dbc_id, 2, DIR_FROM_DEVICE, 4096, &entry);
     assert_eq!(attached, Err(Errno::INVAL));
     rig.execute(kept, &[kept_output]).unwrap();
     rig.wait(kept, kept_output).unwrap();
     // Images can be loaded; activations must wait.
     let mut message = activate_message(lost.elf_id, 16);
-    let answer = calls::manage(rig.file(), &mut message);
+    let answer = rig.file().manage(&mut message);
     assert!(matches!(answer, Ok(()) | Err(Errno::CANCELED)), "{answer:?}");
     assert_eq!(ActivateReply::of(&message).unwrap().status.0, -36);
     rig.control.hurry();
     let mut message = activate_message(lost.elf_id, 16);
-    calls::manage(rig.file(), &mut message).unwrap();
+    rig.file().manage(&mut message).unwrap();
     assert!(ActivateReply::with_channel(&message).unwrap().status.is_success());
     let dbc_id = lost.dbc_id;
     let walked = events(&mut *listener).into_iter().filter_map(|event| match event.kind {
@@ -164,7 +164,7 @@ fn cores_without_power_stay_down_until_a_reset() {
     let last = events(&mut *listener).pop().unwrap();
     assert_eq!(last.kind, EventKind::Channel { dbc_id: active.dbc_id, state: DbcState::BeforePowerUp });
     let mut message = activate_message(active.elf_id, 16);
-    let _ = calls::manage(rig.file(), &mut message);
+    let _ = rig.file().manage(&mut message);
     assert_eq!(ActivateReply::of(&message).unwrap().status.0, -36);
     rig.control.reset();
     rig.control.hurry();
@@ -209,10 +209,10 @@ fn losses_under_many_threads_end_every_call() {
             while !stop.load(Ordering::Relaxed) {
                 let Ok(active) = rig.try_activate(64) else { continue };
                 let entry = [AttachSliceEntry { size: 4096, ..AttachSliceEntry::default() }];
-                let Ok(handle) = calls::create_bo(rig.file(), 4096) else { continue };
+                let Ok(handle) = rig.file().create_bo(4096) else { continue };
                 began.fetch_add(1, Ordering::Relaxed);
                 let lost = (|| {
-                    calls::attach_slices(rig.file(), active.dbc_id, handle, DIR_FROM_DEVICE, 4096, &entry)?;
+                    rig.file().attach_slices(active.dbc_id, handle, DIR_FROM_DEVICE, 4096, &entry)?;
                     while !stop.load(Ordering::Relaxed) {
                         rig.execute(active, &[handle])?;
                         rig.wait(active, handle)?;
@@ -222,8 +222,8 @@ fn losses_under_many_threads_end_every_call() {
                 })();
                 let known = [Errno::PERM, Errno::PIPE, Errno::NODEV, Errno::INVAL, Errno::IO];
                 assert!(lost.is_ok() || lost.is_err_and(|error| known.contains(&error)), "{lost:?}");
-                let _ = calls::close_handle(rig.file(), handle);
-                let _ = calls::manage(rig.file(), &mut message::unload_elf(active.elf_id));
+                let _ = rig.file().close_handle(handle);
+                let _ = rig.file().manage(&mut message::unload_elf(active.elf_id));
             }
             completed
         };

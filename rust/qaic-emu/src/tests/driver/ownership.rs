@@ -14,7 +14,7 @@ fn deactivated_during_a_wait(
 ) -> (Result<(), Errno>, Result<(), Errno>) {
     std::thread::scope(|scope| {
         let file = Arc::clone(&rig.file);
-        let wait = scope.spawn(move || calls::wait(&*file, active.dbc_id, output, 2000));
+        let wait = scope.spawn(move || file.wait(active.dbc_id, output, 2000));
         assert!(rig.control.await_waiters(1, LIMIT));
         (rig.deactivate(active), wait.join().unwrap())
     })
@@ -88,14 +88,14 @@ fn deactivation_without_room_was_not_sent_and_gave_the_channel_up() {
     let active = rig.activate(8);
     let output = rig.output(active);
     rig.plan("command(deactivate)@1=EAGAIN; command(status)@1=EAGAIN");
-    assert_eq!(calls::manage(rig.file(), &mut message::status_query()), Err(Errno::AGAIN));
+    assert_eq!(rig.file().manage(&mut message::status_query()), Err(Errno::AGAIN));
     assert_eq!(rig.deactivate(active), Err(Errno::AGAIN));
     assert_eq!(rig.control.resource_usage().activations, 1);
     assert_eq!(rig.execute(active, &[output]), Err(Errno::PERM));
     assert_eq!(rig.deactivate(active), Err(Errno::PERM));
     // `qaic_postclose` would not free the channel, so an activation that gets it would wait forever; the firmware's
     // reply frees it.
-    assert_eq!(calls::manage(rig.file(), &mut message::deactivate_given_up(active.activation_id)), Ok(()));
+    assert_eq!(rig.file().manage(&mut message::deactivate_given_up(active.activation_id)), Ok(()));
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn count_of_elements_is_known_before_the_first_execution() {
     let output = rig.output(active);
     let elements = || {
         let mut entry = [PerfStatsEntry { handle: output, ..PerfStatsEntry::default() }];
-        calls::perf_stats(rig.file(), active.dbc_id, &mut entry).unwrap();
+        rig.file().perf_stats(active.dbc_id, &mut entry).unwrap();
         entry[0].num_queue_element
     };
     assert_eq!(elements(), 1);
-    calls::detach_slices(rig.file(), output).unwrap();
+    rig.file().detach_slices(output).unwrap();
     assert_eq!(elements(), 0);
 }

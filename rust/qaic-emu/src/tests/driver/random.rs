@@ -96,8 +96,8 @@ fn make(rig: &Rig, calls: &[Call]) {
             Call::Load => elves.extend(load(file)),
             Call::Activate { elf, queue_size } => {
                 let mut message = activate_message(elves.get(elf).copied().unwrap_or(7), queue_size);
-                if calls::manage(file, &mut message).is_ok()
-                    && let Ok(reply) = qaic_kmd::protocol::reply::ActivateReply::with_channel(&message)
+                if file.manage(&mut message).is_ok()
+                    && let Ok(reply) = qaic_kmd::protocol::ActivateReply::with_channel(&message)
                     && reply.status.is_success()
                 {
                     actives.push(Active {
@@ -114,35 +114,35 @@ fn make(rig: &Rig, calls: &[Call]) {
             Call::Deactivate { .. } => {}
             Call::Unload { elf } => {
                 let id = elves.get(elf).copied().unwrap_or(9);
-                let _ = calls::manage(file, &mut message::unload_elf(id));
+                let _ = file.manage(&mut message::unload_elf(id));
             }
-            Call::Create { size } => drop(calls::create_bo(file, size)),
+            Call::Create { size } => drop(file.create_bo(size)),
             Call::Map { handle, len } => {
-                if let Ok(offset) = calls::mmap_offset(file, handle)
+                if let Ok(offset) = file.mmap_offset(handle)
                     && let Ok(mapping) = rig.file.map(offset, len)
                 {
                     mapping.write_from(0, &[1]).unwrap();
                 }
             }
             Call::Attach { dbc_id, handle, dir, size, entries } => {
-                let _ = calls::attach_slices(file, dbc_id, handle, dir, size, &entries);
+                let _ = file.attach_slices(dbc_id, handle, dir, size, &entries);
             }
             Call::Execute { entries, dbc_id, is_partial: true } => {
-                let _ = calls::partial_execute(file, dbc_id, &entries);
+                let _ = file.partial_execute(dbc_id, &entries);
             }
             Call::Execute { entries, dbc_id, is_partial: false } => {
                 let entry =
                     |entry: &PartialExecuteEntry| ExecuteEntry { handle: entry.handle, dir: entry.dir };
                 let entries: Vec<_> = entries.iter().map(entry).collect();
-                let _ = calls::execute(file, dbc_id, &entries);
+                let _ = file.execute(dbc_id, &entries);
             }
             Call::Wait(arg) => drop(rig.file.ioctl(&mut Ioctl::Wait(arg))),
             Call::Stats { handle, dbc_id } => {
                 let mut entries = [PerfStatsEntry { handle, ..PerfStatsEntry::default() }];
-                let _ = calls::perf_stats(file, dbc_id, &mut entries);
+                let _ = file.perf_stats(dbc_id, &mut entries);
             }
-            Call::Detach { handle } => drop(calls::detach_slices(file, handle)),
-            Call::Close { handle } => drop(calls::close_handle(file, handle)),
+            Call::Detach { handle } => drop(file.detach_slices(handle)),
+            Call::Close { handle } => drop(file.close_handle(handle)),
             Call::Reset => rig.control.reset(),
             Call::Restart { dbc_id } => rig.control.restart_cores(dbc_id, true),
             Call::Hurry => rig.control.hurry(),
@@ -153,7 +153,7 @@ fn make(rig: &Rig, calls: &[Call]) {
                     let whole = [&kind.to_le_bytes(), &len.to_le_bytes(), &body[..]].concat();
                     let _ = if kind == 5 { message.push_dma(100, &data) } else { message.push(&whole) };
                 }
-                let _ = calls::manage(file, &mut message);
+                let _ = file.manage(&mut message);
             }
         }
     }
@@ -214,7 +214,7 @@ proptest! {
             let rig = Rig::new(EmuOptions { execution_mode, fragment_bytes, ..EmuOptions::default() });
             let active = rig.activate(1024);
             let attach = |dir| {
-                let handle = calls::create_bo(rig.file(), 8192).unwrap();
+                let handle = rig.file().create_bo(8192).unwrap();
                 let entry = |&(offset, size, dev_addr): &(u64, u64, u64)| AttachSliceEntry {
                     size,
                     offset,
@@ -222,7 +222,7 @@ proptest! {
                     ..AttachSliceEntry::default()
                 };
                 let entries: Vec<_> = slices.iter().map(entry).collect();
-                calls::attach_slices(rig.file(), active.dbc_id, handle, dir, 8192, &entries).unwrap();
+                rig.file().attach_slices(active.dbc_id, handle, dir, 8192, &entries).unwrap();
                 handle
             };
             let (input, output) = (attach(DIR_TO_DEVICE), attach(DIR_FROM_DEVICE));

@@ -159,7 +159,7 @@ fn cards_of_one_kind_differ_by_their_serial_numbers() {
         .iter()
         .map(|node| {
             let mut status = message::status_query();
-            calls::manage(&*rig.kmd.open(node).unwrap(), &mut status).unwrap();
+            rig.kmd.open(node).unwrap().manage(&mut status).unwrap();
             let status = CardStatus::of(&status).unwrap();
             (status.serial.to_string(), status.board_serial.to_string())
         })

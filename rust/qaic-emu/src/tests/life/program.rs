@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use crate::tests::prelude::*;
-use qaic_emu::workload::Requirements;
+use qaic_emu::Requirements;
 
 /// Bytes of an inference's input and output.
 const LEN: usize = 5000;
@@ -91,16 +91,16 @@ pub(crate) fn load(file: &dyn AccelFile) -> Loaded {
     descriptor[..8].copy_from_slice(&(fixed.len() as u64).to_le_bytes());
     descriptor[8..16].copy_from_slice(&(dynamic.len() as u64).to_le_bytes());
     let mut message = message::load_constants(PROCESS, &descriptor).unwrap();
-    calls::manage(file, &mut message).unwrap();
+    file.manage(&mut message).unwrap();
     let LoadConstantsReply { constants_id, status, .. } = LoadConstantsReply::of(&message).unwrap();
     assert_eq!(status, NncStatus::SUCCESS);
     for (offset, part) in [(0, fixed), (fixed.len() as u64, dynamic)] {
         let mut message = message::load_constants_payload(PROCESS, constants_id, offset, part);
-        calls::manage(file, &mut message).unwrap();
+        file.manage(&mut message).unwrap();
         assert_eq!(LoadConstantsReply::of(&message).unwrap().status, NncStatus::SUCCESS);
     }
     let mut message = message::load_elf(PROCESS, 0, ELF);
-    calls::manage(file, &mut message).unwrap();
+    file.manage(&mut message).unwrap();
     let LoadElfReply { elf_id, status, .. } = LoadElfReply::of(&message).unwrap();
     assert_eq!(status, NncStatus::SUCCESS);
     Loaded { constants_id, elf_id }
@@ -111,7 +111,7 @@ pub(crate) fn activate(file: &dyn AccelFile, loaded: Loaded) -> ActivateReply {
     let initial_state = ActivationState::Ready;
     let request = ActivateRequest { elf_id, constants_id, initial_state, queue_size: 512 };
     let mut message = message::activate(PROCESS, request);
-    calls::manage(file, &mut message).unwrap();
+    file.manage(&mut message).unwrap();
     let reply = ActivateReply::of(&message).unwrap();
     assert_eq!(reply.status, NncStatus::SUCCESS);
     reply
@@ -119,19 +119,19 @@ pub(crate) fn activate(file: &dyn AccelFile, loaded: Loaded) -> ActivateReply {
 
 pub(crate) fn deactivate(file: &dyn AccelFile, active: &ActivateReply) -> (Result<(), Errno>, NncStatus) {
     let mut message = message::deactivate(active.activation_id, Some(active.virtual_channel_id));
-    let called = calls::manage(file, &mut message);
+    let called = file.manage(&mut message);
     (called, DeactivateReply::of(&message).unwrap().status)
 }
 
 pub(crate) fn unload_elf(file: &dyn AccelFile, loaded: Loaded) -> NncStatus {
     let mut message = message::unload_elf(loaded.elf_id);
-    calls::manage(file, &mut message).unwrap();
+    file.manage(&mut message).unwrap();
     UnloadElfReply::of(&message).unwrap().status
 }
 
 pub(crate) fn unload_constants(file: &dyn AccelFile, loaded: Loaded) -> NncStatus {
     let mut message = message::unload_constants(loaded.constants_id);
-    calls::manage(file, &mut message).unwrap();
+    file.manage(&mut message).unwrap();
     UnloadConstantsReply::of(&message).unwrap().status
 }
 
@@ -172,9 +172,9 @@ impl Exec {
         let mut output = [slice(OUT_OFFSET, 0, LEN as u64, waits, takes)];
         let channel = active.virtual_channel_id;
         let bo = |dir, slices: &mut [AttachSliceEntry]| {
-            let handle = calls::create_bo(&**file, LEN as u64).unwrap();
-            calls::attach_slices(&**file, channel, handle, dir, LEN as u64, slices).unwrap();
-            let offset = calls::mmap_offset(&**file, handle).unwrap();
+            let handle = file.create_bo(LEN as u64).unwrap();
+            file.attach_slices(channel, handle, dir, LEN as u64, slices).unwrap();
+            let offset = file.mmap_offset(handle).unwrap();
             (handle, file.map(offset, LEN.next_multiple_of(4096)).unwrap())
         };
         let (input, output) = (bo(DIR_TO_DEVICE, &mut input), bo(DIR_FROM_DEVICE, &mut output));
@@ -190,11 +190,11 @@ impl Exec {
     pub(crate) fn submit(&self, bytes: &[u8; LEN]) -> Result<(), Errno> {
         self.input.write_from(0, bytes).unwrap();
         let entries = self.handles.map(|handle| ExecuteEntry { handle, dir: 0 });
-        calls::execute(&*self.file, self.channel, &entries)
+        self.file.execute(self.channel, &entries)
     }
 
     pub(crate) fn wait(&self, timeout_ms: u32) -> Result<[u8; LEN], Errno> {
-        calls::wait(&*self.file, self.channel, self.handles[1], timeout_ms)?;
+        self.file.wait(self.channel, self.handles[1], timeout_ms)?;
         let mut bytes = [0; LEN];
         self.output.read_into(0, &mut bytes).unwrap();
         Ok(bytes)
@@ -209,9 +209,9 @@ impl Exec {
     pub(crate) fn release(self) -> [Result<(), Errno>; 2] {
         let Self { file, handles, input, output, .. } = self;
         drop((input, output));
-        let detached = handles.map(|handle| calls::detach_slices(&*file, handle));
+        let detached = handles.map(|handle| file.detach_slices(handle));
         for handle in handles {
-            calls::close_handle(&*file, handle).unwrap();
+            file.close_handle(handle).unwrap();
         }
         detached
     }

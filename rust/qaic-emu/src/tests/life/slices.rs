@@ -3,7 +3,7 @@
 
 use crate::tests::prelude::*;
 use proptest::prelude::*;
-use qaic_emu::workload::Loopback;
+use qaic_emu::Loopback;
 
 const DEVICE_BYTES: usize = 40_000;
 
@@ -54,15 +54,15 @@ proptest! {
         });
         let file = &*rig.file;
         let mut message = message::load_elf(1, 0, b"anything");
-        calls::manage(file, &mut message).unwrap();
+        file.manage(&mut message).unwrap();
         let elf_id = LoadElfReply::of(&message).unwrap().elf_id;
         let mut message = message::activate(1, ActivateRequest {
             elf_id,
             constants_id: 0,
-            initial_state: qaic_kmd::protocol::command::ActivationState::Standby,
+            initial_state: qaic_kmd::protocol::ActivationState::Standby,
             queue_size: 512,
         });
-        calls::manage(file, &mut message).unwrap();
+        file.manage(&mut message).unwrap();
         let active = ActivateReply::of(&message).unwrap();
         let channel = active.virtual_channel_id;
         let mut mapped = Vec::new();
@@ -77,10 +77,10 @@ proptest! {
                 ..AttachSliceEntry::default()
             }).collect();
             slices[0].sems[0] = Sem { cmd: 5, index: 3, presync: 1, ..Sem::default() };
-            let handle = calls::create_bo(file, size).unwrap();
+            let handle = file.create_bo(size).unwrap();
             let dir = if buffer.to_device { DIR_TO_DEVICE } else { DIR_FROM_DEVICE };
-            calls::attach_slices(file, channel, handle, dir, size, &slices).unwrap();
-            let offset = calls::mmap_offset(file, handle).unwrap();
+            file.attach_slices(channel, handle, dir, size, &slices).unwrap();
+            let offset = file.mmap_offset(handle).unwrap();
             let mapping = rig.file.map(offset, buffer.bytes.len().next_multiple_of(4096)).unwrap();
             mapped.push((handle, mapping));
         }
@@ -98,9 +98,9 @@ proptest! {
             }
             let entries: Vec<_> =
                 mapped.iter().map(|(handle, _)| ExecuteEntry { handle: *handle, dir: 0 }).collect();
-            calls::execute(file, channel, &entries).unwrap();
+            file.execute(channel, &entries).unwrap();
             for (expected, (handle, mapping)) in expected.iter().zip(&mapped) {
-                calls::wait(file, channel, *handle, 0).unwrap();
+                file.wait(channel, *handle, 0).unwrap();
                 let mut found = vec![0; expected.len()];
                 mapping.read_into(0, &mut found).unwrap();
                 prop_assert!(found == *expected);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 const ID: u32 = 0x0102_0304;
-const PROCESS: ProcessId = ProcessId(ID);
+const PROCESS: Volatile<u32> = Volatile(ID);
 
 fn encoded(command: &impl Numbered) -> Vec<u8> {
     bytemuck::bytes_of(command).to_vec()
@@ -55,7 +55,7 @@ fn command_has_each_field_in_its_place() {
     assert_eq!(encoded(&elf), named(&[3, 100, ID, 0x0506_0708], "NetworkImage", &lengths));
 
     let activate = Activate {
-        process_id: ProcessId(1),
+        process_id: Volatile(1),
         constants_id: 2,
         elf_id: 3,
         reservation_type: 4,

@@ -1,7 +1,6 @@
 //! Defects of protobuf messages.
 
-use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::{Limits, QpcError, WireDefect};
+use qaic_qpc::{Limits, NetworkDesc, QpcError, WireDefect};
 
 fn decode(bytes: &[u8]) -> Result<NetworkDesc, QpcError> {
     NetworkDesc::decode(bytes, &Limits::default())

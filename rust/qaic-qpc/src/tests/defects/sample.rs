@@ -1,8 +1,8 @@
 //! A small network descriptor that nothing is wrong with, and its parts.
 
-use qaic_qpc::ElementType;
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+use qaic_qpc::{
+    CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform,
+    TransformKind,
 };
 
 pub(crate) fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {

@@ -1,10 +1,10 @@
 //! Descriptors that decode and do not make sense.
 
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, IoDescriptor, IoShapes, NetworkDesc, Transform, TransformKind,
-};
 use qaic_qpc::transform::TransferPlan;
-use qaic_qpc::{ElementType, IoDesc, QpcError, StepDefect, mappings};
+use qaic_qpc::{
+    CopyDmaBuffer, Direction, ElementType, IoDesc, IoDescriptor, IoShapes, NetworkDesc, QpcError, StepDefect,
+    Transform, TransformKind, user_mappings,
+};
 
 use super::code;
 use super::sample::{copy, network, step, tensor};
@@ -166,7 +166,7 @@ fn rejects_impossible_tensors_everywhere() {
         let mut network = network();
         network.inputs[0].io_initial = descriptor.clone();
         assert_eq!(code(&TransferPlan::new(&network).unwrap_err()), expected);
-        assert_eq!(code(&mappings::user_mappings(&network).unwrap_err()), expected);
+        assert_eq!(code(&user_mappings(&network).unwrap_err()), expected);
         assert_eq!(code(&IoDesc::from_network(&network).unwrap_err()), expected);
     }
     let of_a_step = plan_error(|network| network.inputs[0].transformseq[0].dims = vec![-4]);
@@ -174,7 +174,7 @@ fn rejects_impossible_tensors_everywhere() {
     // 4 GiB: more than a mapping can represent.
     let mut network = network();
     network.inputs[0].io_initial = tensor(ElementType::Float32, &[1 << 15, 1 << 15]);
-    assert_eq!(code(&mappings::user_mappings(&network).unwrap_err()), "qpc.tensor_too_large");
+    assert_eq!(code(&user_mappings(&network).unwrap_err()), "qpc.tensor_too_large");
 }
 
 fn partial(network: &mut NetworkDesc) {

@@ -9,7 +9,7 @@ use qaic_qpc::metadata::{
     NetworkHeapBehavior, NonZeroRegion, NspMulticastEntry, NspMulticastTable, PortEntry, QnnConfig,
     SemaphoreOp, ThreadDescriptor,
 };
-use qaic_qpc::network_desc::{
+use qaic_qpc::{
     ConvertToD32, CopyDmaBuffer, CoreOpNameKinds, CrcEntry, CrcInfo, Direction, DmaBuffer, IoBinding,
     IoDescriptor, IoShapes, NetworkDesc, OpNameKind, Stats, TensorShape, ThreadGroupOpNameKinds, Transform,
 };

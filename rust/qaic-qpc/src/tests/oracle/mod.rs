@@ -6,8 +6,7 @@ mod messages;
 use messages::canonical;
 use proptest::prelude::*;
 use prost::Message;
-use qaic_qpc::network_desc::NetworkDesc;
-use qaic_qpc::{IoDesc, Limits};
+use qaic_qpc::{IoDesc, Limits, NetworkDesc};
 
 use super::generate;
 
@@ -109,7 +108,7 @@ fn negative_numbers_take_ten_bytes_as_protobuf_demands() {
 fn only_the_bits_of_zero_are_left_out() {
     for (value, expected) in [(0.0, &[][..]), (-0.0, &[0x15, 0, 0, 0, 0x80])] {
         let mut network = NetworkDesc::default();
-        network.inputs.push(qaic_qpc::network_desc::IoBinding::default());
+        network.inputs.push(qaic_qpc::IoBinding::default());
         network.inputs[0].io_initial.qscale = value;
         let bytes = network.encode();
         assert!(

@@ -1,7 +1,7 @@
 //! Requirements of a program's bindings.
 
 use qaic_mem::SharedMemory;
-use qaic_qpc::mappings::user_mappings;
+use qaic_qpc::user_mappings;
 use qaic_quant::mx::MxFormat;
 
 use super::{Argument, ArgumentError, GivenShape};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use qaic_mem::{DmaBuf, HostSlice, HostSliceMut, Storage};
-use qaic_qpc::network_desc::Direction;
+use qaic_qpc::Direction;
 
 use crate::device::{Activation, Canceller, Exec, HostTensors};
 use crate::error::{ErrorDetail, RuntimeError};

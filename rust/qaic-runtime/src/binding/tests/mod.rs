@@ -12,7 +12,7 @@ use echo_model::{Echo, Model, calls, programs};
 use proptest::prelude::*;
 use qaic_mem::DmaBuf;
 use qaic_qpc::ElementType::{Float16, Float32, UInt8Q};
-use qaic_qpc::network_desc::{
+use qaic_qpc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding as BindingDesc, IoDescriptor, IoShapes, NetworkDesc,
     Stats as StatsDesc, TensorShape, Transform, TransformKind,
 };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use qaic_kmd::Errno;
 use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::{Errno, calls};
 
 use super::channel::Channel;
 use super::errno::{self, DataPath, uninterrupted};
@@ -158,7 +158,7 @@ impl Drop for ActivationShared {
             session.log_failure("an activation was not given back", outcome);
         }
         for handle in std::mem::take(&mut *self.unclosed_handles.lock()) {
-            let _ = uninterrupted(|| calls::close_handle(session.file(), handle));
+            let _ = uninterrupted(|| session.file().close_handle(handle));
         }
     }
 }

@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use qaic_kmd::abi::AttachSliceEntry;
-use qaic_kmd::calls;
 use qaic_mem::{DmaBuf, HostSliceMut, Mapping};
 
 use super::activation::ActivationShared;
@@ -33,8 +32,8 @@ impl BufferObject {
     ) -> Result<Self, RuntimeError> {
         let file = activation.program.session.file();
         let failed = |call, errno| activation.failed(call, errno, layout.bytes);
-        let handle = uninterrupted(|| calls::create_bo(file, layout.bytes))
-            .map_err(|errno| failed("CREATE_BO", errno))?;
+        let handle =
+            uninterrupted(|| file.create_bo(layout.bytes)).map_err(|errno| failed("CREATE_BO", errno))?;
         let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
         let mut object = Self {
             handle,
@@ -46,8 +45,8 @@ impl BufferObject {
         };
         object.attach(layout, 0)?;
         if layout.dma.is_some() {
-            let offset = uninterrupted(|| calls::mmap_offset(file, handle))
-                .map_err(|errno| failed("MMAP_BO", errno))?;
+            let offset =
+                uninterrupted(|| file.mmap_offset(handle)).map_err(|errno| failed("MMAP_BO", errno))?;
             let mapping = uninterrupted(|| file.map(offset, bytes)).map_err(|errno| failed("mmap", errno))?;
             if mapping.len() < bytes {
                 return Err(RuntimeError::internal(format!(
@@ -69,7 +68,7 @@ impl BufferObject {
         before: Option<u32>,
     ) -> Result<Option<Self>, RuntimeError> {
         let file = activation.program.session.file();
-        let handle = uninterrupted(|| calls::import_dma_buf(file, memory.descriptor.as_fd()))
+        let handle = uninterrupted(|| file.import_dma_buf(memory.descriptor.as_fd()))
             .map_err(|errno| activation.failed("PRIME_FD_TO_HANDLE", errno, layout.bytes))?;
         if before == Some(handle) {
             return Ok(None);
@@ -107,7 +106,7 @@ impl BufferObject {
         let size = layout.bytes.checked_add(offset).ok_or_else(outside)?;
         let file = activation.program.session.file();
         let dbc_id = activation.channel.dbc_id;
-        uninterrupted(|| calls::attach_slices(file, dbc_id, *handle, layout.dir, size, &entries))
+        uninterrupted(|| file.attach_slices(dbc_id, *handle, layout.dir, size, &entries))
             .map_err(|errno| activation.failed("ATTACH_SLICE_BO", errno, layout.bytes))?;
         self.is_attached = true;
         Ok(())
@@ -138,13 +137,13 @@ impl Drop for BufferObject {
             session.forget_import(self.handle);
         }
         if self.is_attached
-            && let Err(errno) = uninterrupted(|| calls::detach_slices(session.file(), self.handle))
+            && let Err(errno) = uninterrupted(|| session.file().detach_slices(self.handle))
             && DataPath::of(errno) == DataPath::Busy
         {
             // The card still uses it. Other errors mean that it was detached with its channel or card.
             return self.activation.close_later(self.handle);
         }
         // Only a removed card refuses, and its removal has closed the handle.
-        let _ = uninterrupted(|| calls::close_handle(session.file(), self.handle));
+        let _ = uninterrupted(|| session.file().close_handle(self.handle));
     }
 }

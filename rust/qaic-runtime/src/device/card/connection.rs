@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 use qaic_kmd::protocol::{COMMAND_PROTOCOL_MAJOR, CardStatus, METADATA_VERSION};
-use qaic_kmd::{DriverInterface, Errno, Kmd, MemoryErrors, NodeInfo, Telemetry, calls};
+use qaic_kmd::{DriverInterface, Errno, Kmd, MemoryErrors, NodeInfo, Telemetry};
 
 use super::constants::Constants;
 use super::device_state::DeviceState;
@@ -146,7 +146,7 @@ impl Connection {
         self.event_pump.get_or_init(|| EventPump::new(&*self.kmd, &self.state, name.clone())).rename(&name);
         let file = uninterrupted(|| self.kmd.open(&open.node))
             .map_err(|errno| self.not_opened(&open.node, &path, errno))?;
-        match uninterrupted(|| calls::driver_interface(&*file)) {
+        match uninterrupted(|| file.driver_interface()) {
             Ok(DriverInterface::Mainline) => {}
             Ok(DriverInterface::Other { version: (major, minor) }) => {
                 return Err(self.unavailable(format!(

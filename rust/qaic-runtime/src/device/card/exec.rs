@@ -4,8 +4,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use qaic_kmd::Errno;
 use qaic_kmd::abi::PerfStatsEntry;
-use qaic_kmd::{Errno, calls};
 use qaic_mem::{DmaBuf, HostSlice, HostSliceMut};
 use qaic_qpc::plan::Control;
 
@@ -172,7 +172,7 @@ impl CardExec {
             return outcome.map_err(SubmitError::Execute);
         }
         let (file, handle) = (program.session.file(), self.submission.handle(last));
-        uninterrupted(|| calls::wait(file, channel.dbc_id, handle, 0)).map_err(SubmitError::Wait)?;
+        uninterrupted(|| file.wait(channel.dbc_id, handle, 0)).map_err(SubmitError::Wait)?;
         submit_queue.submit(&self.submission, file, &mut self.scratch);
         submit_queue.wait(&self.submission).map_err(SubmitError::Execute)
     }
@@ -297,7 +297,7 @@ impl CardExec {
         let mut entries: Vec<_> = (0..self.objects.len()).map(entry).collect();
         let (file, dbc_id) = (self.activation.program.session.file(), self.activation.channel.dbc_id);
         // The kernel does not support this query, so no further queries are made.
-        if uninterrupted(|| calls::perf_stats(file, dbc_id, &mut entries)).is_err() {
+        if uninterrupted(|| file.perf_stats(dbc_id, &mut entries)).is_err() {
             return Ok(());
         }
         let elements = entries.iter().fold(0_u32, |sum, entry| sum.saturating_add(entry.num_queue_element));
@@ -339,7 +339,7 @@ impl CardExec {
             let ActivationShared { program, channel, .. } = &*self.activation;
             let left_ms = remaining.as_mut().map_or(Some(limit_ms), wait_limits::RemainingTime::left_ms);
             let Some(left_ms) = left_ms else { return Ok(false) };
-            let outcome = calls::wait(program.session.file(), channel.dbc_id, handle, left_ms);
+            let outcome = program.session.file().wait(channel.dbc_id, handle, left_ms);
             let Err(errno) = outcome else {
                 self.end();
                 return Ok(true);
@@ -562,7 +562,7 @@ impl Drop for CardExec {
             let handle = self.submission.handle(self.activation.program.layout.awaited);
             let limit_ms = u32::try_from(LAST_WAIT.as_millis()).unwrap_or(1);
             // The resources of the card are released with the activation.
-            let _ = calls::wait(session.file(), self.activation.channel.dbc_id, handle, limit_ms);
+            let _ = session.file().wait(self.activation.channel.dbc_id, handle, limit_ms);
         }
         // First removes all mappings, then closes the handles in the order of their creation.
         for object in &mut self.objects {

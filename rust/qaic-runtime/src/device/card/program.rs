@@ -172,7 +172,7 @@ fn own_shapes(image: &Image) -> Option<usize> {
     let inputs = network.inputs.iter().map(|binding| &binding.io_initial.dims);
     let outputs = network.outputs.iter().map(|binding| &binding.io_transformed.dims);
     let own: Vec<_> = inputs.chain(outputs).collect();
-    let is_own = |shapes: &[qaic_qpc::network_desc::TensorShape]| {
+    let is_own = |shapes: &[qaic_qpc::TensorShape]| {
         shapes.len() == own.len() && shapes.iter().zip(&own).all(|(shape, own)| shape.dims == **own)
     };
     network.allowed_shapes.iter().position(|entry| is_own(&entry.shapes))

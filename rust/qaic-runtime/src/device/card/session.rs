@@ -6,16 +6,14 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qaic_kmd::protocol::command::ActivationState;
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::parse::{self, ReplyError, Transaction};
-use qaic_kmd::protocol::reply::{
-    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,
-    ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
+use qaic_kmd::protocol::{
+    ActivateReply, ActivationState, CardStatus, DeactivateReply, Features, LoadConstantsReply, LoadElfReply,
+    NncStatus, PerformanceInfo, PerformanceInfoReply, Reply, ResourceInfo, ResourceInfoReply,
+    UnloadConstantsReply, UnloadElfReply,
 };
-use qaic_kmd::protocol::transaction::Features;
-use qaic_kmd::protocol::{CardStatus, NncStatus, PerformanceInfo, ResourceInfo};
-use qaic_kmd::{AccelFile, Clock, Errno, ManageBuffer, calls};
+use qaic_kmd::{AccelFile, Clock, Errno, ManageBuffer};
 
 use super::device_state::DeviceState;
 use super::errno::{self, Control, MOST_BUSY, MOST_SIGNALS, uninterrupted};
@@ -91,7 +89,7 @@ impl CardSession {
     pub(super) fn status(&self) -> Result<(CardStatus, Option<Features>), RuntimeError> {
         let status = self.ask(STATUS, message::status_query, None)?;
         let mut message = message::status_features();
-        let features = uninterrupted(|| calls::manage(self.file(), &mut message));
+        let features = uninterrupted(|| self.file().manage(&mut message));
         let features = features.ok().and_then(|()| parse::features(&message).ok());
         Ok((status, features))
     }
@@ -349,7 +347,7 @@ impl CardSession {
             if token.is_some_and(CancellationToken::is_cancelled) {
                 return Err(SendError::Cancelled);
             }
-            let Err(errno) = calls::manage(self.file(), message) else { return Ok(false) };
+            let Err(errno) = self.file().manage(message) else { return Ok(false) };
             match Control::of(errno) {
                 Control::Interrupted if may_end && CancellationToken::is_current_cancelled() => {
                     return Err(SendError::Cancelled);

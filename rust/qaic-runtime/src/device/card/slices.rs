@@ -4,8 +4,8 @@
 use qaic_kmd::abi::{
     AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE, Sem,
 };
+use qaic_qpc::NetworkDesc;
 use qaic_qpc::metadata::{DmaRequest, DoorbellOp, Metadata, SemaphoreOp};
-use qaic_qpc::network_desc::NetworkDesc;
 
 use crate::error::{CardError, RuntimeError};
 

@@ -7,7 +7,7 @@
 
 use crossbeam_queue::ArrayQueue;
 use qaic_kmd::abi::{ExecuteEntry, PartialExecuteEntry};
-use qaic_kmd::{AccelFile, Errno, EventCounter, calls};
+use qaic_kmd::{AccelFile, Errno, EventCounter};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ impl Submission {
 
     fn call(&self, file: &dyn AccelFile, dbc_id: u32, scratch: &mut Scratch) -> Result<(), Errno> {
         match &self.list {
-            List::Whole(entries) => uninterrupted(|| calls::execute(file, dbc_id, entries)),
+            List::Whole(entries) => uninterrupted(|| file.execute(dbc_id, entries)),
             List::Partial(entries) => {
                 scratch.clear();
                 scratch.extend(entries.iter().map(|entry| PartialExecuteEntry {
@@ -123,7 +123,7 @@ impl Submission {
                     dir: entry.dir,
                     resize: entry.resize.load(Ordering::Relaxed),
                 }));
-                uninterrupted(|| calls::partial_execute(file, dbc_id, scratch))
+                uninterrupted(|| file.partial_execute(dbc_id, scratch))
             }
         }
     }

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use qaic_qpc::names;
-use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{self, GRAPH_SECTION, PLAN_SECTION, Plan};
+use qaic_qpc::{NetworkDesc, names};
 
 use super::blocks::BlockTensors;
 use super::engine::{Engine, Graph, GraphOptions, Purpose};

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use qaic_emu::workload::{
-    CoreView, DeviceMemory, Images, MemoryFull, Progress, Requirements, Running, Workload,
-};
+use qaic_emu::{CoreView, DeviceMemory, Images, MemoryFull, Progress, Requirements, Running, Workload};
 use qaic_kmd::protocol::NncStatus;
 use qaic_qpc::plan::{CONTROL_BYTES, Control};
 use qaic_stats::decode::{Thread, oqstats};

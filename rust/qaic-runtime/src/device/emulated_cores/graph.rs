@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use qaic_emu::workload::{CoreView, DeviceMemory, Images, MemoryFull, Progress, Running, Workload};
+use qaic_emu::{CoreView, DeviceMemory, Images, MemoryFull, Progress, Running, Workload};
 use qaic_kmd::protocol::NncStatus;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use qaic_qpc::plan::{CONTROL_BYTES, Control};
@@ -48,7 +48,7 @@ impl GraphWorkload {
 }
 
 impl Workload for GraphWorkload {
-    fn requirements(&self, elf: &[u8]) -> Result<qaic_emu::workload::Requirements, NncStatus> {
+    fn requirements(&self, elf: &[u8]) -> Result<qaic_emu::Requirements, NncStatus> {
         super::requirements(elf)
     }
 

@@ -14,7 +14,7 @@ mod shared;
 pub use echo::EchoWorkload;
 pub use graph::GraphWorkload;
 
-use qaic_emu::workload::Requirements;
+use qaic_emu::Requirements;
 use qaic_kmd::protocol::NncStatus;
 use qaic_qpc::Limits;
 use qaic_qpc::metadata::Metadata;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use qaic_emu::workload::Images;
+use qaic_emu::Images;
 use qaic_kmd::protocol::NncStatus;
 use qaic_qpc::plan::{Dtype, PLAN_SECTION, Plan, PlanTensor, Variant};
 

@@ -1,6 +1,6 @@
 //! Transfer of an inference's data to and from a card, derived from the metadata.
 
-use qaic_emu::workload::{Images, Semaphores};
+use qaic_emu::{Images, Semaphores};
 use qaic_qpc::metadata::{DmaRequest, Metadata};
 
 use super::Refusal;

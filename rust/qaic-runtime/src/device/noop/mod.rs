@@ -18,8 +18,7 @@ use std::sync::Arc;
 
 use qaic_emu::fault::FaultPlan;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
-use qaic_qpc::names;
-use qaic_qpc::network_desc::Direction;
+use qaic_qpc::{Direction, names};
 use qaic_sched::Executor;
 use qaic_stats::decode::{Thread, oqstats};
 use qaic_stats::{DeviceKind as Measurer, Run, RunFlags, StatsModel};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::tests::prelude::*;
 use proptest::prelude::*;
-use qaic_emu::workload::{CoreView, DeviceMemory, Images, Progress, Running, Semaphores, Workload};
+use qaic_emu::{CoreView, DeviceMemory, Images, Progress, Running, Semaphores, Workload};
 use qaic_kmd::protocol::NncStatus;
 use qaic_qpc::metadata::DoorbellOp;
 use qaic_runtime::device::emulated_cores::{EchoWorkload, GraphWorkload};

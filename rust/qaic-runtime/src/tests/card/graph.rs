@@ -5,10 +5,8 @@
 
 use crate::tests::prelude::*;
 use proptest::prelude::*;
-use qaic_emu::firmware::Totals;
-use qaic_emu::{EmuClock, ExecutionMode};
-use qaic_qpc::network_desc::Stats;
-use qaic_qpc::{names, writer};
+use qaic_emu::{EmuClock, ExecutionMode, Totals};
+use qaic_qpc::{Stats, names, writer};
 use qaic_runtime::device::emulated_cores::GraphWorkload;
 use qaic_runtime::device::{Device, HostTensors};
 use qaic_runtime::profiling::{Identity, Stages};

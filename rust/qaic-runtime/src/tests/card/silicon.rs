@@ -1,7 +1,7 @@
 //! Differences between cards of silicon and emulated cards.
 
 use crate::tests::prelude::*;
-use qaic_qpc::network_desc::{IoDescriptor, IoShapes, TensorShape};
+use qaic_qpc::{IoDescriptor, IoShapes, TensorShape};
 use qaic_runtime::profiling::Identity;
 
 /// First word of a control buffer.

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use super::containers::program;
 use super::counting::{allocations, bytes_of};
 use crate::tests::prelude::*;
-use qaic_qpc::network_desc::{CopyDmaBuffer, IoDescriptor, Transform, TransformKind};
+use qaic_qpc::{CopyDmaBuffer, IoDescriptor, Transform, TransformKind};
 
 /// Number of attended slots, and of values in a row.
 const ATTENDED: usize = 64;

@@ -218,7 +218,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
         let network = &set.image.network;
         let outputs = || network.outputs.iter().map(|_| Some(storage())).collect();
         let inputs = || network.inputs.iter().map(|_| Some((storage(), ELEMENTS as usize * 4))).collect();
-        let queue = CompletionQueue::new();
+        let queue = Arc::<CompletionQueue>::default();
         let counts = counted(|token| {
             let inference = PendingInference::new(set, 0, inputs(), outputs(), Deadline::after(LONG));
             assert!(inference.try_start(set, Some((&queue, token)), Detached::assume()).unwrap());
@@ -247,7 +247,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
 fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
     let set = noop();
     let of = |count: usize| {
-        let queue = CompletionQueue::new();
+        let queue = Arc::<CompletionQueue>::default();
         let inferences: Vec<_> = (0..count)
             .map(|token| {
                 let inference = PendingInference::new(&set, 0, Vec::new(), Vec::new(), Deadline::after(LONG));

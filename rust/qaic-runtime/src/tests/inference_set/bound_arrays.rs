@@ -1,9 +1,9 @@
 //! Arrays that are lent to inferences: the memory that the device uses for each tensor, and the results for
 //! callers.
 
+use crate::binding::mxint8::Half;
 use crate::echo::{BLOCK_VALUES, blocks, retaining, with_split_state};
 use crate::tests::prelude::*;
-use qaic_runtime::binding::mxint8::Half;
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
 
 const ALL: usize = ELEMENTS as usize;

@@ -543,7 +543,7 @@ fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
     let mut bench = Bench::new(1, 1);
     bench.warm_up();
     let handle = bench.set().try_acquire().unwrap();
-    let (woken, looks, is_over) = (EventCount::new(), AtomicU32::new(0), AtomicBool::new(false));
+    let (woken, looks, is_over) = (EventCount::default(), AtomicU32::new(0), AtomicBool::new(false));
     let set = Arc::clone(bench.set());
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -39,7 +39,7 @@ impl Rig {
         let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };
         let image = image(ElementType::Float32);
         let set = try_set(&context, &image, set_size, 1, options).unwrap();
-        Self { control, set, queue: CompletionQueue::new() }
+        Self { control, set, queue: Arc::default() }
     }
 
     fn prepare_until(&self, value: f32, deadline: Option<Deadline>) -> Arc<PendingInference> {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::rows::{Table, float, share};
 use crate::decode::descriptor::OpsDescriptor;
-use crate::decode::record::{Core, CoreFlags, Pmu, Port, Thread, ThreadFlags, port_directions};
+use crate::decode::record::{Core, CoreFlags, Pmu, Port, Thread, ThreadFlags};
 use crate::model::{DeviceKind, StatsModel};
 use crate::number::general;
 use crate::walk::{CoreRecords, engine_of};
@@ -177,7 +177,7 @@ pub(super) fn write_network(
         writeln!(out, "[{name}] Device instance batch/s: N/A")?;
         writeln!(out, "[{name}] Device instance inf/s: N/A")?;
     }
-    for (what, direction) in [("input", port_directions::IN), ("output", port_directions::OUT)] {
+    for (what, direction) in [("input", Port::IN), ("output", Port::OUT)] {
         let waits =
             model.records::<Port>().iter().filter(|port| port.direction == direction).map(|port| port.wait_u);
         let label = format!("max {what} wait ucycles:");

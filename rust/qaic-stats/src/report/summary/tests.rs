@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::decode::descriptor::{CoreOps, OpDesc};
 use crate::decode::record::{
-    Core, CoreFlags, Op, OpFlags, OpKindFlags, Pmu, PmuEvents, Port, Thread, ThreadFlags, port_directions,
+    Core, CoreFlags, Op, OpFlags, OpKindFlags, Pmu, PmuEvents, Port, Thread, ThreadFlags,
 };
 use crate::model::{DeviceKind, Run};
 
@@ -144,9 +144,9 @@ fn sample() -> (StatsModel<'static>, OpsDescriptor) {
         ..Port::default()
     };
     model.set_records([
-        port(0, 0, 101, port_directions::OUT, 12),
-        port(0, 1, 100, port_directions::IN, 77),
-        port(0, 0, 100, port_directions::IN, 345),
+        port(0, 0, 101, Port::OUT, 12),
+        port(0, 1, 100, Port::IN, 77),
+        port(0, 0, 100, Port::IN, 345),
     ]);
     (model, descriptor)
 }

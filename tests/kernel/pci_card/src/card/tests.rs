@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytemuck::bytes_of;
 use proptest::prelude::*;
 use qaic_kmd::abi::Sem;
-use qaic_kmd::protocol::command::{Activate, ActivationState, Deactivate, LoadElf, WHOLE_DEVICE};
 use qaic_kmd::protocol::message::ELF_TAG;
-use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply};
+use qaic_kmd::protocol::{
+    Activate, ActivateReply, ActivationState, Deactivate, LoadElf, LoadElfReply, WHOLE_DEVICE,
+};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use qaic_emu::workload::Loopback;
+use qaic_emu::Loopback;
 
 use super::*;
 use crate::dma_bridge::semaphore;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use qaic_qpc::network_desc::Direction;
+use qaic_qpc::Direction;
 use qaic_runtime::binding::{Bindings, InputBinding, OutputBinding, Shapes, Window, WindowArray};
 
 use super::program::{Program, Tensor, item_bytes};

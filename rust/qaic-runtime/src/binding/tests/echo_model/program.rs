@@ -5,10 +5,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
 use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+use qaic_qpc::{
+    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc,
+    Transform, TransformKind, elf, names, writer,
 };
-use qaic_qpc::{ConstantsDesc, ElementType, elf, names, writer};
 use qaic_runtime::Image;
 
 use crate::oracle::{elements, transpose};
@@ -148,7 +148,7 @@ fn narrow(numbers: &[usize]) -> Vec<i32> {
 /// Returns the step with this number, if there is one.
 fn step(choice: u8, dtype: ElementType, rank: usize) -> Option<Step> {
     use ElementType::{Float16, Float32, Int8Q, Int16Q, Int32Q, UInt8Q};
-    let params = QuantParams::new(SCALE, OFFSET);
+    let params = QuantParams { scale: SCALE, offset: OFFSET };
     let integers =
         [(Int8Q, QuantType::I8), (UInt8Q, QuantType::U8), (Int16Q, QuantType::I16), (Int32Q, QuantType::I32)];
     if choice.is_multiple_of(3) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::dma::Dma;
-use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::NetworkDesc;
 use qaic_runtime::binding::TransferPlan;
 use serde_json::Value;
 

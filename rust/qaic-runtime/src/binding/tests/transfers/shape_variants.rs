@@ -10,11 +10,10 @@ use ElementType::{Float16, Float32, Int8, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
 use qaic_mem::Storage;
 use qaic_mem::convert::ElementOp;
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape,
-    Transform, TransformKind,
+use qaic_qpc::{
+    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, IoShapes,
+    NetworkDesc, TensorShape, Transform, TransformKind, elf, names, writer,
 };
-use qaic_qpc::{ConstantsDesc, ElementType, elf, names, writer};
 use qaic_runtime::binding::{
     ArrayType, BindingTransfer, InputBinding, OutputBinding, RetainedPair, ShapeVariant, Shapes,
     TransferPlan, retained_pairs, tensor_specs,

@@ -6,9 +6,9 @@ use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
 use proptest::prelude::*;
 use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
-use qaic_qpc::ElementType;
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+use qaic_qpc::{
+    CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform,
+    TransformKind,
 };
 use qaic_runtime::binding::{Route, TransferPlan};
 use qaic_runtime::{ErrorDetail, InputError, RuntimeError};
@@ -147,7 +147,7 @@ fn long_sequence_is_one_pass_with_the_result_of_all() {
     let values: Vec<f32> = (0..24_u8).map(|i| f32::from(i) * 1.37 - 9.0).collect();
     let halves = elements(ElementOp::F32ToF16, &f32_bytes(&values));
     let turned = transpose(&halves, 2, &[2, 3, 4], &[0, 2, 1]);
-    let op = ElementOp::Quantize(QuantType::U8, QuantParams::new(0.5, 4));
+    let op = ElementOp::Quantize(QuantType::U8, QuantParams { scale: 0.5, offset: 4 });
     let quantized = elements(op, &elements(ElementOp::F16ToF32, &turned));
     assert_eq!(staged(&network, &f32_bytes(&values)), transpose(&quantized, 1, &[2, 4, 3], &[1, 0, 2]));
 }

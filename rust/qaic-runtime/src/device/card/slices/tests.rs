@@ -1,7 +1,7 @@
 //! The rules of DMA requests against random programs, and each refusal once.
 
 use proptest::prelude::*;
-use qaic_qpc::network_desc::{DmaBuffer, IoBinding};
+use qaic_qpc::{DmaBuffer, IoBinding};
 
 use super::*;
 

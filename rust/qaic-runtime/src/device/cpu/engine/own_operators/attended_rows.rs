@@ -19,6 +19,7 @@ use std::ops::{Range, RangeInclusive};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
+use qaic_mem::convert::Isa;
 use qaic_mem::stored::{Form, Layout, StoredRows, round_to_float16};
 use qaic_quant::mx::MxFormat;
 
@@ -196,7 +197,7 @@ impl<'a> AttendedRows<'a> {
                     && let Ok(rows) =
                         StoredRows::new(Form::Mxint8, Layout::Rows, slots.len(), self.width, bytes)
                 {
-                    rows.gather(0, result);
+                    rows.gather(Isa::best(), 0, result);
                     is_rounded &= !are_float16(bytes);
                 }
             }

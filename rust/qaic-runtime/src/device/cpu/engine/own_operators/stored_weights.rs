@@ -16,6 +16,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use qaic_mem::convert::Isa;
 use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows, TILE_ROWS};
 use qaic_qpc::plan::{Initializer, Plan};
 
@@ -134,7 +135,7 @@ impl ProductKernel {
                 call.in_parallel(pass.parts(), &|part| pass.pack(part))?;
             }
             let block = |block: usize| {
-                pass.block(block, |row, column, numbers| {
+                pass.block(Isa::best(), block, |row, column, numbers| {
                     let start = (first + row) * columns + column;
                     // SAFETY: passes, blocks and rows do not overlap, and the result has all of them.
                     let place = unsafe { result.part(start..start + numbers.len()) };
@@ -234,7 +235,7 @@ impl ExpertsKernel {
         let block = |block: usize| {
             let at = products.partition_point(|(end, ..)| *end <= block);
             let Some((end, product, entries)) = products.get(at) else { return };
-            product.block(block + product.blocks() - end, |row, column, numbers| {
+            product.block(Isa::best(), block + product.blocks() - end, |row, column, numbers| {
                 let start = (entries[row / rows] * rows + row % rows) * columns + column;
                 // SAFETY: blocks, rows and entries do not overlap, and the result has all of them.
                 let place = unsafe { result.part(start..start + numbers.len()) };
@@ -278,7 +279,7 @@ impl GatherKernel {
         let copy = |at: usize| {
             // SAFETY: each index has its own part of the result.
             let to = unsafe { result.part(at * len..(at + 1) * len) };
-            stored.gather(numbers.get(at).copied().and_then(place).unwrap_or(rows), to);
+            stored.gather(Isa::best(), numbers.get(at).copied().and_then(place).unwrap_or(rows), to);
         };
         if numbers.len() >= PARALLEL_ROWS {
             return call.in_parallel(numbers.len(), &copy);
