@@ -58,8 +58,8 @@ and each additional part adds time. The host converts inputs and outputs and sta
 size above 1, this work overlaps with the work of the card. The link to the host has a fixed rate in each
 direction. The latency is the time of this whole cycle, multiplied by the set size.
 
-| parameter | value | unit | physical limit |
-|---|---|---|---|
+| parameter | meaning | value | unit | physical limit |
+|---|---|---|---|---|
 {parameters}
 
 The physical limits come from the vendor's public pages: 110 TFLOPS in float16 for 14 cores, 137 GB/s of
@@ -130,24 +130,24 @@ throughput.
 {table}
 """
 
-#: parameter -> unit, factor, and its physical limit
+#: parameter -> meaning, unit, factor, and its physical limit
 _UNITS: Final = {
-    "mac_rate": ("TMAC/s of a core", 1e-12, "3.93, from 110 TFLOPS"),
-    "depthwise_rate": ("GMAC/s of a core", 1e-9, ""),
-    "depth_half": ("products in a sum", 1, ""),
-    "width_half": ("columns", 1, ""),
-    "step_rate": ("G/s of a core", 1e-9, ""),
-    "function_rate": ("G/s of a core", 1e-9, ""),
-    "ddr_rate": ("GB/s", 1e-9, "137"),
-    "kept_bytes": ("MB of a core", 1e-6, "9.4 on the chip"),
-    "operation_s": ("us", 1e6, ""),
-    "cut_s": ("us", 1e6, ""),
-    "cut_loss": ("", 1, ""),
-    "request_s": ("us", 1e6, ""),
-    "input_rate": ("GB/s", 1e-9, "15.8"),
-    "output_rate": ("GB/s", 1e-9, "15.8"),
-    "host_input_rate": ("GB/s of an inference", 1e-9, ""),
-    "host_output_rate": ("GB/s of an inference", 1e-9, ""),
+    "mac_rate": ("rate of the matrix unit of a core", "TMAC/s", 1e-12, "3.93, from 110 TFLOPS"),
+    "depthwise_rate": ("rate of convolutions of single channels, of a core", "GMAC/s", 1e-9, ""),
+    "depth_half": ("length of sums at which the matrix unit has half its rate", "", 1, ""),
+    "width_half": ("columns of a product at which the matrix unit has half its rate", "", 1, ""),
+    "step_rate": ("simple steps of the vector unit of a core", "10^9/s", 1e-9, ""),
+    "function_rate": ("functions such as exp, of a core", "10^9/s", 1e-9, ""),
+    "ddr_rate": ("rate of the DDR", "GB/s", 1e-9, "137"),
+    "kept_bytes": ("operands that a core keeps on the chip", "MB", 1e-6, "9.4 on the chip"),
+    "operation_s": ("time for each operation", "us", 1e6, ""),
+    "cut_s": ("time for each additional part of a sample", "us", 1e6, ""),
+    "cut_loss": ("fraction of the compute time that each additional part adds", "", 1, ""),
+    "request_s": ("time of the host for each inference", "us", 1e6, ""),
+    "input_rate": ("link to the card, for all instances", "GB/s", 1e-9, "15.8"),
+    "output_rate": ("link from the card, for all instances", "GB/s", 1e-9, "15.8"),
+    "host_input_rate": ("conversion of inputs on the host, of one inference", "GB/s", 1e-9, ""),
+    "host_output_rate": ("conversion of outputs on the host, of one inference", "GB/s", 1e-9, ""),
 }
 _BUDGETS: Final = {"language": 12, "vision": 20}
 _QUANTITIES: Final = ("throughput", "latency")
@@ -204,8 +204,8 @@ def render() -> str:
 
 def _parameters(values: dict[str, float]) -> Iterable[str]:
     for name, value in values.items():
-        unit, factor, limit = _UNITS[name]
-        yield f"| `{name}` | {value * factor:.3g} | {unit} | {limit} |"
+        meaning, unit, factor, limit = _UNITS[name]
+        yield f"| `{name}` | {meaning} | {value * factor:.3g} | {unit} | {limit} |"
 
 
 def _errors(data: Measured, forecasts: Array) -> Iterable[str]:
