@@ -90,7 +90,7 @@ class InlinedNames:
 
     def learn(self, calls: Iterable[Call]) -> None:
         """Add the calls of an expanded graph."""
-        self._calls += calls
+        self._calls = [*self._calls, *calls]
         self._index = None
 
     def find(self, name: str) -> list[str]:

@@ -244,3 +244,7 @@ def test_the_reason_for_caches_that_are_read_whole_is_reported():
     (line,) = skipped("narrow-context", *before("narrow-context", proto, retained_state=True))
     assert line.startswith("narrow-context left 4 nodes (first ")
     assert "): whole caches are read: " in line
+    options = {"retained_state": True, "execute_nodes_in_fp16": ["Expand"]}
+    (line,) = skipped("narrow-context", *before("narrow-context", decoder_model.decoder(SIZES), **options))
+    assert line.startswith("narrow-context left 4 nodes (first ")
+    assert line.endswith("): whole caches are read: an option sets the precision of Expand")

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from compiler_oracle import PLACES, info, kinds, lowered, model_of, node, run, whole
 
@@ -93,6 +94,70 @@ def test_recurrent_operators_need_a_batch_in_both_layouts(cut, other, is_error):
     if is_error:
         with pytest.raises(Exception, match=r"r .operand without elements: LSTM needs sizes"):
             run(program, feeds(0))
+
+
+@pytest.mark.parametrize("maker", ["initializer", "Constant", "ConstantOfShape", "Slice"])
+@pytest.mark.parametrize(
+    ("pieces", "axis", "kept"),
+    [
+        ([(3, 2), (3, 0), (3, 2)], 1, 2),
+        ([(3, 2), (0, 2), (1, 2), (0, 2)], -2, 2),
+        ([(2, 3, 4), (2, 3, 0), (2, 3, 4)], -1, 2),
+    ],
+)
+def test_pieces_without_elements_are_not_concatenated(pieces, axis, kept, maker):
+    """The engine moves the Transpose behind the Concat, and transposes the constants."""
+    x, nodes, constants, names = grid(*pieces[0]).T, [node("Transpose", ["x"], ["t"])], {}, []
+    for at, shape in enumerate(pieces):
+        names.append("t" if shape == pieces[0] else f"c{at}")
+        if names[-1] == "t":
+            continue
+        if maker == "Slice":
+            constants |= {f"all{at}": grid(9, *shape), f"from{at}": np.array([4]), f"to{at}": np.array([5])}
+            nodes.append(node("Slice", [f"all{at}", f"from{at}", f"to{at}"], [f"one{at}"]))
+            nodes.append(node("Squeeze", [f"one{at}", "zero"], [f"c{at}"]))
+            constants["zero"] = np.array([0])
+        elif maker == "ConstantOfShape":
+            constants[f"shape{at}"] = np.array(shape)
+            nodes.append(node(maker, [f"shape{at}"], [f"c{at}"]))
+        elif maker == "Constant":
+            nodes.append(node(maker, [], [f"c{at}"], value=numpy_helper.from_array(grid(*shape))))
+        else:
+            constants[f"c{at}"] = grid(*shape)
+    nodes += [node("Concat", names, ["r"], axis=axis), node("Neg", ["r"], ["y"])]
+    program = lowered(model_of(nodes, [info("x", x.shape)], [info("y", None)], constants.items()))
+    (concat,) = (one for one in program.model.graph.node if one.op_type == "Concat")
+    assert len(concat.input) == kept
+    found = run(whole(program), {"x": x})["y"]
+    assert found.shape == np.concatenate([np.empty(shape) for shape in pieces], axis).shape
+    if maker == "initializer":
+        expected = [x.T if name == "t" else constants[name] for name in names]
+        np.testing.assert_array_equal(found, -np.concatenate(expected, axis))
+
+
+@pytest.mark.parametrize(
+    ("op", "rows"),
+    [
+        *((op, rows) for op in ("Add", "Max", "Mean", "Pow", "Sum", "Where") for rows in (0, 1)),
+        *(("Concat", 0), ("PRelu", 0)),
+    ],
+)
+def test_operators_compute_no_result_without_elements(op, rows):
+    """The engine moves the Transpose behind the operator, and transposes the constant."""
+    operands = (
+        ["c", "t", "t"] if op == "Where" else ["t", "c", "t"] if op in {"Max", "Mean", "Sum"} else ["t", "c"]
+    )
+    more = {"axis": 0} if op == "Concat" else {}
+    nodes = [
+        node("Transpose", ["x"], ["t"]),
+        node(op, operands, ["r"], **more),
+        node("Transpose", ["r"], ["y"]),
+    ]
+    constant = np.zeros((3, 0), bool if op == "Where" else np.float32)
+    model = model_of(nodes, [info("x", [rows, 3])], [info("y", None)], [("c", constant)])
+    program = lowered(model)
+    assert op not in kinds(program)
+    assert run(whole(program), {"x": grid(rows, 3)})["y"].shape == (0, 6 if op == "Concat" else 3)
 
 
 def cut_model(last, operands, cuts, opset):

@@ -8,6 +8,8 @@ from onnx import TensorProto, helper
 from test_empty_operands import CUT, cut_model
 from test_legalize_exports import has_attention
 
+import decoder_model
+import single_pass
 from compiler_oracle import HALF, info, lowered, model_of, node, run, whole
 from qaic.options.files.node_precision import NodePrecision
 
@@ -164,3 +166,51 @@ def test_a_moved_node_of_a_float16_model_in_fp32_does_not_overflow():
         found = run(whole(lowered(model, node_precision_info_file=listed)), {"x": x})
         assert found["r"][0, 0] == np.inf
         assert found["y"][0, 0] == expected
+
+
+#: operators of a decoder, and whether its caches are read in part if a file lists their nodes
+LISTED = {
+    ("MatMul",): True,
+    ("MatMul", "Mul"): True,
+    ("CtxScatter",): False,
+    ("CtxGather", "Expand", "Transpose"): False,
+}
+
+
+@pytest.mark.parametrize(
+    ("half", "variant"),
+    [
+        (True, {}),
+        (False, {"groups": 1}),
+        (True, {"groups": 4}),
+        (True, {"layer_functions": True}),
+        (False, {"layer_functions": True}),
+        (True, {"elem_type": HALF}),
+    ],
+)
+def test_names_of_a_decoder_mean_its_nodes_if_caches_are_read_in_part(half, variant):
+    sizes = decoder_model.Sizes(layers=1, width=6, context=128, **variant)
+    model = decoder_model.decoder(sizes)
+    bodies = [model.graph, *(body for body in model.functions if body.domain == decoder_model.LOCAL)]
+    rng = np.random.default_rng(3)
+    feeds = {name: rng.standard_normal(sizes.cache_shape()).astype(sizes.dtype) for name in sizes.caches}
+    feeds |= {"input_ids": np.array([[3, 5, 7]]), "position_ids": np.array([[20, 21, 22]])}
+
+    def found(**options):
+        model_options = {"network_specialization_config": decoder_model.specializations(3, context=128)}
+        model_options |= {"retained_state": True, "convert_to_fp16": half}
+        lowered = single_pass.before("take-out-state-rows", model, **model_options, **options)[0]
+        made = [name for one in lowered.proto.graph.node for name in one.output]
+        return single_pass.outputs(lowered, feeds), any("attended" in name for name in made)
+
+    plain, changed = found()[0], set()
+    for operators, is_narrowed in LISTED.items():
+        nodes = [one for body in bodies for one in body.node if one.op_type in operators]
+        names = tuple(one.output[0] for one in nodes)
+        lists = NodePrecision((), names) if half else NodePrecision(names, ())
+        given = {"node_precision_info_file": lists}
+        expected, was_narrowed = found(**given, whole_caches=True)
+        assert not was_narrowed
+        np.testing.assert_equal(found(**given), (expected, is_narrowed), err_msg=str(operators))
+        changed |= {operators for name in plain if (plain[name] != expected[name]).any()}
+    assert ("MatMul", "Mul") in changed

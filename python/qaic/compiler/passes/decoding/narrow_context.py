@@ -10,6 +10,7 @@ With multiples of `GRANULE`, the kernels add the elements of a row in the same o
 are zero. Results are equal bit by bit.
 """
 
+from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -34,10 +35,15 @@ from qaic.compiler.passes.decoding.attention import (
 from qaic.compiler.passes.decoding.context_proof import find_attention
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
+from qaic.options.codecs.enumerations import operator_kind
+from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions
 
 #: number of slots that attended lengths are multiples of
 GRANULE: Final = 64
+
+#: operators that move rows of caches; the attended part is moved by other nodes
+_MOVING: Final = frozenset({"Expand", "GatherND", "Reshape", "ScatterND", "Slice", "Transpose", "Unsqueeze"})
 
 #: first operator set in which Shape can return a part of a shape
 _PART_OF_SHAPE: Final = 15
@@ -62,23 +68,33 @@ def narrow_context_pass(model: Model, context: Context) -> None:
     """Reduce the caches that decoders read to the attended part, if results stay the same."""
     if not any(_is_cache_function(function) for function in model.proto.functions):
         return
-    flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f))
+    names = copy(context.names)
+    flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f), names)
     if flat is model.proto:
         flat = edit.clone(flat)
+    gathers = [edit.clone(n) for n in flat.graph.node if n.domain in DOMAINS and n.op_type in GATHERS]
     found = find_attention(flat.graph)
     if not all(_scatters_once(f) for f in flat.functions if f.domain in DOMAINS and f.name in SCATTERS):
         found = "a function that writes caches has an unknown body"
-    if isinstance(found, str):
-        for node in flat.graph.node:
-            if node.domain in DOMAINS and node.op_type in GATHERS:
-                context.skip(f"whole caches are read: {found}", node)
-        return
-    options = context.options
-    is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None
-    has_one_batch = all(_has_one_batch(flat.graph, gather, options) for gather in found.gathers)
-    _Rewriter(flat, found, is_rounded=is_rounded, has_one_batch=has_one_batch).run()
-    validation.normalize(flat, model.weights)
-    model.proto = flat
+    if not isinstance(found, str):
+        options = context.options
+        kinds = (*options.execute_nodes_in_fp16, *options.keep_original_precision_for_nodes)
+        lists = options.node_precision_info_file or NodePrecision()
+        listed = {value for name in (*lists.fp16, *lists.fp32) if names for value in names.find(name)}
+        is_rounded = bool(options.convert_to_fp16 or options.execute_nodes_in_fp16 or listed)
+        has_one_batch = all(_has_one_batch(flat.graph, gather, options) for gather in found.gathers)
+        rewriter = _Rewriter(flat, found, is_rounded=is_rounded, has_one_batch=has_one_batch)
+        rewriter.run()
+        named = rewriter.replaced & listed | _MOVING & {*map(operator_kind, kinds)}
+        if not named:
+            validation.normalize(flat, model.weights)
+            model.proto, context.names = flat, names
+            model.facts.original |= rewriter.original
+            model.facts.transparent |= rewriter.transparent
+            return
+        found = f"an option sets the precision of {min(named)}"
+    for node in gathers:
+        context.skip(f"whole caches are read: {found}", node)
 
 
 def _is_cache_function(function: onnx.FunctionProto) -> bool:
@@ -143,14 +159,22 @@ class _Rewriter:
         self.copies: dict[str, int] = {}
         #: value -> its replacement
         self.renamed: dict[str, str] = {}
+        #: result of a node of the user -> its name in the model
+        self.original: dict[str, str] = {}
+        #: first results of added nodes
+        self.transparent: set[str] = set()
+        #: results of nodes that move rows and are replaced or repeated
+        self.replaced: set[str] = set()
 
     def run(self) -> None:
         graph, found = self.graph, self.found
+        before = {name for node in graph.node for name in node.output}
         length = self._attended_length()
         start, axis = self.writer.constant([0]), self.writer.constant([SLOTS])
         end = self.writer.add("Unsqueeze", length, start)
         self.renamed |= {name: end if is_list else length for name, is_list in found.lengths.items()}
         caches = {node.output[0]: node for node in found.scatters}
+        self.replaced |= caches.keys()
         gathers = {node.output[0] for node in found.gathers}
         is_known = self.version >= _PART_OF_SHAPE and 0 not in self.sizes
         shared = shared_heads(graph, found) if is_known else {}
@@ -183,6 +207,7 @@ class _Rewriter:
             if result in gathers and len(node.input) == GATHERS["CtxGather"]:
                 # The gather reads all rows in order; rows of unused slots are hidden or blanked.
                 self.renamed[result] = node.input[0]
+                self.replaced.add(result)
             elif result in shared:
                 self._write_product(shared[result])
             elif is_known and result in found.mixtures:
@@ -192,6 +217,8 @@ class _Rewriter:
         edit.set_nodes(graph, self.nodes)
         edit.clear_descriptions(graph)
         edit.drop_unneeded_nodes(graph)
+        made, moved = {node.output[0] for node in graph.node}, {*self.original.values()}
+        self.transparent = (made - before - self.original.keys()) | (made & moved)
 
     def _known_sizes(self, cache: str) -> tuple[int, int]:
         dims = next(v for v in self.graph.input if v.name == cache).type.tensor_type.shape.dim
@@ -261,6 +288,7 @@ class _Rewriter:
         """Add a Reshape that states the shape of a product, which does not depend on the length."""
         result = node.output[0]
         edit.rename_output(node, 0, self.fresh.make(result, "attended"))
+        self.original[node.output[0]] = result
         self.nodes.append(node)
         (batch, count), (groups, width) = self.rows, self.sizes
         heads = groups * self.copies.get(result, 1)
@@ -286,6 +314,10 @@ class _Rewriter:
         """
         product, scaling = shared.product, shared.scaling
         result = (product if scaling is None else scaling).output[0]
+        copies = [self.makers[product.input[1]]]
+        while copies[-1].op_type != "Unsqueeze":
+            copies.append(self.makers[copies[-1].input[0]])
+        self.replaced |= {node.output[0] for node in copies}
         operand = self.renamed.get(product.input[0], product.input[0])
         rows = self.renamed.get(shared.rows, shared.rows)
         # Constants for sizes that do not depend on the length make the shape of the result known.
@@ -307,8 +339,10 @@ class _Rewriter:
         if shared.is_transposed:
             right = add("Transpose", right, perm=[0, 1, 3, 2] if is_joined else [0, 1, 2, 4, 3])
         products = add("MatMul", left, right)
+        self.original[products] = product.output[0]
         if scaling is not None:
             products = add(scaling.op_type, products, scaling.input[1])
+            self.original[products] = result
         add("Reshape", products, flat, output=result)
 
 

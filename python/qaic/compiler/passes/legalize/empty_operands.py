@@ -3,6 +3,8 @@
 A node over no elements is replaced by zeros if its results are zeros, and refused otherwise. If a size is
 known only at run time, a Reshape before the node keeps all sizes, and fails if a size is 0 that must not be.
 The Reshape neither reads nor copies elements. Operands of Einsum are padded, because its results are valid.
+The optimizer of onnxruntime 1.22 divides by zero if it transposes a constant without elements, so operators
+that it moves a Transpose behind read none.
 """
 
 import math
@@ -16,8 +18,8 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir.elem_types import BOOL, INT64
-from qaic.compiler.ir.graph_edits import clone, replace_input_with
-from qaic.compiler.ir.graph_walk import attribute_of, node_label, operator_of, standard
+from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_attributes, set_inputs
+from qaic.compiler.ir.graph_walk import attribute_of, find_nodes, node_label, operator_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
@@ -116,6 +118,13 @@ _NEEDED: Final[Mapping[tuple[str, str], tuple[_Needed, ...]]] = {
 _NOT_CHECKED: Final = frozenset({"GroupQueryAttention", "OneHot", "TopK"})
 #: operators whose results are zeros if they sum no elements
 _SUMS: Final = ("DFT", "Einsum")
+#: operators that the optimizer moves a Transpose of one operand behind, so that it transposes the others
+_COMBINING: Final = frozenset(
+    {
+        *("Add", "And", "Concat", "Div", "Equal", "Greater", "Less", "Max", "Mean", "Min", "Mod", "Mul"),
+        *("Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
+    }
+)
 #: operators that may end the process over no elements
 OVER_NOTHING: Final = frozenset({("", "Einsum"), *_NEEDED})
 
@@ -160,6 +169,21 @@ def results_in(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[i
     """List the distinct shapes of the results in all sets of sizes; [] if a shape is not known."""
     known = [shapes(name) for name in node.output if name]
     return list(dict.fromkeys(zip(*known, strict=True))) if all(known) else []
+
+
+def drop_empty_operands(model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets) -> None:
+    """Remove operands that add no element to a result in any set of sizes; changes `model` in place."""
+    for node in find_nodes(model.graph.node, _COMBINING):
+        known, result = {name: shapes(name) for name in (*node.input, *node.output)}, node.output[0]
+        if len({*known[result]}) == 1 and 0 in known[result][0] and result in types:
+            value = helper.make_tensor("", types[result], known[result][0], [])
+            node.op_type = "Constant"
+            set_inputs(node, ())
+            set_attributes(node, [helper.make_attribute("value", value)])
+        elif node.op_type == "Concat":
+            axis = attribute_of(node, "axis", 0)
+            kept = [name for name in node.input if not known[name] or any(dims[axis] for dims in known[name])]
+            set_inputs(node, kept or node.input[:])
 
 
 def zeros(

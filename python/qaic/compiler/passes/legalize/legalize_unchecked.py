@@ -42,6 +42,7 @@ from qaic.compiler.ir.value_info import Added, DimsInSets, ShapesInSets, dims_in
 from qaic.compiler.passes.legalize.empty_operands import (
     OVER_NOTHING,
     checked_operands,
+    drop_empty_operands,
     is_over_nothing,
     is_zero,
     nothing_fault,
@@ -554,4 +555,6 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 def legalize_unchecked_pass(model: Model, _: Context) -> None:
     """Check operands that the engine does not check."""
     shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
+    for proto in (model.proto, *model.specialized):
+        drop_empty_operands(proto, model.facts.types, shapes)
     model.rewrite(partial(_guarded, shapes=shapes, dims=dims, model=model))
