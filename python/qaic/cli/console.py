@@ -293,7 +293,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        print_message("error", message, f"`{self.prog} --help` shows the options")
+        shows = "lists the commands" if self._subparsers else "shows the options"
+        print_message("error", message, f"`{self.prog} --help` {shows}")
         raise SystemExit(USAGE)
 
 

@@ -91,6 +91,7 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
     ("argv", "said"),
     [
         (["complie", "m.onnx"], "did you mean compile?"),
+        (["latency"], "hint: `openqaic --help` lists the commands\n"),
         (["model.onnx"], "did you mean openqaic run model.onnx?"),
         (["compile", "model.onnx", "--aic-num-core", "2"], "did you mean --aic-num-cores?"),
         (["compile", "model.onnx", "-aic-num-core=2"], "did you mean --aic-num-cores?"),
@@ -460,16 +461,18 @@ def test_profile_is_one_command_from_model_to_page(call, model, tmp_path):
 @pytest.mark.run_profiles
 def test_profile_compares_with_a_baseline(call, model, tmp_path):
     assert call("compile", model, "-o", "baseline", "--stats-level", "70")[0] == 0
-    code, out, _ = call("profile", model, "--convert-to-fp16", "-n", "3", "--against", "baseline")
+    code, out, err = call("profile", model, "--convert-to-fp16", "-n", "3", "--against", "baseline")
     assert code == 0
+    assert "warning" not in err
     assert out.startswith("== From baseline to ")
     # Two medians may be the same microseconds.
     verdict = (
         r"(the new program takes [0-9.,]+ % (more|less) time than the baseline \(|both take the same time, )"
     )
     assert re.search(rf"^{verdict}", out, re.MULTILINE), out
-    code, out, _ = call("profile", model, "-n", "3", "--against", model, "-o", "page.html")
+    code, out, err = call("profile", model, "-n", "3", "--against", model, "-o", "page.html")
     assert code == 0
+    assert f"warning: --against {model} is the measured program" in err
     assert re.match(verdict, out), out
     assert 'id="diff"' in (tmp_path / "page.html").read_text()
 

@@ -99,7 +99,13 @@ def run(arguments: argparse.Namespace) -> int:
         _with_limit(report, program, capture) if report.name == "overview" else report for report in reports
     ]
     if baseline is not None:
-        _, other = _measured(baseline)
+        compared, other = _measured(baseline)
+        if compared.path == program.path:
+            print_message(
+                "warning",
+                f"--against {arguments.against} is the measured program: options apply to both models",
+                "give --against a container, which has its own options",
+            )
         other.name = other.name or str(arguments.against)
         reports.append(diff(other, capture))
     _put_out(program, capture, reports, arguments, next_step=next_step, errors=errors)
