@@ -20,7 +20,7 @@ from qaic.compiler.frontend.function_calls import FunctionKey, function_key
 from qaic.compiler.ir import elem_types, graph_walk
 from qaic.compiler.ir.constants.in_graph import externalize_constants
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
-from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, op_types
+from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, op_types, since
 from qaic.compiler.ir.interface import CustomOps
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 
@@ -349,9 +349,7 @@ def lower_opset_version(model: onnx.ModelProto) -> None:
     for entry in (*model.opset_import, *chain.from_iterable(one.opset_import for one in model.functions)):
         if entry.domain not in STANDARD_DOMAINS or entry.version <= _OPERATOR_SET:
             continue
-        known = (name for name in used if defs.has(name, entry.version, ""))
-        changed = (defs.get_schema(name, entry.version, "").since_version for name in known)
-        entry.version = max((_OPERATOR_SET, *changed))
+        entry.version = max(_OPERATOR_SET, 0, *(since(name, entry.version) for name in used))
 
 
 @compiler_pass()

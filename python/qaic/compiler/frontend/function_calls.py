@@ -19,6 +19,7 @@ from qaic.compiler.ir.graph_walk import (
     all_nodes,
     node_label,
     nodes_of,
+    since,
     standard,
     standard_version,
 )
@@ -74,7 +75,7 @@ def _share_standard_set(model: onnx.ModelProto) -> None:
         shared: [
             f"{op_type} of version {version} ({name})"
             for (op_type, version), name in used.items()
-            if version != shared and _since(op_type, version) != _since(op_type, shared)
+            if version != shared and since(op_type, version) != since(op_type, shared)
         ]
         for shared in sorted(versions, key=lambda version: (version != given, version))
     }
@@ -92,14 +93,6 @@ def _share_standard_set(model: onnx.ModelProto) -> None:
         for entry in owner.opset_import:
             if entry.domain in STANDARD_DOMAINS:
                 entry.version = shared
-
-
-def _since(op_type: str, version: int) -> int:
-    """Return the version that introduced the form an operator has in a later version; 0 if there is none."""
-    try:
-        return int(defs.get_schema(op_type, version, "").since_version)
-    except defs.SchemaError:
-        return 0
 
 
 def _leave_domains_of_the_engine(model: onnx.ModelProto) -> None:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 import onnx
-from onnx import helper
+from onnx import defs, helper
 
 _T = TypeVar("_T")
 
@@ -44,6 +44,12 @@ def standard_version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
     return max(
         (entry.version for entry in stamped.opset_import if entry.domain in STANDARD_DOMAINS), default=1
     )
+
+
+def since(op_type: str, version: int) -> int:
+    """Return the version that introduced the form an operator has in a later version; 0 if there is none."""
+    is_known = defs.has(op_type, version, "")
+    return int(defs.get_schema(op_type, version, "").since_version) if is_known else 0
 
 
 def node_key(node: onnx.NodeProto) -> str:

@@ -1,6 +1,7 @@
-"""Prepares a model for integers: raises its operator set, and folds computed constants.
+"""Prepares a model for integers: converts its operator set, and folds computed constants.
 
-Version 10 added the integer convolution, and version 12 MaxPool and Clip on integers.
+Version 10 added the integer convolution, and version 12 MaxPool and Clip on integers. The engine has no
+QuantizeLinear of version 28.
 
 The engine folds constants, such as a transposed weight, only when a program is loaded, but quantization
 requires their ranges. They are computed when they are read, so the compiler does not keep large weights.
@@ -18,7 +19,7 @@ from qaic.compiler.diagnostics.messages import refuse, warn
 from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.constants.in_graph import ConstantReader, lift_float_constants, read_array
 from qaic.compiler.ir.constants.weights import ComputedSource, Weight, with_weights_as_inputs
-from qaic.compiler.ir.elem_types import FLOAT, OF_NUMPY, tensor_bytes
+from qaic.compiler.ir.elem_types import FLOAT, FLOATS, OF_NUMPY, tensor_bytes
 from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_edits import remove_unused_nodes
 from qaic.compiler.ir.graph_walk import (
@@ -28,7 +29,9 @@ from qaic.compiler.ir.graph_walk import (
     attribute_of,
     find_nodes,
     node_key,
+    node_label,
     read_values,
+    since,
     standard_version,
     subgraphs,
 )
@@ -43,6 +46,8 @@ from qaic.options.table import is_quantizing
 NEEDED: Final = 10
 #: version in which all operators that can run on integers do
 WANTED: Final = 12
+#: newest version in which the engine has the operators that quantize
+NEWEST: Final = 27
 
 #: the first set whose Resize has an attribute for its coordinates
 _COORDINATES_VERSION: Final = 11
@@ -60,9 +65,7 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
         return True
     op_types = {node.op_type for node in all_nodes(model.graph.node)}
     if version == WANTED - 1 and _CHANGED_IN_12 not in op_types:
-        for entry in model.opset_import:
-            if entry.domain in STANDARD_DOMAINS:
-                entry.version = WANTED
+        _stamp(model, WANTED)
         return True
     masks = {name for node in find_nodes(model.graph.node, {_CHANGED_IN_12}) for name in node.output[1:]}
     if masks & read_values(model.graph):
@@ -100,6 +103,44 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     return True
 
 
+def lower_operator_set(model: onnx.ModelProto, types: Mapping[str, int]) -> None:
+    """Lower a set in which the engine cannot quantize, if all nodes have the same form in the lower one."""
+    version = standard_version(model)
+    if version <= NEWEST:
+        return
+    nodes = [node for node in all_nodes(model.graph.node) if node.domain in STANDARD_DOMAINS]
+    changed = [node for node in nodes if not _is_in_newest(node, version, types)]
+    if changed:
+        warn(
+            "quantization.operator_set",
+            f"quantization: the model stays in floating point; {changed[0].op_type} at "
+            f"{node_label(changed[0])!r} has no such form in operator set {NEWEST}, the newest with integers",
+        )
+    else:
+        _stamp(model, NEWEST)
+
+
+def _is_in_newest(node: onnx.NodeProto, version: int, types: Mapping[str, int]) -> bool:
+    older, newer = since(node.op_type, NEWEST), since(node.op_type, version)
+    if older == 0 or newer in {0, older}:
+        # The engine has operators without a schema in all sets.
+        return newer in {0, older}
+    old = defs.get_schema(node.op_type, NEWEST, "")
+    kinds = {name: types.get(name, 0) for name in (*node.input, *node.output) if name}
+    if node.op_type == "Mod" and not attribute_of(node, "fmod", 0) and not FLOATS.isdisjoint(kinds.values()):
+        # Older sets have no such remainder, although their schema allows the types.
+        return False
+    known = {spelling for formal in (*old.inputs, *old.outputs) for spelling in formal.types}
+    spellings = {f"tensor({onnx.TensorProto.DataType.Name(kind).lower()})" for kind in kinds.values()}
+    return spellings <= known and all(one.name in old.attributes for one in node.attribute)
+
+
+def _stamp(model: onnx.ModelProto, version: int) -> None:
+    for entry in model.opset_import:
+        if entry.domain in STANDARD_DOMAINS:
+            entry.version = version
+
+
 def _as_it_is(version: int, reason: str) -> bool:
     """Keep the operator set of a model; return True if it can be quantized, and warn otherwise."""
     if version < NEEDED:
@@ -121,13 +162,9 @@ def _changes_inside(model: onnx.ModelProto, version: int) -> bool:
         for outer in model.graph.node
         for graph in subgraphs(outer)
         for node in all_nodes(graph.node)
-        if node.domain in STANDARD_DOMAINS and defs.has(node.op_type, version, "")
+        if node.domain in STANDARD_DOMAINS
     }
-    return any(
-        not defs.has(name, WANTED, "")
-        or defs.get_schema(name, version, "").since_version != defs.get_schema(name, WANTED, "").since_version
-        for name in inner
-    )
+    return any(since(name, version) not in {0, since(name, WANTED)} for name in inner)
 
 
 def _nearest_mode(node: onnx.NodeProto, constants: ConstantReader) -> str | None:
@@ -167,14 +204,17 @@ def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
 
 def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionClass]) -> bool:
     """Return True if nodes of a model will be quantized, and its operator set has integer forms of them."""
-    return standard_version(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
+    return NEEDED <= standard_version(model) <= NEWEST and any(
+        chosen in INTEGERS for chosen in classes.values()
+    )
 
 
 @compiler_pass(lambda context: is_quantizing(context.options))
 def raise_opset_version_pass(model: Model, context: Context) -> None:
-    """Convert an old operator set to the first one with the integer operators."""
+    """Convert the operator set to one with the integer operators."""
     if any(chosen in INTEGERS for chosen in context.plan.classes.values()):
         raise_operator_set(model.proto, model.weights)
+        lower_operator_set(model.proto, model.facts.types)
 
 
 #: largest ratio of the size of a result to that of its operands; larger results are not folded
