@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     for bytes in [bytes, &fixed] {
         read(bytes);
     }
-    let _ = OpsDescriptor::from_json(bytes);
+    let _ = ProgramOperations::from_json(bytes);
 });
 
 /// Corrects the header's CRC, and says that those of the sections were not computed.

@@ -373,7 +373,7 @@ mod tests {
     use std::thread;
 
     use proptest::prelude::*;
-    use qaic_sync::count::Operations;
+    use qaic_sync::atomic::Operations;
 
     use super::*;
 

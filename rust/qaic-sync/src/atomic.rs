@@ -21,7 +21,7 @@ pub use primitive::atomic::{Ordering, fence};
 pub use primitive::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 #[cfg(feature = "count")]
-pub use crate::count::{AtomicBool, AtomicU32, AtomicU64};
+pub use crate::count::{AtomicBool, AtomicU32, AtomicU64, Operations};
 
 #[cfg(loom)]
 pub use loom::thread::yield_now;

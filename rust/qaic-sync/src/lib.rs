@@ -17,7 +17,7 @@
 
 pub mod atomic;
 #[cfg(feature = "count")]
-pub mod count;
+mod count;
 mod debug_fields;
 mod event_count;
 mod exclusive_cell;

@@ -13,7 +13,7 @@
 mod dispatch;
 mod half;
 pub mod mx;
-pub mod pieces;
+mod pieces;
 pub(crate) mod pipeline;
 mod portable;
 pub(crate) mod quantize;
@@ -23,6 +23,7 @@ mod transpose;
 mod x86;
 
 pub use dispatch::Isa;
+pub use pieces::{map_pieces, pieces};
 pub use pipeline::{Pipeline, PipelineError, Step};
 pub use qaic_quant::QuantParams;
 pub use quantize::QuantType;

@@ -18,9 +18,8 @@
 use std::arch::x86_64::*;
 
 use super::quantize::{QuantType, is_moderate};
-use super::{ElementOp, Isa, portable};
+use super::{ElementOp, Isa, QuantParams, portable};
 use crate::{HostSlice, HostSliceMut};
-use qaic_quant::QuantParams;
 
 /// Proof that the machine has AVX2, F16C and FMA.
 #[derive(Clone, Copy, Debug)]

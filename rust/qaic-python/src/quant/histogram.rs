@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use qaic_mem::Storage;
-use qaic_mem::convert::pieces::pieces;
+use qaic_mem::convert::pieces;
 use qaic_quant::{Histogram, SharedHistogram, check_bins};
 use qaic_runtime::RuntimeError;
 

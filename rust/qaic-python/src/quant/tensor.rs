@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use pyo3::prelude::*;
 use qaic_mem::Pod;
-use qaic_mem::convert::pieces::map_pieces;
+use qaic_mem::convert::map_pieces;
 use qaic_quant::{Channels, Precision, Quantized, dequantize, quantize};
 
 use super::arrays::{Lent, array, numbers};

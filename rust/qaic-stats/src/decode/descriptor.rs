@@ -144,7 +144,7 @@ fn is_zero(value: &u64) -> bool {
 
 impl OpsDescriptor {
     /// Returns the descriptor of a container's program and its fingerprint; `None` for a program without statistics.
-    pub fn of_container(
+    pub(crate) fn of_container(
         container: &Container,
         bytes: &[u8],
     ) -> Result<Option<(Self, Fingerprint)>, StatsError> {
@@ -159,7 +159,7 @@ impl OpsDescriptor {
     }
 
     /// Decodes the JSON of segment [`SEGMENT`].
-    pub fn from_json(json: &[u8]) -> Result<Self, StatsError> {
+    pub(crate) fn from_json(json: &[u8]) -> Result<Self, StatsError> {
         let refuse = |what: String| StatsError::Descriptor { what: format!("segment {SEGMENT} {what}") };
         let version =
             |version: u32| refuse(format!("has version {version}, this library reads version {VERSION}"));

@@ -5,14 +5,13 @@
 //! Values that the host cannot measure are marked as invalid: processor cycles, waits of operations, memory traffic.
 //! An error becomes a note in the buffer and fails no inference.
 
-use std::fmt::Display;
 use std::fs;
 use std::sync::{Arc, OnceLock};
 
 use qaic_mem::HostSliceMut;
-use qaic_stats::decode::descriptor::{Fingerprint, OpDesc, OpsDescriptor};
-use qaic_stats::decode::{Kind, Op, OpFlags, OpKindFlags, Thread, ThreadFlags, oqstats};
-use qaic_stats::{DeviceKind, Run, RunFlags, StatsModel};
+use qaic_stats::decode::descriptor::{Fingerprint, OpDesc};
+use qaic_stats::decode::{Kind, Op, OpFlags, OpKindFlags, ProgramOperations, Thread, ThreadFlags, oqstats};
+use qaic_stats::{DeviceKind, Run, RunFlags, StatsError, StatsModel};
 use serde::Serialize;
 
 use super::calibration::{Calibration, Medians};
@@ -154,16 +153,13 @@ impl ProgramStats {
 impl Facts {
     fn of(description: &Description, engine_nodes: &Result<Vec<GraphNode>, String>) -> Self {
         let mut notes = Vec::new();
-        let mut unknown = |error: &dyn Display| {
-            notes.push(format!("the operations are unknown: {error}"));
-            OpsDescriptor::default()
+        let mut operations = |found: Result<Option<ProgramOperations>, StatsError>| {
+            let found = found.inspect_err(|error| notes.push(format!("the operations are unknown: {error}")));
+            found.ok().flatten().map(|program| Arc::unwrap_or_clone(program.ops)).unwrap_or_default()
         };
         let (descriptor, fingerprint, counts_ddr, counts_events) = match &description.source {
             Source::Container(image) => {
-                let descriptor = match OpsDescriptor::of_container(&image.container, image.bytes()) {
-                    Ok(found) => found.map(|(descriptor, _)| descriptor).unwrap_or_default(),
-                    Err(error) => unknown(&error),
-                };
+                let descriptor = operations(ProgramOperations::of_container(&image.container, image.bytes()));
                 let counts_ddr = image.network.stats.as_ref().is_some_and(|stats| stats.count_ddr_bw);
                 let counts_events = !descriptor.pmu_events.is_empty();
                 (descriptor, stats_records::fingerprint(image), counts_ddr, counts_events)
@@ -172,8 +168,7 @@ impl Facts {
             Source::Loaded(stats) => {
                 let described = stats.operations.as_ref().filter(|_| description.measures_ops());
                 let described = described.and_then(|(elf, range)| elf.get(range.clone()));
-                let descriptor = described.map_or(Ok(OpsDescriptor::default()), OpsDescriptor::from_json);
-                let mut descriptor = descriptor.unwrap_or_else(|error| unknown(&error));
+                let mut descriptor = operations(described.map(ProgramOperations::from_json).transpose());
                 descriptor.batch_size = stats.levels.batch_size;
                 (descriptor, stats.fingerprint, stats.counts_ddr, stats.counts_events)
             }

@@ -201,7 +201,7 @@ fn pending_that_no_thread_waits_for_ends_with_one_exchange() {
         if is_awaited {
             assert_eq!(state.wait(Duration::ZERO, || None::<()>), None);
         }
-        qaic_sync::count::Operations::during(|| _ = state.end(false)).updates
+        qaic_sync::atomic::Operations::during(|| _ = state.end(false)).updates
     };
     // An exchange may fail spuriously.
     assert_eq!((0..100).map(|_| updates(false)).min(), Some(1));

@@ -14,7 +14,7 @@ use super::counting_kernel as kernel;
 use crate::echo::card_image;
 use crate::tests::prelude::*;
 use qaic_runtime::inference_set::{Completion, CompletionQueue};
-use qaic_sync::count::Operations;
+use qaic_sync::atomic::Operations;
 
 /// Inferences before the count, which determine the usual duration.
 const WARM_UP: u64 = 200;
