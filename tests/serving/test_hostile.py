@@ -102,12 +102,12 @@ def binary(head, data, length=None):
 @pytest.mark.parametrize(
     ("size", "nbytes", "length", "part"),
     [
-        (65, 64, None, "claims 65 bytes; 64 follow"),
+        (65, 64, None, "declares 65 bytes; 64 follow"),
         (2**70, 64, None, "e+21 bytes; 64 follow"),
         (2**60, 64, None, "64 follow"),
-        (-1, 64, None, "claims -1 bytes"),
-        (True, 64, None, "claims True bytes"),
-        ("64", 64, None, "claims 64 bytes"),
+        (-1, 64, None, "declares -1 bytes"),
+        (True, 64, None, "declares True bytes"),
+        ("64", 64, None, "declares 64 bytes"),
         (60, 60, None, "has 60 bytes of data; FP32 of shape [1, 16] has 64"),
         (64, 70, None, "6 bytes follow"),
         (64, 64, 10**9, "the header declares 1000000000 bytes"),

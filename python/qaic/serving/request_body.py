@@ -158,7 +158,7 @@ def _input(
     if "data" in tensor:
         raise _malformed(f"input {name!r} has 'data' and 'binary_data_size'")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= binary.nbytes:
-        raise _malformed(f"input {name!r} claims {str(size)[:40]} bytes; {binary.nbytes} follow the JSON")
+        raise _malformed(f"input {name!r} declares {str(size)[:40]} bytes; {binary.nbytes} follow the JSON")
     return name, from_bytes(name, datatype, shape, binary[:size]), size
 
 
