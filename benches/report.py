@@ -87,10 +87,10 @@ GROUPS = {
     ),
     "throughput": (
         "Throughput on two cores",
-        "The table compares one onnxruntime session, with three thread settings, and `run_benchmark` with "
-        "`num_activations=2, aic_num_cores=1, set_size=2`. The ratio refers to the best of the three. "
-        "`run_benchmark` runs no Python between two inferences and drops the outputs. The Python threads "
-        "of onnxruntime return to Python after each inference.",
+        "The table compares `run_benchmark` with `num_activations=2, aic_num_cores=1, set_size=2` and one "
+        "onnxruntime session in three thread settings. The ratio refers to the best setting. "
+        "`run_benchmark` runs no Python between two inferences and drops the outputs. With onnxruntime, each "
+        "thread returns to Python after each inference.",
     ),
     "int8": (
         "Int8",
@@ -136,7 +136,7 @@ GROUPS = {
     ),
     "compile": (
         "Compiling",
-        "The table compares `qaic.Session(model)`, whose compile cache is empty, with "
+        "The table compares `qaic.Session(model)` with an empty compile cache and "
         "`onnxruntime.InferenceSession(model)`, each in a new process. openqaic reads, checks and lowers "
         "the model and writes a container, but does not load the container. onnxruntime reads, optimizes "
         "and loads the model. Further rows show the time to load a program, and to open the same model "
@@ -198,9 +198,10 @@ GROUPS = {
     ),
     "memory": (
         "Memory",
-        "The table shows the growth of resident memory in a new process in which all code had run before, "
-        "so pages of mapped files count. Activations share weights. Inferences that run at the same time "
-        "each need memory for their intermediate results, as in onnxruntime; the row shows the amount.",
+        "The table shows the growth of resident memory in a new process, including pages of mapped files. "
+        "All code ran once before the measurement. Activations share weights. Inferences that run "
+        "at the same time each need memory for their intermediate results, as in onnxruntime; the row shows "
+        "the amount.",
     ),
 }
 
@@ -352,11 +353,11 @@ def introduction(
     yield from table(["", ""], [[name, value] for name, value in facts])
     yield ""
     yield (
-        "Each figure is a median with [minimum - maximum]. The two sides of a row were measured alternately "
-        f"(A B A B ...) in one run with the garbage collector off: {effort.batches} batches of calls, "
-        f"{effort.processes} new processes if a process is measured, and {effort.imports} imports. A ratio "
-        "is the median of the ratios of neighboring batches: openqaic divided by the other side. The figures "
-        "for Rust come from criterion. A budget is met if the median meets it."
+        "Each figure is a median with [minimum - maximum]. Both sides of a row were measured alternately "
+        "(A B A B ...) in one run with the garbage collector off. The number of measurements is "
+        f"{effort.batches} batches for calls, {effort.processes} for new processes, and {effort.imports} for "
+        "imports. A ratio is the median of the ratios of neighboring batches: openqaic divided by the other "
+        "side. The figures for Rust come from criterion. A budget is met if the median meets it."
     )
     if effort.quick:
         yield ""

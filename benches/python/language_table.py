@@ -33,8 +33,8 @@ def note() -> str:
         "The limit is the rate of tokens if a token takes only the time that the same threads need to read "
         "its weights from memory. This time was measured between tokens. `python benches/language_models.py "
         "--peers PYTHON --write` measures all rows in one run and also updates this page. [Speed of language "
-        "models](language-models.md) describes the programs and shows all columns. The table shows this "
-        f"decoder and machine: {where[:-1]}."
+        "models](language-models.md) describes the programs and shows all columns. Decoder and "
+        f"machine: {where[:-1]}."
     )
 
 

@@ -50,12 +50,12 @@ TITLE = "## Nodes that stay in a higher precision"
 _TEXT = f"""
 {TITLE}
 
-`qaic.accuracy.search` ([guide](guide/accuracy.md)) searches for the smallest set of nodes with the first
-four fifths of the samples. On these samples, the target must hold with a margin of three standard errors.
+`qaic.accuracy.search` ([guide](guide/accuracy.md)) uses the first four fifths of the samples to search for
+the smallest set of nodes. On these samples, the target must hold with a margin of three standard errors.
 The column "held out" shows the result on the other samples. For each frame, Silero VAD decides between
-speech and no speech. MiniLM-L6 decides which of two sentences is more similar to a third sentence; the
-sentences are the first ones of documentation strings. For Magika in float16, the best set that was found by
-hand contains all nodes of the operators ReduceSum and Mul.
+speech and no speech. MiniLM-L6 decides which of two sentences is more similar to a third sentence; all
+sentences are first sentences of docstrings. For Magika in float16, the best set found by hand contains all
+nodes of the operators ReduceSum and Mul.
 
 polygraphy and AIMET were not measured. polygraphy's `debug precision` bisects over layers on a GPU, and
 AIMET's QuantAnalyzer switches quantizers one at a time. Neither chooses between float32 and float16 for
@@ -68,9 +68,10 @@ _COST = """
 
 The table shows the processor time for one sample. The ratio compares one instrumented run with two runs
 that a comparison of outputs always needs: one in float32 and one in the target precision. The budget is 5
-times these two runs. The memory ratio divides the largest resident size of a process that compares by that
-of a process that only runs. Both processes compile the model and use four samples; the budget is 2 times.
-The outputs of the instrumented run equal those of the program bit for bit; otherwise, the benchmark stops.
+times these two runs. The memory ratio is the peak resident memory of a process that compares, divided by
+that of a process that only runs. Both processes compile the model and use four samples; the budget is a
+factor of 2. The benchmark stops if the outputs of the instrumented run do not equal those of the program bit
+for bit.
 """
 
 
