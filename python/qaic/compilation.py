@@ -165,7 +165,8 @@ def _of_extension_file(path: Path) -> _Request:
 
 def _of_extensions(data: Mapping[str, object], place: str) -> _Request:
     known = {key: value for key, value in data.items() if find(key) is not None}
-    return _Request(known, unknown=tuple(key for key in data if key not in known), place=place)
+    unknown = tuple(key for key in data if key not in known)
+    return _Request(known, unknown=unknown, place=place)
 
 
 def _of_class(config: object) -> _Request:

@@ -65,7 +65,8 @@ class CompileOptions(Mapping[str, object]):
         /,
         **options: Unpack[CompileKeywords],
     ) -> None:
-        resolved = resolve(merge(config or {}, options), options_path=None, model_is_container=False)
+        given = merge(config or {}, options)
+        resolved = resolve(given, options_path=None, model_is_container=False)
         _refuse_of_running(resolved.as_given)
         self._given = dict(resolved.as_given)
         self._values = resolved.compile

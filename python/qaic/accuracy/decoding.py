@@ -139,7 +139,8 @@ class Decoder:
             )
         #: most tokens of a prompt and its continuation; infinite without a cache
         dims = {spec.name: spec.dims for spec in model.inputs}
-        self.context = min(cache_slots(model.proto.graph, dims, _POSITIONS).values(), default=math.inf)
+        counts = cache_slots(model.proto.graph, dims, _POSITIONS)
+        self.context = min(counts.values(), default=math.inf)
 
     def prefill(self, prompt: Sequence[int]) -> list[tuple[Arrays, int]]:
         """Return the inferences of a prompt, and the position of the last token in each."""

@@ -343,7 +343,8 @@ class OutputSums:
             return
         self._channels.add(reference, found)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            error = np.where(same, 0.0, np.abs(a - b))
             error[np.isnan(error)] = math.inf
             self._noise += float(np.sum(error**2))
             self._largest = max(self._largest, float(error.max()))

@@ -80,7 +80,8 @@ def reason_of(node: ObservedNode, own: Measured, others: Mapping[str, Measured])
     """
     if own.overflow > 0:
         return Reason.OVERFLOW
-    is_low = own.own_sqnr_db < LOW_SQNR_DB[node.precision]
+    limit = LOW_SQNR_DB[node.precision]
+    is_low = own.own_sqnr_db < limit
     if is_low and own.saturation >= SATURATION_SHARE:
         return Reason.SATURATION
     if is_low and own.underflow >= UNDERFLOW_SHARE:

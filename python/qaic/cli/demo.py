@@ -77,7 +77,8 @@ class FileTypeModel:
         """Return features of one file, int32 of shape (1, begin + end); ``None`` for a very small file."""
         with path.open("rb") as file:
             first = file.read(self.block_bytes)
-            file.seek(max(0, path.stat().st_size - self.block_bytes))
+            size = path.stat().st_size
+            file.seek(max(0, size - self.block_bytes))
             last = file.read(self.block_bytes)
         begin = first.lstrip()[: self.begin_bytes]
         end = last.rstrip()[-self.end_bytes :]

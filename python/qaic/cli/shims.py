@@ -137,7 +137,8 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
 
 def _recorded(root: Path) -> list[str]:
     try:
-        folders = json.loads((root / _RECORD).read_text(encoding="utf-8"))["folders"]
+        record = json.loads((root / _RECORD).read_text(encoding="utf-8"))
+        folders = record["folders"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return [folder for folder in folders if isinstance(folder, str)] if isinstance(folders, list) else []

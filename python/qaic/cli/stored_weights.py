@@ -36,7 +36,8 @@ def stored_weights(qpc: Qpc) -> dict[str, Any] | None:
     of shapes with the fewest; repeated indices count. Returns None if the program has no such weights. Raises
     QpcError if the plan or the graph is damaged.
     """
-    sizes = mapped_sizes(check_records((qpc.plan or {}).get("initializers", [])))
+    records = check_records((qpc.plan or {}).get("initializers", []))
+    sizes = mapped_sizes(records)
     if not sizes:
         return None
     # The last reader of a weight is the one with the largest share.

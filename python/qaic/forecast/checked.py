@@ -73,9 +73,10 @@ class Checked:
         if table.state_bytes or table.samples > 1 or not self.has_batches:
             # Caches have the batch in their shape.
             settled = replace(settled, batch=settled.batch or table.samples)
+        settings = candidates(self.card, settled)
         return Ranking(
             table,
-            candidates(self.card, settled),
+            settings,
             self.fitted.parameters,
             self.card,
             precision=precision or self.precision,
@@ -84,12 +85,13 @@ class Checked:
 
     def correction(self, shapes: ShapeSet) -> Correction:
         """Return the factors of measurements and the widths of intervals."""
+        widening = min(2.0 ** len(self.reasons(shapes)), _WIDEST)
         return correct(
             shapes.table,
             self.card,
             self.precision,
             self.fitted,
-            widening=min(2.0 ** len(self.reasons(shapes)), _WIDEST),
+            widening=widening,
             measurements=self.measurements,
         )
 

@@ -104,7 +104,8 @@ def _weight_bytes(analysis: Analysis, shapes: ShapeSet, precision: str) -> int:
     of_float = share * weight_bytes(precision) + (1 - share) * weight_bytes(precision, products=False)
     total = 0.0
     for name, size in analysis.weights.stored_bytes.items():
-        total += size if CODES.get(name) not in FLOATS else size * of_float / _SIZES[name]
+        code = CODES.get(name)
+        total += size if code not in FLOATS else size * of_float / _SIZES[name]
     return int(total)
 
 

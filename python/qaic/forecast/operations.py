@@ -164,12 +164,13 @@ def operation_table(
                 unknown += 1
             else:
                 rows[row] = rows.get(row, 0) + 1
+    table = np.array([(count, *row) for row, count in rows.items()], WORK_DTYPE)
     return OperationTable(
         _samples([spec.dims for spec in (*inputs, *outputs)]),
         sum(spec.nbytes for spec in inputs if spec.name not in kept),
         sum(spec.nbytes for spec in outputs if spec.name not in kept),
         sum(spec.nbytes for spec in outputs if spec.name in kept),
-        np.array([(count, *row) for row, count in rows.items()], WORK_DTYPE),
+        table,
         unknown,
     )
 

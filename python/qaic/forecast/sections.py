@@ -349,7 +349,8 @@ def _gains(one: Checked) -> Iterator[tuple[str, float, str]]:
     ):
         if getattr(one.fixed, name) is None:
             continue
-        best = one.ranking(shapes, fixed=replace(one.fixed, **{name: None})).best("throughput", 1)[0]
+        open_ = replace(one.fixed, **{name: None})
+        best = one.ranking(shapes, fixed=open_).best("throughput", 1)[0]
         if best.samples_per_s[1] > base * _LEAST_GAIN:
             yield f"{what} ({getattr(best, name)})", best.samples_per_s[1] / base, _compile_line(one, best)
     half = replace(

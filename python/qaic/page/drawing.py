@@ -150,7 +150,8 @@ def _colors(timeline: Timeline) -> dict[str, Any]:
         times += np.bincount(codes[track.label], track.duration * track.ns_per_unit, minlength=len(kinds))
     names = list(kinds)
     ranked = [names[place] for place in np.argsort(-times)[:_MOST_KINDS] if times[place] > 0]
-    return dict(zip(ranked, colormaps["tab20"](range(_MOST_KINDS)), strict=False))
+    palette = colormaps["tab20"](range(_MOST_KINDS))
+    return dict(zip(ranked, palette, strict=False))
 
 
 def _figure(size: tuple[float, float]) -> Any:

@@ -63,7 +63,8 @@ class Distribution:
         Raises InputError if a figure is missing or no number.
         """
         keys = {"P25": "P25", "P50": "P50", "P75": "P75", "P90": "P90", "P99": "P99", "P99.9": "P999"}
-        for key in ["num_of_inferences", "min_latency", "max_latency", "avg_latency", *keys.values()]:
+        wanted = ["num_of_inferences", "min_latency", "max_latency", "avg_latency", *keys.values()]
+        for key in wanted:
             value = metrics.get(key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise InputError(
@@ -157,10 +158,11 @@ def curve(seconds: NDArray[np.float64], columns: int) -> Curve:
     """Reduce latencies to columns of as many neighbors as needed, each with minimum, median and maximum."""
     count = min(columns, len(seconds))
     first = np.arange(count) * len(seconds) // count
+    groups = np.split(seconds, first[1:])
     return Curve(
         first,
         np.minimum.reduceat(seconds, first),
-        np.array([np.median(group) for group in np.split(seconds, first[1:])]),
+        np.array([np.median(group) for group in groups]),
         np.maximum.reduceat(seconds, first),
     )
 

@@ -81,7 +81,8 @@ def percentiles_svg(distribution: Distribution) -> str:
         shares = 1 - 10.0**-places
         values = np.quantile(distribution.seconds, shares)
     else:
-        shares = np.array([0.0, *PERCENTILES.values()]) / 100
+        ranks = [0.0, *PERCENTILES.values()]
+        shares = np.array(ranks) / 100
         places = -np.log10(1 - shares)
         values = np.array([distribution.minimum, *distribution.percentiles.values()])
     _, per_second = distribution.unit
@@ -165,7 +166,8 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
     wanted = (high - low) / most or 1.0
     power = 10.0 ** math.floor(math.log10(wanted))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted * (1 - 1e-9))
-    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    first = math.ceil(low / step - 1e-9)
+    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def _x_ticks(
@@ -234,7 +236,8 @@ def _distribution(distribution: Distribution) -> str:
     curve = _figure(percentiles_svg(distribution), "Latency by percentile.")
     if distribution.seconds is None:
         return curve
-    return _figure(histogram_svg(distribution), "Latency distribution.") + curve
+    bars = _figure(histogram_svg(distribution), "Latency distribution.")
+    return bars + curve
 
 
 def _figure(chart: str, caption: str) -> str:

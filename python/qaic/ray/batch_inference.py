@@ -75,7 +75,8 @@ class BatchInference:
         in the table.
         """
         if table.num_rows:
-            parts = self._run(table, self._requests(table, self._arrays(table)))
+            requests = self._requests(table, self._arrays(table))
+            parts = self._run(table, requests)
             outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         else:
             outputs = {
@@ -142,7 +143,8 @@ class BatchInference:
     def _shaped(self, arrays: Arrays) -> Arrays:
         """Reshape rows to the shapes of the program, if `qaic.Session.run` allows the difference."""
         groups = self._shapes.groups
-        if tuple(array.shape[1:] for array in arrays.values()) in groups or len(groups) != 1:
+        found = tuple(array.shape[1:] for array in arrays.values())
+        if found in groups or len(groups) != 1:
             return arrays
         return {
             name: array.reshape(len(array), *row) if _may_be(array.shape[1:], row) else array
@@ -217,7 +219,8 @@ def _may_be(found: tuple[int, ...], row: tuple[int, ...]) -> bool:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[next((axis for axis, size in enumerate(shape) if size != 1), len(shape)) :]
+    start = next((axis for axis, size in enumerate(shape) if size != 1), len(shape))
+    return shape[start:]
 
 
 def _known(names: tuple[str, ...], table: pa.Table) -> list[str]:

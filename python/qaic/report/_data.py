@@ -63,7 +63,9 @@ class Column:
         """Name and unit."""
         if self.kind in {"percent", "change"}:
             return f"{self.name} %"
-        return self.name if self.unit == self.name else f"{self.name} {self.unit}" if self.unit else self.name
+        if not self.unit or self.unit == self.name:
+            return self.name
+        return f"{self.name} {self.unit}"
 
 
 def columns_of(text: str) -> tuple[Column, ...]:

@@ -480,7 +480,8 @@ class _Reporter:
         now, total = time.monotonic(), sum(counts)
         before, reported = self._last
         self._last = (now, total)
-        rate = (total - reported) / max(now - before, 1e-9)
+        period_s = max(now - before, 1e-9)
+        rate = (total - reported) / period_s
         line = (
             f"InferenceCnt {total} TotalDuration {int((now - self._began) * 1e6)}us "
             f"BatchSize {self._batch_size} Inf/Sec {rate * self._batch_size:.3f}"

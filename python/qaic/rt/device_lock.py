@@ -20,7 +20,8 @@ def acquire(device: int, *, block: bool) -> bool:
     used, and QaicError if the directory belongs to another user or others can access it.
     """
     path = _core.open_user_directory() / f"device-{device}.lock"
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX if block else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

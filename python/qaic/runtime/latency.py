@@ -118,7 +118,8 @@ class CallProfile:
         import cProfile
 
         profiler = cProfile.Profile()
-        return profiler.runcall(work, *args, **kwargs), cls(profiler)
+        result = profiler.runcall(work, *args, **kwargs)
+        return result, cls(profiler)
 
     def __str__(self) -> str:
         """Return the documented table, ordered by cumulative time, the largest first."""

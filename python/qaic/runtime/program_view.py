@@ -122,7 +122,9 @@ class ProgramView:
     def _device_ids(self) -> list[int] | None:
         """Devices that the user named; ``None`` leaves the choice to the runtime."""
         named = self._runtime.dev_id
-        return None if not self._names_devices else [named] if isinstance(named, int) else list(named)
+        if not self._names_devices:
+            return None
+        return [named] if isinstance(named, int) else list(named)
 
     def _named(self, inputs: Mapping[str, ArrayLike] | ArrayLike) -> Mapping[str, ArrayLike]:
         """Return a mapping for the array of a program with one input; other values are unchanged."""

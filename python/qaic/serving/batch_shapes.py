@@ -141,7 +141,8 @@ class BatchShapes:
             return _in_place(requests[0].inputs)
         stacked = {}
         for name, dtype in self._dtypes.items():
-            batch = np.empty((size, *requests[0].inputs[name].shape[1:]), dtype)
+            first = requests[0].inputs[name]
+            batch = np.empty((size, *first.shape[1:]), dtype)
             start = 0
             for request in requests:
                 batch[start : start + request.rows] = request.inputs[name]

@@ -82,11 +82,12 @@ class Server:
         first model's error if no model can be loaded.
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            loop = runner.get_loop()
             repository = Repository(
                 lambda: find_sources(self._paths),
                 drain_s=self._drain_s,
                 max_loads=self._limits.max_loads,
-                schedule=runner.get_loop().call_soon,
+                schedule=loop.call_soon,
             )
             try:
                 repository.load_all()

@@ -72,7 +72,9 @@ _LEAST_PART: Final = 10
 
 def _noise(sqnr_db: float) -> float:
     """Return the power of an error divided by the power of its value, at most 1 for a lost value."""
-    return 0.0 if math.isnan(sqnr_db) else 1.0 if sqnr_db <= 0 else 10 ** (-sqnr_db / 10)
+    if math.isnan(sqnr_db):
+        return 0.0
+    return 1.0 if sqnr_db <= 0 else 10 ** (-sqnr_db / 10)
 
 
 if TYPE_CHECKING:

@@ -153,7 +153,9 @@ def histogram_svg(
 
 
 def _octave(place: int) -> str:
-    return "zero" if place == 0 else "not finite" if place == BINS - 1 else f"2^{place - 1 + LEAST_EXPONENT}"
+    if place == 0:
+        return "zero"
+    return "not finite" if place == BINS - 1 else f"2^{place - 1 + LEAST_EXPONENT}"
 
 
 def _axis() -> list[str]:

@@ -236,7 +236,8 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path 
         graphs, tables = _of_program(qpc, model, timed=timed)
     title_of_tables = "Parts of the container" if qpc.graph is None else "Nodes"
     parts = [("tables", title_of_tables, "\n".join(map(table_html, tables)))]
-    write_bytes(output, graph_page(*graphs, title=title, subtitle=_subtitle(qpc), parts=parts).encode())
+    written = graph_page(*graphs, title=title, subtitle=_subtitle(qpc), parts=parts)
+    write_bytes(output, written.encode())
     return graphs[0]
 
 

@@ -70,7 +70,8 @@ def read_errors(path: Path, hints: tuple[str, ...]) -> list[NodeErrors]:
     nodes.
     """
     try:
-        read = [_of(item) for item in parse_json(read_text(path).encode())["precisions"]]
+        report = parse_json(read_text(path).encode())
+        read = [_of(item) for item in report["precisions"]]
     except KeyError as error:
         found = f"no {error}"
     except TypeError:

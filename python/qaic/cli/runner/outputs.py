@@ -229,7 +229,8 @@ def require_plain_transfers(container: Path) -> None:
     if described["kind"] != "program":
         reasons = ["it contains one container per device"]
     else:
-        reasons = list(_reasons([*described["inputs"], *described["outputs"]]))
+        bindings = [*described["inputs"], *described["outputs"]]
+        reasons = list(_reasons(bindings))
     if reasons:
         raise InputError(
             f"-p off: the buffers of this program on the device are not its inputs and outputs: "

@@ -201,10 +201,11 @@ def _write(
         sections.append((OPERATIONS_SECTION, operations))
     if any(item.is_of_program for item in diagnostics):
         sections.append((DIAGNOSTICS_SECTION, messages.encode(diagnostics)))
+    elf = _core.encode_elf(sections)
     small = {
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
         "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
-        "network.elf": bytes(_core.encode_elf(sections)),
+        "network.elf": bytes(elf),
         # The CRC covers the bytes that a card would load; here there are none.
         "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
         "networkdesc.bin": bytes(network),
@@ -226,7 +227,8 @@ def _write(
         _write_constants(writer, model, content.places, constants_size, progress)
     if options.qpc_crc:
         others = (name for name, _, _ in segments if name != CHECKSUMS_SEGMENT)
-        writer.write(CHECKSUMS_SEGMENT, b"".join(struct.pack("<I", writer.crc32(name)) for name in others))
+        sums = b"".join(struct.pack("<I", writer.crc32(name)) for name in others)
+        writer.write(CHECKSUMS_SEGMENT, sums)
     writer.finish()
 
 

@@ -102,7 +102,8 @@ def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> N
     found = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if found is None or int(found[1]) not in majors:
         text = f"{version!r}" if isinstance(version, str) else _kind(version)
-        raise wrong("version", text, "0.4.0 to 0.6.1 with objects, 1.0.0 with two lists, or 2.0.0 with one")
+        known = "0.4.0 to 0.6.1 with objects, 1.0.0 with two lists, or 2.0.0 with one"
+        raise wrong("version", text, known)
 
 
 def _listed(entries: object, section: str, wrong: Wrong) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -280,7 +281,9 @@ class _Reader:
             return text
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
-        return int(text) if _INTEGER.fullmatch(text) else float(text) if _DECIMAL.fullmatch(text) else text
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 #: most bytes of an encodings file

@@ -222,7 +222,8 @@ def _external(graph: Model, file: InputFileContent) -> CalibrationProfile:
     profile = read_external(
         read_unchanged(file, option), str(file.path), graph.proto.graph, graph.constants()
     )
-    _complete(profile, choose(graph, set(profile.precisions)), option, file)
+    chosen = choose(graph, set(profile.precisions))
+    _complete(profile, chosen, option, file)
     return profile
 
 
@@ -266,7 +267,8 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Calib
 
 def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
     """Collect the nodes that stay in floating point for any range."""
-    classes = decide(graph.proto, graph.facts, options, graph.facts.types.keys(), tell=False).classes
+    profiled = graph.facts.types.keys()
+    classes = decide(graph.proto, graph.facts, options, profiled, tell=False).classes
     return {key for key, chosen in classes.items() if chosen not in INTEGERS}
 
 

@@ -288,7 +288,8 @@ class Converter:
             value = add("Add", value, self.constant("offset", float(offset)))
         value = add("Round", value)
         lowest = self.constant("lowest", _LOWEST)
-        value = add("Where", add("Greater", value, lowest), value, lowest)
+        above = add("Greater", value, lowest)
+        value = add("Where", above, value, lowest)
         value = add("Min", value, self.constant("highest", _HIGHEST))
         return add("Cast", value, to=INT8)
 

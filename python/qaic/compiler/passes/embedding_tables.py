@@ -170,7 +170,8 @@ def _check_header(file: Path, member: zipfile.ZipInfo, stream: IO[bytes], known:
         size = int(length.unpack(stream.read(length.size))[0])
         if prefix[:6] != b"\x93NUMPY" or size > _MAX_HEADER:
             raise _refuse(file, what, "no .npy header", expected)
-        shape, is_fortran, dtype = _read_header(npy, prefix + length.pack(size) + stream.read(size))
+        text = stream.read(size)
+        shape, is_fortran, dtype = _read_header(npy, prefix + length.pack(size) + text)
     except (struct.error, ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error) as error:
         raise _refuse(file, what, f"a damaged header ({error})", expected) from error
     found = f"{dtype.name} {list(shape)}"
@@ -187,7 +188,8 @@ def _check_header(file: Path, member: zipfile.ZipInfo, stream: IO[bytes], known:
 
 def _read_header(npy: Any, header: bytes) -> tuple[tuple[int, ...], bool, Any]:
     stream = io.BytesIO(header)
-    read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, is_fortran, dtype = read(stream, max_header_size=_MAX_HEADER)
     return shape, is_fortran, dtype
 

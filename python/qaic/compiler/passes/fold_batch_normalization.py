@@ -68,10 +68,11 @@ def fold_batch_normalization(
         if kernel is None or kernel.elem_type != FLOAT or not all(constants.is_float(name) for name in names):
             skip("an operand is no float32 constant", norm)
             continue
+        epsilon = attribute_of(norm, "epsilon", 1e-5)
         factors, bias = _folded_constants(
             [constants.read(name) for name in norm.input[1:5]],
             constants.read(bias_name) if bias_name else None,
-            attribute_of(norm, "epsilon", 1e-5),
+            epsilon,
         )
         new_kernel = fresh.make(conv.input[1], "folded")
         new_bias = fresh.make(norm.output[0], "folded_bias")

@@ -177,7 +177,8 @@ def _prune(graph: onnx.GraphProto) -> None:
 def prune_outputs_pass(model: Model, context: Context) -> None:
     """Remove nodes that the requested outputs do not need, also inside functions."""
     # `_wanted` may replace the graph.
-    prune_outputs(model.proto, _wanted(model, context))
+    wanted = _wanted(model, context)
+    prune_outputs(model.proto, wanted)
 
 
 def _wanted(model: Model, context: Context) -> Sequence[str]:

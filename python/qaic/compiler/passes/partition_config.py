@@ -35,7 +35,8 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Su
     order = {
         node: number for partition in config.partitions for number, node in enumerate(partition.nodes or ())
     }
-    for name in sorted(place.keys() - {node_label(node) for node in all_nodes(graph.node)}):
+    unknown = sorted(place.keys() - {node_label(node) for node in all_nodes(graph.node)})
+    for name in unknown:
         survey.note_refusal("names in mdp_load_partition_config that are not nodes", name)
     makers = producers(node for node in graph.node if node_label(node) in place)
     for node in graph.node:

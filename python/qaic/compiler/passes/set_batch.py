@@ -124,7 +124,8 @@ def _require_batch(model: Model, claims: set[str], batch: int, values: Mapping[s
     """Refuse a model whose outputs do not have the batch."""
     view = model.copy_for_tools()
     symbols.substitute(view, values)
-    for value in symbols.infer(view).graph.output:
+    inferred = symbols.infer(view)
+    for value in inferred.graph.output:
         dims = value.type.tensor_type.shape.dim
         if value.name not in claims or not len(dims) or not dims[0].HasField("dim_value"):
             continue

@@ -162,7 +162,9 @@ class Bool(Codec[bool]):
 def _limits(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
         return f" from {low} to {high}"
-    return f" of at least {low}" if low is not None else f" of at most {high}" if high is not None else ""
+    if low is not None:
+        return f" of at least {low}"
+    return f" of at most {high}" if high is not None else ""
 
 
 class Int(Codec[int]):

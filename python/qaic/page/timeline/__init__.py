@@ -191,7 +191,8 @@ class Merger:
         count = np.diff(first, append=len(start))
         # The longest operation names its box: sort by box, then by duration, and take the last.
         box = np.cumsum(begins) - 1
-        longest = np.lexsort((duration, box))[first + count - 1]
+        order = np.lexsort((duration, box))
+        longest = order[first + count - 1]
         end = np.maximum.reduceat(start + duration, first)
         merged = track.select(first)
         merged.duration = end - start[first]

@@ -234,7 +234,8 @@ def _reading_rows(
             ),
         )
     engines = [(thread.core, thread.engine) for thread in reader.threads]
-    for place, (thread, record) in enumerate(zip(reader.threads, reader.buffer.threads, strict=True)):
+    records = reader.buffer.threads
+    for place, (thread, record) in enumerate(zip(reader.threads, records, strict=True)):
         several = engines.count((thread.core, thread.engine)) > 1
         name = f"{thread.engine} {thread.thread}" if several else thread.engine
         for piece in reader.pieces(record):

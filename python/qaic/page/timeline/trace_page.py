@@ -22,13 +22,14 @@ def _track_rows(timeline: Timeline) -> list[tuple[Cell, ...]]:
             continue
         scale = track.ns_per_unit / 1e3
         origin = track.origin_ns / 1e3
+        end = (track.start + track.duration).max()
         rows.append(
             (
                 f"{track.group} {track.name}",
                 int(_counts(track).sum()),
                 float(track.duration.sum()) * scale,
                 origin + float(track.start[0]) * scale,
-                origin + float((track.start + track.duration).max()) * scale,
+                origin + float(end) * scale,
             )
         )
     return rows

@@ -85,7 +85,8 @@ def files(
                 content = samples.stats(index)
                 if content is not None:
                     activation, inference = times["activation"][index], times["inference"][index]
-                    yield buffer_name(number, activation, inference, facts["network"], prefix=prefix), content
+                    name = buffer_name(number, activation, inference, facts["network"], prefix=prefix)
+                    yield name, content
             continue
         of_it = samples.of_program(number)
         if not len(of_it):

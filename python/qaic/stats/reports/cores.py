@@ -82,7 +82,8 @@ def cores(capture: Capture) -> Report:
         # Wall time hides imbalance, because cores wait for each other.
         cycles = [load.pcycles for load in found if load.pcycles is not None]
         weights = cycles if len(cycles) == len(found) and cycles else [load.time_us for load in found]
-        for record, load, (ratio, finding) in zip(reader.cores, found, findings(weights), strict=True):
+        judged = findings(weights)
+        for record, load, (ratio, finding) in zip(reader.cores, found, judged, strict=True):
             rows.append(
                 (*_core_figures(reader, record, load), ratio, finding, *(record.ddr_bytes or (None, None)))
             )

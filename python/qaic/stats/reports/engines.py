@@ -18,7 +18,8 @@ def engines(capture: Capture) -> Report:
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     for reader in capture.each():
-        for key in sorted({(thread.core, thread.engine) for thread in reader.threads}):
+        keys = sorted({(thread.core, thread.engine) for thread in reader.threads})
+        for key in keys:
             threads = [thread for thread in reader.threads if (thread.core, thread.engine) == key]
             rows.append((reader.slice, *key, *_figures(reader, threads)))
     categories = _categories(capture)

@@ -152,7 +152,8 @@ def layers(capture: Capture) -> Report:
 
 def layer_names(paths: Iterable[str]) -> dict[str, str]:
     """Return the layer of each path: the path up to the first number that differs in other paths."""
-    prefixes = {path: list(_prefixes(path)) for path in sorted(set(paths))}
+    distinct = sorted(set(paths))
+    prefixes = {path: list(_prefixes(path)) for path in distinct}
     numbers: dict[str, set[str]] = {}
     for found in prefixes.values():
         for family, number, _ in found:
@@ -182,6 +183,7 @@ def _families(table: Table) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for family, layers_of in members.items():
         times = np.array([row[time] for row in layers_of], np.float64)
+        slowest = layers_of[int(times.argmax())]
         rows.append(
             (
                 family,
@@ -191,7 +193,7 @@ def _families(table: Table) -> Table:
                 float(np.median(times)),
                 float(times.min()),
                 float(times.max()),
-                layers_of[int(times.argmax())][0],
+                slowest[0],
             )
         )
     rows.sort(key=lambda row: (-float(row[2] or 0), str(row[0])))

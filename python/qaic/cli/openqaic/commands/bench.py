@@ -116,7 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     with Session(program.path, num_activations=1, set_size=1, **device_options(arguments)) as session:
         cores = session.qpc.program_info.num_cores
         streams = arguments.streams or _default_streams(cores)
-        feeds = read_inputs(arguments.inputs, session.model_input_shape_dict, pixels_of(arguments))
+        inputs = session.model_input_shape_dict
+        feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
         with status_line(lambda: "loading"):
             session.setup()
             load_s = time.perf_counter() - started

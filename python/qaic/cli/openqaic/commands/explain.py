@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         if wanted in {None, one.code, one.exception} or one.code.startswith(f"{wanted.rstrip('.')}.")
     ]
     if not found:
-        near = nearest_name(wanted, sorted({one.code for one in known} | set(errors.__all__)))
+        names = sorted({one.code for one in known} | set(errors.__all__))
+        near = nearest_name(wanted, names)
         raise OptionError(
             f"there is no error code {format_value(wanted)}" + (f"; did you mean {near}?" if near else ""),
             code="explain.unknown",

@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_output_file("-o", arguments.output, read=read)
     program = open_program(arguments)
     with Session(program.path, **device_options(arguments)) as session:
-        feeds = read_inputs(arguments.inputs, session.model_input_shape_dict, pixels_of(arguments))
+        inputs = session.model_input_shape_dict
+        feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
         with status_line(lambda: "running"):
             session.setup()
             started = time.perf_counter()

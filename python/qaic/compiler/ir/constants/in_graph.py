@@ -196,7 +196,9 @@ def value_preserving_inputs(
             target = types.get(node.output[0], 0)
             if target not in floats or (target in FLOAT_FORMATS and target != float_format):
                 return None
-            return (0,) if source in floats else () if source in exact else None
+            if source in floats:
+                return (0,)
+            return () if source in exact else None
         return selected_inputs(node, float_format)
 
     return preserved

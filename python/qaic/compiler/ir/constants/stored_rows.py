@@ -89,6 +89,7 @@ def as_tiles(source: TensorSource, rows: int, unit_bytes: int) -> TensorSource:
         units = row_bytes // unit_bytes
         tile_bytes = TILE_ROWS * units * unit_bytes
         for piece in whole_pieces(source, max(1, (_HELD // 128) // tile_bytes) * tile_bytes):
-            yield tiles(np.frombuffer(piece, unit).reshape(-1, units)).view(np.uint8).data.cast("B")
+            held = tiles(np.frombuffer(piece, unit).reshape(-1, units))
+            yield held.view(np.uint8).data.cast("B")
 
     return ComputedSource(row_bytes * -(-rows // TILE_ROWS) * TILE_ROWS, chunks)

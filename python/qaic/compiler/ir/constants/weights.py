@@ -129,7 +129,8 @@ class FileRange:
         buffer = memoryview(bytearray(min(CHUNK, self.nbytes)))
         done = 0
         while done < self.nbytes:
-            got = os.preadv(self.file.fd, [buffer[: min(CHUNK, self.nbytes - done)]], self.offset + done)
+            want = min(CHUNK, self.nbytes - done)
+            got = os.preadv(self.file.fd, [buffer[:want]], self.offset + done)
             if got == 0:
                 found, expected = f"its end at byte {self.offset + done}", f"{self.file.size} bytes"
                 raise changed(

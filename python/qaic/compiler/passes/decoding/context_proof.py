@@ -287,7 +287,9 @@ class _Proof:
             is_largest |= reduces
             name = node.input[0]
             node = self.of.makers.get(name)
-        return None if name != self.positions else Role.UNUSED if is_largest else Role.HIDDEN
+        if name != self.positions:
+            return None
+        return Role.UNUSED if is_largest else Role.HIDDEN
 
     def _is_by_row(self, node: onnx.NodeProto) -> bool:
         axes = attribute_of(node, "axes", None)

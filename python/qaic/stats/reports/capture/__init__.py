@@ -126,7 +126,8 @@ class Capture:
         comparable = [place for place, row in enumerate(times) if len(row) == size]
         rows = np.stack([times[place] for place in comparable])
         distances = np.abs(rows - np.median(rows, axis=0)).sum(axis=1)
-        return comparable[int(np.lexsort((far_from_median[comparable], distances))[0])]
+        order = np.lexsort((far_from_median[comparable], distances))
+        return comparable[int(order[0])]
 
     def _read(self) -> tuple[Sample, ...]:
         groups: dict[tuple[int, int, int, int], list[TraceReader]] = {}
@@ -158,7 +159,8 @@ class Capture:
         counts: list[int] = []
         for buffer in self.buffers:
             if self._json.of(buffer) is None:
-                counts = [max(pair) for pair in zip_longest(counts, _ops_per_core(buffer), fillvalue=0)]
+                pairs = zip_longest(counts, _ops_per_core(buffer), fillvalue=0)
+                counts = [max(pair) for pair in pairs]
                 buffer.advise_unneeded("OP", 0, len(buffer.ops))
         return counts
 
@@ -230,7 +232,8 @@ def _ops_per_core(buffer: StatsBuffer) -> list[int]:
         first, count = int(thread["first_op"]), int(thread["op_count"])
         if count:
             core = int(thread["core"])
-            counts[core] = max(counts.get(core, 0), int(buffer.ops["oc"][first : first + count].max()) + 1)
+            largest = int(buffer.ops["oc"][first : first + count].max())
+            counts[core] = max(counts.get(core, 0), largest + 1)
     if sum(counts.values()) > max(_UNNAMED_OPS, len(buffer.ops)):
         core = max(counts, key=counts.__getitem__)
         raise StatsFormatError(

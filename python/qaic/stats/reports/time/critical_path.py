@@ -183,7 +183,8 @@ def _sums(name: str) -> tuple[Column, ...]:
 
 def critical_path(capture: Capture) -> Report:
     """Report the path of the typical inference, on its slowest device."""
-    reader = max(capture.typical.each(), key=lambda reader: reader.span_us, default=None)
+    readers = capture.typical.each()
+    reader = max(readers, key=lambda reader: reader.span_us, default=None)
     if reader is None or not any(thread.ops for thread in reader.threads):
         table = Table("steps", "Longest steps", _STEPS, [], NO_OPERATIONS)
         return Report("critical-path", "Critical path", [], [table])

@@ -123,6 +123,7 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
         total += float(times.sum())
         low = at_floor(times, counts, floor_us)
         under += float(times[low].sum())
+        order = sorted(np.flatnonzero(low).tolist(), key=lambda op: (-times[op], op))
         rows += [
             (
                 facts.names[op],
@@ -131,7 +132,7 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
                 float(times[op]),
                 float(times[op] / counts[op]),
             )
-            for op in sorted(np.flatnonzero(low).tolist(), key=lambda op: (-times[op], op))
+            for op in order
         ]
     return rows, share(under, total) or 0.0
 
