@@ -2,6 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use qaic_mem::stored::StoredRows;
 use qaic_qpc::NetworkDesc;
 use qaic_qpc::plan::{CONTROL_BYTES, Control, Plan, VERSIONS};
 
@@ -25,7 +26,16 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(range) = initializer.range(CONSTANTS, 0) else { continue };
         assert!(range.end <= CONSTANTS && range.start.is_multiple_of(64));
         let is_dense = initializer.dtype.dense_bytes(&initializer.dims) == Some(range.len() as u64);
-        assert!(is_dense || initializer.encoding.is_some());
+        assert!(is_dense || initializer.encoding.is_some() || initializer.layout.is_some());
+        // Kernels accept what the plan accepts.
+        if let Ok(Some(matrix)) = initializer.matrix() {
+            let zeros = [0; CONSTANTS];
+            let stored = StoredRows::new(matrix.form, matrix.layout, matrix.rows, matrix.len, &zeros[range]);
+            let mut numbers = [1.0; 256];
+            let decoded = matrix.len.min(numbers.len()) * matrix.rows.min(1);
+            stored.unwrap().gather(0, &mut numbers[..decoded]);
+            assert!(numbers[..decoded].iter().all(|&number| number == 0.0));
+        }
     }
     if plan.check_initializers(CONSTANTS, 0).is_ok() {
         assert!(plan.initializers.iter().map(|initializer| initializer.size).sum::<u64>() <= CONSTANTS as u64);

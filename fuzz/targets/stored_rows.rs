@@ -6,15 +6,18 @@ use qaic_mem::convert::Isa;
 use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows};
 
 const NAMES: [&str; 7] = ["float32", "float16", "bfloat16", "mxfp6_e2m3", "int8", "uint4", "mxint8"];
+/// Sizes of groups that kernels read.
+const GROUPS: [usize; 4] = [0, 32, 64, 128];
 /// Most elements that are computed with.
 const MOST: usize = 1 << 12;
 
 fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
     let (form, group, rows, len, bytes) = input;
-    let Some(form) = Form::from_name(NAMES[usize::from(form) % NAMES.len()], group) else { return };
+    let name = NAMES[usize::from(form) % NAMES.len()];
     let layout = if rows % 2 == 0 { Layout::Rows } else { Layout::Tiles };
     // As they are said to be, and as small ones that mostly have the right size.
-    for (rows, len) in [(rows, len), (rows % 5, len % 200)] {
+    for (group, rows, len) in [(group, rows, len), (GROUPS[group % GROUPS.len()], rows % 5, len % 200)] {
+        let Some(form) = Form::from_name(name, group) else { return };
         let found = StoredRows::new(form, layout, rows, len, bytes);
         assert!(found.is_err() || form.bytes(layout, rows, len) == Some(bytes.len()));
         let needed = form.bytes(layout, rows, len).unwrap_or(usize::MAX);
@@ -32,7 +35,7 @@ fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
         if let Some(part) = stored.part(rows / 2..rows) {
             part.gather(Isa::best(), 0, &mut numbers);
         }
-        for count in [1, 3] {
+        for count in [1, 3, 6] {
             let activations = numbers.repeat(count);
             let Ok(product) = Product::new(stored, &activations, &[], Rounding::Float16) else { continue };
             for block in 0..product.blocks() {

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import ml_dtypes
@@ -237,9 +238,9 @@ def whole(value, least=0):
     return isinstance(value, int) and not isinstance(value, bool) and least <= value
 
 
-def matrix(lie):
-    """The matrix that a plan describes, as float64; None if it describes none."""
-    entry = lie.entry
+def matrix(lie, entry=None):
+    """The matrix that an entry of a plan describes, as float64; None if it describes none."""
+    entry = lie.entry if entry is None else entry
     dims, layout, group = entry.get("dims"), entry.get("layout"), entry.get("group", 0)
     form = entry["dtype"] if entry.get("encoding") is None else entry["encoding"]
     together = {"rows": 1, "tiles": 4}.get(layout if isinstance(layout, str) else "")
@@ -296,10 +297,20 @@ def matrix(lie):
     return numbers.reshape(held, -1)[:rows, :length]
 
 
+def agrees(lie):
+    """Whether every weight of a plan has the size of its form, and a name and bytes of its own."""
+    entries = [lie.entry, *lie.more]
+    if any(matrix(lie, entry) is None for entry in entries):
+        return False
+    ends = sorted((entry["offset"], entry["offset"] + entry["size"]) for entry in entries if entry["size"])
+    is_apart = all(end <= start for (_, end), (start, _) in pairwise(ends))
+    return is_apart and len({entry["name"] for entry in entries}) == len(entries)
+
+
 def expected(lie):
     """The result and its bound, or None for an error."""
     weight, attributes = matrix(lie), lie.attributes
-    if lie.more or lie.version not in range(1, 5) or lie.own not in (None, [lie.operator]):
+    if not agrees(lie) or lie.version not in range(1, 5) or lie.own not in (None, [lie.operator]):
         return None
     if weight is None or isinstance(weight, str) or attributes.get("weight") != lie.entry.get("name"):
         return None
@@ -411,8 +422,10 @@ def lies(draw):
             outside = st.sampled_from([-count - 1, count, -(1 << 63), (1 << 63) - 1, 1 << 32, -(1 << 31)])
             lie.indices[draw(st.integers(0, 1))] = draw(st.one_of(outside, places))
         elif change == "other":
-            # Bytes that belong to two weights.
-            lie.more.append(entry | {"name": draw(st.sampled_from(["w", "v"]))})
+            # Bytes or a name that belong to two weights, or one weight more.
+            place = draw(st.sampled_from([0, -(-len(data) // 64) * 64]))
+            lie.constants = lie.constants.ljust(place + len(data), b"\0")
+            lie.more.append(entry | {"name": draw(st.sampled_from(["w", "v"])), "offset": place})
         else:
             lie.version = draw(st.sampled_from([0, 3, 4, 5, 1 << 63]))
             lie.own = draw(st.sampled_from([None, [], ["StoredPiles"]]))
@@ -423,6 +436,8 @@ def lies(draw):
 def test_container_gives_an_error_or_the_numbers_of_its_plan(worker, lie):
     answer = worker.ask({"path": lie.write(), "feeds": lie.feeds()})
     meant = expected(lie)
+    if lie.entry.get("layout") is not None and not agrees(lie):
+        assert answer["findings"], answer
     if meant is None:
         assert "error" in answer, answer
         return

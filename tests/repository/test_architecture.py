@@ -20,7 +20,7 @@ RUST_DEPENDENCIES = {
     "qaic-mem": {"qaic-quant"},
     "qaic-kmd": {"qaic-mem"},
     "qaic-emu": {"qaic-kmd", "qaic-mem"},
-    "qaic-qpc": set(),
+    "qaic-qpc": {"qaic-quant"},
     "qaic-quant": set(),
     "qaic-requests": set(),
     "qaic-stats": {"qaic-qpc"},

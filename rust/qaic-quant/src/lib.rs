@@ -32,6 +32,7 @@ mod histogram;
 pub mod mx;
 mod named;
 mod range;
+pub mod stored;
 mod tensor;
 
 pub use calibration::{Method, calibrate};

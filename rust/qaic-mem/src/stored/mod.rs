@@ -23,14 +23,9 @@ mod x86;
 
 use thiserror::Error;
 
-pub use forms::{Form, Layout, StoredRows};
+pub use forms::StoredRows;
 pub use product::{Product, Rounding, round_to_float16};
-
-/// Number of elements of a unit; a stored row is padded with zeros to whole units.
-pub const UNIT: usize = 32;
-
-/// Number of rows of a tile, which are computed together.
-pub const TILE_ROWS: usize = 4;
+pub use qaic_quant::stored::{Form, Layout, TILE_ROWS, UNIT};
 
 /// Reason why bytes are not a stored matrix, or why operands do not match it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -1,10 +1,9 @@
 //! Checks that a plan matches the other parts of its container, which determine the buffer sizes.
 
-use std::ops::Range;
+use std::collections::HashSet;
 
-use super::{CONTROL_BYTES, INITIALIZER_ALIGNMENT, Initializer, Plan, PlanError};
-use crate::bytes::{range_within, to_u64};
-use crate::error::QpcError;
+use super::{CONTROL_BYTES, Initializer, Plan, PlanError};
+use crate::bytes::to_u64;
 use crate::network_desc::{Direction, NetworkDesc};
 
 impl Plan {
@@ -36,7 +35,10 @@ impl Plan {
             let same_dims = tensor.dims.iter().copied().eq(device_side.dims.iter().copied().map(i64::from));
             let same_size = device_side.dtype.size_bytes() == Some(tensor.dtype.size_bytes());
             if tensor.name != binding.name || !same_dims || !same_size {
-                return Err(PlanError::Tensor { binding: binding.name.clone(), tensor: tensor.name.clone() });
+                return Err(PlanError::Tensor {
+                    tensor: format!("`{}` ({} {:?})", tensor.name, tensor.dtype.name(), tensor.dims),
+                    binding: format!("`{}` ({:?} {:?})", binding.name, device_side.dtype, device_side.dims),
+                });
             }
         }
         Ok(())
@@ -87,15 +89,19 @@ impl Plan {
 }
 
 impl Plan {
-    /// Checks that each initializer is within `len` bytes of constants, which begin at `start` of a mapping or file,
-    /// and that no two share bytes.
+    /// Checks that each initializer has its size within `len` bytes of constants, which begin at `start` of a mapping
+    /// or file, and that no two share a name or bytes.
     pub fn check_initializers(&self, len: usize, start: u64) -> Result<(), PlanError> {
         self.initializers.iter().try_for_each(|initializer| initializer.range(len, start).map(drop))?;
-        self.check_overlaps()
+        self.check_distinct()
     }
 
-    /// Checks that no two initializers share bytes.
-    pub(crate) fn check_overlaps(&self) -> Result<(), PlanError> {
+    /// Checks that no two initializers share a name or bytes.
+    pub(crate) fn check_distinct(&self) -> Result<(), PlanError> {
+        let mut names = HashSet::new();
+        if let Some(twice) = self.initializers.iter().find(|initializer| !names.insert(&initializer.name)) {
+            return Err(PlanError::Duplicate { name: twice.name.clone() });
+        }
         let mut sorted: Vec<_> =
             self.initializers.iter().filter(|initializer| initializer.size > 0).collect();
         sorted.sort_by_key(|initializer| initializer.offset);
@@ -109,52 +115,5 @@ impl Plan {
             }),
             None => Ok(()),
         }
-    }
-}
-
-impl Initializer {
-    /// Returns the range of the tensor in `len` bytes of constants, which begin at `start` of a mapping or
-    /// file. The engine uses the bytes in place, so an element must be aligned for its type.
-    pub fn range(&self, len: usize, start: u64) -> Result<Range<usize>, PlanError> {
-        let is_dense = || self.dtype.dense_bytes(&self.dims) == Some(self.size);
-        let range = range_within(len, self.offset, self.size)
-            .filter(|_| !self.is_used_as_elements() || is_dense())
-            .ok_or_else(|| PlanError::Initializer {
-                name: self.name.clone(),
-                size: self.size,
-                offset: self.offset,
-                constants: len,
-            })?;
-        if !self.offset.is_multiple_of(INITIALIZER_ALIGNMENT) {
-            return Err(QpcError::InitializerAlignment {
-                name: self.name.clone(),
-                offset: self.offset,
-                needed: INITIALIZER_ALIGNMENT,
-            }
-            .into());
-        }
-        let needed = if self.is_used_as_elements() { self.dtype.size_bytes() } else { 1 };
-        if start.is_multiple_of(needed) {
-            Ok(range)
-        } else {
-            Err(QpcError::ConstantsAlignment { name: self.name.clone(), start, needed }.into())
-        }
-    }
-
-    /// Returns true if kernels use the bytes directly as elements of a tensor. Blocks are decoded into separate
-    /// memory, and kernels for a layout do their own checks.
-    fn is_used_as_elements(&self) -> bool {
-        self.encoding.is_none() && self.layout.is_none()
-    }
-
-    /// Storage format of the elements of a layout.
-    pub fn form(&self) -> &str {
-        self.encoding.as_deref().unwrap_or(self.dtype.name())
-    }
-
-    /// Returns the initializer's bytes in the constants.
-    pub fn bytes<'a>(&self, constants: &'a [u8]) -> Result<&'a [u8], PlanError> {
-        let range = self.range(constants.len(), to_u64(constants.as_ptr().addr()))?;
-        Ok(constants.get(range).unwrap_or_default())
     }
 }

@@ -36,7 +36,7 @@ pub enum PlanError {
     #[allow(missing_docs)]
     PartialInput { input: String },
     /// A tensor of the plan does not match the binding at its index.
-    #[error("binding `{binding}` of the network descriptor is not tensor `{tensor}` of the plan")]
+    #[error("the plan has tensor {tensor}, the network descriptor has binding {binding}")]
     #[allow(missing_docs)]
     Tensor { binding: String, tensor: String },
     /// Plan and network descriptor have different numbers of specializations.
@@ -53,13 +53,25 @@ pub enum PlanError {
     #[error("retained output `{name}`: found {found}; rows of the state and int64 index tuples are expected")]
     #[allow(missing_docs)]
     StateRows { name: String, found: String },
-    /// The bytes of an initializer are outside of the constants, or do not match its type and dims.
+    /// The bytes of an initializer are outside of the constants.
     #[error(
-        "initializer `{name}`: {size} bytes at offset {offset} do not describe a tensor inside constants.bin \
-         ({constants} bytes)"
+        "initializer `{name}`: {size} bytes at offset {offset} are outside of constants.bin, which has {constants} \
+         bytes; compile the model again"
     )]
     #[allow(missing_docs)]
     Initializer { name: String, size: u64, offset: u64, constants: usize },
+    /// An initializer has a layout, an encoding or groups that no kernel reads.
+    #[error("initializer `{name}`: found {found}")]
+    #[allow(missing_docs)]
+    Unreadable { name: String, found: String },
+    /// The size of an initializer is not that of its type, dims and layout.
+    #[error("initializer `{name}`: found {size} bytes of {format} with dims {dims:?}; expected {expected}")]
+    #[allow(missing_docs)]
+    Size { name: String, size: u64, format: String, dims: Vec<i64>, expected: String },
+    /// Two initializers have one name.
+    #[error("initializer `{name}` occurs twice; compile the model again")]
+    #[allow(missing_docs)]
+    Duplicate { name: String },
     /// Two initializers share bytes.
     #[error(
         "initializer `{name}` begins at offset {offset}, inside of initializer `{other}`; compile the model again"
@@ -88,6 +100,9 @@ impl PlanError {
             Self::VariantCount { .. } | Self::Variant { .. } => "qpc.cpu_plan_variants",
             Self::StateRows { .. } => "qpc.cpu_plan_state_rows",
             Self::Initializer { .. } => "qpc.initializer_out_of_bounds",
+            Self::Unreadable { .. } => "qpc.initializer_form",
+            Self::Size { .. } => "qpc.initializer_size",
+            Self::Duplicate { .. } => "qpc.duplicate_initializer",
             Self::Overlap { .. } => "qpc.initializers_overlap",
             Self::ControlBuffer { .. } => "qpc.control_buffer",
         }

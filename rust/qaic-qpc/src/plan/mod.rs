@@ -7,6 +7,7 @@
 mod checks;
 mod control;
 mod error;
+mod initializer;
 mod state_rows;
 
 use std::ops::RangeInclusive;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 
 pub use control::{CONTROL_BYTES, Control};
 pub use error::PlanError;
+pub use initializer::StoredMatrix;
 pub use state_rows::{RowTensor, RowUpdate, StateRows};
 
 use crate::elf;

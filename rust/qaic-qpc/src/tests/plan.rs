@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 use qaic_qpc::metadata::Metadata;
 use qaic_qpc::plan::{
     CONTROL_BYTES, Control, Dtype, GRAPH_SECTION, Initializer, PLAN_SECTION, Plan, PlanError,
@@ -351,9 +352,9 @@ fn weights_at_an_odd_offset_are_refused() {
     let initializer = &plan.initializers[0];
     assert_eq!(initializer.range(256, 4096), Ok(64..72));
     assert_eq!(initializer.range(256, 4098).unwrap_err().code(), "qpc.constants_alignment");
-    let mut stored = initializer.clone();
-    stored.encoding = Some("mxfp6_e2m3".to_owned());
-    assert_eq!(stored.range(256, 4097), Ok(64..72), "blocks are decoded into memory of their own");
+    let encoding = Some("mxfp6_e2m3".to_owned());
+    let stored = Initializer { encoding, size: 25, ..initializer.clone() };
+    assert_eq!(stored.range(256, 4097), Ok(64..89), "blocks are decoded into memory of their own");
 }
 
 #[test]
@@ -381,7 +382,113 @@ fn weights_that_share_bytes_are_refused() {
     }
 }
 
+/// Number of bytes of 32 elements of each format.
+const UNIT_BYTES: [(&str, i128); 7] = [
+    ("float32", 128),
+    ("float16", 64),
+    ("bfloat16", 64),
+    ("mxfp6_e2m3", 25),
+    ("mxint8", 33),
+    ("int8", 32),
+    ("uint4", 16),
+];
+
+/// Dims and sizes of all magnitudes.
+fn any_size() -> impl Strategy<Value = i64> {
+    prop_oneof![8 => -1..70_i64, 1 => (0..63_u32, -1..2_i64).prop_map(|(power, more)| (1 << power) + more)]
+}
+
+#[test]
+fn weights_in_forms_that_no_kernel_reads_are_refused_with_the_form() {
+    let stored = weight("w", "float32", &[4, 32], 0, 512);
+    for (entries, found) in [
+        (json!({"layout": "piles"}), "found the layout `piles`, which this release does not support"),
+        (json!({"layout": "rows", "dtype": "uint8"}), "found the form `uint8`, which no kernel reads"),
+        (json!({"layout": "rows", "encoding": "zip"}), "found the form `zip`, which no kernel reads"),
+        (
+            json!({"layout": "tiles", "dims": [128]}),
+            "found stored rows of dims [128]; rows and their length are expected",
+        ),
+        (json!({"layout": "tiles", "dims": [-4, 32]}), "found stored rows of dims [-4, 32]; rows and"),
+        (
+            json!({"layout": "rows", "encoding": "uint4", "group": 48}),
+            "found groups of 48 elements; a power of two of",
+        ),
+        (json!({"encoding": "zip"}), "found the encoding `zip`, which this release does not support"),
+        (json!({"encoding": "mxint8", "axis": 2}), "found blocks along dimension 2 of dims [4, 32]"),
+    ] {
+        let mut entry = stored.clone();
+        entry.as_object_mut().unwrap().extend(entries.as_object().unwrap().clone());
+        let plan = with(&json!({"version": 4, "initializers": [entry]}));
+        assert_eq!(
+            findings(&plan, &network(), &[0; 512], 64),
+            [("qpc.initializer_form", "constants.bin".to_owned())]
+        );
+        let error = decode(&plan).unwrap().check_initializers(512, 0).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("initializer `w`: {found}")), "{error}");
+    }
+}
+
+#[test]
+fn weights_of_one_name_are_refused() {
+    let plan = with(&json!({"initializers": [
+        weight("w", "uint8", &[64], 0, 64), weight("v", "uint8", &[64], 64, 64), weight("w", "uint8", &[64], 128, 64),
+    ]}));
+    assert_eq!(
+        findings(&plan, &network(), &[0; 192], 64),
+        [("qpc.duplicate_initializer", "constants.bin".to_owned())]
+    );
+    let error = decode(&plan).unwrap().check_initializers(192, 0).unwrap_err().to_string();
+    assert_eq!(error, "initializer `w` occurs twice; compile the model again");
+}
+
 proptest! {
+    #[test]
+    fn stored_weight_is_used_only_if_it_has_the_size_of_its_form(
+        (name, unit_bytes) in select(UNIT_BYTES.to_vec()), layout in select(vec![None, Some("rows"), Some("tiles")]),
+        dims in vec(any_size(), 2..4), axis in 0..2_usize, group in select(vec![0_u32, 32, 64, 128, 1 << 31]),
+        size in prop_oneof![Just(None), any_size().prop_map(Some)], more in prop_oneof![8 => Just(0_i128), 1 => -1..2_i128],
+    ) {
+        let is_dense = unit_bytes > 60;
+        let is_quantized = ["int8", "uint4"].contains(&name);
+        // Other formats are blocks of a tensor, or need a layout.
+        prop_assume!(layout.is_some() || name.starts_with("mx"));
+        prop_assume!(layout.is_none() || dims.len() == 2 && dims.iter().all(|&dim| dim >= 0));
+        // A product that overflows before a zero is refused too.
+        prop_assume!(!dims.contains(&0) || dims.iter().all(|&dim| dim < 70));
+        let along = if layout.is_some() { 1 } else { axis };
+        let mut numbers: Vec<_> = dims.iter().map(|&dim| i128::from(dim)).collect();
+        let is_possible = numbers.iter().all(|&number| number >= 0);
+        let len = numbers.remove(along);
+        let rows = numbers.into_iter().fold(1, i128::saturating_mul);
+        let held = if layout == Some("tiles") { rows.saturating_add(3) / 4 * 4 } else { rows };
+        let units = (len + 31) / 32;
+        let groups = match group {
+            _ if !is_quantized => 0,
+            0 => units.min(1),
+            group => (units * 32 + i128::from(group) - 1) / i128::from(group),
+        };
+        let exact = (units * unit_bytes + 5 * groups).saturating_mul(held);
+        let size = u64::try_from(size.map_or(exact, i128::from).saturating_add(more)).unwrap_or(0);
+        let initializer = Initializer {
+            name: "w".to_owned(),
+            dtype: DTYPES.iter().find(|(text, ..)| is_dense && *text == name).map_or(Dtype::Float32, |found| found.1),
+            dims,
+            offset: 0,
+            size,
+            encoding: (!is_dense).then(|| name.to_owned()),
+            axis,
+            layout: layout.map(str::to_owned),
+            group: usize::try_from(group).unwrap(),
+        };
+        let found = initializer.range(usize::MAX, 0);
+        if is_possible && i128::from(size) == exact {
+            prop_assert_eq!(found, Ok(0..usize::try_from(size).unwrap()));
+        } else {
+            prop_assert_eq!(found.unwrap_err().code(), "qpc.initializer_size");
+        }
+    }
+
     #[test]
     fn initializer_is_used_only_where_its_elements_may_begin(
         at in 0..DTYPES.len(), dims in vec(-1..6_i64, 0..4), offset in 0..700_u64, size_error in -1..2_i64,
@@ -394,15 +501,18 @@ proptest! {
         let is_negative = dims.iter().any(|dim| *dim < 0);
         let initializer =
             Initializer { name: "w".to_owned(), dtype, dims, offset, size, encoding: None, axis: 0, layout: None, group: 0 };
-        let is_tensor = !is_negative && i128::from(size) == i128::from(dense) && offset + size <= len as u64;
+        let is_sized = !is_negative && i128::from(size) == i128::from(dense);
+        let is_inside = offset + size <= len as u64;
         match initializer.range(len, start) {
             Ok(range) => {
-                prop_assert!(is_tensor && offset % 64 == 0 && (start + offset) % element == 0);
+                prop_assert!(is_sized && is_inside && offset % 64 == 0 && (start + offset) % element == 0);
                 prop_assert_eq!((range.start as u64, range.len() as u64), (offset, size));
             }
             Err(error) => {
-                let expected = if !is_tensor {
+                let expected = if !is_inside {
                     "qpc.initializer_out_of_bounds"
+                } else if !is_sized {
+                    "qpc.initializer_size"
                 } else if offset % 64 != 0 {
                     "qpc.initializer_alignment"
                 } else {

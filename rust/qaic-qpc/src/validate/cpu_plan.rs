@@ -30,7 +30,7 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[
         image.container.segment(CONSTANTS).map(|segment| segment.range.clone()).unwrap_or_default();
     let ranges =
         plan.initializers.iter().map(|one| one.range(constants.len(), to_u64(constants.start)).map(drop));
-    for checked in ranges.chain([plan.check_overlaps()]) {
+    for checked in ranges.chain([plan.check_distinct()]) {
         if let Err(error) = checked {
             add_plan_error(report, CONSTANTS, &error);
         }

@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use qaic_mem::convert::Isa;
-use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows, TILE_ROWS};
-use qaic_qpc::plan::{Initializer, Plan};
+use qaic_mem::stored::{Product, Rounding, StoredRows, TILE_ROWS};
+use qaic_qpc::plan::{Plan, StoredMatrix};
 
 use super::Attributes;
 use super::call::Call;
@@ -36,10 +36,7 @@ pub(in crate::device::cpu::engine) struct StoredWeights {
 /// One matrix in the constants of its program.
 #[derive(Clone, Debug)]
 struct Matrix {
-    form: Form,
-    layout: Layout,
-    rows: usize,
-    len: usize,
+    shape: StoredMatrix,
     bytes: Range<usize>,
     constants: Constants,
 }
@@ -51,15 +48,14 @@ impl StoredWeights {
         constants: &Constants,
     ) -> Result<Self, String> {
         let mut matrices = HashMap::new();
+        let all = constants.bytes();
         for initializer in &plan.initializers {
-            let Some(layout) = &initializer.layout else { continue };
-            let name = initializer.name.clone();
-            let layout = Layout::from_name(layout).ok_or_else(|| {
-                format!("initializer `{name}` has the layout `{layout}`, which this release does not support")
-            })?;
-            let matrix = Matrix::new(initializer, layout, constants)
-                .map_err(|message| format!("initializer `{name}`: {message}"))?;
-            matrices.insert(name, matrix);
+            let Some(shape) = initializer.matrix().map_err(|error| error.to_string())? else { continue };
+            let bytes = initializer.bytes(all).map_err(|error| error.to_string())?;
+            let start = bytes.as_ptr().addr() - all.as_ptr().addr();
+            let bytes = start..start + bytes.len();
+            let matrix = Matrix { shape, bytes, constants: constants.clone() };
+            matrices.insert(initializer.name.clone(), matrix);
         }
         Ok(Self { matrices })
     }
@@ -72,26 +68,10 @@ impl StoredWeights {
 }
 
 impl Matrix {
-    fn new(initializer: &Initializer, layout: Layout, constants: &Constants) -> Result<Self, String> {
-        let dims: Result<Vec<usize>, _> = initializer.dims.iter().map(|&dim| dim.try_into()).collect();
-        let Ok(&[rows, len]) = dims.as_deref() else {
-            return Err(format!(
-                "stored rows of dims {:?}; rows and their length are expected",
-                initializer.dims
-            ));
-        };
-        let form = Form::from_name(initializer.form(), initializer.group)
-            .ok_or_else(|| format!("no kernel reads the form `{}`", initializer.form()))?;
-        let all = constants.bytes();
-        let bytes = initializer.bytes(all).map_err(|error| error.to_string())?;
-        StoredRows::new(form, layout, rows, len, bytes).map_err(|error| error.to_string())?;
-        let start = bytes.as_ptr().addr() - all.as_ptr().addr();
-        Ok(Self { form, layout, rows, len, bytes: start..start + bytes.len(), constants: constants.clone() })
-    }
-
     fn stored(&self) -> Result<StoredRows<'_>, String> {
+        let StoredMatrix { form, layout, rows, len } = self.shape;
         let bytes = self.constants.bytes().get(self.bytes.clone()).unwrap_or_default();
-        StoredRows::new(self.form, self.layout, self.rows, self.len, bytes).map_err(|error| error.to_string())
+        StoredRows::new(form, layout, rows, len, bytes).map_err(|error| error.to_string())
     }
 }
 
@@ -167,15 +147,13 @@ struct Chosen<'a> {
 impl ExpertsKernel {
     pub(super) fn new(stored: &StoredWeights, attributes: &Attributes) -> Result<Self, String> {
         let matrix = stored.named(attributes)?;
+        let rows = matrix.shape.rows;
         let found = attributes.number(c"experts")?;
         let experts = usize::try_from(found).ok().filter(|&count| {
-            count > 0 && matrix.rows.is_multiple_of(count) && (matrix.rows / count).is_multiple_of(TILE_ROWS)
+            count > 0 && rows.is_multiple_of(count) && (rows / count).is_multiple_of(TILE_ROWS)
         });
         let Some(experts) = experts else {
-            return Err(format!(
-                "{} stored rows for {found} experts; whole tiles for each are expected",
-                matrix.rows
-            ));
+            return Err(format!("{rows} stored rows for {found} experts; whole tiles for each are expected"));
         };
         Ok(Self { matrix, experts, rounding: rounding(attributes)? })
     }
