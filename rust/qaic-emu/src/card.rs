@@ -1,4 +1,5 @@
-//! An emulated card as its driver sees it: its open files, the owners of its channels, and the events that change it.
+//! An emulated card from the side of its driver: its open files, the owners of its channels, and the events
+//! that change it.
 //!
 //! One lock protects the card's state. No slow work runs while this lock is held: cores compute and the firmware
 //! answers without it. Objects that a loss releases ([`DeferredCleanup`]) are stopped after the lock is released. The

@@ -32,7 +32,7 @@ struct Message {
     transferred: usize,
     /// Number of ring elements for an activation.
     ring_size: Option<u32>,
-    /// Channels to release, and whether a transaction follows.
+    /// Channels to release; true if a transaction follows.
     given_up: Vec<(u32, bool)>,
 }
 

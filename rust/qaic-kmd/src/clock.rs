@@ -191,7 +191,7 @@ mod tests {
         assert!(!counter.listen().has_event());
     }
 
-    /// Code that listens first and looks then never sleeps over what was published before an event.
+    /// Code that listens before it checks the state never misses a change that was published before an event.
     #[test]
     fn listener_that_looks_after_listening_misses_nothing() {
         let (counter, published) = (EventCounter::default(), AtomicU32::new(0));

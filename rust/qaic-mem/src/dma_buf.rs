@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-/// A part of a DMA buffer of the kernel, which devices share. The host does not see its contents. The existence of the
-/// bytes is checked when a device maps them.
+/// A part of a DMA buffer of the kernel, which devices share. The host cannot access its contents. The
+/// existence of the bytes is checked when a device maps them.
 #[derive(Debug)]
 pub struct DmaBuf {
     /// The descriptor, which stays open as long as this object exists.

@@ -66,7 +66,7 @@ impl<T: Send> Drop for Deferred<T> {
         let node = self.node.as_ptr();
         let mut head = self.list.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: until it is on the list the node belongs to this value alone.
+            // SAFETY: only this value owns the node until it is on the list.
             unsafe { (*node).next = head };
             // Release: the thread that takes the list sees the final content of the node.
             match self.list.head.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
@@ -99,7 +99,8 @@ impl<T: Send> DropList<T> {
         // Acquire: pairs with the release in `drop`.
         let mut next = self.head.swap(ptr::null_mut(), Ordering::Acquire);
         while let Some(node) = NonNull::new(next) {
-            // SAFETY: leaked by `Deferred::new`; taken off the list, it belongs to this call alone.
+            // SAFETY: `Deferred::new` leaked the node; after its removal from the list, only this call owns
+            // it.
             let mut node = unsafe { Box::from_raw(node.as_ptr()) };
             next = node.next;
             release(&mut node.value);

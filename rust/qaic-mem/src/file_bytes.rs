@@ -51,8 +51,8 @@ impl FileBytes {
         let failed = |source| MemoryError::Io { path: path.to_owned(), source: Arc::new(source) };
         let (file, size) = open_regular(path).map_err(failed)?;
         if mmap && size >= READ_BELOW_BYTES {
-            // SAFETY: the mapping is private and read-only; a file changed underneath shows other bytes, which every
-            // parser treats as untrusted, and a shrunk one is the documented hazard of this mode.
+            // SAFETY: the mapping is private and read-only. If the file changes, the bytes change, and every
+            // parser treats them as untrusted; truncation is the documented risk of this mode.
             let mapping = unsafe { Mmap::map(&file) }.map_err(failed)?;
             return Ok(Self::Mapped(mapping));
         }
@@ -86,8 +86,8 @@ impl FileBytes {
         }
         let Some(Range { start, end }) = whole_pages(mapping, part) else { return };
         if start < end {
-            // SAFETY: the mapping is read-only and of a file, so its pages were not written to here and come back
-            // from the file with the same content; references to them stay valid.
+            // SAFETY: the mapping of the file is read-only, so its pages are unchanged and are loaded from
+            // the file again; references to them stay valid.
             let advised =
                 unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
             // Advice: a failure only delays the release of the memory.

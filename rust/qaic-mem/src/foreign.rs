@@ -46,13 +46,13 @@ pub struct ForeignMemoryMut {
     backing: Backing,
 }
 
-// SAFETY: `new` requires that the memory may be read from any thread, as that of a storage and of a view may; backings may be
-// sent.
+// SAFETY: `new` requires that the memory may be read from any thread, which also holds for storages and
+// views; backings may be sent.
 unsafe impl Send for ForeignMemory {}
 // SAFETY: as for `Send`; a shared reference only reads.
 unsafe impl Sync for ForeignMemory {}
-// SAFETY: `new` requires that the memory may be read and written from any thread, as that of a storage and of a view may;
-// backings may be sent.
+// SAFETY: `new` requires that the memory may be read and written from any thread, which also holds for
+// storages and views; backings may be sent.
 unsafe impl Send for ForeignMemoryMut {}
 // SAFETY: as for `Send`; a shared reference only reads.
 unsafe impl Sync for ForeignMemoryMut {}

@@ -22,8 +22,8 @@ pub fn reserve_large(bytes: &mut Vec<u8>, additional: usize) {
         let skipped = start.addr().next_multiple_of(PAGE_BYTES) - start.addr();
         let whole = spare.len().saturating_sub(skipped) / PAGE_BYTES * PAGE_BYTES;
         let first_page = start.wrapping_byte_add(skipped);
-        // SAFETY: whole pages inside the spare room of `bytes`; the advice is about how they are backed, not about what
-        // they hold.
+        // SAFETY: the range has whole pages within the spare capacity of `bytes`; the advice does not change
+        // their contents.
         let _ = unsafe { madvise(first_page, whole, Advice::LinuxHugepage) };
     }
 }

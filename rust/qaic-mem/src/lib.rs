@@ -37,7 +37,7 @@
 //! ```compile_fail,E0505
 //! let mut memory = qaic_mem::ForeignMemoryMut::from(qaic_mem::Storage::new(8)?);
 //! let mut view = memory.as_mut();
-//! let storage = memory.into_storage(); // nor can it be split
+//! let storage = memory.into_storage(); // the view still borrows the memory
 //! view.fill(1);
 //! # Ok::<(), qaic_mem::MemoryError>(())
 //! ```
@@ -51,7 +51,7 @@
 //! ```compile_fail,E0133
 //! let mut byte = 0_u8;
 //! let owner = std::sync::Arc::new(());
-//! // Safe code cannot make views of any address.
+//! // Safe code cannot create views of arbitrary addresses.
 //! let memory = qaic_mem::ForeignMemoryMut::new(&raw mut byte, 1, owner);
 //! let view = qaic_mem::HostSliceMut::new(&raw mut byte, 1);
 //! ```

@@ -25,9 +25,9 @@ pub struct Mapping {
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it is plain memory of no thread's own, and the owner can be dropped by any thread.
+// SAFETY: it is plain memory that belongs to no thread, and any thread may drop the owner.
 unsafe impl Send for Mapping {}
-// SAFETY: through a shared reference the memory is reached as atomic bytes alone.
+// SAFETY: a shared reference accesses the memory only as atomic bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -43,11 +43,11 @@ impl Mapping {
     /// Allocates zeroed memory; pages are allocated at their first access. Fails with `EINVAL` for zero bytes.
     pub fn anonymous(len: usize) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses an unused address.
         let address =
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let owner = Box::new(MappedPages { address: address.expose_provenance(), len });
-        // SAFETY: `len` bytes were mapped there for reading and writing, and stay so until the owner is dropped.
+        // SAFETY: `len` bytes are mapped there for reading and writing until the owner is dropped.
         Ok(unsafe { Self::new(address.cast(), len, owner) })
     }
 
@@ -56,7 +56,7 @@ impl Mapping {
     /// its end are fatal.
     pub fn of_file(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses an unused address.
         let address = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) }?;
         let owner = Box::new(MappedPages { address: address.expose_provenance(), len });
         // SAFETY: as in `anonymous`; the doc comment states the condition for the length of the file.
@@ -80,7 +80,8 @@ impl Mapping {
 
     /// Returns the host's view of the memory, which a device may also write.
     pub fn memory_mut(&mut self) -> HostSliceMut<'_> {
-        // SAFETY: valid by the contract of `new` as long as this value lives, which the view borrows; no Rust value lies there.
+        // SAFETY: valid by the contract of `new` as long as this value lives, which the view borrows; the
+        // memory contains no Rust value.
         unsafe { HostSliceMut::new(self.address, self.len) }
     }
 
@@ -136,7 +137,7 @@ struct MappedPages {
 impl Drop for MappedPages {
     fn drop(&mut self) {
         let address = ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: these pages were mapped for the one mapping that this was the owner of.
+        // SAFETY: these pages belong to the only mapping that this value kept.
         let result = unsafe { munmap(address, self.len) };
         debug_assert!(result.is_ok(), "munmap: {result:?}");
     }

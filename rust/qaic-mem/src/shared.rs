@@ -24,9 +24,9 @@ pub struct Kept<K: ?Sized> {
 /// Memory of a caller, with any type of keeper.
 pub type SharedMemory = Kept<dyn Any + Send + Sync>;
 
-// SAFETY: the keepers may be sent, and their memory be reached from any thread.
+// SAFETY: the keepers may be sent, and their memory may be accessed from any thread.
 unsafe impl<K: ?Sized + Send> Send for Kept<K> {}
-// SAFETY: as for `Send`; what is read and written through a shared reference is memory that others may write as well.
+// SAFETY: as for `Send`; a shared reference accesses only memory that other threads may also write.
 unsafe impl<K: ?Sized + Sync> Sync for Kept<K> {}
 
 impl SharedMemory {
@@ -53,7 +53,8 @@ impl SharedMemory {
     /// The conditions of [`Self::foreign`] about threads hold.
     pub unsafe fn of_storage(storage: Storage) -> Arc<Self> {
         let (address, len) = (storage.as_mut_ptr(), storage.memory().len());
-        // SAFETY: the storage keeps its memory, and is reached through the value alone; the caller guarantees the rest.
+        // SAFETY: the storage keeps its memory, which is accessed only through this value; the caller
+        // guarantees the rest.
         unsafe { Self::foreign(address, len, false, storage) }
     }
 
@@ -62,7 +63,7 @@ impl SharedMemory {
         Arc::new(Kept { address: ptr::null_mut(), len: 0, is_readonly: false, dma_buf: None, keeper: () })
     }
 
-    /// Creates memory that devices share and the host does not see.
+    /// Creates memory that devices share and that the host does not access.
     pub fn behind(dma_buf: DmaBuf) -> Arc<Self> {
         let dma_buf = Some(Arc::new(dma_buf));
         Arc::new(Kept { address: ptr::null_mut(), len: 0, is_readonly: false, dma_buf, keeper: () })
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn storage_that_is_shared_is_written_through_any_reference() {
-        // SAFETY: no other thread has it.
+        // SAFETY: no other thread has the memory.
         let shared = unsafe { SharedMemory::of_storage(Storage::new(4).unwrap()) };
         let mut output = ForeignMemoryMut::of_shared(&shared).unwrap();
         output.as_mut().fill(6);

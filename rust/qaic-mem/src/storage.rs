@@ -49,7 +49,8 @@ impl Block {
     ///
     /// # Safety
     ///
-    /// `address` came from [`Self::into_raw`] of a block of `len_bytes`, and no other block was made of it since.
+    /// `address` came from [`Self::into_raw`] of a block of `len_bytes`, and no other block was created from
+    /// it since then.
     pub(crate) unsafe fn from_raw(address: NonNull<u8>, len_bytes: usize) -> Self {
         Self { address, len_bytes }
     }
@@ -58,7 +59,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len_bytes) {
-            // SAFETY: allocated by `new` with this very layout, freed once.
+            // SAFETY: allocated by `new` with this layout, freed once.
             unsafe { dealloc(self.address.as_ptr(), layout) };
         }
     }
@@ -96,8 +97,8 @@ impl Storage {
     /// The memory, for reading.
     pub fn memory(&self) -> HostSlice<'_> {
         match &self.block {
-            // SAFETY: the block owns these bytes, which were written when it was made; nothing writes them while the storage
-            // is borrowed.
+            // SAFETY: the block owns these bytes, which were initialized at its creation; nothing writes them
+            // while the storage is borrowed.
             Some(block) => unsafe { HostSlice::new(block.address.as_ptr(), block.len_bytes) },
             None => HostSlice::empty(),
         }

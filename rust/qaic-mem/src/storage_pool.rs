@@ -41,7 +41,7 @@ impl StoragePool {
         NonNull::new(slot.load(Ordering::Relaxed))?;
         // Acquire: sees the writes to the buffer before its return.
         let address = NonNull::new(slot.swap(ptr::null_mut(), Ordering::Acquire))?;
-        // SAFETY: the slot had the block of `len_bytes`, and has it no more.
+        // SAFETY: the slot owned a block of `len_bytes`, and no longer owns it.
         Some(unsafe { Block::from_raw(address, self.len_bytes) })
     }
 

@@ -103,7 +103,8 @@ impl<'a> HostSlice<'a> {
     pub fn read_into<T: Pod>(self, offset: usize, into: &mut [T]) -> Option<()> {
         let from = self.subslice(offset, size_of_val(into))?;
         if from.len > 0 {
-            // SAFETY: `from` is `size_of_val(into)` readable bytes; `into` is exclusively ours; `T: Pod` takes any bytes.
+            // SAFETY: `from` is `size_of_val(into)` readable bytes; `into` is exclusively borrowed; `T: Pod`
+            // takes any bytes.
             unsafe { ptr::copy(from.ptr, into.as_mut_ptr().cast::<u8>(), from.len) };
         }
         Some(())
@@ -254,7 +255,7 @@ mod tests {
     fn copy_between_overlapping_views_moves() {
         let mut bytes = [1_u8, 2, 3, 4, 5];
         let ptr = bytes.as_mut_ptr();
-        // SAFETY: the bytes outlive the views and are reached only through them.
+        // SAFETY: the bytes outlive the views and are accessed only through them.
         let mut end = unsafe { HostSliceMut::new(ptr.wrapping_add(1), 4) };
         // SAFETY: as above.
         let all = unsafe { HostSlice::new(ptr, 5) };

@@ -147,7 +147,7 @@ fn describe(id: ArrayId, buffer: &ffi::Py_buffer) -> Exported<'_> {
 /// `first` is null, or has `count` entries that outlive the result.
 unsafe fn entries<'a>(first: *const isize, count: i32) -> &'a [isize] {
     match usize::try_from(count) {
-        // SAFETY: the caller vouches for the entries.
+        // SAFETY: the caller guarantees that the entries exist.
         Ok(count) if count > 0 && !first.is_null() => unsafe { slice::from_raw_parts(first, count) },
         _ => &[],
     }
@@ -227,7 +227,7 @@ pub(crate) struct OutputBuffer {
 #[pymethods]
 impl OutputBuffer {
     // SAFETY: called by the interpreter as `bf_getbuffer`, with a structure to fill.
-    #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
+    #[allow(clippy::needless_pass_by_value)] // the signature that the binding requires
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         let memory = (this.storage.as_mut_ptr(), this.storage.memory().len());
@@ -245,7 +245,7 @@ pub(crate) unsafe trait ImmutableBytes: Send + Sync {
     fn bytes(&self) -> &[u8];
 }
 
-// SAFETY: an image never lets go of its bytes, which are a private mapping or its own memory.
+// SAFETY: an image keeps its bytes, which are a private mapping or its own memory.
 unsafe impl ImmutableBytes for Image {
     fn bytes(&self) -> &[u8] {
         self.bytes()
@@ -328,12 +328,13 @@ impl BytesView {
 #[pymethods]
 impl BytesView {
     // SAFETY: called by the interpreter as `bf_getbuffer`, with a structure to fill.
-    #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
+    #[allow(clippy::needless_pass_by_value)] // the signature that the binding requires
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         let address = this.owner.bytes().as_ptr().wrapping_add(this.start).cast_mut();
-        // SAFETY: the range was checked against the owner, which always gives the same memory; owner and layout belong to
-        // `slf`, which the view keeps alive. The view is marked read-only, so nothing is written through it.
+        // SAFETY: the range was checked against the owner, which always returns the same memory; owner and
+        // layout belong to `slf`, which the view keeps alive. The view is marked read-only, so nothing is
+        // written through it.
         unsafe { fill(slf.as_any(), view, flags, (address, this.len), &this.layout, true) }
     }
 

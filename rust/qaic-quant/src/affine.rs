@@ -7,7 +7,8 @@
 //! "greater than the lower bound, else the lower bound", is the same on every machine, and equals the conversion of
 //! NaN followed by a clip on the x86 hosts of the original stack.
 
-/// `1.5 * 2^23`. Adding it to a float of magnitude below `2^22` leaves the float rounded half to even in the low bits.
+/// `1.5 * 2^23`. Adding it to a float32 number of magnitude below `2^22` leaves the number rounded half to
+/// even in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
 /// Magnitude from which every float32 value is an integer.
 const ALL_INTEGERS: f32 = 8_388_608.0;
@@ -72,7 +73,7 @@ mod tests {
     }
 
     proptest! {
-        /// The standard library's own rounding, and the cast that saturates.
+        /// Oracle: the rounding of the standard library, and the saturating cast.
         #[test]
         fn sum_becomes_the_nearest_integer_half_to_even(bits: u32, halves in -70_000_i32..70_000) {
             for sum in [f32::from_bits(bits), halves as f32 / 2.0] {

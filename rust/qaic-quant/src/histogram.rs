@@ -52,7 +52,7 @@ impl Extent {
         const LANES: usize = 16;
         let mut low = [self.minimum; LANES];
         let mut high = [self.maximum; LANES];
-        // Without their signs, floats have the same order as their bits.
+        // Without their signs, float32 numbers have the same order as their bits.
         let mut bits = [0_i32; LANES];
         let mut look = |row: &[f32]| {
             for (lane, &value) in row.iter().enumerate() {
@@ -380,7 +380,7 @@ mod tests {
         assert!(left.add(in_pieces(&[f32::NAN])).is_err());
         left.merge(right);
         assert_eq!(left.read(Histogram::clone), histogram(&values));
-        // Into itself.
+        // Merges the histogram into itself.
         left.merge(left);
         assert_eq!(left.read(Histogram::count), 128);
     }

@@ -1,4 +1,4 @@
-//! Numbers of reduced precision: the values that a card stores for floats.
+//! Numbers of reduced precision: the values that a card stores instead of float32.
 //!
 //! The crate contains only arithmetic on slices: no files, no threads, no unsafe code, and no knowledge of graphs or
 //! containers. The compiler uses it through the binding, and the runtime decodes stored weights with it, so the same

@@ -2,8 +2,8 @@
 //!
 //! # Stored form
 //!
-//! Blocks run along the rows of a tensor (its last axis); the last block of a row is padded with zeros. A block is one
-//! byte, the exponent plus 127 (255 says that every element is NaN), followed by its elements:
+//! Blocks run along the rows of a tensor (its last axis); the last block of a row is padded with zeros. A
+//! block is one byte, the exponent plus 127 (255 means that every element is NaN), followed by its elements:
 //!
 //! * MXINT8: 32 bytes, two's complement, in units of 1/64;
 //! * MXFP6: 24 bytes. Element `i` is the six bits from bit `6 * i` on of the 192-bit little-endian number that these
@@ -251,7 +251,7 @@ fn for_blocks(row_len: usize, values: &[f32], mut each: impl FnMut(&[f32; BLOCK]
 
 /// Returns the common exponent of a block; `None` if a value is not finite.
 fn shared_exponent(format: MxFormat, block: &[f32; BLOCK]) -> Option<i32> {
-    // Without their signs, floats have the same order as their bits.
+    // Without their signs, float32 numbers have the same order as their bits.
     let largest = block.iter().map(|value| (value.to_bits() & 0x7fff_ffff) as i32).fold(0, i32::max);
     if largest >= INFINITY {
         return None;
@@ -269,7 +269,8 @@ fn power(exponent: i32) -> f32 {
     f32::from_bits(((exponent + BIAS) << FRACTION_BITS) as u32)
 }
 
-/// `1.5 * 2^23`: added to a float of magnitude below `2^22`, it leaves that float rounded half to even in the low bits.
+/// `1.5 * 2^23`: added to a float32 number of magnitude below `2^22`, it leaves that number rounded half to
+/// even in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
 
 /// An element of a block of integers, not yet rounded.

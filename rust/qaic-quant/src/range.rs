@@ -128,7 +128,7 @@ fn offset(minimum: f64, maximum: f64, scale: f64, lowest: f64, highest: f64) -> 
 
 /// Returns the smallest power of two that is not below `scale`, which is positive and far below the largest f32.
 ///
-/// Taken from the f32, so that a last bit of f64 noise does not double the step.
+/// Uses the scale as float32, so that a last bit of float64 noise does not double the step.
 fn next_power_of_two(scale: f32) -> f32 {
     const FRACTION: u32 = 0x007f_ffff;
     let bits = scale.to_bits();

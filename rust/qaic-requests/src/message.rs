@@ -159,7 +159,8 @@ pub enum Element {
 ///
 /// # Errors
 ///
-/// The field has other than `expected` numbers, or the bytes are no such message. Nothing was allocated then.
+/// The field does not have `expected` numbers, or the bytes are not such a message. Nothing is allocated in
+/// these cases.
 pub fn numbers(
     contents: &[u8],
     number: u64,

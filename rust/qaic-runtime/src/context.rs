@@ -64,7 +64,7 @@ impl Context {
         Ok(Self::with_registry(registry, devices))
     }
 
-    /// Returns a context over its own devices: no other context sees them or takes their cores.
+    /// Returns a context over its own devices: no other context uses them or takes their cores.
     pub fn isolated(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::new(options)?);
         let devices = visible(&registry.devices, options.visible_devices.as_deref())?;
@@ -102,7 +102,7 @@ impl Context {
     /// was partitioned for. Devices with enough free cores for an activation come first. If too few devices have free
     /// cores, the activation fails later. This call takes no cores.
     ///
-    /// Blocking: asks the devices for their free cores if there is a choice.
+    /// Blocking: queries the devices for their free cores if there is a choice.
     pub fn choose(&self, candidates: &[DeviceId], image: &Image) -> Result<Placement, RuntimeError> {
         let candidates = candidates.iter().map(|id| self.device(*id)).collect::<Result<Vec<_>, _>>()?;
         for (at, first) in candidates.iter().enumerate() {
@@ -177,7 +177,7 @@ impl Context {
     /// Finds the first of `candidates` with enough free cores and memory for one activation of a program. This call
     /// takes no cores.
     ///
-    /// Blocking: asks the devices for their free resources.
+    /// Blocking: queries the devices for their free resources.
     pub fn find_free(&self, candidates: &[DeviceId], image: &Image) -> Result<DeviceId, RuntimeError> {
         let info = image.program_info()?;
         let program = info.programs.first();

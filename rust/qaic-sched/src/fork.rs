@@ -1,8 +1,9 @@
 //! Detection of forked processes.
 //!
-//! A forked child has a copy of its parent's memory, but only the thread that forked. Locks that other threads of the
-//! parent held stay locked, and threads that would answer do not exist. Each object therefore remembers the process
-//! that created it. In another process, the object refuses to work before it touches a lock.
+//! A forked child has a copy of its parent's memory, but only the thread that forked. Locks that other
+//! threads of the parent held stay locked, and threads that would answer do not exist. Each object therefore
+//! records the process that created it. In another process, the object refuses to work before it accesses a
+//! lock.
 
 // Model checkers cannot create statics.
 use std::sync::atomic::{AtomicU32, Ordering};

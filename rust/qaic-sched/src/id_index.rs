@@ -377,8 +377,8 @@ mod tests {
 
     use super::*;
 
-    /// Loads and read-modify-writes of a round for each of `size` inferences: look for the oldest of its id, remove it, add it again.
-    /// The `kept` first ones are never collected.
+    /// Counts the loads and read-modify-writes of a round for each of `size` inferences: find the oldest of
+    /// its id, remove it, add it again. The first `kept` inferences are never collected.
     fn of_rounds_by_id(size: u32, kept: u32, id_of: impl Fn(u32) -> u64) -> u64 {
         let index = IdIndex::new(size);
         for number in 0..size {
@@ -398,7 +398,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Draws shared ids, an id of each inference, and both, also beside inferences that are never collected.
+        /// Tests shared ids, a separate id for each inference, and both, also together with inferences that
+        /// are never collected.
         #[test]
         fn inference_is_found_by_its_id_at_the_same_cost_in_a_small_and_in_a_large_set(
             kept in 0_u32..8,
@@ -501,7 +502,8 @@ mod tests {
         }
     }
 
-    /// A request is added behind the search, and then the only other one is removed before it.
+    /// A request is added at a position that the search has passed, and then the only other request is
+    /// removed before the search reaches it.
     #[test]
     fn request_added_while_another_is_searched_for_is_found() {
         for id in 0..64 {

@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// The last request is collected, or taken back, between the look of a thread and its sleep.
+    /// The last request is collected, or taken back, between the check of a thread and its sleep.
     #[test]
     fn thread_that_is_about_to_sleep_hears_that_nothing_is_outstanding() {
         let began = Instant::now();

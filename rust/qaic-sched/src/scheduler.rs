@@ -40,7 +40,7 @@ use crate::{
 /// Duration below which an inference runs on the thread that submits it, because waking a thread costs about as much.
 pub(crate) const SHORT_NS: u64 = 20_000;
 
-/// Maximum time that an inference may occupy its caller's thread, which answers no signals in that time.
+/// Maximum time that an inference may occupy its caller's thread, which handles no signals in that time.
 const CALLER_LIMIT_NS: u64 = 20_000_000;
 
 /// Extra capacity of the queues, for revoked inferences that keep their places in ordered queues, and for exec
@@ -250,8 +250,8 @@ impl<J: Job> Scheduler<J> {
         shared.enqueue(request, generation)
     }
 
-    /// Returns true if an inference may run on the calling thread, which cannot answer signals until the inference
-    /// ends.
+    /// Returns true if an inference may run on the calling thread, which cannot handle signals until the
+    /// inference ends.
     pub fn may_run_here(&self, task: &Task<J>) -> bool {
         self.shared.on_device.is_some() || self.shared.suits_caller(task.variant(), CALLER_LIMIT_NS)
     }

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::{CancellationCheck, Error, ForkGuard};
 
-/// Interval of signal checks in a wait that answers signals.
+/// Interval of signal checks in a wait that handles signals.
 pub const CHECK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Interval of repeated cancellations of an inference, because a device may miss one.
 pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
-/// Maximum sleep of a wait that answers no signals: only the awaited event wakes the thread. No timeout guards
-/// against a lost wakeup. The loom models exclude lost wakeups, and a timeout would wake idle processes.
+/// Maximum sleep of a wait that handles no signals: only the awaited event wakes the thread. No timeout
+/// guards against a lost wakeup. The loom models exclude lost wakeups, and a timeout would wake idle
+/// processes.
 pub const UNTIL_WOKEN: Duration = Duration::MAX;
 
 /// Interval of signal checks on a thread that receives no signals.
@@ -86,7 +87,7 @@ pub struct WaitScope<'a> {
 }
 
 impl<'a> WaitScope<'a> {
-    /// Creates a scope that ends at `deadline`, or never without one, and answers no signals.
+    /// Creates a scope that ends at `deadline`, or never without one, and handles no signals.
     pub fn until(deadline: Option<Deadline>) -> Self {
         Self { deadline, ..Self::default() }
     }

@@ -67,7 +67,7 @@ pub struct Run {
 }
 
 impl Run {
-    #[allow(clippy::as_conversions, clippy::cast_precision_loss)] // a double has 53 bits: 15 years of ticks
+    #[allow(clippy::as_conversions, clippy::cast_precision_loss)] // float64 has 53 bits: 15 years of ticks
     pub(crate) fn microseconds(&self, ticks: u64) -> f64 {
         ticks as f64 * 1e6 / self.ucycle_hz.max(1) as f64
     }
@@ -134,7 +134,7 @@ impl<'a> StatsModel<'a> {
         events.get(0).map_or_else(Vec::new, |record| record.event.into_iter().filter(|id| *id != 0).collect())
     }
 
-    /// Returns the producer's facts about itself, as JSON; `None` if there are none or they are no text.
+    /// Returns the producer's facts about itself, as JSON; `None` if there are none or they are not text.
     pub fn meta(&self) -> Option<&str> {
         let (bytes, _) = self.section(Kind::Meta)?;
         std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())

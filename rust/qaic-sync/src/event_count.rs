@@ -134,7 +134,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_mins(1);
 
-    /// `wait` until it has something, as callers do.
+    /// Calls `wait` until it returns an item, as callers do.
     fn wait_for<T>(events: &EventCount, mut try_take: impl FnMut() -> Option<T>) -> T {
         loop {
             if let Some(taken) = events.wait(LONG, &mut try_take) {

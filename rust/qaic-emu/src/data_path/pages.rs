@@ -35,7 +35,7 @@ impl Pages {
     /// page.
     pub fn import(file: BorrowedFd<'_>) -> Result<Arc<Self>, Errno> {
         let status = fstat(file)?;
-        // Only a seek to its end shows the size of a dma-buf.
+        // A dma-buf reports its size only through a seek to its end.
         let len = match u64::try_from(status.st_size) {
             Ok(0) | Err(_) => seek(file, SeekFrom::End(0)).map_err(|_| Errno::INVAL)?,
             Ok(len) => len,

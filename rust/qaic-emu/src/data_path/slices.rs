@@ -49,7 +49,7 @@ impl Slices {
             check(entry, size)?;
         }
         let piece = fragment_bytes.clamp(1, u64::from(u32::MAX));
-        // Counted before any allocation.
+        // Counts the elements before any allocation.
         let elements = entries.iter().try_fold(0_u64, |sum, entry| {
             sum.checked_add(pieces(entry, piece)).filter(|sum| *sum <= MAX_ELEMENTS).ok_or(Errno::NOSPC)
         })?;
@@ -148,7 +148,7 @@ fn pieces(entry: &AttachSliceEntry, piece: u64) -> u64 {
 }
 
 fn check(entry: &AttachSliceEntry, size: u64) -> Result<(), Errno> {
-    // The kernel looks for an entry without bytes as if it had a page.
+    // The kernel searches for an entry of 0 bytes as if the entry had one page.
     let sought = if entry.size == 0 { PAGE_BYTES } else { entry.size };
     let is_inside = entry.offset.checked_add(sought).is_some_and(|end| end <= size);
     let is_doorbell = matches!(entry.db_len, 0 | 8 | 16 | 32)

@@ -7,11 +7,11 @@
 //!
 //! | trigger | devices | time |
 //! |---|---|---|
-//! | `open@N`, `manage@N`, `create_bo@N`, `mmap_bo@N`, `mmap@N`, `attach@N`, `execute@N`, `wait@N`, `perf_stats@N`, `detach@N`, `import@N`, `version@N` | cards | the N-th such call; `mmap_bo` asks for an offset, `mmap` maps; `execute` is both execute calls |
+//! | `open@N`, `manage@N`, `create_bo@N`, `mmap_bo@N`, `mmap@N`, `attach@N`, `execute@N`, `wait@N`, `perf_stats@N`, `detach@N`, `import@N`, `version@N` | cards | the N-th such call; `mmap_bo` requests an offset, `mmap` maps; `execute` is both execute calls |
 //! | `command(NAME)@N`, `features@N` | cards | the N-th control message with this command (a name or a number); with a status transaction |
 //! | `inference@N` | cards | the N-th execute call that is accepted |
 //! | `time@500ms` | cards | this time after the plan was set |
-//! | `load@N`, `activate@N`, `exec@N`, `execute@N` | `noop` | the N-th load of a program, activation, exec that is made, inference that is run |
+//! | `load@N`, `activate@N`, `exec@N`, `execute@N` | `noop` | the N-th load of a program, activation, exec that is created, inference that is run |
 //!
 //! | action | devices | effect |
 //! |---|---|---|

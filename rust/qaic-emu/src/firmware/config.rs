@@ -93,7 +93,7 @@ settings! {
         system_noc_hz: u32 = 667_000_000,
         /// Operations with 8-bit integers in a second.
         peak_operations_per_second: u64 = 350_000_000_000_000,
-        /// Traffic of the memory of late, in kilobytes per second.
+        /// Recent memory traffic, in kilobytes per second.
         ddr_kilobytes_per_second: u64 = 0,
     }
 }

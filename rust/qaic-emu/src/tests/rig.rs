@@ -1,4 +1,4 @@
-//! A card, an open file of it, and calls on that.
+//! A card, an open file of the card, and calls on this file.
 
 use crate::tests::clean_card::CleanCard;
 use crate::tests::prelude::*;

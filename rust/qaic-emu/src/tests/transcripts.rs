@@ -147,7 +147,8 @@ impl Drop for TranscriptFile {
     }
 }
 
-/// Records a session, which is answered as one that is not recorded; returns the answers and the transcript.
+/// Records a session, which gets the same answers as without a recording. Returns the answers and the
+/// transcript.
 fn recorded(faults: &str) -> (Vec<String>, String) {
     let transcript = TranscriptFile::new();
     let direct = session(&*card(faults), 1);

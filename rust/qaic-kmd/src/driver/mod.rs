@@ -258,7 +258,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
         let answer = opened(path.to_str().unwrap());
         if rustix::process::geteuid().is_root() {
-            // Root may open everything, but a regular file is not a node.
+            // Root can open any file, but a regular file is not a node.
             assert_eq!(answer, Err(Errno::NOTTY));
         } else {
             assert_eq!(answer, Err(Errno::ACCESS));

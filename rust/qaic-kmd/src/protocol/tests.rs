@@ -134,7 +134,8 @@ fn refused_activation_with_or_without_a_channel_is_the_same() {
     }
 }
 
-/// The status of a reply that has nothing else, and why the same bytes with the number of another are refused.
+/// Returns the status of a reply without other fields, and the reason why the same bytes with another number
+/// are refused.
 fn status_only<R: Reply>(number: u8) -> (NncStatus, String) {
     let bytes = at(8, &[(0, 4, number.into()), (4, 4, 0xFFFF_FFF7)]);
     let other = at(8, &[(0, 4, 50)]);
@@ -157,7 +158,7 @@ fn reply_of_a_status_only_has_it_behind_the_number() {
 fn reply_to_a_deactivation_lacks_the_kernels_part() {
     let mut reply = message(&[transaction(3, &at(16, &[(0, 4, 12)]))]);
     assert!(DeactivateReply::of(&reply).unwrap().status.is_success());
-    // The kernel counts it too; the second transaction represents this.
+    // The kernel also counts its own part of the reply, which the second transaction represents.
     reply.push(&transaction(11, &[0; 8])).unwrap();
     assert!(DeactivateReply::of(&reply).unwrap().status.is_success());
 }

@@ -340,7 +340,7 @@ fn recorded_call_has_names_and_bytes() {
     assert_eq!(named("VERSION")[0]["answer"]["name"], "qaic");
 }
 
-/// Transactions of a message as a transcript has them.
+/// Transactions of a message in the form of a transcript.
 fn decoded(message: ManageBuffer<'_>) -> Vec<Value> {
     let transcript = TranscriptFile::new();
     let recording = recording(Kernel::default(), &transcript);
@@ -522,7 +522,7 @@ proptest! {
     }
 }
 
-/// Bytes of a message as a transcript holds them.
+/// Bytes of a message in the form of a transcript.
 fn observed_data(bytes: &[u8]) -> Vec<u8> {
     let mut message = ManageBuffer::default();
     message.set_reply(bytes, 1);

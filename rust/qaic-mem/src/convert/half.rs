@@ -1,4 +1,4 @@
-//! Conversion between f32 and f16 on blocks of scratch memory.
+//! Conversion between float32 and float16 in blocks of scratch memory.
 //!
 //! Rounding is to nearest, ties to even. Overflow results in infinity. A NaN stays a NaN (quiet, with its upper
 //! payload bits), and subnormals are exact. The `half` crate has these semantics on every architecture and uses the

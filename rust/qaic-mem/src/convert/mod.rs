@@ -31,13 +31,13 @@ pub use quantize::QuantType;
 /// An operation on single elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ElementOp {
-    /// f32 to f16, to nearest even.
+    /// Float32 to float16, to nearest even.
     F32ToF16,
-    /// f16 to f32, exact.
+    /// Float16 to float32, exact.
     F16ToF32,
-    /// f32 to an integer type.
+    /// Float32 to an integer type.
     Quantize(QuantType, QuantParams),
-    /// An integer type to f32.
+    /// An integer type to float32.
     Dequantize(QuantType, QuantParams),
 }
 

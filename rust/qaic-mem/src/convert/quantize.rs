@@ -6,7 +6,7 @@
 
 use qaic_quant::QuantParams;
 
-/// Integer types a float can be quantized to.
+/// Integer types to which float32 values can be quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantType {
     /// Signed 8 bits.

@@ -118,7 +118,7 @@ mod avx2 {
     pub(super) unsafe fn load(address: *const f32) -> Pair {
         // SAFETY: the first eight of sixteen numbers.
         let first = unsafe { _mm256_loadu_ps(address) };
-        // SAFETY: eight more are behind them.
+        // SAFETY: eight more numbers follow them.
         let behind = unsafe { address.add(8) };
         // SAFETY: as above.
         Pair(first, unsafe { _mm256_loadu_ps(behind) })
@@ -376,7 +376,7 @@ mod avx512 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
     pub(super) fn mxfp6(block: &[u8; MX_BYTES]) -> [__m512; 2] {
-        // SAFETY: the mask leaves the 24 bytes behind the exponent.
+        // SAFETY: the mask selects the 24 bytes after the exponent.
         let read = unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, block.as_ptr().wrapping_add(1).cast()) };
         let spread = _mm512_permutexvar_epi8(words(&PLACES), _mm512_castsi256_si512(read));
         // A permutation reads the lower six bits of a word.
@@ -421,8 +421,8 @@ macro_rules! operations {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $call:expr;)*) => {$(
         #[inline(always)]
         fn $name(self, $($argument: $type),*) -> $result {
-            // SAFETY: there is a value of this type, so the machine has its instructions. What is read and written is
-            // behind references of that size; a prefetch takes any address, accesses no memory and cannot fault.
+            // SAFETY: a value of this type exists, so the machine has the instructions. Reads and writes use
+            // references of their size; a prefetch accepts any address, accesses no memory and cannot fault.
             unsafe { $call }
         }
     )*};

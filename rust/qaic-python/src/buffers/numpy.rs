@@ -66,7 +66,8 @@ impl Interface {
         let module = module.or_else(|_| py.import("numpy.core._multiarray_umath")).ok()?;
         let capsule = module.getattr("_ARRAY_API").ok()?.cast_into::<PyCapsule>().ok()?;
         let table = capsule.pointer_checked(None).ok()?.cast::<*mut c_void>().as_ptr();
-        // SAFETY: the table has more entries than the last place, and lives as long as numpy, which is never unloaded.
+        // SAFETY: the table has more entries than the last index, and lives as long as numpy, which is never
+        // unloaded.
         let entry = |place: usize| unsafe { table.wrapping_add(place).read() };
         let [version, array_type, new_from_descr, set_base_object] =
             [place::VERSION, place::ARRAY_TYPE, place::NEW_FROM_DESCR, place::SET_BASE_OBJECT].map(entry);

@@ -218,7 +218,8 @@ impl PyQBuffer {
         let (address, readonly) = (memory.address().cast(), memory.is_readonly().into());
         let len = isize::try_from(memory.len()).unwrap_or(isize::MAX);
         // Plain bytes need no layout of their own: the length of the view is their shape.
-        // SAFETY: the interpreter vouches for `view`; the memory belongs to `slf`, which the view keeps alive.
+        // SAFETY: the interpreter guarantees that `view` is valid; the memory belongs to `slf`, which the view
+        // keeps alive.
         let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, readonly, flags) };
         if status == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

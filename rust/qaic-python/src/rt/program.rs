@@ -243,7 +243,7 @@ pub(crate) fn program_options(properties: Option<&Bound<'_, PyAny>>) -> Answer<(
 /// Selects the devices of a program: `dev`, else those of the mapping, else as many of the context's devices as the
 /// program needs.
 ///
-/// In the last case blocking, without the interpreter lock: queries devices for free cores.
+/// Blocking in the last case, without the interpreter lock: queries devices for free cores.
 pub(crate) fn place_program(
     py: Python<'_>,
     context: &RtContext,

@@ -145,7 +145,7 @@ crate::errors! {
         /// Fewer bytes than a header.
         #[error("a container has at least {needed} bytes, found {found}")]
         TooShort { needed: u64 = 64, found: u64 = 10 } => "qpc.too_short",
-        /// Not a container.
+        /// The bytes are not a container.
         #[error("not a QPC: it starts with {found:#010x}, expected 0x00a1cd7c")]
         BadMagic { found: u32 = 0x0403_4b50 } => "qpc.bad_magic",
         /// The size in the header differs from the actual size.

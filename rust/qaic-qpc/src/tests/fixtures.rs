@@ -1,4 +1,4 @@
-//! The library reads the same from the recorded containers as the open reference code (see
+//! Compares the library's results for the recorded containers with those of the open reference code (see
 //! `tests/data/qpc/README.md`).
 
 use qaic_qpc::metadata::{Encoding, LocatedMetadata, Metadata};
@@ -229,7 +229,7 @@ fn metadata_fields_are_the_recorded_ones() {
     }
 }
 
-/// The legacy container holds the same program as the first one, so its struct must say the same.
+/// The legacy container has the same program as the first one, so its struct must have the same contents.
 #[test]
 fn legacy_metadata_says_what_the_flatbuffer_says() {
     let cases = good();

@@ -1,5 +1,5 @@
-//! The metadata `FlatBuffer` we write, and the ones the reference wrote, under the verifier of the `flatbuffers` crate:
-//! alignment, bounds and field types as an independent implementation checks them.
+//! Checks the metadata `FlatBuffer`s of this library and of the reference with the verifier of the
+//! `flatbuffers` crate, an independent implementation: alignment, bounds and field types.
 
 use flatbuffers::{
     ForwardsUOffset, InvalidFlatbuffer, Vector, Verifiable, Verifier, VerifierOptions,
@@ -80,7 +80,8 @@ proptest! {
         verify(&metadata.encode_flatbuffer()).unwrap();
     }
 
-    /// The other way: what the verifier lets pass, we read (or refuse for what it says, not for how it is built).
+    /// The reverse: the library reads every buffer that the verifier accepts, or refuses it for its contents
+    /// and not for its structure.
     #[test]
     fn damaged_metadata_that_passes_the_verifier_is_read(
         metadata in generate::metadata(),

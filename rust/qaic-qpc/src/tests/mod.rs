@@ -1,4 +1,4 @@
-//! Containers and descriptors as a whole: recorded ones, generated ones and damaged ones.
+//! Whole containers and descriptors: recorded, generated and damaged.
 
 mod defects;
 mod derivations;

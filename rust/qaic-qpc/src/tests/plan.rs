@@ -1,4 +1,5 @@
-//! Plans of CPU programs: what is read of them, and what they may not say about the rest of their container.
+//! Plans of CPU programs: their decoding, and the contradictions to the rest of their container that are
+//! refused.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! Tensors behind descriptors. The device moves these tensors directly, and the host does not see their contents.
+//! Tensors behind descriptors. The device moves these tensors directly, and the host does not access their
+//! contents.
 //!
 //! A descriptor represents a whole DMA buffer of a program. A descriptor can therefore replace a binding that has its
 //! own DMA buffer and needs no conversion. Features that need the bytes on the host exclude descriptors: checksums,

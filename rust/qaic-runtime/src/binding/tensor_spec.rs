@@ -282,7 +282,7 @@ fn tensor(
         dims,
         size_bytes,
         partial: binding.is_partial_allowed,
-        // Users of the high-level interface never see statistics.
+        // The high-level interface never shows statistics.
         visible: !is_stats_output(&binding.name),
         mxint8,
     })

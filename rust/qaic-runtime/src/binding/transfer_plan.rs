@@ -5,8 +5,9 @@
 //! transform steps into one [`Route`]. An inference only checks the lengths of its buffers. No descriptor and no
 //! caller can make a transfer access memory outside the given buffers.
 //!
-//! Several bindings may share one DMA buffer; bytes between the bindings are never written. Short output arrays
-//! receive the first bytes of the result. Partial inputs are packed behind the others, again for each inference.
+//! Several bindings may share one DMA buffer; bytes between the bindings are never written. Short output
+//! arrays receive the first bytes of the result. Partial inputs are packed after the others, again for each
+//! inference.
 //!
 //! The open runtime executes only single copies; docs/reference/transfers.md defines the arithmetic of conversions.
 

@@ -394,9 +394,10 @@ pub trait Exec: Debug + Send {
     /// Runs one inference, or waits for the submitted one.
     fn execute(&mut self) -> Result<(), RuntimeError>;
 
-    /// Runs [`Self::execute`] for a caller that answers signals. A device that waits calls `check` a few times a
-    /// second, and returns [`ErrorDetail::Interrupted`] once `check` returns true. The inference continues, and the
-    /// next `execute` waits for it. A device whose executions always end on their own need not call `check`.
+    /// Runs [`Self::execute`] for a caller that handles signals. A device that waits calls `check` a few
+    /// times a second, and returns [`ErrorDetail::Interrupted`] once `check` returns true. The inference
+    /// continues, and the next `execute` waits for it. A device whose executions always end on their own need
+    /// not call `check`.
     fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         let _ = check;
         self.execute()

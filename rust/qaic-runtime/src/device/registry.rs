@@ -78,7 +78,7 @@ pub(crate) struct Registry {
     emulator: Option<Arc<qaic_emu::EmuKmd>>,
 }
 
-/// Kinds of devices that [`RegistryOptions::kind`] asks for.
+/// Kinds of devices that [`RegistryOptions::kind`] requests.
 #[derive(Clone, Copy, Debug)]
 struct RequestedKinds {
     // `Some` uses cards, and is true if a lack of cards is an error; `None` excludes them.

@@ -17,7 +17,7 @@ qaic_qpc::errors! {
             built_for: String = "ai200".into(), device: u32 = 0, family: &'static str = "ai100",
         } => "device.hardware_family" [built_for, device, family]
             hint "compile with aic_hw_version for the device, or load with allow_hw_mismatch=True",
-        /// No device with this id.
+        /// No device has this id.
         #[error("device {id} does not exist; {}", existing_ids(existing))]
         NotFound { id: u32 = 7, existing: Vec<u32> = vec![0, 1] }
             => "device.not_found" "DeviceNotFoundError" [id as "device", existing],

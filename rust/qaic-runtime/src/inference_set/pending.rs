@@ -1,4 +1,4 @@
-//! An inference that a caller has started and asks about later.
+//! An inference that a caller starts and collects later.
 //!
 //! A [`PendingInference`] owns copies of its inputs and the memory of its outputs, so the caller can change or free
 //! its own arrays. The thread that ends the inference returns the exec object to the set at once. A result that was

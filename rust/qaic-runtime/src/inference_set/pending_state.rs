@@ -1,4 +1,4 @@
-//! The state of an inference that a caller starts and asks about later, in one word.
+//! The state of an inference that a caller starts and collects later, in one word.
 //!
 //! ```text
 //!              hold              publish               end

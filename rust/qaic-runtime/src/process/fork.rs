@@ -1,9 +1,10 @@
 //! Detection of forked processes.
 //!
-//! A forked child has a copy of its parent's memory, but only the thread that forked. Locks that other threads of the
-//! parent held stay locked, threads that would answer do not exist, and cores are counted for the parent. Each object
-//! therefore remembers the process that created it ([`ForkGuard`]). In another process, the object refuses to work
-//! before it touches a lock. Data of the whole process exists once per process (`ForkLocal`).
+//! A forked child has a copy of its parent's memory, but only the thread that forked. Locks that other
+//! threads of the parent held stay locked, threads that would answer do not exist, and cores are counted for
+//! the parent. Each object therefore records the process that created it ([`ForkGuard`]). In another process,
+//! the object refuses to work before it accesses a lock. Data of the whole process exists once per process
+//! (`ForkLocal`).
 //!
 //! Forks are counted, because reading the process id costs a system call.
 

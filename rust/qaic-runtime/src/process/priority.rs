@@ -1,8 +1,8 @@
 //! Scheduling policy of threads that compute.
 
-/// Changes the scheduling of the calling thread so that its wakeup does not preempt the waking thread. The calling
-/// thread runs on an idle CPU, or when there is time for it; its share of the CPUs does not change. Has no effect if
-/// the process uses another than the default policy, or if the system allows no change.
+/// Changes the scheduling of the calling thread so that its wakeup does not preempt the waking thread. The
+/// calling thread runs on an idle CPU, or when there is time for it; its share of the CPUs does not change.
+/// Has no effect if the process uses a policy other than the default, or if the system allows no change.
 pub(crate) fn give_way_when_woken() {
     #[cfg(target_os = "linux")]
     {
@@ -11,7 +11,8 @@ pub(crate) fn give_way_when_woken() {
         if policy != libc::SCHED_OTHER {
             return;
         }
-        // SAFETY: a structure of numbers, of which all zeros are a value; the batch policy wants a priority of 0.
+        // SAFETY: a structure of numbers, for which zeros are valid; the batch policy requires a priority of
+        // 0.
         let parameter: libc::sched_param = unsafe { std::mem::zeroed() };
         // A refusal leaves the thread unchanged and only costs speed.
         // SAFETY: `parameter` is read during the call only; 0 is the calling thread.

@@ -15,7 +15,7 @@ pub trait DropWait {
 }
 
 /// A value that may take long to tear down, such as the cores of a card. The last reference goes to a reaper
-/// thread; a drop waits for it a moment.
+/// thread; a drop waits briefly for the teardown.
 pub struct Reaped<T: Send + Sync + 'static, W: DropWait> {
     // Empty only during the drop.
     object: Option<Arc<T>>,
@@ -88,7 +88,7 @@ mod tests {
     impl DropWait for Counted {
         fn wait(teardown: &Teardown) {
             WAITS.fetch_add(1, Ordering::Relaxed);
-            // Waits without a limit, so that the test sees the end.
+            // Waits without a limit, so that the test observes the end.
             let _ = teardown.wait(&mut WaitScope::until(None));
         }
     }

@@ -62,7 +62,7 @@ impl BoundState {
 #[derive(Debug, Default)]
 struct Announced {
     dims: Option<Vec<GivenShape>>,
-    // Indexed by binding: the buffer of a binding that its dims leave out.
+    // Indexed by binding: the buffer of a binding that its dims omit.
     left_out: Vec<Option<Arc<SharedMemory>>>,
     // True if the present buffers do not match the dims; other buffers must be set before the inference.
     is_waiting: bool,
@@ -520,7 +520,7 @@ fn chosen(found: Result<usize, ShapeError>) -> Shapes {
     }
 }
 
-/// Refuses windows of tensors that only the device sees.
+/// Refuses windows of tensors that only the device accesses.
 fn check_windows(
     windows: &[Window],
     listed: &[ListedBuffer],

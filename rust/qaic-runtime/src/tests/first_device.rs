@@ -47,7 +47,7 @@ pub(crate) fn await_executing(control: &Control, count: u32) {
     assert!(control.wait_executing(count, &mut long()).unwrap());
 }
 
-/// Asserts that a wait ends when its check asks it to.
+/// Asserts that a wait ends when its check returns true.
 #[track_caller]
 pub(crate) fn assert_interrupted<T: Debug>(wait: impl FnOnce(&mut WaitScope<'_>) -> Result<T, RuntimeError>) {
     let outcome = wait(&mut WaitScope::default().checked_by(&mut || true));

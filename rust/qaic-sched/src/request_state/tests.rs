@@ -33,7 +33,7 @@ impl Model {
         self.is_in_flight() && self.is_collectable || self.phase == Phase::Completed
     }
 
-    /// Is collected: with whether that was awaited.
+    /// Collects the inference, and records whether a thread awaited the collection.
     fn collect(&mut self) -> Collected {
         self.phase = Phase::Idle;
         Collected { was_awaited: std::mem::take(&mut self.is_awaited) }
@@ -99,7 +99,7 @@ fn generation(number: u64) -> Generation {
 }
 
 proptest! {
-    /// Every step against the sequential model: what it answers, and where it leads.
+    /// Compares the result and the next state of every step with the sequential model.
     #[test]
     fn state_word_behaves_like_its_model(starts_available: bool, steps in prop::collection::vec(step(), 0..120)) {
         let state = if starts_available { RequestState::of(AVAILABLE | AVAILABLE_ENTRY) } else { RequestState::idle() };
@@ -130,7 +130,7 @@ proptest! {
     }
 }
 
-/// Takes one step of both. Steps that only an owner may take are passed over where there is none.
+/// Does one step of both. Steps of an owner are skipped if there is no owner.
 #[allow(clippy::too_many_lines)] // one arm per step
 fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
     let aged = |age: u64| model.generation.saturating_sub(age);

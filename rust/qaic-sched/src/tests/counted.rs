@@ -14,7 +14,7 @@ pub(crate) struct Device {
     pub(crate) executing: AtomicU32,
     /// True while executions wait for their release.
     pub(crate) is_held: AtomicBool,
-    /// Executions to come that end only when they are asked to.
+    /// Number of coming executions that end only on request.
     pub(crate) stuck: AtomicU32,
     /// Properties of the device.
     pub(crate) is_bounded: bool,

@@ -1,4 +1,4 @@
-//! Decisions of a scheduler that its inferences do not show.
+//! Decisions of a scheduler that the results of inferences do not reveal.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod counted;
@@ -165,7 +165,8 @@ fn there_is_one_watchdog_and_none_for_a_scheduler_that_stops() {
     assert_eq!(Arc::strong_count(&stopping.shared), 1);
 }
 
-/// Repeats until the number is stable: a thread that polls could be found between two checks.
+/// Checks repeatedly that one thread sleeps, because a polling thread could be between two polls at a single
+/// check.
 fn sleeps(sleeping: impl Fn() -> u32) {
     until(|| sleeping() == 1);
     for look in 0..2_000 {
@@ -199,8 +200,8 @@ fn inference_that_came_during_a_turn_begins_after_it() {
     assert!(scheduler.shared.queues.is_empty());
 }
 
-/// Another thread cancels an inference whose entry finds no room, and submits the next one, which relies on that entry: it was
-/// accepted, so it ends.
+/// Another thread cancels an inference whose entry finds no room, and submits the next one, which relies on
+/// that entry. The next inference was accepted, so it ends.
 #[test]
 fn inference_accepted_on_the_entry_of_a_refused_one_ends() {
     let device = device();
@@ -225,7 +226,7 @@ fn inference_accepted_on_the_entry_of_a_refused_one_ends() {
     assert_eq!(request.outcome(), Ok(()));
 }
 
-/// An inference without room that no other thread touched is the caller's to withdraw.
+/// The caller must withdraw an inference without room that no other thread has changed.
 #[test]
 fn inference_without_room_is_refused_and_not_accepted() {
     let device = device();
@@ -242,7 +243,8 @@ fn inference_without_room_is_refused_and_not_accepted() {
     assert!(ends(&request));
 }
 
-/// A thread that waited for the turn in vain leaves its place in the queue behind, not the turn of another.
+/// A thread that stops waiting for the turn leaves its ticket in the queue, and not the turn of another
+/// thread.
 #[test]
 fn wait_for_a_turn_that_is_given_up_takes_none() {
     let scheduler = Scheduler::<Counted>::new(SchedulerOptions { is_ordered: true, ..device().options() });
@@ -265,7 +267,7 @@ fn wait_for_a_turn_that_is_given_up_takes_none() {
     assert_eq!(free, TICKETS as usize);
 }
 
-/// On the host a hint decides, elsewhere a promise of the device.
+/// A hint decides on the host; a guarantee of the device decides elsewhere.
 #[test]
 fn inference_suits_its_caller_where_it_was_short_or_the_device_promises_a_bound() {
     for (is_host, is_bounded, is_queue) in (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0)) {
@@ -298,7 +300,7 @@ fn time_of_an_inference_is_noted_for_its_shapes() {
     }
 }
 
-/// The system may give no threads: then callers that wait do what workers would, in the order of the queue.
+/// If the system provides no threads, waiting callers do the work of workers, in the order of the queue.
 #[test]
 fn caller_that_waits_works_on_the_queue_where_there_is_no_worker() {
     let device = device();
@@ -318,7 +320,8 @@ fn caller_that_waits_works_on_the_queue_where_there_is_no_worker() {
     assert!(ends(&requests[0]));
 }
 
-/// The thread of a caller answers no signals while it runs an inference, so an inference that became long goes on elsewhere.
+/// A caller's thread handles no signals while it runs an inference, so an inference that has become long
+/// continues on another thread.
 #[test]
 fn inference_that_keeps_its_caller_is_called_away_and_runs_on_a_worker() {
     let device = device();
@@ -360,7 +363,7 @@ fn sleep_ends_with_what_its_caller_finds() {
     }
 }
 
-/// The time of the guard of one inference says nothing to the next one.
+/// The time limit of one inference's guard does not apply to the next inference.
 #[test]
 fn guard_that_is_over_calls_away_the_inference_it_was_of() {
     let device = device();
@@ -375,7 +378,7 @@ fn guard_that_is_over_calls_away_the_inference_it_was_of() {
     assert!(request.end_guard() && request.guard_ns().is_none());
 }
 
-/// Wherever it is: in the queue, on a device, and while it runs.
+/// An inference in the queue, on a device, or while it runs.
 #[test]
 fn inference_that_was_submitted_with_a_limit_ends_at_it_without_a_caller() {
     for is_queue in [false, true] {
@@ -394,7 +397,7 @@ fn inference_that_was_submitted_with_a_limit_ends_at_it_without_a_caller() {
     }
 }
 
-/// A place on the device is free again however the inference ends.
+/// A place on the device is free again, regardless of how the inference ends.
 #[test]
 fn inference_that_left_the_device_leaves_its_place_to_the_next() {
     let device = Arc::new(Device { is_queue: true, ..Device::default() });
@@ -424,7 +427,8 @@ fn inference_that_left_the_device_leaves_its_place_to_the_next() {
     }
 }
 
-/// A thread that ends an inference gives the place on the device to the next in the queue, whose caller may sleep.
+/// A thread that ends an inference gives the place on the device to the next inference in the queue, whose
+/// caller may sleep.
 #[test]
 fn inference_handed_over_by_another_thread_ends_without_that_thread() {
     let device = Arc::new(Device { is_queue: true, ..Device::default() });

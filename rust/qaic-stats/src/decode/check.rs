@@ -80,8 +80,8 @@ fn ranges(model: &StatsModel<'_>) -> Result<(), StatsError> {
 ///
 /// # Errors
 ///
-/// The first defect. `descriptor` is that of the program which wrote the records; operations are not compared with one
-/// where there is none.
+/// The first defect. `descriptor` describes the program that wrote the records; without it, operations are
+/// not compared.
 pub(crate) fn records(
     model: &StatsModel<'_>,
     descriptor: Option<&OpsDescriptor>,

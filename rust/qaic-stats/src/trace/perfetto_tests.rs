@@ -74,14 +74,15 @@ messages! {
 /// A slice: track, name, start and end in nanoseconds, annotations.
 type Slice = (String, String, u64, u64, BTreeMap<String, String>);
 
-/// A trace as a viewer sees it.
+/// A trace as a viewer reads it.
 struct Seen {
     slices: BTreeSet<Slice>,
     flows: usize,
     tracks: BTreeSet<String>,
 }
 
-/// Reads as Perfetto's importer does: names must have come before they are used, and a slice ends on its own track.
+/// Reads a trace as Perfetto's importer does: names must precede their use, and a slice ends on its own
+/// track.
 fn read(bytes: &[u8]) -> Seen {
     let trace = Trace::decode(bytes).unwrap();
     let (mut names, mut keys, mut texts) = (HashMap::new(), HashMap::new(), HashMap::new());

@@ -1,5 +1,5 @@
-//! Properties that readers of traces rely on, item by item, on captures made here; the other side is a JSON
-//! parser, and for Perfetto a protobuf decoder.
+//! Properties that readers of traces rely on, one test for each, with captures that this file creates. A JSON
+//! parser reads the traces, and a protobuf decoder reads Perfetto's.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // times in tests are small
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -363,7 +363,7 @@ fn a_dependency_of_a_loop_leads_from_the_pass_before() {
     assert_eq!((at("s"), at("f")), (vec![99, 299, 499], vec![100, 300, 500]));
 }
 
-/// A consumer that began while its producer was still at work.
+/// A consumer that began while its producer was still running.
 #[test]
 fn json_flow_never_leads_back_in_time() {
     let (_, mut descriptor) = capture();

@@ -191,7 +191,7 @@ fn element_that_waits_after_its_transfer_keeps_the_status() {
     });
     assert_eq!(run(&channel), (vec![2, 3], Step::Idle));
     assert_eq!(bytes_of(&back), [5, 6]);
-    // Beyond the host's memory; the semaphore is at 1, so it waits for the second inference.
+    // A range beyond the host's memory. Its semaphore is at 1, so the element waits for the second inference.
     channel.push(Element {
         host_offset: 4096,
         id: 4,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A reply that is zero but for these fields.
+/// A reply whose bytes are zero except for these fields.
 fn expect(size: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; size];
     for (offset, field) in fields {

@@ -1,4 +1,4 @@
-//! Each row of the table of faults as the system calls show it.
+//! Effects of each row of the table of faults on the system calls.
 
 use std::os::fd::AsFd;
 

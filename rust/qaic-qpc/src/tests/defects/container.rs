@@ -23,7 +23,7 @@ fn put(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// A container that nothing is wrong with: constants (two static bytes of three) and two other segments.
+/// A valid container: constants (two static bytes of three) and two other segments.
 fn sound() -> Vec<u8> {
     let segments = [
         SegmentData { name: "constants.bin", offset: 2, payload: b"abc" },
@@ -37,7 +37,7 @@ fn parse(bytes: &[u8]) -> Result<Container, QpcError> {
     Container::parse(bytes, &Limits::default())
 }
 
-/// The error after `damage` was done to a sound container.
+/// Returns the error of a valid container after `damage`.
 fn damaged(damage: impl FnOnce(&mut Vec<u8>)) -> QpcError {
     let mut bytes = sound();
     parse(&bytes).unwrap();
@@ -164,7 +164,7 @@ fn rejects_payloads_over_other_parts() {
     assert_eq!(overlap(get(&bytes, entry(0, NAME)) + 1, 2).1, "other");
     let start = get(&bytes, entry(0, START));
     assert_eq!(overlap(start + 1, 1), ("constants.bin".into(), "other".into()));
-    // A large region hides a later one that lies wholly inside it.
+    // A large region contains a later one completely.
     let error = damaged(|bytes| put(bytes, entry(0, SIZE), 24));
     assert_eq!(code(&error), "qpc.segment_overlap");
 }

@@ -1,5 +1,5 @@
-//! One test per defect that is refused: what the format asks a reader to check, and descriptors, ELF files and
-//! metadata that would hurt a reader that trusts them.
+//! One test for each refused defect: checks that the format requires of a reader, and descriptors, ELF files
+//! and metadata that would harm a reader without checks.
 
 mod container;
 mod hostile_files;

@@ -1,4 +1,4 @@
-//! A small network descriptor that nothing is wrong with, and its parts.
+//! A small valid network descriptor, and its parts.
 
 use qaic_qpc::{
     CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform,

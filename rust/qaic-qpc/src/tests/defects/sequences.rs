@@ -1,4 +1,4 @@
-//! Descriptors that decode and do not make sense.
+//! Descriptors that can be decoded but are inconsistent.
 
 use qaic_qpc::transform::TransferPlan;
 use qaic_qpc::{

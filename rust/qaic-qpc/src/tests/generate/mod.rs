@@ -1,5 +1,5 @@
-//! Random descriptors and metadata for property tests. Any value of every field: most of them make no sense to a
-//! program, all of them must survive the wire.
+//! Random descriptors and metadata for property tests. Fields have any value: most values are invalid in a
+//! program, but none may change when it is encoded and decoded.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -18,7 +18,7 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), "[a-z/_0-9]{1,12}", "\\PC{0,6}"]
 }
 
-/// Small codes, so that the known ones occur.
+/// Small codes, so that known codes occur.
 fn small() -> impl Strategy<Value = i32> {
     prop_oneof![4 => 0..12_i32, 1 => any::<i32>()]
 }
@@ -27,7 +27,7 @@ fn dims() -> impl Strategy<Value = Vec<i32>> {
     vec(prop_oneof![4 => 0..9_i32, 1 => any::<i32>()], 0..5)
 }
 
-/// Finite, so that equality can be asserted; not -0.0, which protobuf writes and prost leaves out.
+/// Finite scales, so that equality can be asserted; not -0.0, which protobuf writes and prost omits.
 fn scale() -> impl Strategy<Value = f32> {
     prop_oneof![
         Just(0.0),

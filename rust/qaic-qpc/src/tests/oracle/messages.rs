@@ -1,5 +1,5 @@
-//! The messages as prost reads them: an independent implementation of the wire format, as an oracle. The structs are
-//! written by hand; there is no schema file and no generated code.
+//! The messages for prost, an independent implementation of the wire format that serves as an oracle. The
+//! structs are written by hand; there is no schema file and no generated code.
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)] // The fields are those of `qaic_qpc`; the fuzz targets share this file.
 
 use prost::Message;
@@ -177,7 +177,7 @@ messages! {
     }
 }
 
-/// The JSON form of either implementation with everything left out that the wire does not carry: zeros, empty lists,
+/// The JSON form of either implementation, without the parts that the wire format omits: zeros, empty lists,
 /// and the presence of messages that are always written.
 pub fn canonical(message: &impl Serialize) -> Value {
     strip(serde_json::to_value(message).unwrap_or_default())

@@ -29,7 +29,7 @@ pub(super) enum Asked {
 #[derive(Debug, Default)]
 pub(super) struct Device {
     pub(super) asked: Vec<Asked>,
-    /// The next execution fails so.
+    /// Error of the next execution.
     pub(super) fails: Option<RuntimeError>,
     /// The next execution calls the check, and ends early if it fails.
     pub(super) waits: bool,

@@ -421,7 +421,7 @@ fn memory_behind_descriptors_is_left_to_the_device() {
     assert_eq!(rig.run().unwrap_err().code(), "call.argument");
 }
 
-/// [`network`] with statistics of 6 bytes, which the last output shows.
+/// [`network`] with statistics of 6 bytes, which the last output returns.
 fn measured() -> NetworkDesc {
     let mut network = network(&[2]);
     let mut stats = plain("aiccyclecounts", Direction::Out, 2, &[6]);

@@ -287,8 +287,8 @@ impl CardExec {
         Err(self.ring_full(RING_ATTEMPTS, self.activation.program.layout.elements))
     }
 
-    /// Asks the kernel for the number of ring elements of an inference. An inference with more elements than the ring
-    /// never finds room.
+    /// Queries the kernel for the number of ring elements of an inference. An inference with more elements
+    /// than the ring never finds room.
     fn check_room(&self) -> Result<(), RuntimeError> {
         let entry = |position| PerfStatsEntry {
             handle: self.submission.handle(position),

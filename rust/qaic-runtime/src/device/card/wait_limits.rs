@@ -10,7 +10,7 @@ use crate::program::WaitLimits;
 
 /// Number of submission attempts for a full ring.
 pub(super) const RING_ATTEMPTS: u32 = 50;
-/// Interval in which a wait for room asks its caller whether to continue.
+/// Interval in which a wait for room calls its caller's check.
 pub(super) const CHECK_PERIOD: Duration = Duration::from_millis(200);
 
 /// Default time limit of a wait on a card.

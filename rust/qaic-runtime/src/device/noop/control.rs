@@ -246,7 +246,8 @@ impl Control {
     /// Fails if a program that was loaded after `losses` losses no longer exists.
     #[inline]
     pub(super) fn check_loaded(&self, losses: u32) -> Result<(), RuntimeError> {
-        // Acquire: with the store in `reset`, a caller that has learned of the loss in another way sees it here too.
+        // Acquire: with the store in `reset`, a caller that knows of the loss from another source also
+        // observes it here.
         if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
     }
 

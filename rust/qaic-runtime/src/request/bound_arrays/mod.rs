@@ -74,7 +74,7 @@ enum Target {
     New(Storage),
 }
 
-/// Destination that a caller wants for an output.
+/// Destination that a caller selects for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// None: the output is discarded.

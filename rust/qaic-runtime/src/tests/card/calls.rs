@@ -1,4 +1,4 @@
-//! Which calls are made.
+//! The system calls of the runtime.
 
 use crate::tests::prelude::*;
 
@@ -106,7 +106,7 @@ fn features_of_a_card_are_those_of_the_firmware() {
     options.firmware.status_flags = 0x1_0000_0012;
     let rig = Rig::with(options, &CardProgramSpec::default());
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0x1_0000_0012);
-    // A card that does not report them works too.
+    // A card that does not report the bits also works.
     rig.plan("features@1=EIO");
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0);
 }

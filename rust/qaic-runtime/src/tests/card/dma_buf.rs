@@ -40,7 +40,7 @@ fn card_with_bound_descriptors_reads_and_writes_their_memory() {
     let target = part(&output, 192);
     exec.bind_dma_buf(1, Some(&target)).unwrap();
     let made = rig.card.calls(Request::PrimeFdToHandle);
-    // Said again it costs nothing.
+    // A repeated call costs nothing.
     exec.bind_dma_buf(1, Some(&target)).unwrap();
     assert_eq!(rig.card.calls(Request::PrimeFdToHandle), made);
     exec.execute().unwrap();
@@ -66,7 +66,7 @@ fn refused_descriptor_leaves_the_buffer_unchanged() {
     let file = memory();
     let short = Arc::new(DmaBuf { descriptor: file.try_clone().unwrap().into(), offset: 0, len: 32 });
     assert_eq!(exec.bind_dma_buf(0, Some(&short)).unwrap_err().code(), "input.size");
-    // Beyond its end.
+    // A part beyond the end of the memory.
     assert_eq!(exec.bind_dma_buf(0, Some(&part(&file, 4090))).unwrap_err().code(), "device.driver");
     rig.plan("import@1=ENOTTY; attach@1=ENOMEM");
     assert_eq!(exec.bind_dma_buf(0, Some(&part(&file, 0))).unwrap_err().code(), "device.driver");

@@ -124,7 +124,7 @@ struct Shape {
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
-    // Bytes, and where the buffer is cut.
+    // Number of bytes, and the position at which the buffer is divided.
     let buffer = || (1..5000_usize, 0..5000_usize);
     let numbers = (0..32_u16, 0..32_u16).prop_filter("one for each side", |(first, second)| first != second);
     (

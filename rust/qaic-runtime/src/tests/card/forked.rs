@@ -1,4 +1,4 @@
-//! In a forked process the objects of the parent make no system calls: the card is the parent's.
+//! Objects of the parent make no system calls in a forked process, because the card belongs to the parent.
 
 use std::process::Command;
 use std::sync::Barrier;
@@ -9,7 +9,7 @@ use qaic_emu::Control;
 use qaic_kmd::{PciAddress, VirtualClock};
 use qaic_runtime::process::fork;
 
-/// A kernel that opens its card as slowly as a test wants.
+/// A kernel whose card opens when the test permits it.
 #[derive(Debug)]
 struct Slow(Barrier);
 
@@ -108,7 +108,7 @@ fn forked_child_makes_no_call_to_the_card() {
     let (card, device) = (rig.card, rig.device);
     drop((exec, queued, activation, program, device));
     assert_eq!(made(&card), before);
-    // It is still the parent's.
+    // The card still belongs to the parent.
     assert!(card.invariants().iter().any(|found| found.contains("channel 0 is owned")));
     mem::forget(card);
     a_child_touches_no_lock();

@@ -1,7 +1,8 @@
 //! Programs in the form of the compiler, from the container through the driver's calls and the data path to the cores and
 //! back: every buffer is complete, in any order of inferences and at any host address.
 //!
-//! The cores echo; what graphs compute is compared with virtual cards by the tests in Python, which have the engine.
+//! The cores echo. The Python tests, which have the engine, compare the results of graphs with those of
+//! virtual cards.
 
 use crate::tests::prelude::*;
 use proptest::prelude::*;
@@ -159,7 +160,7 @@ impl Cards {
         Self { emulator, device }
     }
 
-    /// After everything was dropped.
+    /// Checks the card after everything was dropped.
     fn check(self) {
         drop(self.device);
         assert_eq!(self.emulator.control(0).unwrap().invariants(), Vec::<String>::new());

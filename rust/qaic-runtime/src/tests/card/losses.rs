@@ -106,7 +106,7 @@ fn restart_of_cores_loses_one_channel() {
     let mut exec = activation.create_exec().unwrap();
     let mut other_exec = other.create_exec().unwrap();
     rig.plan("time@1s=ssr(0)");
-    // In flight.
+    // The loss ends the inference in flight; later calls fail in the same way.
     assert_eq!(exec.execute().unwrap_err().code(), "device.channel_lost");
     assert_eq!(exec.execute().unwrap_err().code(), "device.channel_lost");
     assert_eq!(activation.create_exec().unwrap_err().code(), "device.channel_lost");
@@ -148,7 +148,7 @@ fn cores_that_never_come_back_lose_the_card() {
     assert_eq!(run(&mut *exec, 1).unwrap_err().code(), "device.channel_lost");
     run(&mut *other_exec, 2).unwrap();
     pass(&rig, Duration::from_secs(16));
-    // A look detects the loss.
+    // A query of the status detects the loss.
     let _ = rig.device.status();
     assert_eq!(run(&mut *other_exec, 3).unwrap_err().code(), "device.lost");
     assert_eq!(program.activate().unwrap_err().code(), "device.lost");

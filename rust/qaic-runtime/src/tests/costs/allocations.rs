@@ -1,5 +1,5 @@
-//! An inference into the caller's arrays allocates nothing, whether it is run or submitted and collected; and
-//! the memory of exec objects on a card.
+//! Checks that an inference into the caller's arrays allocates nothing, whether it is run or submitted and
+//! collected. Also measures the memory of exec objects on a card.
 
 use super::counting::{allocations, bytes_of};
 use super::counting_kernel as kernel;
@@ -18,7 +18,7 @@ enum Where {
     Here,
     /// The device queues inferences before a thread waits for them.
     Queue,
-    /// A card, behind system calls.
+    /// A card, which is used through system calls.
     Card,
 }
 
@@ -148,7 +148,7 @@ impl Arrays for Pair {
     }
 
     fn memory_mut(&self, ArrayId(id): ArrayId) -> HostSliceMut<'_> {
-        // SAFETY: all of the storage's memory, of which no reference is ever made.
+        // SAFETY: all of the storage's memory, to which no reference is ever created.
         unsafe { HostSliceMut::new(self.0[id].as_mut_ptr(), self.0[id].memory().len()) }
     }
 }
@@ -171,7 +171,7 @@ fn first_inference_of_bound_arrays_allocates_nothing() {
     assert_eq!(allocations(|| run(&mut bound)), 0);
 }
 
-/// The pages of buffer objects are not the allocator's.
+/// The allocator does not provide the pages of buffer objects.
 #[test]
 fn exec_object_on_a_card_takes_little_besides_its_buffers() {
     const MORE: usize = 256;

@@ -1,9 +1,9 @@
 //! Cost of an inference that reads the attended slots of a state with the device's operator, and writes one
-//! row of it: the same with any context, and a state has one buffer.
+//! row. The cost does not depend on the context, and the state has one buffer.
 //!
-//! It needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does.
+//! The test needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does.
 
-#![allow(clippy::print_stdout)] // says that nothing was counted
+#![allow(clippy::print_stdout)] // prints that nothing was counted
 
 use std::ops::Deref;
 
@@ -22,8 +22,8 @@ const SHORT: usize = 256;
 const LONG: usize = 65_536;
 /// Inferences before the count.
 const WARM_UP: usize = 50;
-/// Allocations of the operator for the dims of its operands and of its result, and for those of the state
-/// that it checks.
+/// Allocations of the operator: for the dims of its operands and of its result, and for the dims of the
+/// state, which it checks.
 const ALLOCATIONS: u64 = 6;
 
 const FLOAT: u64 = 1;

@@ -1,9 +1,9 @@
-//! Locks and atomic read-modify-writes per inference while no thread sleeps: no lock, and no more read-modify-writes than
-//! the performance page says. Those of the runtime's own structures count, which is all that it has beside reference
-//! counts; what the engine and the emulator do inside is theirs.
+//! Locks and atomic read-modify-writes per inference while no thread sleeps: no lock, and at most the number
+//! of read-modify-writes on the performance page. The counts include the structures of the runtime, but not
+//! reference counts, the engine and the emulator.
 //!
-//! `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does. The performance page shows the
-//! lines that these tests print.
+//! `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does. The
+//! performance page shows the lines that these tests print.
 
 #![allow(clippy::print_stdout)] // the performance page shows the counts
 
@@ -19,7 +19,8 @@ use qaic_sync::atomic::Operations;
 /// Inferences before the count, which determine the usual duration.
 const WARM_UP: u64 = 200;
 const COUNTED: u64 = 100;
-/// Number of attempts without a lock, of which the least counts, and maximum number of attempts.
+/// Number of attempts without a lock, of which the one with the fewest operations counts, and maximum number
+/// of attempts.
 const ATTEMPTS: u64 = 20;
 const MOST_ATTEMPTS: u64 = 5_000;
 
@@ -67,9 +68,9 @@ fn bound_of_size(context: &Arc<Context>, image: &Arc<qaic_runtime::Image>, size:
     set
 }
 
-/// Operations of `COUNTED` rounds, after a warm-up: the least of the attempts whose inferences all stay on the calling thread. On
-/// a busy machine an inference is interrupted and seems long, so the next ones go to a worker, whose wake-up takes a lock; such
-/// an attempt does not count.
+/// Counts the operations of `COUNTED` rounds, after a warm-up: the minimum of the attempts whose inferences
+/// all stay on the calling thread. An inference that is interrupted on a busy machine seems long, so the next
+/// ones run on a worker, whose wakeup takes a lock. Such an attempt does not count.
 fn counted(mut round: impl FnMut(u64)) -> (u64, u64) {
     (0..WARM_UP).for_each(&mut round);
     let attempt = |_| {
@@ -85,8 +86,8 @@ fn counted(mut round: impl FnMut(u64)) -> (u64, u64) {
     (0..MOST_ATTEMPTS).map(attempt).take_while(until_enough).min().unwrap()
 }
 
-/// Operations of the ways to run an inference: submitted and collected in order, or by id, or run by its caller; and of those in
-/// which the clients of `qaicrt` bind buffers first.
+/// Counts the operations of each way to run an inference: submitted and collected in order, submitted and
+/// collected by id, run by its caller, or after a binding of buffers as clients of `qaicrt` do it.
 fn of_each_way(device: &str, set: &Arc<InferenceSet>) -> [(u64, u64); 8] {
     let ways = [
         (
@@ -151,7 +152,7 @@ fn dims(set: &InferenceSet) -> Vec<GivenShape> {
     tensors.map(|tensor| GivenShape { item_bytes: 4, dims: dims(tensor) }).collect()
 }
 
-/// As `qaicrt.InferenceSet.submit` of one vector after the other.
+/// Does the same as `qaicrt.InferenceSet.submit` of one vector after the other.
 fn bind_a_vector(set: &InferenceSet, vectors: u64) -> (u64, u64) {
     let bound = BoundBuffers::of_set(set).unwrap();
     let vectors: Vec<_> = (0..vectors).map(|_| buffers(set)).collect();
@@ -170,7 +171,8 @@ fn bind_a_vector(set: &InferenceSet, vectors: u64) -> (u64, u64) {
     })
 }
 
-/// As `getAvailable`, `setBufferDimensions`, `setBuffers`, `submit` and `getBuffers` of a handle.
+/// Does the same as `getAvailable`, `setBufferDimensions`, `setBuffers`, `submit` and `getBuffers` of a
+/// handle.
 fn bind_to_a_handle(set: &InferenceSet, dims: Option<&[GivenShape]>) -> (u64, u64) {
     let bound = BoundBuffers::of_set(set).unwrap();
     let buffers = buffers(set);
@@ -202,8 +204,8 @@ impl Completion for Occupation {
     }
 }
 
-/// As `Session.submit`, its collector and `InferenceFuture.result`. The one worker is kept busy: to wake one that sleeps takes a
-/// lock, and the caller does what is left to do.
+/// Does the same as `Session.submit`, its collector and `InferenceFuture.result`. The only worker is kept
+/// busy, because waking a sleeping worker takes a lock; the caller does the remaining work.
 fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
     let (release, held) = channel();
     let (occupied, worker_has_it) = channel();
@@ -241,8 +243,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
     counts
 }
 
-/// The work of a collector between two ends, which is to sleep once, does not depend on how many it waits
-/// for.
+/// The work of a collector between two ends is one sleep, regardless of the number of awaited inferences.
 #[test]
 fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
     let set = noop();
@@ -306,7 +307,8 @@ fn inference_on_cpu_takes_no_lock() {
     );
 }
 
-/// Also with ids that all inferences share, and with many in flight: five read-modify-writes more link one with its neighbors.
+/// Counts also with one id for all inferences, and with many inferences in flight: five additional
+/// read-modify-writes link an inference with its neighbors.
 #[test]
 fn inferences_in_flight_under_one_id_cost_little_more_than_one() {
     let set = noop();
@@ -341,7 +343,7 @@ fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_c
     };
     let image = image(ElementType::Float32);
     let context = Context::new(&options).unwrap();
-    // Per inference: of the submissions, and of the collections.
+    // Counts per inference: for the submissions, and for the collections.
     let of = |size: u32| {
         let set = bound_of_size(&context, &image, size);
         let operations = |work: &mut dyn FnMut()| {

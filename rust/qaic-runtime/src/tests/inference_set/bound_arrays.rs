@@ -39,7 +39,7 @@ impl Arrays for Parts {
     fn memory_mut(&self, ArrayId(id): ArrayId) -> HostSliceMut<'_> {
         let (first, len) = self.parts[id];
         let address = self.buffer.as_mut_ptr().wrapping_add(first);
-        // SAFETY: the part is in the buffer, of which no reference is ever made.
+        // SAFETY: the part is in the buffer, to which no reference is ever created.
         unsafe { HostSliceMut::new(address, len) }
     }
 }
@@ -98,7 +98,7 @@ fn outputs_go_to_arrays_at_hand_or_to_new_ones() {
     bench.run(&arrays).unwrap();
     assert!(arrays.holds(1, &counted(ALL)));
     assert_eq!(bench.taken(1), Some(f32_bytes(&counted(ALL))));
-    // Once; outputs that were written to an array have no memory of their own.
+    // Each output can be taken once; outputs that were written to an array have no memory of their own.
     assert_eq!((bench.taken(1), bench.taken(0), bench.taken(7)), (None, None, None));
     bench.bind(&arrays, 0, Some(0), &[Destination::Dropped, Destination::New]);
     bench.run(&arrays).unwrap();
@@ -144,7 +144,7 @@ fn outputs_that_share_memory_are_refused() {
     assert!(error.to_string().contains('z'), "{error}");
     bench.bind(&arrays, 0, Some(0), &[to(1), to(3)]);
     bench.bound.check_apart(&bench.tensors).unwrap();
-    // Only the heads count.
+    // Only the starts of the arrays receive outputs, and these do not overlap.
     bench.bind(&arrays, 1, Some(0), &[to(1), to(2)]);
     bench.bound.check_apart(&bench.tensors).unwrap();
 }
@@ -169,7 +169,7 @@ fn late_inference_with_state_has_timed_out_only_where_the_state_has_not_gone_on(
     let mut stateless = Bench::new(&image(ElementType::Float32));
     assert_eq!(run_late(&mut stateless, first, late).unwrap_err().code(), "device.timeout");
     let mut bench = Bench::new(&retaining());
-    // The watchdog may end the inference before the device has seen it.
+    // The watchdog may end the inference before the device receives it.
     let state = match run_late(&mut bench, first, late) {
         Ok(()) => after,
         Err(error) => {
@@ -247,7 +247,7 @@ fn benchmark_runs_on_the_arrays_without_outputs() {
     let outcome =
         bench.bound.benchmark(&bench.set, &arrays, Some(7), None, &mut WaitScope::default()).unwrap();
     assert_eq!(outcome.completed, 7);
-    // Nothing stays lent.
+    // No memory stays lent.
     bench.bind(&arrays, 0, Some(0), &[Destination::New]);
     bench.run(&arrays).unwrap();
     assert_eq!(bench.taken(0), Some(f32_bytes(&counted(ALL))));

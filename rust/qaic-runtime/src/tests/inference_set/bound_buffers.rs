@@ -54,7 +54,7 @@ fn shapes(elements: [usize; 3]) -> Vec<GivenShape> {
     elements.map(|elements| GivenShape { item_bytes: 4, dims: vec![1, elements as u64] }).into()
 }
 
-/// As for a handle that was just acquired.
+/// Binds buffers as for a newly acquired handle.
 fn bind_anew(bound: &BoundBuffers, buffers: &[Memory]) {
     let given = || Ok::<_, RuntimeError>(buffers.to_vec());
     bound.bind_for_new_inference(buffers.len(), |_, _| false, given).unwrap();

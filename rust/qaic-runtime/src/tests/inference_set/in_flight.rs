@@ -312,7 +312,7 @@ fn a_wait_for_a_program_with_state_answers_signals() {
     let handle = bench.set().try_acquire().unwrap();
     bench.bind(handle, 5);
     bench.set().submit(handle, 0, Detached::assume()).unwrap();
-    // Its inferences are short, and a caller that ran this one could not answer a signal.
+    // The inferences are short, and a caller that ran this one could not handle a signal.
     assert_interrupted(|scope| bench.exec(handle).wait(scope));
     bench.control.release().unwrap();
     bench.exec(handle).wait(&mut WaitScope::default()).unwrap();

@@ -72,7 +72,7 @@ fn inference_is_collected_by_id_without_a_wait_once_it_has_ended() {
     let set = set(&context, 2, 1, ProgramOptions::default());
     let handles = [(); 2].map(|()| set.try_acquire().unwrap());
     control.hold().unwrap();
-    // Both have one id.
+    // Both inferences have the same id.
     for handle in handles {
         set.submit(handle, 5, Detached::assume()).unwrap();
     }
@@ -80,7 +80,7 @@ fn inference_is_collected_by_id_without_a_wait_once_it_has_ended() {
     control.release().unwrap();
     set.wait_for_completion(&mut WaitScope::default()).unwrap();
     assert_eq!(set.try_get_completed_id(4), None);
-    // The oldest first, each once.
+    // Each handle is returned once, the oldest first.
     assert_eq!([(); 3].map(|()| set.try_get_completed_id(5)), [Some(handles[0]), Some(handles[1]), None]);
     assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap_err().code(), "inference.none");
     for handle in handles {
@@ -113,7 +113,7 @@ fn misused_handle_is_refused_and_unchanged() {
     set.submit(handle, 3, Detached::assume()).unwrap();
     assert!(set.try_acquire().is_none());
     assert_eq!(set.get_completed_id(3, &mut WaitScope::default()).unwrap(), handle);
-    // Collected and submitted again at once.
+    // Collects the inference, and submits the handle again at once.
     set.submit(handle, 3, Detached::assume()).unwrap();
     assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap(), handle);
     set.put_completed(handle).unwrap();

@@ -1,4 +1,4 @@
-//! Inferences that a caller has started and asks about later, and the queue that reports their ends.
+//! Inferences that a caller starts and collects later, and the queue that reports their ends.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -198,7 +198,8 @@ fn queue_expecting_an_ended_inference_awaits_nothing() {
     assert_eq!(rig.queue.awaited(), 0);
 }
 
-/// The thread that ends it tears the set down before its end is known; a wait that begins then has no set to help.
+/// The thread that ends the inference destroys the set before it publishes the end. A wait that begins in
+/// between has no set to help.
 #[test]
 fn pending_waited_for_while_the_last_of_its_set_goes_has_its_outputs() {
     for _ in 0..200 {
@@ -344,7 +345,8 @@ fn pending_that_fails_says_so() {
     assert_eq!(reported, (0..4).filter(|token| !in_start(token)).collect::<Vec<_>>());
 }
 
-/// Shows that exactly one path learns of the end in every interleaving: the report, the start, or the withdrawal.
+/// The end becomes known in exactly one way in every interleaving: by the report, by the start, or by the
+/// withdrawal.
 #[test]
 fn pending_started_cancelled_and_revoked_by_many_threads_ends_exactly_once() {
     const THREADS: u64 = 3;

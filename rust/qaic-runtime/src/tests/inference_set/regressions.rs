@@ -16,8 +16,8 @@ fn exec_obj(program: &Arc<Program>) -> Arc<ExecObj> {
     exec
 }
 
-/// An inference that another thread cancelled while its submission failed for want of room, and one that was submitted in
-/// reliance on its entry of the queue: what was accepted ends.
+/// Every accepted inference ends: one that another thread cancels while its submission fails for lack of
+/// room, and one that relies on its entry in the queue.
 #[test]
 fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
     let context = context();
@@ -80,8 +80,8 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
     }
 }
 
-/// Submitting costs the same however many inferences with one id are in flight: their number does not change what a
-/// submission or a look for the oldest does.
+/// The cost of a submission, and of a search for the oldest inference, does not depend on the number of
+/// inferences in flight with the same id.
 #[test]
 fn oldest_of_many_inferences_under_one_id_is_collected_first() {
     let context = context();

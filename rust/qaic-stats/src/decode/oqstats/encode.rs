@@ -39,7 +39,7 @@ pub fn encode_to_vec(model: &StatsModel<'_>, fingerprint: Fingerprint) -> Result
 ///
 /// # Errors
 ///
-/// [`StatsError::BufferTooSmall`] where the records that are no operations do not fit, and
+/// [`StatsError::BufferTooSmall`] if the records other than operations do not fit, and
 /// [`StatsError::TooManyRecords`].
 pub fn encode(
     model: &StatsModel<'_>,

@@ -250,7 +250,7 @@ fn types_in_order(types: &str) -> String {
     names.join(", ")
 }
 
-/// Converts cycles to a float, which is exact up to 53 bits; two decimals are printed.
+/// Converts cycles to float64, which is exact up to 53 bits; two decimals are printed.
 #[allow(clippy::as_conversions, clippy::cast_precision_loss)]
 pub(super) fn float(value: u64) -> f64 {
     value as f64

@@ -12,7 +12,7 @@ use crate::oracle::Array;
 /// Contents of outputs before an inference.
 const UNTOUCHED: u8 = 0xcc;
 
-/// Inputs and outputs of one inference, as numbers to choose by.
+/// Inputs and outputs of one inference, as numbers that select them.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     seed: u64,
@@ -33,7 +33,7 @@ pub(crate) fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..5)
 }
 
-/// Numbers for one call, from those that proptest drew.
+/// Numbers for one call, taken from the numbers that proptest drew.
 struct Draw<'a> {
     state: u64,
     choices: std::iter::Cycle<std::slice::Iter<'a, u8>>,
@@ -236,7 +236,7 @@ impl Model {
         bindings.windows.push(area.window(index, item, array));
     }
 
-    /// Wants a box of an output.
+    /// Requests a box of an output.
     fn download(
         &self,
         draw: &mut Draw<'_>,

@@ -34,7 +34,7 @@ pub(crate) struct Tensor {
     pub(super) offset: usize,
 }
 
-/// A program whose state, if it has some, is its first inputs and outputs.
+/// A program. Its states, if there are any, come first among its inputs and outputs.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) inputs: Vec<Tensor>,
@@ -258,7 +258,7 @@ fn steps(choices: &[u8], dtype: ElementType, rank: usize) -> Vec<Step> {
 }
 
 impl Program {
-    /// Adds a tensor to the `second` buffer of its direction or to the first, behind a gap.
+    /// Adds a tensor to the `second` buffer of its direction or to the first, after a gap.
     fn add(
         &mut self,
         dir: Direction,
@@ -281,7 +281,7 @@ impl Program {
         0..self.states
     }
 
-    /// Descriptor of the program. Buffers without a tensor are left out, because they have no bytes.
+    /// Descriptor of the program. Buffers without a tensor are omitted, because they have no bytes.
     pub(crate) fn network(&self) -> NetworkDesc {
         let size = |bytes: usize| u32::try_from(bytes).unwrap();
         NetworkDesc {

@@ -10,7 +10,7 @@ use qaic_runtime::binding::{DmaBuffers, TransferPlan};
 pub(crate) struct Dma(pub(crate) Vec<(Vec<u8>, Range<usize>)>);
 
 impl Dma {
-    /// Buffers that are all of their bytes.
+    /// Buffers that each occupy their whole vector.
     pub(crate) fn whole(buffers: Vec<Vec<u8>>) -> Self {
         Self(buffers.into_iter().map(|bytes| (bytes.clone(), 0..bytes.len())).collect())
     }

@@ -29,7 +29,7 @@ fn refusal(sizes: &[u32], requests: &[DmaRequest]) -> String {
     error.to_string()
 }
 
-/// A DMA buffer: its size, its direction, where its slices end, and the synchronizations behind it.
+/// A DMA buffer: its size, its direction, where its slices end, and the synchronizations after it.
 type Buffer = (u32, bool, Vec<u32>, usize);
 
 fn buffers() -> impl Strategy<Value = Vec<Buffer>> {

@@ -223,8 +223,8 @@ impl Bindings {
     /// Runs the graph with the memory that [`Self::bind_all`] bound for `tensors`.
     fn execute_bound(&mut self, _tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
         let engine = self.graph.engine;
-        // SAFETY: session, options and binding are live; all that is bound was bound from the tensors, which are borrowed for
-        // the duration of the call.
+        // SAFETY: session, options and binding are live; all bound memory comes from the tensors, which are
+        // borrowed for the duration of the call.
         let status =
             unsafe { (engine.api.RunWithBinding)(self.graph.session, self.terminator.run_options, self.raw) };
         match check(engine.api, status) {

@@ -1,9 +1,10 @@
 //! Refuses graphs that reference data outside of their container.
 //!
 //! A tensor of an ONNX graph may reference elements in another file. In the graph of a container, only the
-//! initializers that the plan lists may do so; the engine receives them from `constants.bin`. Any other reference is
-//! refused before the engine sees the graph. The reason is that onnxruntime 1.22 opens absolute paths regardless of
-//! the configured folder, and that engines have a special name for elements at an address of the process.
+//! initializers that the plan lists may do so; the engine receives them from `constants.bin`. Any other
+//! reference is refused before the engine receives the graph. The reason is that onnxruntime 1.22 opens
+//! absolute paths regardless of the configured folder, and that engines have a special name for elements at
+//! an address of the process.
 //!
 //! The graph is parsed as a protobuf message; the field numbers are those of `onnx.proto`.
 

@@ -115,7 +115,7 @@ struct CancelFlag {
     options: *mut OrtSessionOptions,
 }
 
-// SAFETY: the flag is made to be set from another thread than the one creating the session.
+// SAFETY: the flag is designed to be set by a thread other than the one that creates the session.
 unsafe impl Send for CancelFlag {}
 
 impl CancelFlag {
@@ -181,8 +181,8 @@ impl Graph {
         let mut entries: Vec<(&CStr, &CStr)> = vec![
             (c"session.intra_op.spin_duration_us", c"1000"),
             (c"session.model_external_initializers_file_folder_path", c"/dev/null/none"),
-            // A product with weights that a DequantizeLinear computes keeps its activations in float. By default, the engine
-            // rounds them to int8.
+            // A product with weights that a DequantizeLinear computes keeps its activations in floating
+            // point. By default, the engine rounds them to int8.
             (c"session.qdq_matmulnbits_accuracy_level", c"0"),
             // Two roundings in a row keep both steps. By default, the engine merges pairs of QuantizeLinear and
             // DequantizeLinear into one pair with other parameters.

@@ -100,8 +100,8 @@ impl Engine {
                 reason,
             })
         };
-        // SAFETY: loading runs the library's initializers; the path is that of an onnxruntime package or one the
-        // user named in QAIC_ONNXRUNTIME_LIB.
+        // SAFETY: loading runs the library's initializers; the path is that of an onnxruntime package or one
+        // that the user named in QAIC_ONNXRUNTIME_LIB.
         let library = unsafe { Library::new(path) }.map_err(|error| unusable("", error.to_string()))?;
         // SAFETY: the symbol has had this type since the first release of the C interface.
         let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };
@@ -120,9 +120,9 @@ impl Engine {
         let version = unsafe { (base.GetVersionString)() };
         // SAFETY: as above.
         let version = unsafe { CStr::from_ptr(version) }.to_string_lossy().into_owned();
-        // SAFETY: any version number may be asked for; unknown ones give null.
+        // SAFETY: any version number may be requested; unknown numbers return null.
         let api = unsafe { (base.GetApi)(ORT_API_VERSION) };
-        // SAFETY: null or a valid static table of the version asked for.
+        // SAFETY: null or a valid static table of the requested version.
         let api: &'static OrtApi = unsafe { api.as_ref() }.ok_or_else(|| {
             unusable(&version, format!("version {version} is too old; expected {MINIMUM_VERSION} or newer"))
         })?;
@@ -136,9 +136,10 @@ impl Engine {
             ptr::null()
         };
         let run_profiling = (!newer.is_null()).then(|| {
-            // SAFETY: tables only ever grow at their ends, so one of this version has all functions of the versions before.
+            // SAFETY: tables grow only at their ends, so a table of this version has all functions of earlier
+            // versions.
             let functions = unsafe { newer.cast::<usize>().add(RUN_PROFILING_PLACE) };
-            // SAFETY: behind them are two functions of these types.
+            // SAFETY: two functions of these types follow.
             unsafe { functions.cast::<RunProfiling>().read() }
         });
 

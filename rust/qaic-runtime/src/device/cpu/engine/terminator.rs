@@ -19,7 +19,7 @@ pub(in crate::device) struct Terminator {
     change: Mutex<()>,
 }
 
-// SAFETY: the terminate flag of run options is made to be set from another thread than the running one.
+// SAFETY: the terminate flag of run options is designed to be set by a thread other than the running one.
 unsafe impl Send for Terminator {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Terminator {}
@@ -39,8 +39,9 @@ impl Terminator {
         })
     }
 
-    /// Asks the running execution to end at its next node. Has no effect if none is running: an execution clears
-    /// earlier requests when it begins. A caller that must be sure repeats the call until the execution has ended.
+    /// Requests the end of the running execution at its next node. Has no effect if none is running: an
+    /// execution clears earlier requests when it begins. A caller that must be sure repeats the call until
+    /// the execution has ended.
     pub(in crate::device::cpu) fn terminate(&self) {
         let _change = self.change.lock();
         // SAFETY: the options live as long as `self`.

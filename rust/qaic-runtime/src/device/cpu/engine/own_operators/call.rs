@@ -178,7 +178,7 @@ impl Operand {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: the engine aligns tensors for their elements; the rest is said above.
+        // SAFETY: the engine aligns tensors for their elements; the caller guarantees the rest.
         unsafe { slice::from_raw_parts(self.address.cast_const().cast(), self.len) }
     }
 }

@@ -126,7 +126,7 @@ impl Domain {
         check(api, status)?;
         let domain = Self { api, raw, operators };
         for operator in &domain.operators {
-            // SAFETY: the domain is live, and has the operator in a box for as long as it lives.
+            // SAFETY: the domain is live, and owns the operator in a box as long as it exists.
             let status = unsafe { (api.CustomOpDomain_Add)(domain.raw, &raw const operator.callbacks) };
             check(api, status)?;
         }

@@ -1,7 +1,7 @@
 //! Products with weights that stay in their container.
 //!
-//! The engine never sees these weights: a node names an initializer of the plan, and its kernel reads the mapped
-//! bytes. Loading a program therefore does not copy, pack or read them.
+//! The engine never receives these weights: a node names an initializer of the plan, and its kernel reads the
+//! mapped bytes. Loading a program therefore does not copy, pack or read them.
 //!
 //! | operator | inputs | attributes | result |
 //! |---|---|---|---|
