@@ -1,4 +1,4 @@
-//! Speed of the conversions between the caller's arrays and DMA buffers, beside a plain copy.
+//! Speed of the conversions between the caller's arrays and DMA buffers, compared with a plain copy.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use qaic_mem::{HostSlice, HostSliceMut};
 
 const SIZES: [(&str, usize); 3] = [("64 KiB", 1 << 16), ("1 MiB", 1 << 20), ("64 MiB", 1 << 26)];
 
-/// Memory for both sides of a pass; small finite floats where the source holds floats.
+/// Memory for both sides of a pass; small finite numbers if the source contains floating-point elements.
 struct Sides {
     source: Vec<u8>,
     result: Vec<u8>,
@@ -75,7 +75,7 @@ fn elements(criterion: &mut Criterion) {
     }
 }
 
-/// An image batch of `count` elements in NCHW order, to NHWC.
+/// Returns the step that converts an image batch of `count` elements from NCHW to NHWC order.
 fn channels_last(count: usize) -> Step {
     Step::Transpose { dims: vec![count / 4096 / 4, 4, 64, 64], shuffle: vec![0, 2, 3, 1] }
 }

@@ -1,8 +1,8 @@
-//! What an inference on a card costs the host besides the two system calls, on an emulated card.
+//! Cost of an inference on a card for the host, in addition to the two system calls, on an emulated card.
 //!
-//! The emulator works on the calling thread and hands the input back. Beside each run stands a bare loop that makes the
-//! same two calls for the same buffer objects through the same file, as many in flight, and does nothing else: what is left
-//! is ours.
+//! The emulator works on the calling thread and returns the input. Each run is compared with a loop that
+//! makes only the same two calls, for the same buffer objects, through the same file, and with the same
+//! number in flight. The difference is the cost of this library.
 #![allow(clippy::unwrap_used)] // a bench without its program must not run
 
 mod tapped;
@@ -23,10 +23,10 @@ use qaic_runtime::process::WaitScope;
 use qaic_runtime::{Context, Detached, Image, ProgramOptions};
 use tapped::Tap;
 
-/// Inferences in flight where there are several.
+/// Number of inferences in flight, for benches with several.
 const IN_FLIGHT: u32 = 64;
 
-/// A program of `inputs` inputs on an emulated card whose calls are seen.
+/// A program of `inputs` inputs on an emulated card whose calls are recorded.
 struct Card {
     emulator: Arc<EmuKmd>,
     tap: Arc<Tap>,
@@ -55,7 +55,7 @@ impl Card {
         lease.run(&mut Lender::default(), &given, outputs, &mut WaitScope::default()).unwrap();
     }
 
-    /// System calls of one inference, of any kind.
+    /// Number of system calls of one inference.
     fn calls_of_a_run(&mut self) -> u64 {
         let before = self.tap.calls();
         self.run();

@@ -1,7 +1,8 @@
-//! Cost of opening a container: it must not depend on the size of the file, and little on the number of bindings.
+//! Cost of opening a container, which must not depend on the size of the file, and only a little on the
+//! number of bindings.
 //!
-//! Beside it stand what the system asks for the same file (`open`, `fstat`, `mmap`, first page, `munmap`) and reading
-//! the file.
+//! It is compared with the system calls for the same file (`open`, `fstat`, `mmap`, first page, `munmap`),
+//! and with reading the file.
 #![allow(clippy::unwrap_used)] // a bench without its files must not run
 
 use std::hint::black_box;
@@ -44,7 +45,7 @@ impl Drop for Folder {
     }
 }
 
-/// What a host asks for before its first inference: the descriptors and all buffer mappings.
+/// Does what a host does before its first inference: reads the descriptors and all buffer mappings.
 fn open_with_mappings(path: &Path) -> (usize, usize) {
     let image = Image::open(path, true).unwrap();
     let user = user_mappings(&image.network).unwrap();

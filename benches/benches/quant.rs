@@ -1,4 +1,4 @@
-//! Speed of the compiler's numbers: tensors to integers, MX blocks, histograms and calibrations.
+//! Speed of the compiler's arithmetic: tensors to integers, MX blocks, histograms and calibrations.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use qaic_quant::{
 const ROW: usize = 1024;
 const COUNT: usize = ROW * 256;
 
-/// A bell of numbers from a fixed recurrence.
+/// A bell-shaped distribution of numbers from a fixed recurrence.
 fn values() -> Vec<f32> {
     let mut state = 1_u32;
     let mut next = || {

@@ -1,7 +1,8 @@
-//! The queues of the runtime: the ring beside crossbeam's without a sleeping thread, and an inference submitted and
-//! collected.
+//! The queues of the runtime: the ring compared with crossbeam's queue while no thread sleeps, and an
+//! inference that is submitted and collected.
 //!
-//! Waking a sleeping thread is not measured here: it costs what the system's condition variable costs, 10 to 40 us.
+//! Waking a sleeping thread is not measured: it costs as much as the system's condition variable, 10 to 40
+//! us.
 #![allow(clippy::unwrap_used)] // a bench without its program must not run
 
 use std::hint::{black_box, spin_loop};
@@ -23,7 +24,7 @@ use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::{Context, Detached, Image, ProgramOptions};
 use qaic_sync::{EventCount, FreeList, ReadyList, Ring};
 
-/// Numbers in flight in the two-thread benches.
+/// Numbers in flight in the benches with two threads.
 const CAPACITY: u32 = 64;
 /// Inferences of a batch.
 const BATCH: u32 = 8;
@@ -71,7 +72,7 @@ fn one_thread(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Time for `count` numbers from one thread to another; both spin.
+/// Time to pass `count` numbers from one thread to another; both spin.
 fn handed_over(count: u64, push: impl Fn(u32) -> bool + Sync, pop: impl Fn() -> Option<u32>) -> Duration {
     thread::scope(|scope| {
         let started = Instant::now();
@@ -134,7 +135,7 @@ impl Bound {
         Self { set }
     }
 
-    /// Submits `count` and collects them with `collect`.
+    /// Submits `count` inferences and collects them with `collect`.
     fn batch(&self, count: u32, collect: impl Fn(&InferenceSet, u64) -> HandleId) {
         for id in 0..u64::from(count) {
             self.set.submit(self.set.try_acquire().unwrap(), id, Detached::assume()).unwrap();
@@ -178,7 +179,8 @@ fn inferences(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What a profile of latencies costs an inference; beside it, the same without one.
+/// Measures the cost of a latency profile for an inference, compared with the same inference without a
+/// profile.
 fn profiled(criterion: &mut Criterion) {
     let mut group = settings(criterion, "an inference on noop, profiled");
     let bound = Bound::new(1, 1);

@@ -1,4 +1,5 @@
-//! Reading stats buffers: opening one, checking every record, and columns, beside a copy of the same memory.
+//! Speed of reading stats buffers: opening one, checking every record, and columns, compared with a copy of
+//! the same memory.
 #![allow(clippy::unwrap_used)] // a bench without its buffer must not run
 
 use std::hint::black_box;

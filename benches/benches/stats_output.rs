@@ -1,4 +1,5 @@
-//! What is made of a stats buffer: the summary, and traces to memory and to a file, beside a copy of the same bytes.
+//! Speed of the outputs of a stats buffer: the summary, and traces to memory and to a file, compared with a
+//! copy of the same bytes.
 #![allow(clippy::unwrap_used)] // a bench without its buffer must not run
 
 use std::fs::File;
@@ -14,7 +15,8 @@ use qaic_stats::{HostSide, Part, StatsModel, TraceFormat, TraceOptions, push_tra
 
 const CORES: u32 = 16;
 const OPS_A_CORE: u32 = 12_000;
-/// A tenth of the real one: what grows with the number of operations shows beside it.
+/// A tenth of the operations of a real buffer, and all of them, which shows the costs that grow with their
+/// number.
 const SIZES: [usize; 2] = [REAL_OPS / 10, REAL_OPS];
 
 fn part<'a>(model: &'a StatsModel<'a>, descriptor: &'a OpsDescriptor) -> Part<'a> {

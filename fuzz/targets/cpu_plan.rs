@@ -1,4 +1,4 @@
-//! Reads anything as the plan of a CPU program, as the ELF that has one, and as a control buffer.
+//! Reads any bytes as the plan of a CPU program, as the ELF that has a plan, and as a control buffer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,8 +16,8 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = Plan::of_elf(bytes);
     let Ok(plan) = Plan::decode(bytes) else { return };
     assert!(VERSIONS.contains(&plan.version));
-    // What is read of a plan is in it: another reader of JSON finds the same. That one also refuses numbers that no double
-    // holds, and half surrogates, in entries that no plan has.
+    // Another reader of JSON must find the same values. It also refuses numbers beyond float64 and unpaired
+    // surrogates, in entries that no plan has.
     if let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) {
         assert_eq!(value["target"].as_str(), Some(plan.target.as_str()));
         assert_eq!(value["initializers"].as_array().map(Vec::len), Some(plan.initializers.len()));

@@ -1,4 +1,5 @@
-//! Decodes anything as an `IoDesc`, and as a network descriptor to derive one from; both must encode and decode.
+//! Decodes any bytes as an `IoDesc`, and as a network descriptor from which one is derived; both must be
+//! encoded and decoded.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

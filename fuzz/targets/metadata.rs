@@ -1,4 +1,5 @@
-//! Decodes anything as a metadata section and as an ELF file with one; what is read must survive being written.
+//! Decodes any bytes as a metadata section, and as an ELF file with one; decoded metadata must be unchanged
+//! after encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

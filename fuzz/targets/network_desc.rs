@@ -1,4 +1,4 @@
-//! Decodes anything as a network descriptor, derives everything from it, and encodes it again.
+//! Decodes any bytes as a network descriptor, derives all values from it, and encodes it again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

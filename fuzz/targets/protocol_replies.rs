@@ -1,5 +1,5 @@
-//! Reads anything as a reply of a card's firmware. Finds panics, hangs, unbounded allocation, parts that overlap or lie
-//! outside, and activations without a channel that can be used.
+//! Reads any bytes as a reply of a card's firmware. Finds panics, hangs, unbounded allocation, parts that
+//! overlap or are out of bounds, and activations without a usable channel.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
                 decode(command);
             }
             Ok(Transaction::Other { body, .. }) => covered += 8 + body.len(),
-            // Without the last field, which need not be there.
+            // Without the last field, which may be missing.
             Ok(Transaction::Channel(_)) => covered += 16,
             Ok(Transaction::Features(_)) => covered += 24,
             Err(error) => assert!(!error.to_string().is_empty()),

@@ -1,11 +1,12 @@
-//! Opens anything as a container and reads everything in it. Finds panics, hangs and unbounded allocation.
+//! Opens any bytes as a container and reads all of its contents. Finds panics, hangs and unbounded
+//! allocation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use qaic_qpc::{ConstantsDesc, Container, Limits, NetworkDesc, QpcInfo, validate};
 
 fuzz_target!(|bytes: &[u8]| {
-    // A mutated length must not hide what lies behind the header.
+    // A mutated length must not hide the bytes after the header.
     let mut fixed = bytes.to_vec();
     if let Some(size) = fixed.get_mut(8..16) {
         size.copy_from_slice(&(bytes.len() as u64).to_le_bytes());

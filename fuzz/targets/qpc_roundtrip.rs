@@ -1,4 +1,4 @@
-//! Takes a container apart and writes it again in both layouts: the same segments must come out.
+//! Reads a container and writes it again in both layouts; the segments must be the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

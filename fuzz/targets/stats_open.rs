@@ -1,5 +1,5 @@
-//! Opens anything as a stats buffer, reads, prints and draws everything in it, then writes it again. Finds panics, hangs,
-//! unbounded allocation, traces that are no JSON, and records that change on the way.
+//! Opens any bytes as a stats buffer, creates every report and trace of it, then writes it again. Finds
+//! panics, hangs, unbounded allocation, traces that are not JSON, and records that change.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use qaic_stats::report::{SummaryOptions, write_summary};
 use qaic_stats::{HostSide, Part, StatsModel, TraceFormat, TraceOptions, write_trace};
 
 fuzz_target!(|bytes: &[u8]| {
-    // A mutated byte must not hide what lies behind the CRCs.
+    // A mutated byte must not hide the bytes after the CRCs.
     let mut fixed = bytes.to_vec();
     seal(&mut fixed);
     for bytes in [bytes, &fixed] {
@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = ProgramOperations::from_json(bytes);
 });
 
-/// Corrects the header's CRC, and says that those of the sections were not computed.
+/// Corrects the header's CRC, and marks the CRCs of the sections as not computed.
 fn seal(bytes: &mut [u8]) {
     if bytes.len() < 128 {
         return;
@@ -56,7 +56,7 @@ fn read(bytes: &[u8]) {
     }
 }
 
-/// Prints and draws it, in every form.
+/// Creates the reports and traces in every format.
 fn show(model: &StatsModel<'_>, descriptor: &OpsDescriptor) {
     let mut out = Vec::new();
     write_summary(&mut out, model, descriptor, &SummaryOptions::default()).expect("memory takes everything");
@@ -102,7 +102,7 @@ fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
     assert_eq!(again.run, model.run);
     assert!(again.records::<Op>().iter().eq(model.records::<Op>().iter()));
     assert!(again.records::<Thread>().iter().eq(model.records::<Thread>().iter()));
-    // Half of the room: either too small, or whole operations less.
+    // Half of the room: the buffer is too small, or whole operations are omitted.
     let mut half = vec![0; written.len() / 2];
     if oqstats::encode(model, [0; 16], &mut half).is_ok() {
         let cut = decode(&half, None, None, options).expect("what was cut can be read");

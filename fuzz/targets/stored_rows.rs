@@ -1,4 +1,5 @@
-//! Reads anything as stored weights of a form, and multiplies and gathers those that have the size of their shape.
+//! Reads any bytes as stored weights of a format; multiplies and gathers weights that have the size of their
+//! shape.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,14 +9,14 @@ use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows};
 const NAMES: [&str; 7] = ["float32", "float16", "bfloat16", "mxfp6_e2m3", "int8", "uint4", "mxint8"];
 /// Sizes of groups that kernels read.
 const GROUPS: [usize; 4] = [0, 32, 64, 128];
-/// Most elements that are computed with.
+/// Maximum number of elements in a computation.
 const MOST: usize = 1 << 12;
 
 fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
     let (form, group, rows, len, bytes) = input;
     let name = NAMES[usize::from(form) % NAMES.len()];
     let layout = if rows % 2 == 0 { Layout::Rows } else { Layout::Tiles };
-    // As they are said to be, and as small ones that mostly have the right size.
+    // Given sizes, and small sizes that usually match the bytes.
     for (group, rows, len) in [(group, rows, len), (GROUPS[group % GROUPS.len()], rows % 5, len % 200)] {
         let Some(form) = Form::from_name(name, group) else { return };
         let found = StoredRows::new(form, layout, rows, len, bytes);

@@ -1,4 +1,5 @@
-//! Reads anything as a message of the kernel about a device; an event must be sayable in the kernel's own words.
+//! Reads any bytes as a message of the kernel about a device; an event must be expressible as a message of
+//! the kernel.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -25,7 +26,8 @@ fuzz_target!(|bytes: &[u8]| {
     );
     assert_eq!(uevent::parse(message.as_bytes()), Some(event.clone()));
 
-    // Unknown keys change nothing. `SYNTH_UUID`, which a program's request adds, makes it no event.
+    // Unknown keys change nothing. With `SYNTH_UUID`, which a program's request adds, the message is not an
+    // event.
     assert_eq!(uevent::parse(&[bytes, b"\0NEW_KEY=1\0"].concat()), Some(event));
     assert_eq!(uevent::parse(&[bytes, b"\0SYNTH_UUID=0\0"].concat()), None);
 });

@@ -1,5 +1,5 @@
-//! Holds our protobuf reader against prost: whatever prost reads, we read as the same, and the reverse for what we
-//! write. The first byte chooses the message.
+//! Compares the protobuf reader with prost: both read the same values from bytes that prost accepts, and
+//! prost reads the same values from encoded messages. The first byte selects the message.
 #![no_main]
 
 #[path = "../../rust/qaic-qpc/src/tests/oracle/messages.rs"]
@@ -18,7 +18,8 @@ fn compare<O: Serialize, T: Message + Default + Serialize>(
 ) {
     match (ours, T::decode(bytes)) {
         (Ok(ours), Ok(theirs)) => assert_eq!(canonical(&ours), canonical(&theirs)),
-        // prost refuses a known field with another wire type, where protobuf skips it; it must read what we made of it.
+        // prost refuses a known field with another wire type, although protobuf skips such a field; prost
+        // must read the encoded result.
         (Ok(ours), Err(_)) => {
             let again = T::decode(encode(&ours).as_slice()).expect("own bytes must decode");
             assert_eq!(canonical(&ours), canonical(&again));

@@ -1,4 +1,4 @@
-//! The engine called with nothing around it: the yardstick of the `cpu` device's own cost.
+//! Calls of the engine without the `cpu` device, for comparison with the cost of the device.
 
 use std::ffi::{CStr, c_void};
 use std::path::Path;
@@ -13,7 +13,7 @@ use qaic_benches::containers::{ELEMENTS, TENSOR_BYTES, add_model};
 
 const NAMES: [&CStr; 3] = [c"x0", c"x1", c"y"];
 
-/// `y = x0 + x1` over memory bound once. Lives until the process ends, like the library.
+/// `y = x0 + x1` over memory that is bound once. Exists until the process ends, like the library.
 pub(crate) struct BareAdd {
     api: &'static OrtApi,
     session: *mut OrtSession,
@@ -33,7 +33,7 @@ impl BareAdd {
         let base = unsafe { entry() };
         // SAFETY: a static table or null.
         let base = unsafe { base.as_ref() }.unwrap();
-        // SAFETY: any version may be asked for; an unknown one gives null.
+        // SAFETY: any version may be requested; an unknown one returns null.
         let api = unsafe { (base.GetApi)(ORT_API_VERSION) };
         // SAFETY: null or the static table of that version.
         let api: &'static OrtApi = unsafe { api.as_ref() }.unwrap();

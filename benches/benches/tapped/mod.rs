@@ -1,4 +1,4 @@
-//! A kernel that remembers how inferences were asked of it, so that the same calls can be made with nothing around them.
+//! A kernel that records the calls of inferences, so that a bench can repeat only these calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -7,7 +7,7 @@ use qaic_kmd::abi::ExecuteEntry;
 use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry};
 use qaic_mem::Mapping;
 
-/// A kernel with one card, and what was asked of it.
+/// A kernel with one card, and its recorded calls.
 #[derive(Debug)]
 pub(crate) struct Tap {
     inner: Arc<dyn Kmd>,
@@ -30,24 +30,24 @@ impl Tap {
         Arc::new(Self { inner, seen: Arc::default() })
     }
 
-    /// Calls until now.
+    /// Number of calls so far.
     pub(crate) fn calls(&self) -> u64 {
         self.seen.calls.load(Ordering::Relaxed)
     }
 
-    /// Runs the inference of an exec object, which is idle, and waits for it. Panics where a call fails.
+    /// Repeats the calls of an inference of an exec object, which must be idle. Panics if a call fails.
     pub(crate) fn again(&self, exec: usize) {
         self.execute(exec);
         self.wait(exec);
     }
 
-    /// The first half of [`Self::again`].
+    /// Makes the execute call of [`Self::again`].
     pub(crate) fn execute(&self, exec: usize) {
         let (entries, dbc_id) = self.objects_of(exec);
         self.file().execute(dbc_id, &entries).unwrap();
     }
 
-    /// The second half.
+    /// Makes the wait call of [`Self::again`].
     pub(crate) fn wait(&self, exec: usize) {
         let (entries, dbc_id) = self.objects_of(exec);
         self.file().wait(dbc_id, entries[OBJECTS - 1].handle, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Every kernel family gives, bit for bit, what the plain scalar arithmetic gives.
+//! Compares the results of every kernel family bit for bit with those of plain scalar arithmetic.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 mod oracle;
@@ -33,7 +33,7 @@ const EDGES: [f32; 22] = [
     6.097_555e-5,
 ];
 
-/// As many cases as there is time for.
+/// Returns the configuration for this number of cases; fewer cases run in Miri, which is slow.
 fn cases(count: u32) -> ProptestConfig {
     if cfg!(miri) {
         ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() }
@@ -119,7 +119,8 @@ fn narrowing_edges_have_the_published_values() {
     }
 }
 
-/// Scales: ordinary ones, powers of two, neighbors of powers of two, and ones where vector kernels must not be used.
+/// Scales: ordinary ones, powers of two, neighbors of powers of two, and scales that vector kernels do not
+/// support.
 fn scales() -> impl Strategy<Value = f32> {
     prop_oneof![
         1e-4_f32..2.0,
@@ -228,7 +229,7 @@ fn sequences() -> impl Strategy<Value = (Vec<usize>, usize, Vec<Choice>)> {
 #[derive(Clone, Debug)]
 enum Choice {
     Transpose(Vec<usize>),
-    /// One of the operations that fit the element size at that point, where there is one.
+    /// One of the operations for the element size at that step, if there is one.
     Op(usize),
 }
 

@@ -25,7 +25,7 @@ const FORMS: [Form; 11] = [
 
 const LAYOUTS: [Layout; 2] = [Layout::Rows, Layout::Tiles];
 
-/// Puts the units of the rows of a tile together; each of `rows` rows has `count` units.
+/// Interleaves the units of the rows of a tile; each of `rows` rows has `count` units.
 fn tiled(bytes: &[u8], rows: usize, count: usize) -> Vec<u8> {
     let unit = bytes.len() / rows / count;
     let mut tiles = vec![0; rows.next_multiple_of(TILE_ROWS) * count * unit];
@@ -37,7 +37,7 @@ fn tiled(bytes: &[u8], rows: usize, count: usize) -> Vec<u8> {
     tiles
 }
 
-/// Stored bytes, and the numbers that they mean.
+/// Returns stored bytes, and the numbers that they represent.
 fn matrix(form: Form, layout: Layout, rows: usize, len: usize, numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let (parts, meant) = stored_parts(form, rows, len, numbers);
     let bytes = parts.iter().flat_map(|(bytes, count)| match layout {
@@ -47,7 +47,8 @@ fn matrix(form: Form, layout: Layout, rows: usize, len: usize, numbers: &[f32]) 
     (bytes.collect(), meant)
 }
 
-/// The parts of stored bytes, row by row, with how many things each row has; and the numbers that they mean.
+/// Returns the parts of stored bytes, row by row, with the number of interleaved items of a row, and the
+/// numbers that they represent.
 fn stored_parts(form: Form, rows: usize, len: usize, numbers: &[f32]) -> (Vec<(Vec<u8>, usize)>, Vec<f32>) {
     let units = len.div_ceil(UNIT);
     let padded_len = len.next_multiple_of(UNIT);
@@ -136,7 +137,7 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| if number.is_nan() { u32::MAX } else { number.to_bits() }).collect()
 }
 
-/// Numbers of many magnitudes, zeros among them.
+/// Numbers of many magnitudes, including zeros.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![4 => -4.0_f32..4.0, 1 => -1e-3_f32..1e-3, 1 => Just(0.0), 1 => Just(-0.0), 1 => -1e-9_f32..1e-9]
 }
@@ -290,8 +291,8 @@ fn spread(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|at| f32::from(number(at)) / 1000.0 - 2.0).collect()
 }
 
-/// Compares sizes on both sides of the borders of tiles, panels, blocks, units and chunks with a part of one portable
-/// result.
+/// Compares sizes on both sides of the boundaries of tiles, panels, blocks, units and chunks with a part of
+/// one portable result.
 #[test]
 fn kernels_of_every_family_agree_at_the_borders_of_their_loops() {
     const ROWS: [usize; 7] = [3, 4, 5, 8, 9, 12, 13];
@@ -326,7 +327,7 @@ fn kernels_of_every_family_agree_at_the_borders_of_their_loops() {
     }
 }
 
-/// Passes and threads that pack parts in any order must not change a bit.
+/// Passes, and threads that pack parts in any order, change no bit of the result.
 #[test]
 fn passes_have_the_rows_of_the_whole_product() {
     for rows in [1, 4, 5, 512, 513, 1025] {

@@ -15,7 +15,7 @@ fn wait_for<T>(waiters: &EventCount, mut try_take: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// Something to take, counted in an atomic whose accesses are no stronger than [`EventCount`] demands.
+/// An item to take, counted in an atomic whose accesses are no stronger than [`EventCount`] requires.
 #[derive(Default)]
 struct Counted {
     items: AtomicU32,
@@ -35,7 +35,8 @@ impl Counted {
         self.items.compare_exchange(count, less, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| ())
     }
 
-    /// Like `try_take`, but after a failed exchange, which another thread caused, it tries again instead of sleeping.
+    /// Does the same as `try_take`, but repeats an exchange that another thread made fail, instead of
+    /// sleeping.
     fn take_or_sleep(&self) {
         wait_for(&self.waiters, || {
             while self.items.load(Ordering::Acquire) > 0 {

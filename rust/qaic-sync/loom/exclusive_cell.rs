@@ -1,4 +1,4 @@
-//! A value is used by one thread at a time, and the next one sees what the last one left.
+//! One thread at a time uses a value, and each thread observes the writes of the previous one.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -6,7 +6,7 @@ use loom::thread;
 
 use crate::ExclusiveCell;
 
-/// Writes to the value; whether no other thread had it.
+/// Writes to the value; returns true if no other thread used it.
 fn write(cell: &ExclusiveCell<UnsafeCell<u32>>) -> bool {
     cell.try_with(|value| value.with_mut(|value| unsafe { *value += 1 })).is_some()
 }

@@ -40,8 +40,8 @@ fn lookup_during_an_insertion_loses_nothing() {
     });
 }
 
-/// Two threads change the list of one id at both ends, while a third looks for what was there before them all: each change
-/// is made once, whichever thread makes it, and what stays is in order.
+/// Two threads change the list of one id at both ends, while a third one searches for a request that was
+/// there before. Each change is made once, regardless of the thread, and the remaining requests are in order.
 #[test]
 fn changes_of_one_list_are_made_once_each() {
     with_preemptions(2, || {
@@ -67,8 +67,8 @@ fn changes_of_one_list_are_made_once_each() {
     });
 }
 
-/// A request moves from the list of one id to that of another, while a second request joins the first list: a thread
-/// that helps with an earlier change writes nothing into the later lists.
+/// A request moves from the list of one id to the list of another, while a second request joins the first
+/// list. A thread that helps with an earlier change writes nothing into the later lists.
 #[test]
 fn request_that_moves_to_another_list_takes_nothing_along() {
     with_preemptions(2, || {

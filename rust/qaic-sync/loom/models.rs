@@ -2,9 +2,9 @@
 //! loom runs every interleaving and every stale read that the memory model allows, up to `LOOM_MAX_PREEMPTIONS`.
 //! One model of the ring has no limit.
 //!
-//! `make loom` runs them. The crates under test are those that ship; here they are built with loom's synchronization
-//! (`qaic_sync::atomic` chooses). Files that only their crate uses are included. A lost notification is a deadlock,
-//! which loom reports.
+//! `make loom` runs the models. They test the released sources, which are built with loom's synchronization
+//! (see `qaic_sync::atomic`). Files that only their crate uses are included. A lost notification is a
+//! deadlock, which loom reports.
 #![cfg(all(loom, test))]
 #![allow(dead_code, unused_imports)] // the models use a part of each file
 
@@ -60,11 +60,11 @@ mod run_queue_models;
 #[path = "scheduler.rs"]
 mod scheduler_models;
 
-/// A limit that never ends a wait: under loom none does.
+/// A limit that never ends a wait; under loom, no limit does.
 const FOREVER: std::time::Duration = std::time::Duration::MAX;
 
-/// Checks a model with at most `count` preemptions, or `LOOM_MAX_PREEMPTIONS` if that is lower. Models with many
-/// steps would take minutes with more.
+/// Checks a model with at most `count` preemptions, or `LOOM_MAX_PREEMPTIONS` if that is lower. Models with
+/// many steps would take minutes with more preemptions.
 fn with_preemptions(count: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.map_or(count, |limit| limit.min(count)));

@@ -1,4 +1,4 @@
-//! Every value arrives once, in the order of its producer, as it was left; and a consumer that sleeps is woken for it.
+//! Every value arrives once and unchanged, in the order of its producer, and wakes a sleeping consumer.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -6,7 +6,7 @@ use loom::thread;
 
 use crate::{Event, EventCount, FOREVER, MpscQueue};
 
-/// A queue and what its consumer sleeps on.
+/// A queue, and the event on which its consumer sleeps.
 #[derive(Default)]
 struct Heard {
     queue: MpscQueue<UnsafeCell<u32>>,

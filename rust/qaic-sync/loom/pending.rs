@@ -10,13 +10,13 @@ use crate::{
     with_preemptions,
 };
 
-/// A pending inference, the request that may carry it, and what became known of its end.
+/// A pending inference, the request that may carry it, and the ways in which its end became known.
 struct World {
     state: PendingState,
     memory: Slot<u32>,
     request: RequestState,
     body: Slot<u32>,
-    // Ends that were reported, counts of the queue, and whether the start was in vain.
+    // Number of reported ends, the count of the queue, and the number of ends.
     reported: AtomicU32,
     counted: AtomicU32,
     ends: AtomicU32,
@@ -53,8 +53,8 @@ impl World {
         }
     }
 
-    /// The same as `PendingInference::start_on` with a queue that reports, for a request that a worker runs or that
-    /// runs immediately.
+    /// Does the same as `PendingInference::start_on` with a queue that reports, for a request that a worker
+    /// runs or that runs immediately.
     fn start(&self, runs_here: bool) {
         if !self.state.hold() {
             return;
@@ -76,7 +76,8 @@ impl World {
         }
     }
 
-    /// The same as `Request::complete` and `PendingInference::completed`, on the thread that owns the request.
+    /// Does the same as `Request::complete` and `PendingInference::completed`, on the thread that owns the
+    /// request.
     fn complete_request(&self) {
         Self::with(&self.body);
         self.request.complete(false);
@@ -94,14 +95,14 @@ impl World {
         }
     }
 
-    /// The same as a worker.
+    /// Does the same as a worker.
     fn work(&self) {
         if self.request.claim_entry() {
             self.complete_request();
         }
     }
 
-    /// The same as `PendingInference::revoke`.
+    /// Does the same as `PendingInference::revoke`.
     fn take_back(&self) -> bool {
         match self.state.take_back() {
             TakeBack::Held => {
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// The same as `PendingInference::cancel`.
+    /// Does the same as `PendingInference::cancel`.
     fn cancel(&self) -> bool {
         let is_taken_back = self.take_back();
         if !is_taken_back && let Some(key) = self.state.ask_to_end() {
@@ -127,7 +128,7 @@ impl World {
         is_taken_back
     }
 
-    /// The same as `ExecObj::cancel` for one inference.
+    /// Does the same as `ExecObj::cancel` for one inference.
     fn end_request(&self, key: RequestKey) {
         if self.request.claim(key.generation) {
             self.complete_request();
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// The same as `PendingInference::check` at its deadline.
+    /// Does the same as `PendingInference::check` at its deadline.
     fn expire(&self) {
         match self.state.expire() {
             Expired::Held => {

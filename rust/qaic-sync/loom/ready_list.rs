@@ -1,5 +1,5 @@
-//! Threads move the requests of an inference set between states: every completion is collected once, by the
-//! thread that gets there first.
+//! Threads move the requests of an inference set between states. Every completion is collected once, by the
+//! first thread that reaches it.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -111,7 +111,7 @@ fn request_collected_by_number_and_from_the_list_is_collected_once_each_time() {
     });
 }
 
-/// Two completions wake two threads that wait for any.
+/// Two completions wake two threads that wait for any completion.
 #[test]
 fn two_completions_are_found_by_two_threads() {
     with_preemptions(1, || {
@@ -164,7 +164,8 @@ fn threads_that_wait_for_a_list_of_the_latest_find_what_is_pushed() {
     waiting_threads_find_what_is_pushed(ReadyList::lifo);
 }
 
-/// A thread takes the entry whose push woke another, and finds a second entry, or none and leaves the other marked.
+/// A thread takes the entry whose push woke another thread. It finds a second entry, or finds none and leaves
+/// the list marked for the other thread.
 #[test]
 fn entry_taken_from_under_a_woken_thread_leaves_it_to_be_woken_again() {
     with_preemptions(3, || {
@@ -188,7 +189,8 @@ fn entry_taken_from_under_a_woken_thread_leaves_it_to_be_woken_again() {
     });
 }
 
-/// Two threads collect by number what a third waits for: it takes one before them, or hears that there is none.
+/// Two threads collect by number the requests that a third thread waits for. The third thread takes one
+/// before them, or is notified that none is outstanding.
 #[test]
 fn thread_that_waits_for_any_hears_that_nothing_is_outstanding() {
     with_preemptions(1, || {

@@ -29,8 +29,8 @@ impl World {
     }
 }
 
-/// Two threads wait for the end of an inference that a third one runs, or withdraws: both wake, though the end looks for
-/// them in the state word only.
+/// Two threads wait for the end of an inference that a third one runs or withdraws. Both wake, although the
+/// step that ends the inference finds them only through the state word.
 #[test]
 fn end_of_an_inference_wakes_all_that_wait_for_it() {
     for is_withdrawn in [false, true] {

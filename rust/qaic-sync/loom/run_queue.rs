@@ -31,7 +31,8 @@ impl Work {
     }
 }
 
-/// Two threads push an entry each and take what there is; together with the last one, they take both.
+/// Two threads each push an entry and take available entries; together with a last take, they take both
+/// entries.
 fn every_entry_is_taken_once(is_ordered: bool) {
     with_preemptions(3, move || {
         let work = Work::new(is_ordered);
@@ -63,7 +64,8 @@ fn every_entry_of_a_queue_without_order_is_taken_once() {
     every_entry_is_taken_once(false);
 }
 
-/// A caller that finds the queue idle takes the turn, while another thread pushes an entry: that one is not left behind.
+/// A caller that finds the queue idle takes the turn, while another thread pushes an entry. The entry is not
+/// left behind.
 #[test]
 fn turn_of_a_caller_leaves_no_entry_behind() {
     with_preemptions(3, || {

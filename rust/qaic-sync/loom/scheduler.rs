@@ -1,4 +1,4 @@
-//! The scheduler as it ships: its workers, its watchdog, callers that help or sleep, turns and permits.
+//! The released scheduler: its workers, its watchdog, callers that help or sleep, turns and permits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,8 @@ fn on(world: &Arc<World>, work: impl FnOnce(&World) + Send + 'static) -> thread:
     thread::spawn(move || work(&world))
 }
 
-/// Two workers have run; then one may work, and the call for the next inference reaches one that does.
+/// Two workers have run. Then only one may work, and the call for the next inference reaches a worker within
+/// the limit.
 #[test]
 fn inference_runs_after_the_number_of_workers_was_lowered() {
     with_preemptions(0, || {
@@ -95,7 +96,8 @@ fn inference_submitted_while_the_number_of_workers_is_lowered_runs() {
     });
 }
 
-/// A caller is about to sleep while a thread submits an inference to the device: one of them works on it.
+/// A caller is about to sleep while a thread submits an inference to the device. One of the two works on the
+/// inference.
 #[test]
 fn inference_handed_to_the_device_beside_a_sleeping_caller_ends() {
     with_preemptions(2, || {
@@ -110,8 +112,8 @@ fn inference_handed_to_the_device_beside_a_sleeping_caller_ends() {
     });
 }
 
-/// The watchdog requests the end of an inference during or before its run by a worker: it ends once, with the earlier
-/// result.
+/// The watchdog requests the end of an inference before or while a worker runs it. The inference ends once,
+/// with the earlier result.
 #[test]
 fn inference_at_its_deadline_ends_once() {
     for stuck in [0, 1] {
@@ -127,7 +129,7 @@ fn inference_at_its_deadline_ends_once() {
     }
 }
 
-/// A caller cancels an inference while a worker takes it, and submits the next one: that one runs.
+/// A caller cancels an inference while a worker takes it, and submits the next one. The next inference runs.
 #[test]
 fn inference_submitted_after_a_cancelled_one_runs() {
     with_preemptions(2, || {
@@ -168,7 +170,7 @@ fn turn_that_is_granted_or_given_up_leaves_no_inference_behind() {
     }
 }
 
-/// Two inferences on a device with one place: the second one gets the place after the end of the first.
+/// Two inferences use a device with one place. The second one gets the place after the end of the first.
 #[test]
 fn inference_without_a_place_on_the_device_gets_the_next() {
     with_preemptions(1, || {
@@ -185,7 +187,8 @@ fn inference_without_a_place_on_the_device_gets_the_next() {
     });
 }
 
-/// A thread requests the end of an inference while another one submits it to the device: one of them ends it.
+/// A thread requests the end of an inference while another one submits it to the device. One of the two ends
+/// the inference.
 #[test]
 fn inference_asked_to_end_while_it_is_handed_to_the_device_ends_once() {
     with_preemptions(2, || {
@@ -223,8 +226,8 @@ fn inference_on_the_device_always_has_an_entry_or_an_owner() {
     });
 }
 
-/// A submission finds no room, while another thread cancels it and submits the next one in reliance on its entry: each that was
-/// accepted ends.
+/// A submission finds no room, while another thread cancels it and submits the next one, which relies on its
+/// entry. Each accepted inference ends.
 #[test]
 fn inference_without_room_leaves_no_accepted_one_behind() {
     with_preemptions(1, || {

@@ -1,15 +1,16 @@
-//! Calls as values, which name files, images, activations and buffer objects by the order in which a sequence made them.
+//! Calls as values. A call names files, images, activations and buffer objects by the order in which the
+//! sequence created them.
 
 /// A step of a sequence. References to missing objects use numbers that the driver does not know.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
-    /// Opens the card as this file, which is closed before.
+    /// Opens the card as this file, after closing the file if it is open.
     Open(usize),
-    /// Unmaps what is mapped of a file and closes it.
+    /// Unmaps all mappings of a file and closes it.
     Close(usize),
-    /// Closes a file of which something is still mapped.
+    /// Closes a file that still has mappings.
     CloseMapped(usize),
-    /// Closes a file that has given a channel up, which stays in use.
+    /// Closes a file that has given up a channel, which stays in use.
     CloseGivenUp(usize),
     /// A control message of these parts.
     Manage(usize, Vec<Part>),
@@ -22,7 +23,7 @@ pub(crate) enum Call {
         file: usize,
         object: usize,
     },
-    /// Maps so many bytes; `file` may be another than the object's.
+    /// Maps this number of bytes; `file` need not be the file of the object.
     Map {
         file: usize,
         object: usize,
@@ -78,25 +79,26 @@ pub(crate) enum Call {
     },
     /// Sets the faults from now on.
     Faults(&'static str),
-    /// Resets the card and waits until it is back.
+    /// Resets the card and waits until it is online again.
     Reset,
-    /// Waits until a card that resets by itself is back.
+    /// Waits until a card that resets itself is online again.
     AwaitOnline,
-    /// Stops the process (`SIGSTOP`) and lets it go on.
+    /// Stops the process (`SIGSTOP`) and continues it.
     Stop,
-    /// Makes a call on a thread of its own and, while that blocks, the others; then waits for it.
+    /// Makes a call on a separate thread and, while that call blocks, the other calls; then waits for the
+    /// first call.
     While(Box<Call>, Vec<Call>),
-    /// Reads the firmware's free resources through a file of its own.
+    /// Reads the firmware's free resources through a separate file.
     Usage,
 }
 
-/// A transaction of a control message, or what makes a command.
+/// A transaction of a control message, or the contents of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
     Features,
     Status,
     ResourceInfo,
-    /// An image of so many bytes.
+    /// An image of this number of bytes.
     Load(usize),
     Unload {
         image: usize,
@@ -110,7 +112,7 @@ pub(crate) enum Part {
         queue_size: u32,
         pad: u32,
     },
-    /// The command alone; whether a channel goes with it.
+    /// The command alone; `tears_down` is true if it releases a channel.
     Deactivate {
         activation: usize,
         tears_down: bool,
@@ -120,9 +122,9 @@ pub(crate) enum Part {
         dbc_id: u32,
         pad: u32,
     },
-    /// A command of this number and no more.
+    /// A command that contains only this number.
     Command(u32),
-    /// A command whose length is no multiple of 8.
+    /// A command whose length is not a multiple of 8.
     Odd,
     /// A transaction of this type.
     Unknown(u32),

@@ -1,4 +1,5 @@
-//! Sequences about slices, executions and waits. Where Intel's `kmd-test` has a case for what one is about, its name is in the comment.
+//! Sequences about slices, executions and waits. A comment names the matching case of Intel's `kmd-test`, if
+//! there is one.
 
 use crate::call::Call::*;
 use crate::call::{Call, Slice};
@@ -298,7 +299,7 @@ pub(crate) fn restart_of_a_channel() -> Vec<Call> {
             detach(0),
             activate(0, 0, 8),
             execute(&[0]),
-            // So was the memory of the device.
+            // The memory of the device was also released.
             attach(1, FROM, vec![Slice::of(4096)]),
             execute(&[1]),
             wait(1),

@@ -1,8 +1,8 @@
-//! One list of calls, played on the emulated driver and on the driver of the running kernel: what each answers and what comes
-//! of it is the same, or explained in docs/reference/emulated-cards.md.
+//! Plays one list of calls on the emulated driver and on the driver of the running kernel. The results and
+//! the effects of each call are the same, or docs/reference/emulated-cards.md explains the difference.
 //!
-//! Without the other driver the emulated one is compared with itself, which shows that calls have one outcome. The tests that
-//! need the mainline driver run in the guest of `make test-kernel`.
+//! Without the other driver, the emulated one is compared with itself, which shows that calls have one
+//! outcome. The tests that need the mainline driver run in the guest of `make test-kernel`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use call::Call;
 use player::play;
 use rig::Rig;
 
-/// Differences that stay, as the table of the guide has them: the sequence that shows each.
+/// Remaining differences in the guide's table, by the sequence that shows each.
 const EXPLAINED: [&str; 5] = [
     "close_of_a_file_that_is_mapped",
     "execution_on_another_channel",
@@ -27,7 +27,8 @@ const EXPLAINED: [&str; 5] = [
 ];
 const GUIDE: &str = include_str!("../../../../docs/reference/emulated-cards.md");
 
-/// The calls with their outcomes, and where they differ.
+/// Returns the calls with their outcomes up to the first difference, and that difference; `None` if there is
+/// none.
 fn difference(calls: &[Call], first: &Rig, second: &Rig) -> Option<String> {
     let (one, other) = (play(calls, first), play(calls, second));
     let at = one.iter().zip(&other).position(|(one, other)| one != other)?;
@@ -58,7 +59,7 @@ fn compare_random(cases: u32, seed: [u8; 32], other: &dyn Fn() -> Rig) {
     random::check(cases, seed, &|calls| difference(calls, &Rig::emulated(), &other()));
 }
 
-/// A number of the environment.
+/// Returns a number from an environment variable.
 fn variable(name: &str, otherwise: u32) -> u32 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
@@ -87,7 +88,7 @@ fn scripted_calls_have_the_outcome_of_the_mainline_driver() {
     compare_scripted(&|_| Rig::mainline(), &EXPLAINED);
 }
 
-/// `QAIC_DIFFERENTIAL_CASES` sequences; `QAIC_DIFFERENTIAL_SEED` begins others.
+/// Runs `QAIC_DIFFERENTIAL_CASES` sequences, which `QAIC_DIFFERENTIAL_SEED` selects.
 #[test]
 #[ignore = "needs the mainline driver: make test-kernel"]
 fn random_calls_have_the_outcome_of_the_mainline_driver() {

@@ -1,4 +1,4 @@
-//! Plays calls on a driver and writes down what came of each, in words that mean the same on every driver.
+//! Plays calls on a driver and records the outcome of each, in words with the same meaning for every driver.
 
 use std::fmt::Write;
 use std::fs;
@@ -23,7 +23,7 @@ use qaic_mem::Mapping;
 use crate::call::{Call, Part, Slice};
 use crate::rig::Rig;
 
-/// A number that the driver has given to nothing.
+/// A number that the driver has assigned to no object.
 const NOTHING: u32 = 9_999;
 const ELF_TAG: u32 = 100;
 const LOAD_ELF_REPLY: u32 = 4;
@@ -34,7 +34,7 @@ const RESOURCE_INFO_REPLY: u32 = 33;
 /// Makes a call on its thread.
 type Blocking = Box<dyn FnOnce(&dyn AccelFile, &Sender<PathBuf>) -> String + Send>;
 
-/// Objects that a sequence has made so far.
+/// Objects that a sequence has created so far.
 struct Player<'rig> {
     rig: &'rig Rig,
     files: Vec<Option<Arc<dyn AccelFile>>>,
@@ -54,7 +54,7 @@ struct Object {
     mapping: Option<Mapping>,
 }
 
-/// The calls with their outcomes. Nothing is left on the card.
+/// Returns the calls with their outcomes. Nothing is left on the card.
 pub(crate) fn play(calls: &[Call], rig: &Rig) -> Vec<String> {
     let mut player =
         Player { rig, files: vec![], gave_up: vec![], images: vec![], activations: vec![], objects: vec![] };
@@ -206,7 +206,7 @@ impl Player<'_> {
         lines.push(format!("{blocking:?} -> {came}"));
     }
 
-    /// A call that another thread makes, which says first which thread it is.
+    /// Returns a call that another thread makes, after that thread has sent its own path in `/proc`.
     fn blocking(&self, call: &Call) -> Blocking {
         let begin = |sender: &Sender<PathBuf>| {
             let task = fs::read_link("/proc/thread-self").unwrap();
@@ -400,7 +400,7 @@ fn deactivation(activation_id: u32, tears_down: bool) -> Deactivate {
     Deactivate { activation_id, opt_vc_teardown: tears_down.into(), ..Deactivate::default() }
 }
 
-/// The transactions of a message without those that name data.
+/// Returns the transactions of a message, except those that reference data.
 fn of_message(message: &ManageBuffer<'_>) -> Vec<Piece> {
     let mut rest = message.bytes();
     let mut pieces = Vec::new();
@@ -415,7 +415,7 @@ fn of_message(message: &ManageBuffer<'_>) -> Vec<Piece> {
     pieces
 }
 
-/// Sends a message: the reply in words, and the ids in it.
+/// Sends a message. Returns the reply in words, and the ids in it.
 fn manage(file: &dyn AccelFile, pieces: &[Piece]) -> (String, ReturnedIds) {
     let mut buffer = ManageBuffer::default();
     for piece in pieces {
@@ -444,7 +444,7 @@ fn manage(file: &dyn AccelFile, pieces: &[Piece]) -> (String, ReturnedIds) {
     (came, given)
 }
 
-/// A reply to a command in words; ids by that they are there.
+/// Describes a reply to a command in words, without the values of ids.
 fn describe(bytes: &[u8], given: &mut ReturnedIds) -> String {
     let word =
         |at: usize| bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes(word.try_into().unwrap()));

@@ -1,4 +1,4 @@
-//! Sequences by chance, the same for the same seed, and the shortest of one that differs.
+//! Random sequences, equal for equal seeds; a sequence with a difference is reduced to the shortest one.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,12 +7,12 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use crate::call::{Call, Part, Slice};
 use crate::scripted::ready;
 
-/// Long enough for all that completes.
+/// Time limit of waits that complete.
 const LONG_MS: u32 = 20_000;
 /// Time limit of waits that do not complete.
 const SHORT_MS: u32 = 100;
 
-/// Fails with the shortest sequence for which `difference` finds one.
+/// Fails with the shortest sequence for which `difference` finds a difference.
 pub(crate) fn check(cases: u32, seed: [u8; 32], difference: &dyn Fn(&[Call]) -> Option<String>) {
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
@@ -115,7 +115,7 @@ fn slice() -> impl Strategy<Value = Slice> {
     )
 }
 
-/// Parts of messages that give no channel up.
+/// Parts of messages that give up no channel.
 fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         2 => Just(Part::Features),

@@ -25,7 +25,7 @@ pub(crate) struct Rig {
     events: RefCell<Box<dyn EventSource>>,
 }
 
-/// The back end that holds the card.
+/// The implementation of the card.
 enum Behind {
     Emulated(Control),
     /// The file that the card reads its faults from.
@@ -33,7 +33,7 @@ enum Behind {
 }
 
 impl Rig {
-    /// The emulated driver, as that of the guest's kernel is. Waits take no time.
+    /// The emulated driver, configured like the driver of the guest's kernel. Waits take no time.
     pub(crate) fn emulated() -> Self {
         Self::emulated_with(EmuOptions::default())
     }
@@ -83,7 +83,7 @@ impl Rig {
         self.kmd.open(&self.node)
     }
 
-    /// Sets what goes wrong, before the next call reaches the card.
+    /// Sets the faults, before the next call reaches the card.
     pub(crate) fn set_faults(&self, plan: &str) {
         let parsed = FaultPlan::parse(plan, Target::Card).unwrap();
         match &self.card {
@@ -106,7 +106,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Stops this process and lets it go on.
+    /// Stops this process and continues it.
     pub(crate) fn stop_and_continue(&self) {
         match &self.card {
             Behind::Emulated(control) => control.stop_and_continue(),
@@ -138,7 +138,7 @@ impl Rig {
         });
     }
 
-    /// Waits until a thread blocks in its call, or is over.
+    /// Waits until a thread blocks in its call or has ended.
     pub(crate) fn await_blocked(&self, task: &Path, is_over: &dyn Fn() -> bool) {
         match &self.card {
             Behind::Emulated(control) => self.until(|| is_over() || control.waiters() > 0),

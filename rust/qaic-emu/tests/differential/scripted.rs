@@ -1,4 +1,5 @@
-//! The list of sequences. Where Intel's `kmd-test` or AMD's `shim_test` has a case for what one is about, its name is in the comment.
+//! The list of sequences. A comment names the matching case of Intel's `kmd-test` or AMD's `shim_test`, if
+//! there is one.
 
 use crate::call::Call::*;
 use crate::call::{Call, Part, Slice};
@@ -9,7 +10,8 @@ use crate::data_path::{
 
 pub(crate) const TO: u32 = 1;
 pub(crate) const FROM: u32 = 2;
-/// No wait for what completes takes so long, and none for what does not is short because the machine is slow.
+/// Time limits: `LONG_MS` for waits that complete, even on a slow machine; `SHORT_MS` for waits that do not
+/// complete.
 pub(crate) const LONG_MS: u32 = 20_000;
 pub(crate) const SHORT_MS: u32 = 150;
 /// A semaphore before the transfer that nothing raises.
@@ -76,7 +78,7 @@ pub(crate) fn active(queue_size: u32) -> Vec<Call> {
     vec![Open(0), load(0), activate(0, 0, queue_size)]
 }
 
-/// And buffer object 0 to the device, 1 from it, of a page.
+/// Adds buffer object 0 to the device and buffer object 1 from it, of one page each.
 pub(crate) fn ready(queue_size: u32) -> Vec<Call> {
     let mut calls = active(queue_size);
     calls.extend([
@@ -114,7 +116,7 @@ fn whole_life() -> Vec<Call> {
 struct Sequences(Vec<(String, Vec<Call>)>);
 
 impl Sequences {
-    /// Adds a sequence, whose calls follow.
+    /// Adds a sequence; its calls follow.
     fn case(&mut self, name: &str) -> &mut Self {
         self.0.push((name.to_owned(), Vec::new()));
         self
@@ -444,7 +446,7 @@ fn activations() -> Vec<Call> {
         Manage(0, vec![Part::Activate { image: 0 }, Part::SetUp { queue_size: 8, pad: 2 }]),
         activate(0, 9, 8),
     ]);
-    // More than there are channels and cores.
+    // More activations than channels and cores.
     calls.extend((0..17).map(|_| activate(0, 0, 4)));
     calls.extend([Usage, deactivate(0, 3, 3), activate(0, 0, 4), Usage]);
     calls
@@ -476,7 +478,7 @@ fn deactivations() -> Vec<Call> {
         Manage(0, vec![command_to_deactivate(99), tear_down(0)]),
         Manage(0, vec![command_to_deactivate(2)]),
         activate(0, 0, 8),
-        // Without its transaction: the driver learns of the deactivation from the reply.
+        // Without the transaction: the driver learns of the deactivation from the reply.
         Manage(0, vec![command_to_deactivate(3)]),
         execute(&[0]),
         activate(0, 0, 8),
@@ -527,14 +529,14 @@ fn channel_given_up() -> Vec<Call> {
     ]
 }
 
-/// File 0, with an image where one is to be activated.
+/// File 0, with an image for each activation.
 fn begun_at(images: usize) -> Vec<Call> {
     let mut calls = vec![Open(0)];
     calls.extend((0..images).map(|_| load(0)));
     calls
 }
 
-/// Stops the process in the middle of a call whose first message meets this action.
+/// Stops the process during a call whose first message meets this action.
 fn stopped(mut calls: Vec<Call>, command: &str, action: &str, call: Call) -> Vec<Call> {
     let plan = format!("command({command})@1={action}");
     calls.extend([
@@ -565,7 +567,8 @@ fn late_replies() -> Vec<Call> {
     calls
 }
 
-/// Drivers without restarts of cores see no progress and nothing else, whether the cores start again or not.
+/// Drivers without restarts of cores only find that there is no progress, regardless of a restart of the
+/// cores.
 fn failing_cores(action: &str) -> Vec<Call> {
     let plan = format!("inference@2={action}; command(resource_info)@1={action}(1)");
     let mut calls = ready(8);
@@ -659,7 +662,7 @@ fn corrupted(action: &str) -> Vec<Call> {
     ]
 }
 
-/// An activation that is given a channel that another one has waits until that one is over.
+/// An activation that receives the channel of another activation waits until the other one has ended.
 fn channel_in_use() -> Vec<Call> {
     vec![
         Open(0),

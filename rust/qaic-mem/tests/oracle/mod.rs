@@ -1,4 +1,5 @@
-//! Views of the tests' own vectors, and the arithmetic of docs/reference/transfers.md written as plainly as possible.
+//! Views of the tests' own vectors, and the simplest possible implementation of the arithmetic of
+//! docs/reference/transfers.md.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 #![allow(dead_code)] // each test binary uses a part
 
@@ -15,7 +16,7 @@ pub(crate) fn view_mut(bytes: &mut [u8]) -> HostSliceMut<'_> {
     HostSliceMut::of(bytes)
 }
 
-/// An array of a caller, which sees it while it is bound.
+/// An array of a caller, which the test can read and write while it is bound.
 #[derive(Clone, Debug)]
 pub(crate) struct Array {
     storage: Arc<Storage>,
@@ -29,7 +30,7 @@ impl Array {
         Self::at(0, bytes)
     }
 
-    /// An array of these bytes that begins `offset` bytes after an address that suits every type.
+    /// An array of these bytes that begins `offset` bytes after an address that is aligned for every type.
     pub(crate) fn at(offset: usize, bytes: &[u8]) -> Self {
         let mut storage = Storage::new(offset + bytes.len()).unwrap();
         storage.memory_mut().write_from(offset, bytes).unwrap();
@@ -46,13 +47,13 @@ impl Array {
 
     /// Returns the memory that an input is bound to.
     pub(crate) fn memory(&self) -> ForeignMemory {
-        // SAFETY: the memory is that of the storage, which the owner is.
+        // SAFETY: the storage, which is the owner, keeps the memory.
         unsafe { ForeignMemory::new(self.address(), self.len, self.owner()) }
     }
 
     /// Returns the memory that an output is bound to.
     pub(crate) fn memory_mut(&self) -> ForeignMemoryMut {
-        // SAFETY: as above; no reference into the storage is ever made.
+        // SAFETY: as above; no reference into the storage is ever created.
         unsafe { ForeignMemoryMut::new(self.address(), self.len, self.owner()) }
     }
 
@@ -61,18 +62,19 @@ impl Array {
         self.memory().as_slice().to_vec()
     }
 
-    /// Changes what it holds.
+    /// Changes the contents.
     pub(crate) fn write(&self, bytes: &[u8]) {
         self.memory_mut().as_mut().copy_from(HostSlice::of(bytes));
     }
 }
 
-/// Bytes of floats.
+/// Bytes of float32 numbers.
 pub(crate) fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// f32 to the bits of an f16: nearest multiple of the spacing at that magnitude, halves to even.
+/// Converts float32 to the bits of a float16: the nearest multiple of the spacing at that magnitude, halves
+/// to even.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub(crate) fn narrow(x: f32) -> u16 {
     let sign = if x.is_sign_negative() { 0x8000 } else { 0 };
@@ -89,7 +91,7 @@ pub(crate) fn narrow(x: f32) -> u16 {
         exponent += 1;
     }
     let multiple = (magnitude / 2_f64.powi(exponent - 10)).round_ties_even() as u16;
-    // Bits of a positive f16 count the representable values, 1024 per exponent above the first.
+    // Bits of a positive float16 count the representable values, 1024 per exponent above the first.
     sign | (multiple + 1024 * (exponent + 14) as u16)
 }
 
@@ -131,7 +133,7 @@ pub(crate) fn dequantize(q: i64, from: QuantType, p: QuantParams) -> f32 {
     p.scale * ((signed - i64::from(p.offset)) as f32)
 }
 
-/// One element through `op`, as little-endian bytes.
+/// Applies `op` to one element; returns little-endian bytes.
 pub(crate) fn element(op: ElementOp, bytes: &[u8]) -> Vec<u8> {
     let float = || f32::from_le_bytes(bytes.try_into().unwrap());
     match op {
@@ -150,12 +152,12 @@ pub(crate) fn element(op: ElementOp, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// All elements through `op`.
+/// Applies `op` to all elements.
 pub(crate) fn elements(op: ElementOp, bytes: &[u8]) -> Vec<u8> {
     bytes.chunks_exact(op.source_size()).flat_map(|chunk| element(op, chunk)).collect()
 }
 
-/// Elements in the order in which result dimension `k` is source dimension `shuffle[k]`.
+/// Returns the elements in the order in which result dimension `k` is source dimension `shuffle[k]`.
 pub(crate) fn transpose(bytes: &[u8], size: usize, dims: &[usize], shuffle: &[usize]) -> Vec<u8> {
     let result: Vec<usize> = shuffle.iter().map(|&k| dims[k]).collect();
     let count = bytes.len() / size;
