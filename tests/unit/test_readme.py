@@ -101,7 +101,7 @@ def test_code_of_the_guide_to_containers_runs(folder):
     exec(block, namespace)
     assert namespace["weights"].shape == (16, 16)
     assert not namespace["findings"]
-    assert list((folder / "out").rglob("networkdesc.json"))
+    assert list((folder / "descriptors").rglob("networkdesc.json"))
 
 
 def test_code_of_the_guide_to_edges_moves_the_state(folder, monkeypatch):
