@@ -213,6 +213,24 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
+def test_abandoned_folders_go_although_another_process_removes_one_first(tmp_path, monkeypatch):
+    folders = [tmp_path / f".openqaic-{number}.tmp" for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    is_work_folder, removed = atomic_io.is_work_folder, []
+
+    def is_found(name):
+        if not removed:
+            removed.append(name)
+            (tmp_path / name).rmdir()
+        return is_work_folder(name)
+
+    monkeypatch.setattr(atomic_io, "is_work_folder", is_found)
+    assert not atomic_io.remove_abandoned(tmp_path)
+    assert removed
+    assert not any(folder.exists() for folder in folders)
+
+
 @pytest.mark.parametrize("taken", ["file", "link", "pipe"])
 def test_what_only_is_called_as_a_work_folder_stays(tmp_path, taken):
     place = tmp_path / ".openqaic-0.tmp"

@@ -107,12 +107,13 @@ def _remove_program(path: Path) -> bool:
         # Another process may have started to use the program while others were removed.
         if not alone or path.parent.name in _used(path.parent.parent):
             return False
-        for entry in os.scandir(path.parent):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != LOCK_NAME:
-                with contextlib.suppress(OSError):
-                    Path(entry.path).unlink(missing_ok=True)
+        with os.scandir(path.parent) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif entry.name != LOCK_NAME:
+                    with contextlib.suppress(OSError):
+                        Path(entry.path).unlink(missing_ok=True)
     return not path.exists()
 
 
@@ -125,9 +126,10 @@ def remove_leftovers(folder: Path) -> None:
         if not alone:
             return
         remove_abandoned(folder)
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                remove_abandoned(Path(entry.path))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    remove_abandoned(Path(entry.path))
 
 
 @dataclass(slots=True)

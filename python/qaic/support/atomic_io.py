@@ -56,10 +56,12 @@ def work_folder(parent: Path) -> Iterator[Path]:
 def remove_abandoned(parent: Path) -> bool:
     """Remove work folders of killed processes; returns True if another process of this user works there."""
     is_in_use = False
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(parent):
-            if is_work_folder(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                is_in_use |= not _remove_abandoned(Path(entry.path))
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            # Another process may remove the folder first.
+            with contextlib.suppress(FileNotFoundError):
+                if is_work_folder(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                    is_in_use |= not _remove_abandoned(Path(entry.path))
     return is_in_use
 
 
