@@ -277,6 +277,12 @@ def test_usage_without_an_output_gives_a_command_that_writes_one(run, folder):
     assert outputs(folder)
 
 
+def test_usage_without_an_output_checks_the_inputs_first(run, folder):
+    code, _, err = run("--input", str(folder.parent))
+    assert code == 1
+    assert "no file is named" in err
+
+
 def test_options_of_the_trace(run, folder):
     code, _, err = run(
         "--trace", "--flow-events", "full", "--show-barrier-events", "--merge-thread-groups", "false",

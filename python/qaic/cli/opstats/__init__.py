@@ -40,14 +40,7 @@ def _tool(argv: Sequence[str]) -> int:
         return report(argv[1:])
     parser = tool_parser()
     arguments = parser.parse_args(argv)
-    if not (arguments.summary or arguments.trace):
-        print_message(
-            "error",
-            "nothing to do: give --summary, --trace or both",
-            f"`{shlex.join([parser.prog, *argv, '--summary'])}` writes a summary for each buffer",
-        )
-        return USAGE
-    return _Run(arguments).run()
+    return _Run(arguments, shlex.join([parser.prog, *argv])).run()
 
 
 def tool_parser() -> console.Parser:
@@ -120,8 +113,9 @@ def _truth(text: str) -> bool:
 class _Run:
     """One run of the tool."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, command: str) -> None:
         self._arguments = arguments
+        self._command = command
         self._output = Path(arguments.output_dir)
         self._refusals = Refusals()
         self._host_trace: bytes | None = None
@@ -151,6 +145,10 @@ class _Run:
             hint = f"compile it with -stats-level={_OP_LEVEL}; --force decodes without names"
             print_message("error", f"{arguments.qpc}: the program was compiled without statistics", hint)
             return FAILURE
+        if not (arguments.summary or arguments.trace):
+            error = "nothing to do: give --summary, --trace or both"
+            print_message("error", error, f"`{self._command} --summary` writes a summary for each buffer")
+            return USAGE
         if arguments.trace and arguments.host_trace is not None:
             self._host_trace = read_regular(arguments.host_trace)
         self._output.mkdir(exist_ok=True)

@@ -389,6 +389,7 @@ def _of_another_shape(array, how, axis):
     how=st.sampled_from(["stacked", "taken", "wider", "longer", "shorter"]),
     axis=st.integers(0, 3),
 )
+@example(operator="ConstantOfShape", place="computed", operand=0, how="stacked", axis=0)
 @example(operator="Reshape", place="constants", operand=1, how="wider", axis=0)
 @example(operator="Reshape", place="constants", operand=1, how="taken", axis=0)
 @example(operator="Transpose", place="computed", operand=0, how="stacked", axis=0)

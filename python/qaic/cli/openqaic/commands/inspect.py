@@ -62,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.view == "graph":
         return _draw_graph(arguments)
     if arguments.output is not None:
+        check_page(arguments.output, read=[arguments.model])
         raise OptionError(
             f"-o {arguments.output} needs the view graph",
             code="inspect.output",

@@ -221,6 +221,11 @@ class SizeCheck:
             return _reshape_reason(node, shapes, values)
         if standard(node, "Conv"):
             return _conv_reason(node, shapes)
+        if standard(node, "ConstantOfShape") and any(len(shapes[name]) != 1 for name in node.input if name):
+            makers = (other for other in found.graph.node if node.input[0] in other.output)
+            # The engine accepts constants of other ranks.
+            if any(not standard(maker, "Constant") for maker in makers):
+                return f"a shape of {len(shapes[node.input[0]])} dims, expected 1"
         if node.op_type == "FusedConv" and _is_compared(node) and (reason := _conv_reason(node, shapes)):
             return reason
         if misfit := rank_fault(node, lambda name: (shapes[name],) if name in shapes else ()):
