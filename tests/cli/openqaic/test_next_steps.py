@@ -1,13 +1,17 @@
 """Commands that the command ``openqaic`` prints as next steps and hints, which work as they are printed."""
 
+import json
+import os
 import re
 import shlex
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import decoder_model
 from qaic.cli import openqaic
 from session_models import model_of_open_batch, save
 
@@ -110,6 +114,21 @@ def test_the_next_step_repeats_the_conversion_of_pictures(call, tmp_path, comman
     code, _, err = call(name, model, "--scale", "58", *short)
     assert code == 0
     assert "warning: --mean and --scale have no effect without a picture\n" in err
+
+
+def test_the_next_step_of_a_program_with_state_measures_it(call, tmp_path, monkeypatch):
+    """A session runs one activation of such a program, also on a host with many processors."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    onnx.save(decoder_model.decoder(), tmp_path / "decoder.onnx")
+    (tmp_path / "shapes.json").write_text(json.dumps(decoder_model.specializations()))
+    options = ("--retained-state", "--network-specialization-config", "shapes.json")
+    code, out, _ = call("compile", "decoder.onnx", "-o", "program", *options)
+    assert code == 0
+    words = shlex.split(out.splitlines()[-1].removeprefix("next: "))
+    assert words[1] == "bench"
+    code, out, err = call(*words[1:], "-n", "2", "--warm-up", "0", "--json")
+    assert code == 0, err
+    assert [row["streams"] for row in json.loads(out)["measurements"]] == [1]
 
 
 def test_an_unknown_option_points_to_the_help_of_its_command(call, model):

@@ -62,7 +62,8 @@ def add_arguments(parser: Parser) -> None:
         "--streams",
         type=_streams,
         metavar="N,...",
-        help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors)",
+        help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors; "
+        "1 for a program with retained state)",
     )
     parser.add_argument(
         "--seconds", type=positive, default=2.0, help="duration of each measurement (default: %(default)s)"
@@ -115,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     with Session(program.path, num_activations=1, set_size=1, **device_options(arguments)) as session:
         cores = session.qpc.program_info.num_cores
-        streams = arguments.streams or _default_streams(cores)
+        streams = arguments.streams or _default_streams(session.qpc)
         inputs = session.model_input_shape_dict
         feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
         with status_line(lambda: "loading"):
@@ -275,7 +276,10 @@ def _streams(text: str) -> list[int]:
     return numbers
 
 
-def _default_streams(cores: int) -> list[int]:
+def _default_streams(qpc: Qpc) -> list[int]:
+    if (qpc.plan or {}).get("retained_state"):
+        return [1]  # A session runs only one activation of such a program.
+    cores = qpc.program_info.num_cores
     free = max((device["nsp_total"] for device in _core.Context().devices()), default=cores)
     most = max(1, min(len(os.sched_getaffinity(0)), free // max(cores, 1)))
     return [number for power in range(most.bit_length()) if (number := 1 << power) <= most]
