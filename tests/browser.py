@@ -1,4 +1,4 @@
-"""A browser without a window, which opens pages and writes what it made of them."""
+"""A browser without a window, which opens pages and reports their contents."""
 
 import contextlib
 import fcntl
@@ -135,7 +135,7 @@ class Browser:
 def opener(home):
     """Give what opens a page and returns the document after its script has run; ``home`` is its folder."""
     (for_browser, requests), (answers, of_browser) = os.pipe(), os.pipe()
-    # The shell gives them the numbers that the browser expects.
+    # The shell gives the pipes the numbers that the browser expects.
     passed = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (for_browser, of_browser)]
     command = [
         *("bash", "-c", 'exec 3<&{} 4>&{}; exec "$@"'.format(*passed), "bash"),

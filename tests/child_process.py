@@ -11,7 +11,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 
-#: Seconds after which a wait for an event of another thread or process gives up. No test passes by it.
+#: Time limit, in seconds, of waits for an event of another thread or process. No test passes because of it.
 WATCHDOG_S = 600
 
 

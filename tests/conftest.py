@@ -26,14 +26,14 @@ import timing
 from qaic import _core
 from qaic.support import status_line
 
-# Here, so that the processes that run the tests have them too.
+# The call is here, so that the processes that run the tests also have the default actions.
 child_process.restore_signals()
 
 # The time of an example depends more on the machine than on the code.
 EXPLORING = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None, print_blob=True
 )
-# The same examples every time, unless `make explore` or --hypothesis-profile=explore asks for others.
+# The examples are fixed, unless `make explore` or --hypothesis-profile=explore requests others.
 settings.register_profile("qaic", EXPLORING, derandomize=True)
 settings.register_profile("explore", EXPLORING)
 settings.load_profile("qaic")
@@ -96,7 +96,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Every command that a tool prints for its user runs, while what the test has made is there."""
+    """Run every command that a tool prints for its user, while the files of the test exist."""
     with printed_steps.collected() as steps:
         result = yield
     printed_steps.run_all(steps, item.path)

@@ -87,7 +87,7 @@ class Client:
         return self.finish()
 
     def prefill(self, prompt, chunk=CHUNK, **more):
-        """Feed a prompt in chunks, padded with token 0 at position -1; returns the logits behind it."""
+        """Feed a prompt in chunks, padded with token 0 at position -1; returns the logits after it."""
         count = -(-len(prompt) // chunk) * chunk
         tokens = np.zeros((1, count), np.int64)
         positions = np.full((1, count), -1)

@@ -1,4 +1,4 @@
-"""HTTP connections of a server without a network, and an event loop whose clock is turned by hand."""
+"""HTTP connections of a server without a network, and an event loop whose clock the test sets."""
 
 import socket
 from collections import OrderedDict
@@ -45,7 +45,7 @@ class Transport:
 
 
 class Loop:
-    """An event loop whose clock is turned by hand."""
+    """An event loop whose clock the test sets."""
 
     def __init__(self):
         self.now, self.timers, self.running, self.soon = 0.0, [], [], []

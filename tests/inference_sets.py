@@ -62,7 +62,7 @@ class Client:
         return [qaicrt.QBuffer(bytes(mapping.size)) for mapping in self.qpc.getBufferMappings()]
 
     def cores(self):
-        """Free cores of the first device, once dropped objects have given theirs back."""
+        """Free cores of the first device, after dropped objects have released theirs."""
         assert _core.await_teardown(WATCHDOG_S)
         status, found = qaicrt.Util().getResourceInfo(0)
         assert status == S.QS_SUCCESS
@@ -77,7 +77,7 @@ def take(answer):
 
 
 def refused(capfd, answer, *parts, status=S.QS_INVAL):
-    """The answer is a refusal without a value, and the log says every part."""
+    """The answer is a refusal without a value, and the log contains every part."""
     error = capfd.readouterr().err
     assert answer in (status, (status, None)), error
     assert "[ERROR]" in error

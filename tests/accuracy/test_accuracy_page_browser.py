@@ -1,4 +1,4 @@
-"""The page of a comparison in a browser: it fits windows of every width, and tables say what rows say."""
+"""The page of a comparison in a browser: it fits windows of every width, and its tables match the rows."""
 
 import pytest
 

@@ -136,7 +136,7 @@ def test_sums_of_a_chain_are_those_of_numpy():
 
 
 def integers_of(params, values):
-    """Quantize and back, as the parameters say."""
+    """Quantize and dequantize with the parameters."""
     low, high = params.limits
     steps = np.round(values.astype(np.float64) / params.scale) + params.zero_point
     return (np.clip(steps, low, high) - params.zero_point) * params.scale
@@ -159,12 +159,13 @@ def test_own_errors_of_integers_are_those_of_numpy():
     own = integers_of(params["s2"], real["s2"])
     expected = 10 * np.log10(power(real["s2"]) / power(own - real["s2"]))
     assert rows["s2"]["own_sqnr_db"] == pytest.approx(expected, abs=0.05)
-    # Weights of one scale for each channel beside: more than rounding the result alone.
+    # The weights, with one scale per channel, are also rounded, so the loss exceeds that of rounding the
+    # result.
     rounded = integers_of(params["c2"], real["c2"])
     alone = 10 * np.log10(power(real["c2"]) / power(rounded - real["c2"]))
     assert alone - 6 < rows["c2"]["own_sqnr_db"] < alone
     assert 0.05 < rows["c2"]["weights_share"] < 0.6
-    # Neither is exact, and what only moves integers is.
+    # Neither node is exact; nodes that only move integers are exact.
     assert rows["r1"]["own_sqnr_db"] == pytest.approx(rows["r1"]["inherited_sqnr_db"], abs=0.1)
     assert rows["flat"]["own_sqnr_db"] == np.inf
 

@@ -1,4 +1,4 @@
-"""Outputs of a card: what rounding costs is no more than it must, and what a fault adds is."""
+"""Outputs of a card: the unavoidable cost of rounding, and the additional cost of faults."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from runner_support import run
 
 @pytest.fixture(scope="module")
 def card():
-    """A model, samples, and outputs as a card that rounds as it should gives them."""
+    """A model, samples, and the outputs of a card that rounds correctly."""
     model, samples = models.convolutional()
     with qaic.Session(qaic.compile(model, convert_to_fp16=True).path) as session:
         outputs = [session.run(sample)["y"] for sample in samples]
@@ -66,7 +66,7 @@ def test_forms(card, tmp_path):
     _, item, said = first_sentence(card, write(tmp_path / "half", outputs, np.float16))
     assert "loses no more than" in said
     assert item.apart.sqnr_db > 60
-    # Only some of the samples.
+    # The outputs contain only some of the samples.
     _, item, _ = first_sentence(card, write(tmp_path / "some", outputs[:2]))
     assert item.card.elements == 2 * outputs[0].size
 

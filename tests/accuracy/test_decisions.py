@@ -28,7 +28,7 @@ def longest_run(name, array):
 
 
 def rows_above(name, array):
-    """As many decisions as there are, which is not the same on both sides."""
+    """Use as many decisions as exist, a number that differs between the two sides."""
     return array[np.abs(array) > 1]
 
 

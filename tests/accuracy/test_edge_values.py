@@ -120,7 +120,7 @@ def test_a_reference_of_zeros(to, tmp_path):
     assert math.isnan(output.cosine)
     assert math.isnan(output.largest_relative_error)
     assert f"{to}: output y is equal" in every_form(report, tmp_path)
-    # Noise beside nothing: a constant that float16 rounds to another than zero does not exist, so add one.
+    # A result of zero with noise: the rounding error of `x + large` remains after both subtractions.
     nodes = [
         models.node("Add", "x large", "a"),
         models.node("Sub", "a large", "b"),
@@ -149,7 +149,7 @@ def test_tensors_without_elements(to, tmp_path):
 
 
 def test_integers_and_booleans_that_are_outputs(tmp_path):
-    """They are decisions: which of two numbers is larger, where the largest is."""
+    """Their decisions: which of two numbers is larger, and the position of the largest."""
     nodes = [
         ("Mul", ["x", "x"], ["a"]),
         ("ArgMax", ["a"], ["where"]),

@@ -1,4 +1,4 @@
-"""A fault in the rounding of one node of a random graph is blamed on that node.
+"""A fault in the rounding of one node of a random graph is attributed to that node.
 
 `make accuracy-faults` tries 1,000 graphs, a test run some.
 """

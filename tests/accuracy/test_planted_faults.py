@@ -1,4 +1,4 @@
-"""Random chains with planted faults: every reason, and the set that is found, are those that were planted."""
+"""Random chains with planted faults: the reports contain the planted reasons and the planted set of nodes."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ FAULTS = st.lists(st.sampled_from(["calm", "overflow", "cancellation", "underflo
 @example(["overflow", "cancellation", "underflow", "calm"])
 @given(FAULTS)
 def test_transformers(faults):
-    """Reasons and the set that is found are those that were planted, and a calm one keeps nothing."""
+    """The reasons and the set of nodes are the planted ones; a calm model keeps no node."""
     model, samples, planted, kept = models.planted_transformer(faults)
     assert reasons(accuracy.compare(model, to="fp16", samples=samples)) == planted
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=45")
@@ -56,7 +56,7 @@ def test_transformers(faults):
 @example(["calm", "calm"])
 @given(st.lists(st.sampled_from(["calm", "outlier channel"]), min_size=1, max_size=3))
 def test_outlier_channels_of_transformers(faults):
-    """The first offender is where one is made; what passes it on or reads it loses too."""
+    """The first offender has the planted channel; nodes that pass it on or read it also lose precision."""
     model, samples, _, _ = models.planted_transformer(faults)
     options = {"enable_channelwise": True, "enable_rowwise": True}
     report = accuracy.compare(model, to="int8", samples=samples, **options)
@@ -69,7 +69,7 @@ def test_outlier_channels_of_transformers(faults):
     if places:
         assert report.first_offender.name in {f"values{at}" for at in places}
     plan = accuracy.search(model, to="int8", samples=samples, target="sqnr>=25", **options)
-    # The normalization rounds once; products read it in float where their results are.
+    # The normalization rounds once; products read its result in float32 if their own results are float32.
     read = {f"{name}{at}" for at in places for name in ("mean", "centered", "normal")}
     assert expected.keys() <= set(plan.nodes) <= expected.keys() | read
     assert plan.after >= 25
@@ -92,14 +92,14 @@ def test_a_calm_decoder_has_no_outlier_channel():
 
 @pytest.mark.parametrize("place", [0, 15])
 def test_an_outlier_channel_of_a_decoder(place, caplog):
-    """Its values are the first offender, also where sizes differ between the sets of shapes."""
+    """The values are the first offender, also if sizes differ between the sets of shapes."""
     model = models.flat_decoder(place)
     report = accuracy.compare(model, **OF_DECODERS)
     passed_on = ("value", "past_value_RetainedState", "mixed")
     assert reasons(report) == {**dict.fromkeys(passed_on, "outlier channel"), "out": "weight rounding"}
     assert report.first_offender.name == "value"
     plan = accuracy.search(model, target="sqnr>=20", **OF_DECODERS)
-    # The shares beside scores of -10,000 lose in any case.
+    # The weights next to scores of -10,000 lose precision in any case.
     assert set(plan.nodes) == {"value", "shares", "mixed", "out"}
     assert not [record for record in caplog.records if "no effect" in record.message]
 

@@ -115,7 +115,7 @@ def test_a_quantized_model_is_compared(pattern, to):
 
 @pytest.mark.parametrize("to", ["int8", "int16"])
 def test_integers_with_several_readers_are_compared(to):
-    # Operator set 17 has no QuantizeLinear for int16, the engine's own domain has.
+    # Operator set 17 has no QuantizeLinear for int16; the engine's own domain does.
     rng = np.random.default_rng(1)
     value = rng.standard_normal((1, 4, 6)).astype(np.float32)
     nodes = [

@@ -1,4 +1,4 @@
-"""Planted faults are named where they are planted, and nothing else is."""
+"""Planted faults are named at their nodes, and no other node is named."""
 
 import re
 
@@ -60,7 +60,7 @@ def test_weights_are_told_apart_from_activations():
     model, samples = models.attention()
     report = accuracy.compare(model, to="mxfp6", samples=samples)
     for row in report.nodes:
-        # Only products have weights that are rounded; all else computes in float32.
+        # Only products have rounded weights; other operators compute in float32.
         assert np.isfinite(row["own_sqnr_db"]) == bool(re.match("query|key|values|out", row["name"]))
         if np.isfinite(row["own_sqnr_db"]):
             assert 20 < row["own_sqnr_db"] < 40

@@ -1,4 +1,4 @@
-"""Reports: forms, files and what is said about wrong arguments."""
+"""Reports: formats, files, and errors about wrong arguments."""
 
 import json
 import re
@@ -143,7 +143,7 @@ def test_forms_of_samples(tmp_path):
 
 
 def test_options_of_integers_are_meant_for_integers(caplog):
-    """Without them among the precisions they have no effect, and the user reads that."""
+    """Options of integers have no effect without integers among the precisions, and the user is told."""
     model, samples = models.convolutional()
     fine = {"enable_channelwise": True, "quantization_calibration": "MSE", "calibration_data": samples}
     report = accuracy.compare(model, to="fp16,int8,mxfp6+fp16", samples=samples, **fine)
@@ -232,7 +232,7 @@ IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
     ],
 )
 def test_the_next_step_fits_the_outcome(files, capsys, monkeypatch, to, options, steps):
-    """A good precision is compiled, and another is fixed, with the options that were given."""
+    """A good precision leads to a compile command, and another to a fix, with the options of the user."""
     monkeypatch.chdir(files)
     arguments = ["accuracy", "model.onnx", "--to", to, "--samples", "samples.npz", *options]
     assert console.run(openqaic.tool, arguments) == 0
@@ -334,7 +334,7 @@ def test_a_compilation_that_must_overflow_names_the_command(tmp_path):
 @pytest.mark.parametrize("op_type", ["Conv", "Gemm", "MatMul"])
 def test_a_head_of_one_node_whose_scores_vanish_is_wrong(op_type):
     rng = np.random.default_rng(3)
-    # Scores are made of inputs that are too small for the scale of all inputs.
+    # Scores are computed from inputs that are too small for the scale of all inputs.
     weight = rng.standard_normal((7, 16)).astype(np.float32)
     weight[:4] *= 50
     weight[:4, 8:] = weight[4:, :8] = 0

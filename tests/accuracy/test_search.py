@@ -30,7 +30,8 @@ def sqnr_of(model, samples, **options):
 def test_the_planted_set_is_found(places, tmp_path):
     model, samples, planted = models.overflowing(places)
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
-    # What is made of an overflowing mean is no overflow, but reads one in float16 where it is not kept too.
+    # A value computed from an overflowing mean does not overflow itself, but reads infinity if it stays in
+    # float16.
     roots = {f"deviation{at}" for at in places}
     assert set(plan.nodes) == set(planted) | roots
     assert plan.before < 40 <= plan.after
@@ -98,7 +99,7 @@ def test_what_is_found_holds_in_a_program_that_is_compiled_with_it():
     assert sqnr_of(model, samples[:4], **options, node_precision_info_file=lists) == pytest.approx(
         plan.after, abs=1e-4
     )
-    # Nothing is measured that the set does not need: the last sample was held out.
+    # The search measures only what the set requires; the last sample was held out.
     assert sqnr_of(model, samples[4:], **options, node_precision_info_file=lists) == pytest.approx(
         plan.held_out, abs=1e-4
     )

@@ -1,4 +1,4 @@
-"""Trained models, where they are installed: measuring changes no bit of their outputs."""
+"""Trained models, if they are installed: measuring changes no bit of their outputs."""
 
 import numpy as np
 import pytest

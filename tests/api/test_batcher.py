@@ -61,7 +61,7 @@ def lengths():
 
 
 class Gate:
-    """Collects what a batcher wants to run soon, as an event loop does in one turn."""
+    """Collects the work that a batcher schedules, as an event loop does in one turn."""
 
     def __init__(self):
         self.calls = []
@@ -329,7 +329,7 @@ def test_a_batch_that_cannot_be_counted_is_answered_once(affine):
         raise ValueError
 
     batcher = Batcher(session, shapes, on_batch=count)
-    # The first run on threads of the session, the rest where they are submitted.
+    # The first inferences run on threads of the session, the rest on the threads that submit them.
     for number in range(1, 17):
         x = rows(1, number)
         assert batcher.submit({"x": x}).result(30)["y"].tobytes() == alone(session, x).tobytes()

@@ -129,7 +129,7 @@ def test_figures_follow_the_life_of_a_program(noop):
         session.setup()
         used = context.resources(0)
         changed = {key: value for key, value in used.items() if value != unused[key]}
-        # Its descriptors say: four cores, two semaphores, one multicast id; it has constants.
+        # The descriptors require four cores, two semaphores and one multicast id; the program has constants.
         assert changed == {
             "nsp_free": 8,
             "dram_free_mb": unused["dram_free_mb"] - 1,
@@ -154,7 +154,7 @@ def test_faults_reach_the_caller_as_what_they_are(noop):
     )
     session = qaic.Session(noop, set_size=1)
     for error in (DeviceMemoryError, DeviceBusyError, DeviceMemoryError, DeviceMemoryError):
-        # A call that finds the device busy is made again where something was torn down meanwhile.
+        # A call that finds the device busy is repeated if an object was torn down meanwhile.
         assert _core.await_teardown(WATCHDOG_S)
         with pytest.raises(error):
             session.setup()

@@ -1,4 +1,4 @@
-"""``qaic.claim_devices``: processes that claim get devices of their own, until they end."""
+"""``qaic.claim_devices``: each process that claims devices has them exclusively until it ends."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from child_process import started
 
 CARDS = 3
 
-#: claims what each line says, and answers with the ids or the code of the error
+#: claims the devices in each line, and prints the ids or the code of the error
 CLIENT = """
 import os, sys
 import qaic
@@ -81,7 +81,7 @@ def client(tmp_path):
 def test_each_process_gets_another_card_and_a_killed_one_frees_its_own(client):
     clients = [client() for _ in range(CARDS + 1)]
     assert [one.claim(1) for one in clients] == [(0,), (1,), (2,), "device.claims"]
-    # Asking again is no claim more, and asking for more is refused.
+    # A repeated claim takes no more devices, and a larger claim is refused.
     assert clients[1].claim(1) == (1,)
     assert clients[1].claim(2) == "device.claimed"
     clients[1].end()

@@ -43,7 +43,7 @@ def profiles(tmp_path, monkeypatch):
 
 
 def left_in(folder):
-    # The engine itself leaves a file beside.
+    # The engine itself also leaves a file.
     return [entry.name for entry in folder.iterdir() if entry.name.startswith("openqaic")]
 
 
@@ -101,7 +101,7 @@ def measured(session, *feeds):
 
 
 def check(buffer, times):
-    """Hold a buffer to what is true of all: the decoder's rules, and where times lie."""
+    """Check a buffer against the rules of the decoder, and the order of its times."""
     buffer.check()
     assert buffer.warnings == ()
     run = buffer.run
@@ -139,7 +139,7 @@ def check_ops(ops, thread):
     assert np.all(ops["start_u"] >= thread["start_u"])
     assert np.all(ends <= thread["end_u"])
     assert np.all(ops["kflags"] & ~np.uint8(NESTED) == EXECUTED)
-    # Neither waits nor processor cycles are known of them.
+    # The operations have neither waits nor processor cycles.
     assert np.all(ops["flags"] & ~np.uint16(OUT_BYTES) == 0)
     assert not ops["sync_u"].any()
     assert not ops["barrier_u"].any()
@@ -280,7 +280,7 @@ def test_more_operations_than_room_are_cut_and_said(opened):
     assert buffer.run.ops_truncated
     assert not buffer.run.complete
     assert 0 < len(buffer.ops) < 300_000
-    # Afterwards all is well, and nothing of the long one is left.
+    # The next inference is normal, and nothing of the long one is left.
     (after,) = measured(session, feed)
     assert len(after.ops) == len(short.ops)
 
@@ -309,7 +309,7 @@ def test_specializations_and_state_of_a_decoder(opened, tmp_path):
             position += rows
     buffers = probe.buffers()
     assert [buffer.run.specialization for buffer in buffers] == [0, 1, 1, 0]
-    # It is not run twice to see what measuring costs, because of its state.
+    # The inference has state, so it is not repeated to measure the cost of measuring.
     assert [buffer.meta["calibration"]["plain_count"] for buffer in buffers] == [0] * 4
     bytes_of = [int(buffer.ops["out_bytes"].sum()) for buffer in buffers]
     assert bytes_of[0] == bytes_of[3] > bytes_of[1] == bytes_of[2]

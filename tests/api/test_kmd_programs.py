@@ -241,7 +241,7 @@ def test_an_echo_of_a_program_for_the_host(tmp_path):
 
 
 def old_container(program):
-    """A container as the compiler of before made it: its metadata has no DMA requests."""
+    """A container of an earlier compiler, whose metadata has no DMA requests."""
     core = _core.Qpc(str(program))
     metadata = json.loads(core.metadata_json())["fields"]
     metadata |= {"dmaRequests": [], "numSemaphores": 0, "semaphoreInitState": [], "staticSharedDDRSize": 0}

@@ -1,4 +1,4 @@
-"""Messages say what to do next: the name that was meant, all that is missing, the kind of file wanted."""
+"""Messages contain the fix: the similar name, all missing parts, the expected kind of file."""
 
 import shlex
 

@@ -42,7 +42,7 @@ FLAGS = {text: spec for spec in SPECS if spec.flag is not None for text in spec.
 
 
 def rows():
-    """Every row of the tables: (section, name, what is said of it, what differs)."""
+    """Every row of the tables: (section, name, description, difference)."""
     section = ""
     for line in TEXT.splitlines():
         if line.startswith("## "):
@@ -150,7 +150,7 @@ def test_variables_are_in_the_table_of_variables():
 def test_every_tool_is_in_the_guide():
     named = {name.partition(" ")[0] for _, name, state, _ in ROWS if state != "not there"}
     installed, laid = scripts()
-    # `openqaic` is a name of ours: there is nothing to move from.
+    # Only this project has the name `openqaic`, so no name of the SDK corresponds to it.
     assert {*installed, *laid} - {"openqaic"} <= named
 
 

@@ -1,4 +1,4 @@
-"""Every way to open a program, to give it inputs, and what a session says of itself."""
+"""Every way to open a program and to give it inputs, and the description of a session."""
 
 import asyncio
 import copy
@@ -244,7 +244,7 @@ def test_async_with_gives_the_device_back(path):
             during = qaic.devices()[0].nsp_free
         return outputs["y"].shape, during
 
-    gc.collect()  # what an earlier test left in a circle gives its cores back now, not during the run
+    gc.collect()  # objects of earlier tests in reference cycles release their cores now, not during the run
     assert qaic._core.await_teardown(WATCHDOG_S)
     before = qaic.devices()[0].nsp_free
     shape, during = asyncio.run(work())
@@ -333,7 +333,7 @@ def test_a_session_goes_to_another_process(path):
     session = qaic.Session(path, set_size=2, dev_id=0)
     expected = session.run(X)["y"]
     pickled = pickle.dumps(session)
-    # Its container is not in the pickle, only where that is.
+    # The pickle contains the path of the container, and not its contents.
     assert len(pickled) < 1000
     program = (
         "import pickle, sys, numpy as np; session = pickle.load(sys.stdin.buffer); "

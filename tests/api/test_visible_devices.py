@@ -1,4 +1,4 @@
-"""``QAIC_VISIBLE_DEVICES``: which devices a process sees, under their own ids."""
+"""``QAIC_VISIBLE_DEVICES``: the devices that are visible to a process, under their own ids."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_hidden_devices_do_not_exist_for_qaicrt(four, container):
 
 
 def test_a_queue_of_a_hidden_device_serves_programs_whose_device_was_chosen(four, container, capfd):
-    """Clients that name no device make a queue of device 0."""
+    """Clients that name no device create a queue of device 0."""
     four("2")
     context, qpc = qaicrt.Context(), qaicrt.Qpc(container)
     queue = qaicrt.Queue(context, 0)

@@ -246,7 +246,7 @@ def test_a_failed_compilation_keeps_the_container_that_was_there(model, out, tmp
     assert names_in(out) == ["programqpc.bin"]
 
 
-#: a hook in the tool that says when it works, and waits for a line before it goes on
+#: a hook in the tool that prints a line when it works, and waits for a line before it continues
 WORKING = """
 import sys
 from qaic.compiler.frontend.files import onnx_file
@@ -294,7 +294,7 @@ def test_ctrl_c_leaves_nothing(model, out, tmp_path):
 
 
 def test_a_tool_that_starts_with_sigint_ignored_keeps_ignoring_it(model, out, tmp_path):
-    """Ctrl-C in a terminal goes to background jobs too, for which the shell has SIGINT ignored."""
+    """Ctrl-C in a terminal also reaches background jobs, for which the shell ignores SIGINT."""
     code, complaints, kept = sent_ctrl_c(model, out, tmp_path, *ignoring(signal.SIGINT))
     assert (code, complaints) == (0, "")
     assert kept
@@ -312,7 +312,7 @@ sys.exit(compile.main(arguments))
 
 
 def test_a_target_without_room_is_named(model, out, tmp_path):
-    """A limit on files stands for a full disk: the copy fails at the same call. The cache has the program."""
+    """A limit on file sizes simulates a full disk, at the same call. The cache has the program."""
     before = out / "programqpc.bin"
     done = subprocess.run(
         [sys.executable, "-c", FULL, f"-m={model}", BATCH, f"-aic-binary-dir={out}"],

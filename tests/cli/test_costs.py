@@ -28,7 +28,7 @@ OPERATORS = ("Mul", "Relu", "Add", "Sigmoid")
 
 
 def write_chain(folder, length):
-    """Write a model of so many nodes, one behind the other."""
+    """Write a model of this number of nodes in a chain."""
     names = ["x", *(f"v{number}" for number in range(1, length)), "y"]
     nodes = [
         helper.make_node(
@@ -52,7 +52,7 @@ def calls_of(*words):
     Comprehensions over graphs call nothing, but make objects.
     """
     profile = cProfile.Profile()
-    # Functions of other tests that collections call are no cost of the command.
+    # Functions of other tests that collections call do not count.
     others = gc.callbacks[:]
     gc.callbacks.clear()
     collections = gc.get_stats()[0]["collections"]
@@ -66,7 +66,7 @@ def calls_of(*words):
 
 
 def assert_linear(lengths, calls):
-    """Each further node costs what those before it cost, whatever a command costs without nodes."""
+    """Each additional node costs as much as the earlier ones, apart from the cost without nodes."""
     _, small, medium, large = lengths
     _, few, some, many = calls
     # A call more or less for each node is what loads and waits differ by.
@@ -149,7 +149,7 @@ def test_nodes_that_observe_a_value(tmp_path, monkeypatch):
         with prepared(path, options, "counting") as source:
             twin, _ = source.write_instrumented(tmp_path / f"{length}.bin")
         assert len(twin.nodes) == length * 3 // 4
-    # Of four nodes of the model, three are observed: the products and sums round once together.
+    # Three of four nodes of the model are observed: products and sums round once, together.
     assert (sizes[80] - sizes[40]) / 30 <= 3 * len(FIELDS)
 
 

@@ -1,4 +1,4 @@
-"""Every command that the README and the guides show runs, with files that the guide speaks of."""
+"""Every command in the README and the guides runs, with the files that the guide mentions."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def model_of_one_input():
 
 
 def write_model(folder):
-    """The model of one input that most pages speak of, and lists of samples for it."""
+    """The model with one input that most pages use, and lists of samples for it."""
     (folder / "model.onnx").write_bytes(model_of_one_input())
     generator = np.random.default_rng(0)
     for number in range(32):
@@ -176,7 +176,8 @@ def test_commands_of_a_page_run(page, warm_commands, tmp_path, monkeypatch):
     script = ["set -eu"]
     for block in blocks_to_run(page, SHELL):
         for command in commands(block):
-            # Paths of a client's machine lie in the folder. A difference that is found is no failure.
+            # Paths of a client's machine are redirected to the folder. A reported difference is not a
+            # failure.
             said = command.replace("/data/", f"{folder}/data/").replace("openqaic bench", FEW)
             script.append(f"{{ {said}\n}} || [ $? = 1 ]" if " diff " in command else said)
     assert len(script) > 1

@@ -137,7 +137,7 @@ METRICS += ("total_inference_time", "avg_latency")
 ONE = "--onnx-define-symbol=n,1"
 QUANTIZE = ["-aic-binary-dir={out}", "-convert-to-quantize"]
 DASH = "-onnx-define-symbol=n,1"
-#: those of a latency report
+#: settings of a latency report
 SETTINGS = ("--aic-num-cores=2", "-a", "1", "-S", "1", "--batchsize=1")
 #: name of the damaged file -> command lines that read it; `{0}` is its path, `{s}` the folder of sound files
 READERS = {
@@ -276,7 +276,7 @@ def damaged(draw, data):
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_sound_file_is_read(sound, tmp_path, name):
-    """Without this, damage could go to files that no command reads."""
+    """Without this test, the damage could be in files that no command reads."""
     (tmp_path / "list").write_text(f"{sound / name}\n")
     export = sound / "export" / "LlamaForCausalLM.onnx"
     for number, (main, words) in enumerate(READERS[name]):
@@ -303,7 +303,7 @@ def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd,
     if name == "external.onnx":
         (folder / "external.data").write_bytes(content(sound / "external.data"))
     if "{e}" in words or name.startswith("export/"):
-        # The model is beside its checkpoint; one of the two is damaged.
+        # The model and its checkpoint are separate files; one of the two is damaged.
         weight_free_models.export(folder / "weights")
         model_path = folder / "weights" / "export" / "LlamaForCausalLM.onnx"
         target = model_path if name.startswith("export/") else folder / "weights" / name
@@ -333,9 +333,9 @@ def flags_of(name):
     return sorted(commands.choices[name]._option_string_actions)
 
 
-#: subcommands without a file or number to read (`tests/serving/test_hostile.py` has those of a server)
+#: subcommands that read no file or number (`tests/serving/test_hostile.py` tests those of a server)
 NOT_HERE = {"completion", "demo", "serve", "shims"}
-#: command line without options, and its flags; not those that wait
+#: command line without options, and its flags; commands that wait are omitted
 ARGUMENTS = {
     **{
         name: (openqaic, [name, *model], flags_of(name))
@@ -443,7 +443,7 @@ def test_no_argument_is_a_defect(sound, tmp_path_factory, capfd, name, data):
     assert RAW.search(printed.out + printed.err) is None
 
 
-#: kind of a file that has no end or no content -> what makes one
+#: kind of a file without an end or without contents -> function that creates it
 ENDLESS = {
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),
@@ -453,7 +453,7 @@ ENDLESS = {
 }
 
 
-#: files of text; arrays, containers and traces have readers of their own
+#: text files; arrays, containers and traces have their own readers
 TEXTS = ["profile.yaml", "encodings.json", "parts.json", "list.txt", "runs.txt", "runs.csv", "options.yaml"]
 TEXTS += ["precision.yaml", "io.yaml", "sizes.json", "batch.json"]
 

@@ -62,7 +62,7 @@ def test_hints_name_options_that_the_tool_takes(front, capsys, monkeypatch, tmp_
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hint: ")]
     shown = dict(zip(KEYWORDS, line.removeprefix("hint: ").split(" | "), strict=True))
     options = options_of(front)
-    # Only Python and options files have the others.
+    # Only Python and options files have the other keywords.
     assert {keyword for keyword in KEYWORDS if shown[keyword] != keyword} == {*options.values()} & {*KEYWORDS}
     assert {flag: options.get(flag) for flag in shown.values() if flag.startswith("-")} == {
         flag: keyword for keyword, flag in shown.items() if flag.startswith("-")

@@ -79,7 +79,7 @@ def test_figures_in_the_terminal(files, capsys):
 
 
 def test_a_model_is_named_with_the_command_that_draws_it(tmp_path, capsys):
-    """Its first bytes were shown instead."""
+    """Regression: the first bytes of the file were shown instead."""
     model = save(tmp_path, affine())
     assert run(model) == 1
     err = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``qaic-util`` as its users and the scripts that parse it see it."""
+"""``qaic-util`` from the side of its users, and of the scripts that parse its output."""
 
 import contextlib
 import json
@@ -438,7 +438,7 @@ def test_keys_choose_a_device():
 
 
 class Terminal:
-    """The table in a terminal of its own."""
+    """The table in a separate terminal."""
 
     def __init__(self, *arguments):
         self.master, self.slave = pty.openpty()

@@ -1,4 +1,4 @@
-"""The pictures of the README show what the current code shows; `make pictures` draws them again."""
+"""The pictures of the README match the current code; `make pictures` draws them again."""
 
 import json
 import os

@@ -33,7 +33,7 @@ def pair(tmp_path_factory):
 def stats(lines):
     place = lines.index(" ---- Stats ----")
     count, microseconds, batch, rate = re.fullmatch(STATS, lines[place + 1]).groups()
-    # What follows is about the device.
+    # The following lines are about the device.
     assert lines[place + 2 : place + 3] in ([], ["Device Performance: "])
     return int(count), int(microseconds), int(batch), float(rate)
 
@@ -413,7 +413,7 @@ def test_raw_buffers_are_refused_where_something_is_converted(tool, program, tmp
 
 @pytest.fixture
 def noop(monkeypatch):
-    """Device that executes nothing, and fails by the given plan."""
+    """A device that executes nothing and fails according to the plan."""
 
     def configure(plan=""):
         monkeypatch.setenv("QAIC_DEVICE", "noop")

@@ -203,7 +203,7 @@ def test_outputs_of_a_batch_are_compared_on_request(tool, program, tmp_path):
         f"output 'y' differs in 1 of 2 inferences; inference 1: output 'y' differs from {tmp_path / 'z'}"
         in err
     )
-    # A placeholder of another size is no other thing than one of other values.
+    # A placeholder of another size equals one with other values.
     path = batch_json(tmp_path, [[good[0], entry(raw(tmp_path, "short", numbers(0)[:3]), "out", "y", 4)]])
     code, lines, err = tool("-t", program, "--aic-batch-json-input", path, "-c", "-n", "4")
     assert (code, sum("InferenceCnt 4 " in line for line in lines)) == (1, 1)
@@ -348,7 +348,7 @@ def test_a_decoder_runs_chunks_with_its_caches_on_the_device(tool, stateful, tmp
             [
                 entry(raw(tmp_path, f"ids{number}", ids), "in", "input_ids", 8, list(ids.shape)),
                 entry(raw(tmp_path, f"places{number}", positions), "in", "position_ids", 8, list(ids.shape)),
-                # A written shape, and none: both are the one that goes with the inputs.
+                # An omitted shape means the shape that matches the inputs, like the same written shape.
                 *([entry("logits", "out", "logits", 4, list(logits.shape))] if number % 2 else []),
             ]
         )

@@ -111,7 +111,7 @@ def test_the_device_s_metrics_of_any_program_with_statistics(tool, plain):
     average, least, most, deviation = metrics(lines)["ExecTimeUs_Func_0"]
     assert 0 <= least <= average <= most
     assert deviation >= 0
-    # Metrics that a CPU does not measure have no row, instead of a zero.
+    # Metrics that a CPU does not measure have no row, and not a zero.
     assert not any("Pct" in line or "DDR" in line for line in lines)
     last = next(line for line in reversed(lines) if "Inf/Sec" in line)
     assert last == lines[place + 1]
@@ -121,7 +121,7 @@ def test_each_activation_gives_samples_of_metrics(tool, plain):
     _, lines, _ = tool("-t", plain, "-n", "100", "-a", "2", "-S", "1")
     form = re.compile(r"ProfilingSamples_Func_0,(\d+),            Samples        ")
     (count,) = (int(found[1]) for line in lines if (found := form.fullmatch(line)))
-    # An activation has 20 at most. How many inferences each of them gets is decided by which is free first.
+    # An activation has at most 20. The number of inferences of each depends on which is free first.
     assert 20 < count <= 40
 
 
@@ -325,7 +325,7 @@ def test_statistics_are_an_output_that_is_written_where_outputs_are(tool, measur
         buffer = stats.open(path, qpc=measured / "programqpc.bin")
         buffer.check()
         begun.add(buffer.run.inference)
-    # They count in the order in which they begin, and of two in flight the later may be first.
+    # Inferences are counted in the order of their start; of two in flight, the later one may be first.
     assert len(begun) == 2
     assert begun <= set(range(6))
 

@@ -29,7 +29,7 @@ def test_installed_tools_run_from_anywhere(prefix, tmp_path, capsys):
     assert run("install", "--prefix", str(prefix)) == 0
     printed = capsys.readouterr()
     assert all(f"installed {prefix / place}" in printed.out for place in PLACES)
-    # A folder of the package's name where the tool is called must not be taken for it.
+    # A folder with the package's name in the working directory must not be imported as the package.
     (tmp_path / "qaic").mkdir()
     (tmp_path / "qaic" / "__init__.py").write_text("raise SystemExit(99)")
     for place in PLACES:

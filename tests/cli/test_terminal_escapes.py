@@ -19,7 +19,7 @@ from qaic.cli.runner import main as qaic_runner
 from qaic.support.program_names import archive_names
 from qaic.support.text import escape_html, escape_json, escape_lines, escape_unprintable
 
-#: what moves a cursor, sets a title, reorders a line, or begins a line of its own
+#: moves the cursor, sets the title, reorders a line, begins a new line
 EVIL = "\x1b]0;own\x07\x1b[31m\u202e\x9b31m\u2066\x7f\nerror: made up"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|^error: made up", re.M)
 PACKAGE = Path(qaic.__file__).parent
@@ -161,7 +161,7 @@ def test_escaped_json_is_the_same_value(value):
     assert RAW.search(escaped) is None
 
 
-#: (file, function) that writes to a stream what no file has a part in
+#: (file, function) that writes text to a stream without text from files
 WITHOUT_NAMES = {
     ("support/status_line.py", "erase"),
     ("cli/device_info.py", "_draw"),  # facts about devices, escaped where they are read

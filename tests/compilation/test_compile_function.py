@@ -286,7 +286,7 @@ def test_a_large_container_in_a_folder_has_no_copy_in_the_cache(path, tmp_path, 
     for _ in range(2):
         assert content(qaic.compile(path, output_dir="large", aic_num_cores=2)) == expected
         assert not programs()
-    # What is in the cache is used, and a container without a folder has no other place.
+    # A cached program is used; a container without a folder is only in the cache.
     assert content(qaic.compile(path, aic_num_cores=2)) == expected
     assert content(qaic.compile(path, output_dir="again", aic_num_cores=2)) == expected
     assert len(programs()) == 1

@@ -128,7 +128,7 @@ def test_every_tensor_that_a_buffer_can_hold():
         [("y", "float32", [2, 4])],
     )
     outputs = run(model, {"x": X}, all_intermediate_outputs=True)
-    # A bool, an element type that no buffer has, and a shape that depends on data stay inside.
+    # A bool, an element type without buffers, and a shape that depends on data are not outputs.
     assert list(outputs) == ["y", "n", "shape", "whole"]
     np.testing.assert_array_equal(outputs["n"], -X)
     np.testing.assert_array_equal(outputs["whole"], (-X).astype(np.int32))

@@ -103,7 +103,7 @@ def test_a_rebuilt_library_makes_another_container(tmp_path, library):
     for _ in range(2):
         qaic.Session(saved(tmp_path), register_custom_op=[described(tmp_path)], output_dir=tmp_path / "qpc")
         made.append((tmp_path / "qpc" / "programqpc.bin").read_bytes())
-        # Bytes behind its sections: another file, the same code.
+        # Bytes after the sections: another file with the same code.
         path.unlink()
         path.write_bytes(library.read_bytes() + b"rebuilt")
     assert made[0] != made[1]

@@ -78,7 +78,7 @@ def compiled_by_tool(name, folder, *flags):
     if len(sets) == 1:
         words += [f"-onnx-define-symbol={symbol},{size}" for symbol, size in sets[0].items()]
     elif sets:
-        # As exporters' files have it: flat, sizes as text.
+        # The format of exporters' files: flat, sizes as text.
         entries = [{symbol: str(size) for symbol, size in sizes.items()} for sizes in sets]
         path = folder / "specializations.json"
         path.write_text(json.dumps({"specializations": entries}))

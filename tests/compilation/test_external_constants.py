@@ -1,4 +1,4 @@
-"""A real encoder whose constants lie beside the model, those of nodes included."""
+"""A real encoder with constants outside of the model, including constants of nodes."""
 
 import numpy as np
 import onnx

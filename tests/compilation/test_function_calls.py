@@ -148,7 +148,7 @@ def test_an_attribute_that_a_call_leaves_out_and_that_has_no_default_is_named(bo
     ],
 )
 def test_a_function_of_the_model_goes_before_an_operator_of_the_engine(name, precision):
-    # Numbers that are no index of what the engine's operator reads.
+    # Numbers that are not an index of the values that the engine's operator reads.
     x, places = np.float32([[-3, -1, 2], [0.5, -0.25, 1]]), np.array([70, -70])
     text = (
         '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>\n'

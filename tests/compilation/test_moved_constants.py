@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 import qaic
 
-#: from one element to 1 MiB; constants of 1 KiB and more lie beside the graph
+#: from one element to 1 MiB; constants of 1 KiB or more are outside of the graph
 SIZES = [1, 64, 255, 256, 300, 4096, 1 << 18]
 
 RNG = np.random.default_rng(31)

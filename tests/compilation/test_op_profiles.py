@@ -1,4 +1,4 @@
-"""Times are of the operations that they are said to be of, whichever process compiled the program."""
+"""Times belong to the operations that they are reported for, regardless of the process that compiled."""
 
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def test_a_producer_ends_before_its_consumer_starts(name, tmp_path):
     (measured,) = profile.device
     columns = measured.descriptor.ops(0)
     executed = measured.ops["oc"].tolist()
-    # Each operation is executed once, and nothing is counted to the one that stands for others.
+    # Each operation is executed once, and no execution is assigned to the operation for all others.
     assert sorted(executed) == list(range(len(columns) - 1))
     starts = dict(zip(executed, measured.ops["start_u"].tolist(), strict=True))
     ends = {oc: starts[oc] + dur for oc, dur in zip(executed, measured.ops["dur_u"].tolist(), strict=True)}
@@ -143,7 +143,7 @@ def test_profiles_of_two_precisions_join_by_the_nodes_of_the_user(name):
     for new in (quantized, profiled(model, convert_to_fp16=True)):
         rows = diff(baseline, new).table("nodes").rows
         assert [row[0] for row in rows if None in row[1:3]] == []
-        # Not all of one row: most nodes stand alone.
+        # Most nodes have their own row.
         convolutions = sum(node.op_type == "Conv" for node in onnx.load(model).graph.node)
         assert len(rows) >= convolutions
 

@@ -28,7 +28,7 @@ SAMPLES = [
 QUANTIZED = {"convert_to_quantize": True, "calibration_data": SAMPLES}
 ONE = {"onnx_define_symbol": {"n": 1}}
 
-# Option -> its value, the other options on both sides, and those of the plain side alone.
+# Option -> its value, the other options of both sides, and the options of the side without it.
 CHANGES = {
     "output_node_names": (["m"], ONE),
     "extra_output_tensors": (["m"], ONE),
@@ -66,7 +66,8 @@ CHANGES = {
     "qpc_crc": (True, ONE),
 }
 
-# Those that need another model, a file, or are no matter of the container; their effect is shown there.
+# Options that need another model or a file, or that do not affect the container; other tests show their
+# effect.
 ELSEWHERE = {
     "aic_operator_list": "compiler/reports/test_support_report.py",
     "allow_mxint8_mdp_io": "compiler/passes/emulation/test_mxint8.py",
@@ -94,7 +95,8 @@ ELSEWHERE = {
 }
 
 
-# Options that a graph of two operators satisfies as it is, and those that act when a program runs or loads.
+# Options that a graph of two operators satisfies unchanged, and options that act when a program runs or
+# loads.
 SATISFIED = {
     "always_expand_onnx_functions",
     "combine_inputs",

@@ -75,10 +75,10 @@ def test_operator_means_what_its_set_says(opset):
 
 #: first set whose form ONNX's evaluator computes by the formula, as onnxruntime does
 EVALUATED_FROM = {
-    # It has the epsilon of another form, and divides alpha by another size.
+    # The evaluator uses the epsilon of another version, and divides alpha by another size.
     "BatchNormalization": 14,
     "LRN": 99,
-    # It has no linear mode and no scales of their own, and does not flatten to two dimensions.
+    # The evaluator has no linear mode and no separate scales, and does not flatten to two dimensions.
     "Resize": 11,
     "Softmax": 13,
     "LogSoftmax": 13,

@@ -84,7 +84,7 @@ def test_what_openqaic_did_not_compile_stays(path, tmp_path, way, found):
 def test_what_openqaic_compiled_is_replaced(path, tmp_path, way):
     folder = tmp_path / "out"
     qaic.compile(path, output_dir=folder, aic_num_cores=2)
-    # As a killed process leaves it.
+    # Simulates the remains of a killed process.
     (folder / ".openqaic-0.tmp").mkdir()
     (folder / "programqpc.bin").chmod(0o600)
     assert WAYS[way](path, folder, tmp_path / "o.yaml") == 0

@@ -17,7 +17,7 @@ from qaic.options.table import SPECS
 from session_models import affine, save
 from session_models import model as model_of
 
-#: what stands for a file in the test, whose digest is recorded
+#: placeholder for a file in the test, whose digest is recorded
 FILE = object()
 TEXT = b"settings of the splitting\n"
 
@@ -108,7 +108,7 @@ def test_edge_and_statistics_are_recorded_and_change_no_result(options, model, t
 def test_number_of_compiler_threads_changes_no_byte(model, tmp_path, monkeypatch):
     contents = set()
     for threads in (1, 2, 7):
-        # A cache of its own, so that each is compiled.
+        # A separate cache, so that each model is compiled.
         monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / f"cache{threads}"))
         folder = tmp_path / str(threads)
         with qaic.Session(model, output_dir=folder, compile_threads=threads):

@@ -95,7 +95,7 @@ def test_options_mean_the_same_in_both_layouts(name, operator, is_shared, monkey
 
 
 def single(attributes, *, opset=17, **dims):
-    """Make a model of one LSTM; `dims` are those of its inputs."""
+    """Make a model of one LSTM; `dims` are the dims of its inputs."""
     weights = [
         ("w", np.ones((1, 4 * HIDDEN, WIDTH), np.float32)),
         ("r", np.ones((1, 4 * HIDDEN, HIDDEN), "f")),

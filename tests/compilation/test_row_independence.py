@@ -1,4 +1,4 @@
-"""Rows that the analysis proves to be independent are: whatever the others hold, the bits are the same."""
+"""Rows that the analysis proves independent have the same bits, regardless of the other rows."""
 
 import numpy as np
 import onnx
@@ -268,7 +268,7 @@ UNARY = st.sampled_from(
     ["Relu", "Exp", "Tanh", "Sigmoid", "Erf", "Neg", "Sqrt", "Reciprocal", "Softplus", "Floor"]
 )
 AXIS = st.sampled_from([0, 1])
-#: each makes, of a value of BATCH x WIDTH, nodes that make one more
+#: each adds nodes that compute another value from a value of BATCH x WIDTH
 STEPS = st.one_of(
     UNARY.map(lambda op: lambda a, b, n: [node(op, a, n)]),
     st.sampled_from(["Add", "Mul", "Sub", "Div", "Max", "Min"]).map(

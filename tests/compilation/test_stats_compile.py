@@ -157,7 +157,7 @@ def test_what_is_asked_for_has_a_binding(model, tmp_path, options, message, coun
 def test_operations_are_in_the_message_and_in_their_segment(model, tmp_path, level, pmu_level):
     qpc = program(model, tmp_path / "out", stats_level=level, aic_pmu_events="70")
     segment = bytes(qpc.segments["opstatsdesc.open"].data)
-    # What is loaded on a card has it too, and says which it is.
+    # The ELF, which is loaded on a card, also has the descriptor; the plan has its fingerprint.
     container = _core.Qpc(str(tmp_path / "out" / "programqpc.bin"))
     assert bytes(container.elf_section("openqaic_ops")) == segment
     assert qpc.plan["stats"]["fingerprint"] == hashlib.sha256(segment).hexdigest()[:32]

@@ -300,7 +300,7 @@ def test_plan_that_lies_about_weights_is_refused_when_it_is_loaded(tmp_path, cha
     def apply(plan):
         entry = next(one for one in plan["initializers"] if "layout" in one)
         entry.update(change)
-        # There is no room for more.
+        # The segment has no room for more.
         plan |= {"producer": "", "effective": {}}
 
     lying = changed(path.path, tmp_path / "lying.bin", apply)

@@ -26,7 +26,7 @@ from qaic.errors import OptionError
 from qaic.support.atomic_io import work_folder
 from session_models import model, save
 
-#: says when the samples of a calibration are being run, which then takes as long as it is given
+#: prints when the samples of a calibration are being run, which then takes as long as the test permits
 HOOK = """
 import sys, threading
 from qaic.compiler.calibration import collector
@@ -90,7 +90,7 @@ def test_what_a_killed_calibration_leaves_goes_with_the_next_compilation(calibra
     left = unfinished(folder)
     assert len(left) == 2
     qaic.compile(save(tmp_path, scaled(3.0)))
-    # Its owner lives.
+    # The owner of the files is running.
     assert unfinished(folder) == left
     calibrating.kill()
     calibrating.wait()
@@ -120,7 +120,7 @@ def test_a_compilation_lists_the_folder_of_no_other_program(folder, tmp_path, mo
 
 
 def aged(path, seconds):
-    """Have a program last wanted so long ago."""
+    """Set the last use of a program to this long ago."""
     found = path.stat()
     os.utime(path, ns=(found.st_atime_ns - seconds * 10**9, found.st_mtime_ns - seconds * 10**9))
 
@@ -151,7 +151,7 @@ def test_programs_that_were_not_wanted_for_the_longest_time_go_first(folder, tmp
     programs = [compiled_and_let_go(path) for path in paths[:3]]
     for age, program in zip((300, 200, 100), programs, strict=True):
         aged(program, age)
-    # The oldest is wanted again.
+    # The oldest program is requested again.
     assert compiled_and_let_go(paths[0]) == programs[0]
     size = cache_contents.entries(folder)[0].nbytes
     assert size >= 400_000
@@ -160,7 +160,7 @@ def test_programs_that_were_not_wanted_for_the_longest_time_go_first(folder, tmp
     assert {entry.path for entry in cache_contents.entries(folder)} == {programs[0], programs[2], newest}
     monkeypatch.setenv("QAIC_CACHE_LIMIT", "1K")
     assert compiled_and_let_go(paths[1]) == programs[1]
-    # What was just made stays, however large.
+    # The newest program stays, regardless of its size.
     assert [entry.path for entry in cache_contents.entries(folder)] == [programs[1]]
     assert cache_contents.shrink(folder, 0) == size
     assert cache_contents.entries(folder) == []
@@ -207,7 +207,7 @@ def test_a_program_that_others_may_write_is_not_believed(folder, tmp_path, mode)
     path = save(tmp_path, scaled())
     program = qaic.compile(path).path
     program.chmod(mode)
-    # A file system may give the number of a file that nobody has open to the next file.
+    # A file system may assign the number of a deleted file to the next file if no process has it open.
     with program.open("rb") as before:
         assert qaic.compile(path).path == program
         assert program.stat().st_mode & 0o022 == 0
@@ -222,7 +222,7 @@ def test_what_belongs_to_another_user_is_not_believed(folder, tmp_path, name):
     os.chown(program.parent / name, 12345, 12345)
     again = qaic.compile(path).path
     assert again.stat().st_uid == 0
-    # In a folder of another user a program could be exchanged.
+    # Another user could replace a program in a folder of that user.
     assert again.is_relative_to(folder) == (name != ".")
 
 
@@ -245,7 +245,7 @@ def test_what_is_no_lock_file_does_not_block(folder, tmp_path, kind):
     lock.with_name("programqpc.bin").write_bytes(b"damaged")
     assert qaic.compile(path).path == lock.with_name("programqpc.bin")
     assert not (tmp_path / "elsewhere").exists()
-    # What is no folder is replaced.
+    # A pipe or a link in the place of the lock is replaced; a folder stays.
     assert stat.S_IFMT(lock.lstat().st_mode) == (stat.S_IFDIR if kind == "folder" else stat.S_IFREG)
 
 
@@ -263,7 +263,7 @@ def test_a_held_lock_is_waited_for_only_while_its_holder_works(folder, tmp_path,
             assert not third
         idle = len(waits)
         assert idle > 0
-        # For as long as a process works there, patience does not run out.
+        # The time limit does not pass while a process works on the program.
         with work_folder(folder) as working:
             steps = iter(range(3 * idle))
             monkeypatch.setattr(
@@ -277,7 +277,7 @@ def test_a_held_lock_is_waited_for_only_while_its_holder_works(folder, tmp_path,
 
 
 def test_a_program_that_takes_long_is_made_once(folder, tmp_path, monkeypatch):
-    """Regression: after ten seconds, each process that waited for a program made it too."""
+    """Regression: after ten seconds, each process that waited for a program also compiled it."""
     source = qaic.compile(save(tmp_path, scaled())).path
     store, is_writing, is_over = cache.open_cache(), threading.Event(), threading.Event()
     polls = itertools.count()
@@ -369,7 +369,7 @@ def test_clear_goes_on_after_a_program_that_it_may_not_change(folder, tmp_path, 
 
 def test_clear_goes_on_after_what_it_cannot_remove(folder, tmp_path):
     programs = [compiled_and_let_go(save(tmp_path, scaled(factor), f"{factor}.onnx")) for factor in range(3)]
-    # What a card's compiler left there, in the form of earlier versions too.
+    # Remains of a card's compiler, also in the format of earlier versions.
     (programs[1].parent / ".card-1" / "qpc").mkdir(parents=True)
     (programs[1].parent / ".programqpc.bin.1.0.tmp").touch()
     with cache_contents.locked(programs[0].with_name(cache_contents.LOCK_NAME)):
@@ -415,7 +415,7 @@ def test_a_limit_that_is_no_size_is_refused_before_any_work(folder, tmp_path, mo
 def test_a_clock_that_was_set_back_keeps_no_program_for_long(folder, tmp_path, monkeypatch):
     paths = [save(tmp_path, scaled(factor, 100_000), f"{factor}.onnx") for factor in range(3)]
     stale, used, newest = (compiled_and_let_go(path) for path in paths)
-    # The first was wanted while the clock was a year ahead.
+    # The first program was last used while the clock was a year ahead.
     aged(stale, -365 * 86_400)
     aged(used, 100)
     assert [entry.path for entry in cache_contents.entries(folder)] == [newest, used, stale]
@@ -434,7 +434,7 @@ def test_a_clock_that_was_set_back_keeps_no_program_for_long(folder, tmp_path, m
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 @pytest.mark.parametrize("place", ["folder", "program"])
 def test_links_of_another_user_lead_to_no_file_of_this_one(folder, tmp_path, place):
-    """Another user made the folder of this user in a shared one, or a link in its place."""
+    """Another user created the folder of this user in a shared folder, or a link in its place."""
     victim = tmp_path / "home" / "program"
     victim.mkdir(parents=True)
     (victim / "programqpc.bin").write_bytes(bytes(100))

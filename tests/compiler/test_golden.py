@@ -1,4 +1,4 @@
-"""The compiler writes the containers that it wrote before, part by part.
+"""The compiler writes the same containers as before, part by part.
 
 A change that is meant to move bytes writes the digests again, and its commit says which parts moved and why:
 

@@ -58,7 +58,7 @@ def compiled(path, at):
     done = subprocess.run(
         [*command, "-convert-to-fp16", f"-aic-binary-dir={out}"],
         capture_output=True, text=True, check=False,
-        # Nothing is found in a cache, and numpy has no threads of its own.
+        # The cache is empty, and numpy has no separate threads.
         env={**os.environ, "QAIC_CACHE_DIR": str(path.parent / f"cache-{at}"), "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
     return done, out
@@ -80,6 +80,6 @@ def test_onnx_runs_on_the_main_thread_and_no_thread_works_after_an_interrupt(tmp
         assert done.returncode == 130, done.stderr
         said = said_by(done)
         assert said["strangers"] == []
-        # Threads of the engine's pools, and what takes down what others let go of, sleep: they have no work.
+        # Threads of the engine's pools and of the reaper sleep, because they have no work.
         assert said["states"] in ([], ["S"])
         assert not out.exists()

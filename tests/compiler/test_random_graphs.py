@@ -81,7 +81,7 @@ class Graph:
                 bounds = [self.numbers(0), self.numbers(shape[-1] - 1), self.numbers(-1)]
                 self.add(kind, [value, *bounds], (*shape[:-1], shape[-1] - 1))
             case "Shape":
-                # What a model computes from shapes is folded, or inferred, and never rounded.
+                # Sizes that a model computes from shapes are folded or inferred, and never rounded.
                 size = f"s{len(self.nodes)}"
                 self.nodes.append(node("Shape", [value], [size], name=f"n{len(self.nodes)}"))
                 self.add("Reshape", [value, size], shape)

@@ -232,7 +232,7 @@ def test_copies_keep_what_was_set(renew):
 
 def test_derived_classes_work():
     class Ours(AicCompilerConfig):
-        """With a default of its own."""
+        """A class with another default."""
 
     assert configs.to_backend_extension_dict(Ours(num_of_cores=8)) == {"compiler_num_of_cores": 8}
 

@@ -1,4 +1,4 @@
-"""Configurations of other back ends: kept and written as they were given, nothing invented."""
+"""Configurations of other back ends: kept and written unchanged, without additions."""
 
 import json
 

@@ -38,7 +38,7 @@ class Status(StrEnum):
     PASSED = "passed"
     #: ran and gave a wrong result, or broke
     FAILED = "failed"
-    #: the backend said beforehand that it cannot run the model
+    #: the backend reported beforehand that it cannot run the model
     UNSUPPORTED = "unsupported"
 
 
@@ -115,7 +115,7 @@ WAYS = {
 
 
 def _compared(tolerance: float, runner: type[Runner], expected, found, **more) -> None:
-    """Compare within a share of the largest value, where ONNX's limits are those of float32."""
+    """Compare with a tolerance relative to the largest value; ONNX's limits are those of float32."""
     if len(expected) == len(found):
         for ours, theirs in zip(found, expected, strict=True):
             kind = getattr(theirs, "dtype", np.dtype(object)).kind
@@ -143,7 +143,7 @@ def _cases(backend: type[Backend], way: Way = WAYS["float32"]) -> dict[str, unit
                 raise
 
     if backend.__name__ == "QaicBackend":
-        # It would prepare the model too.
+        # The original function would also prepare the model.
         Recording.is_compatible = lambda _: True
 
     class Comparing(Runner):
@@ -277,7 +277,7 @@ def run_onnxruntime(selected: Iterable[str]) -> dict[str, Outcome]:
     import onnxruntime
 
     with warnings.catch_warnings():
-        # It reads a module of onnx that onnx calls deprecated.
+        # The suite imports a module that onnx has deprecated.
         warnings.simplefilter("ignore")
         from onnxruntime.backend.backend import OnnxRuntimeBackend
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 _DEVICE: Final = "CPU"
 
-#: what the compiler says of a valid model that a program cannot hold; all else is a fault of the model
+#: messages of the compiler about valid models that a program cannot represent; all others mean an invalid
+#: model
 _LIMITS: Final = frozenset(
     {
         "compile.dynamic_shape",
@@ -164,7 +165,7 @@ class QaicBackend(Backend):
                 raise UnsupportedModelError(
                     error.message, code=error.code, context=error.context, hints=error.hints
                 ) from error
-            # An opened container needs its file no more: it has been read or mapped.
+            # An opened container no longer needs its file, which has been read or mapped.
             session = Session(container)
         session.update_backend_options(**options.runtime.backend_options())
         session.setup()
@@ -235,7 +236,7 @@ def _model_of(
     outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None,
     opset: int | None,
 ) -> onnx.ModelProto:
-    """Wrap a node in a model whose interface is that of the arrays."""
+    """Wrap a node in a model whose interface has the types and shapes of the arrays."""
     names = list(dict.fromkeys(name for name in node.input if name))
     values = [_value(name, np.asarray(array)) for name, array in _by_name(inputs, names).items()]
     outputs = [name for name in node.output if name]

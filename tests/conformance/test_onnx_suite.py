@@ -32,7 +32,7 @@ def forms():
 @pytest.fixture(scope="module")
 def selected(request, forms):
     """Names of the tests of each form of an operator, and of a sixth of the others."""
-    # Behind a card each form of an operator is shown once.
+    # On a card, each form of an operator is tested once.
     if emulated_cards.are_meant():
         return forms
     others = sorted(set(onnx_suite.names(QaicBackend)).difference(forms))
@@ -41,7 +41,7 @@ def selected(request, forms):
 
 @pytest.fixture(scope="module")
 def outcomes(selected):
-    """Outcomes of tests on qaic, and of those that it did not pass on onnxruntime."""
+    """Outcomes of tests with qaic, and outcomes with onnxruntime of those that failed."""
     ours = onnx_suite.run(QaicBackend, selected)
     lost = [name for name, outcome in ours.items() if outcome.status is not Status.PASSED]
     return ours, onnx_suite.run_onnxruntime(lost)

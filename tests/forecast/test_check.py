@@ -391,7 +391,7 @@ def test_every_line_of_a_check_compiles_with_the_batch(tmp_path, second, options
     lines = {line for section in found.values() for line in section["next"].values()}
     for line in sorted(lines):
         _, _, path, *words = shlex.split(line)
-        # Words before the options of the compiler are those of the command.
+        # Words before the options of the compiler are options of the command.
         given = {option.name: option.value for option in read_argv([word for word in words if "=" in word])}
         if line.startswith("openqaic"):
             assert "batchsize" not in options or "batchsize" in given, line

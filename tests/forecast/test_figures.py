@@ -1,4 +1,4 @@
-"""The committed fit is that of the committed rows, and the page shows its figures."""
+"""The committed fit matches the committed rows, and the page shows its figures."""
 
 import json
 from pathlib import Path

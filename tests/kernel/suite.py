@@ -62,7 +62,7 @@ _SEVERAL = "takes several devices"
 _NOT_LOOKED_AT = "most of it passes there; which tests cannot, and why, has not been looked at"
 _ENGINE = "looks at the engine's files or failures, which are in the card's process"
 
-#: files and folders left out, with the reason; where both are named, the file's counts
+#: files and folders left out, with the reason; if both are named, the file's entry applies
 LEFT_OUT = {
     "tests/accuracy": _NUMBERS,
     "tests/cli": _ABOVE,
@@ -101,7 +101,7 @@ LEFT_OUT = {
     "tests/compilation/test_option_effects.py": _NUMBERS,
     "tests/api/test_serving_packages.py": _ABOVE,
     "tests/session/test_session_lifecycle.py": _NOT_LOOKED_AT,
-    # The driver's ATTACH_SLICE_BO answers ENOSPC, as the emulated one does where memory is in small pieces.
+    # The driver's ATTACH_SLICE_BO returns ENOSPC, as the emulated one does if memory is in small pieces.
     "tests/session/test_session_limits.py": "its buffers have more pieces there than a ring has places",
     "tests/session/test_session_memory.py": _ENGINE,
     "tests/session/test_session_profile.py": _ENGINE,

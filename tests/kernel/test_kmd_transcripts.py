@@ -32,7 +32,7 @@ def containers(tmp_path_factory):
 
 
 def recorded(name, folder, transcript, variables):
-    """Run a program; returns where its transcript is, and what it printed."""
+    """Run a program; returns the path of its transcript, and its output."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("QAIC_EMU", "QAIC_KMD"))
     }
@@ -51,7 +51,7 @@ def recorded(name, folder, transcript, variables):
 
 @pytest.mark.parametrize("name", transcript_programs.STORED)
 def test_calls_of_stored_containers_are_those_that_the_mainline_driver_answered(name, tmp_path):
-    """On the emulated driver; in the guest, on the mainline one once more."""
+    """The calls on the emulated driver; in the guest, also on the mainline driver."""
     found, _ = recorded(name, "none", tmp_path / "found.jsonl", MAINLINE if IS_GUEST else EMULATED)
     assert not (different := differences(RECORDED / f"{name}.jsonl", found)), "\n".join(different)
 

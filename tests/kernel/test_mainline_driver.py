@@ -65,7 +65,7 @@ def test_sets_of_shapes_in_any_order(tmp_path, combined, level):
 
 
 def test_buffers_in_many_pieces_of_memory(tmp_path):
-    """Buffers of megabytes, which the driver cuts where pages are not beside each other."""
+    """Buffers of megabytes, which the driver divides if their pages are not contiguous."""
     program = compiled(tmp_path, two_outputs(16), network_specialization_config=[{"batch": 16, "seq": 4096}])
     feeds = [random(16, 4096, 8) for _ in range(3)]
     wanted = expected(program, feeds)
@@ -158,7 +158,7 @@ def test_a_killed_process_leaves_nothing_on_the_card(tmp_path):
 
 
 def test_signals_during_control_messages_repeat_none(tmp_path, faults):
-    """``msg_xfer`` gives up a wait that a signal ends, and what was sent is done all the same."""
+    """``msg_xfer`` ends its wait at a signal, but the firmware executes the message."""
     program = compiled(
         tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}], aic_num_cores=2
     )

@@ -48,7 +48,7 @@ def _comparable(lines: list[Line]) -> list[Line]:
 
 
 class _Numbers:
-    """The numbers of one side in those of the other."""
+    """The numbers of one side, converted to those of the other."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[str, int], int] = {}
@@ -60,7 +60,7 @@ class _Numbers:
             for name in a.keys() & b.keys():
                 one, two = a[name], b[name]
                 if name in GIVEN and isinstance(one, int) and isinstance(two, int):
-                    # Only the first time: what is given once stays.
+                    # Only the first pair counts, because a number does not change its meaning.
                     if one not in {known for (of, _), known in self.of.items() if of == name}:
                         self.of.setdefault((name, two), one)
                         if name in BASES:
@@ -84,7 +84,7 @@ class _Numbers:
         return value
 
     def in_bytes(self, a: bytes, b: bytes) -> bytes:
-        """Replace words of `b` by those of `a` that they stand for."""
+        """Replace words of `b` with the words of `a` that they represent."""
         if len(a) != len(b) or len(a) % 4:
             return b
         words = list(struct.unpack(f"<{len(b) // 4}I", b))
@@ -99,7 +99,7 @@ class _Numbers:
 
 
 def _in_numbers_of(a: list[Line], b: list[Line]) -> list[Line]:
-    """`b` in the numbers of `a`, call by call; where calls differ the rest stays as it is."""
+    """Return `b` with the numbers of `a`, call by call; calls after a difference stay unchanged."""
     numbers, found = _Numbers(), []
     for index, line in enumerate(b):
         other = a[index] if index < len(a) and a[index].name == line.name else None

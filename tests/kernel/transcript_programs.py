@@ -131,7 +131,7 @@ def reset_of_a_session(folder):
 
 
 def low_level(folder):
-    """Program, queue and exec object by hand."""
+    """Create program, queue and exec object directly."""
     _by_hand(folder / "plain")
 
 

@@ -85,7 +85,7 @@ def cancelling():
 
 
 def underflowing():
-    """Multiplies small numbers and makes them large again."""
+    """Multiplies small numbers and enlarges the products again."""
     constants = {"small": np.array(2.0**-12, np.float32), "back": np.array(2.0**12, np.float32)}
     nodes = [
         node("Mul", "x small", "less"),
@@ -370,7 +370,7 @@ def planted_transformer(faults, width=16, tokens=6):
             centered = f"wide{at}"
             names = [f"{name}{at}" for name in ("squares", "variance", "raised")]
             planted |= dict.fromkeys(names, "overflow")
-            # What reads an infinite variance in float16 gives one.
+            # Nodes that read an infinite variance in float16 return infinity.
             kept |= {*names, f"deviation{at}"}
         if fault == "outlier channel":
             place = at % width

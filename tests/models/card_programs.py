@@ -15,7 +15,7 @@ from qpc_support import container
 
 IN, OUT = 0, 1
 MULTICAST, DDR = 0, 1
-#: bytes from the window of a multicast id to that of the next
+#: bytes from the window of a multicast id to the next window
 WINDOW = 0x80_0000
 
 NOP, INIT, INC, DEC, WAIT_EQ, WAIT_GE, P = range(7)
@@ -219,7 +219,7 @@ class Card:
         }
 
     def _stage(self, inputs: dict[str, bytes]) -> dict[int, int]:
-        """Write the inputs to their buffers; bytes in use of those with partial ones."""
+        """Write the inputs to their buffers; returns the used bytes of buffers with partial inputs."""
         given = [(binding, inputs[binding.name]) for binding in self.program.of_side(IN)]
         used = [0] * len(self.buffers)
         headers = [0] * len(self.buffers)
@@ -295,7 +295,8 @@ def one_place_for_two() -> CardProgram:
             semaphores=(Semaphore(5, WAIT_EQ, 7, PRE), Semaphore(5, INIT, 0, POST, fetched)),
             doorbells=((4, 0xDEADBEEF, 2, 0),),
         ),
-        # Not behind the last output: whether it is still in the ring at the next inference would be chance.
+        # Not after the last output: otherwise chance decides whether it is still in the ring at the next
+        # inference.
         Request(0, IN, 0, semaphores=(Semaphore(6, WAIT_GE, 0, POST, (1, 1)),)),
         Request(5, OUT, 16, 0, 0x40, MULTICAST, 2),
     )

@@ -45,14 +45,14 @@ class Sizes:
     layer_functions: bool = False
     #: what scores of hidden slots become
     masked: float = -np.inf
-    #: how many slots back a position sees, itself included; all of them without
+    #: number of slots, itself included, that a position attends to; None for all of them
     window: int | None = None
     #: element type of weights, caches and everything between
     elem_type: int = TensorProto.FLOAT
     opset: int = OPSET
     #: whether scores are divided by what the graph computes of the width of values
     computed_scale: bool = False
-    #: whether an input of its own says by its size how many slots are read (compute context lengths)
+    #: true if the size of a separate input is the number of slots that are read (compute context lengths)
     compute_lengths: bool = False
 
     @property
@@ -101,7 +101,7 @@ def specializations(prefill=8, batch=1, context=32, slots=None, compute_lengths=
 
 
 class Body:
-    """Nodes of a graph or function under construction; results are named after what makes them."""
+    """Nodes of a graph or function under construction; results are named after their nodes."""
 
     def __init__(self, opset=OPSET, prefix=""):
         self.opset = opset
@@ -141,7 +141,7 @@ class Body:
         return self.add("Expand", self.unsqueeze(numbers, *axes), shape)
 
     def function(self, domain, name, inputs, output, attributes=()):
-        """Close the body as a function; the last node makes its output."""
+        """Close the body as a function, whose output is the result of the last node."""
         last = self.nodes[-1]
         last.output[0] = output
         imports = [helper.make_opsetid("", self.opset)]
@@ -248,9 +248,9 @@ def _weights(sizes, seed):
 
 
 class _Layers:
-    """The parts of a decoder that do not depend on where its caches are."""
+    """The parts of a decoder that do not depend on the location of its caches."""
 
-    #: inputs of a layer besides the hidden states and its own caches
+    #: inputs of a layer in addition to the hidden states and its own caches
     SHARED = ("position_ids", "sin", "cos", "hidden_slots")
 
     def __init__(self, body, sizes):
@@ -295,7 +295,7 @@ class _Layers:
         return body.add("Pow", width, body.constant(np.asarray(0.5).astype(self.sizes.dtype)))
 
     def attend(self, query, keys, values, hidden_slots):
-        """Softmax over the slots that a position sees; masked ones have minus infinity."""
+        """Softmax over the slots that a position attends to; masked ones have minus infinity."""
         body, sizes = self.body, self.sizes
         factor = self.root_of_width(values) if sizes.computed_scale else None
         # If each head has its own keys, nothing is repeated.
@@ -318,7 +318,7 @@ class _Layers:
         return body.add("Reshape", mixed, shape)
 
     def layer(self, x, weight, norm, cached):
-        """One layer: `weight` names its weights, `cached` gives keys and values of all slots."""
+        """One layer: `weight` names its weights, `cached` returns keys and values of all slots."""
         body, sizes = self.body, self.sizes
         normal = norm(x, weight("input_norm"))
         query, key, value = (
@@ -336,7 +336,7 @@ class _Layers:
         return body.add("Add", x, body.add("MatMul", inner, weight("down_proj")))
 
     def hide(self, numbers, positions):
-        """Mark the slots that a position does not see: later ones, and those before its window."""
+        """Mark the slots that a position does not attend to: later ones, and those before its window."""
         body = self.body
         hidden = body.add("Greater", numbers, positions)
         if self.sizes.window is not None:

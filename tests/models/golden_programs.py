@@ -82,7 +82,7 @@ def ranges(model: Path | onnx.ModelProto, folder: Path) -> dict[str, object]:
 
 
 def whole_numbers() -> onnx.ModelProto:
-    """Return a convolutional model whose sums are exact, whatever their order."""
+    """Return a convolutional model whose sums are exact in any order."""
     made = calibration_models.convolutional()
     for tensor in made.graph.initializer:
         values = np.rint(4 * onnx.numpy_helper.to_array(tensor)).astype(np.float32)
@@ -488,7 +488,7 @@ class _Messages(logging.Handler):
 def _messages(folder: Path) -> Iterator[_Messages]:
     handler, logger = _Messages(folder), logging.getLogger("qaic")
     level = logger.level
-    # An assignment would leave what loggers remember of their levels.
+    # An assignment would not clear the levels that loggers cache.
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
@@ -520,11 +520,11 @@ def digests(name: str, folder: Path) -> dict[str, str]:
     }
     said = core.elf_section(DIAGNOSTICS_SECTION)
     if said is not None:
-        # A path would make the bytes those of one machine.
+        # A path would make the bytes specific to one machine.
         assert str(folder) not in bytes(said).decode()
         found["diagnostics"] = _digest(said)
     for segment, entry in qpc.segments.items():
-        # Both hold the plan.
+        # Both segments contain the plan.
         if segment not in {"network.elf", "openqaic.crc"}:
             found[segment] = _digest(entry.data)
     for file in sorted(set(folder.rglob("*")) - given):

@@ -1,4 +1,4 @@
-"""Operators in the form that each operator set gives them, on tensors of four dimensions."""
+"""Operators as each operator set defines them, on tensors of four dimensions."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def _tile(at: Drawn) -> None:
 
 def _space_to_depth(at: Drawn) -> None:
     n, c, h, w = at.shape
-    # The engine has no QuantizeLinear of set 28, which changes this operator.
+    # The engine does not have QuantizeLinear of set 28, which changes this operator.
     if h % 2 or w % 2 or at.opset >= 28:
         return
     at.add("SpaceToDepth", blocksize=2, shape=(n, 4 * c, h // 2, w // 2))

@@ -27,7 +27,7 @@ HOSTILE = [
 
 
 def carried_graph(page, at=-1):
-    """Return a graph of a page; the last is that of the program."""
+    """Return a graph of a page; the last one is the graph of the program."""
     data = re.search(r'id="graph-data">([^<]*)<', page.read_text()).group(1)
     return json.loads(zlib.decompress(base64.b64decode(data)))[at]
 

@@ -50,7 +50,7 @@ class Client:
         return qaicrt.ExecObj(self.context, self.program)
 
     def renewed(self):
-        """An exec object on other cores; there are no others of before."""
+        """Return an exec object on new cores; no earlier exec object exists."""
         assert self.program.deactivate() == S.QS_SUCCESS
         assert self.program.activate() == S.QS_SUCCESS
         return self.exec_obj()
@@ -64,7 +64,7 @@ class Client:
 
 
 def free_cores(device=0):
-    # A drop waits only briefly for the thread that gives cores back.
+    # A drop waits only briefly for the thread that releases cores.
     assert _core.await_teardown(WATCHDOG_S)
     return _core.Context().devices()[device]["nsp_free"]
 

@@ -1,4 +1,4 @@
-"""Writing safetensors files, sound ones and ones that lie, without the reader and without the library."""
+"""Writer of valid and contradictory safetensors files, without the reader and without the library."""
 
 import json
 
@@ -28,7 +28,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def described(arrays):
-    """Header entries and payload of arrays, one behind the other."""
+    """Header entries and payload of arrays in sequence."""
     entries, payload = {}, b""
     for name, array in arrays.items():
         data = np.ascontiguousarray(array).tobytes()

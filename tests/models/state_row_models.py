@@ -10,7 +10,7 @@ STATE = [2, 5, 3]
 
 
 def writer(*more, outputs=(), elem_type=TensorProto.FLOAT):
-    """A model that writes rows of its state where an input says."""
+    """A model that writes rows of its state at positions from an input."""
     return model_of(
         [
             node("Identity", ["at"], ["places"]),

@@ -1,4 +1,4 @@
-"""Captures made by hand: numpy records as reports see them, without any bytes in between."""
+"""Captures from numpy records in the form that reports read, without encoded bytes."""
 
 import json
 from dataclasses import dataclass, field
@@ -106,10 +106,10 @@ class Buffer:
     descriptor: object
 
     def check(self):
-        """Made by hand, so there is nothing to find."""
+        """Return without a defect, because the records are valid."""
 
     def advise_unneeded(self, section, start, stop):
-        """The arrays are no file."""
+        """Do nothing, because the arrays are not a file."""
 
 
 def buffer(

@@ -1,4 +1,4 @@
-"""Files that options name where no plain file is, or where one is that must survive."""
+"""Options that name a path without a regular file, or a file that must not be overwritten."""
 
 import os
 import threading

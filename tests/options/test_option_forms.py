@@ -302,7 +302,7 @@ REDUCED = st.fixed_dictionaries(
 
 
 def outcomes(model, options):
-    """The container that each form gives, or what refuses it."""
+    """Return the container for each form, or its error."""
     for form in (from_keywords, from_file, from_flags):
         result = form(options)
         with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:

@@ -64,7 +64,7 @@ TREACHEROUS = [
     ".5",
 ]
 
-# Line ends and control characters cannot stand in plain YAML text; surrogates cannot be written at all.
+# Plain YAML text cannot contain line ends and control characters; surrogates cannot be written at all.
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(
     str.strip
 )
@@ -79,7 +79,7 @@ INPUTS = st.fixed_dictionaries(
 )
 
 VALUES = {
-    # Without quotes the word None is "not given", and the YAML writer does not quote it.
+    # The word None without quotes means "not given", and the YAML writer does not quote it.
     "output_dir": TEXT.filter(lambda text: text.strip().lower() != "none"),
     "model_inputs": st.lists(INPUTS, max_size=3, unique_by=lambda item: item["input_name"]),
     "onnx_define_symbol": st.dictionaries(SYMBOLS, SIZES, max_size=4),

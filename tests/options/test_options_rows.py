@@ -1,4 +1,4 @@
-"""Every row of the table: a value that it takes, one that it refuses, and where it is documented."""
+"""Every row of the table: a valid value, an invalid value, and its documentation."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_row_takes_its_values(name, tmp_path):
             assert result is raw
             continue
         assert result == expected
-        # A flag with the text says the same.
+        # A flag with the text means the same.
         if isinstance(raw, str) and spec.flag is not None and spec.flag.form is not FlagForm.REPEAT:
             assert attribute(resolved({}, read_argv([f"-{spec.flag.text}={raw}"])), spec) == expected
 

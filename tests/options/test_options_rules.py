@@ -161,7 +161,7 @@ FLAGS = [
     ("compile_only", ["-compile-only", "-num-iter=3"], ["-num-iter=3"]),
 ]  # fmt: skip
 
-# Rules whose options are files; each has a test of its own below.
+# Rules whose options are files; each has a separate test below.
 WITH_FILES = {"samples", "list_or_random", "bfloat16"}
 
 SEVERITY = {rule.name: rule.severity for rule in RULES}

@@ -195,7 +195,7 @@ def test_every_documented_name_is_known_under_itself(name):
 
 
 def test_options_of_the_documents_of_session_are_marked():
-    assert len(SESSION_KEYWORDS) == 65  # 61 in the list of Session, and the four that say what to do
+    assert len(SESSION_KEYWORDS) == 65  # 61 in the list of Session, and the four that select the action
     assert {spec.name for spec in SPECS if spec.documented is Documented.SESSION} == set(SESSION_KEYWORDS)
 
 
@@ -282,8 +282,8 @@ def test_documented_defaults():
 
 
 def test_only_compile_options_reach_the_container_and_only_runtime_options_change():
-    # Where files are written, how many threads work, what is printed, and what
-    # has no JSON form.
+    # Options for the paths of output, the number of threads and the printed text, and options without a JSON
+    # form.
     assert {spec.name for spec in SPECS if spec.stage is Stage.COMPILE and not spec.in_container} == {
         "output_dir",
         "dump_custom_io_config_template_file",

@@ -90,7 +90,7 @@ def test_a_switch_of_the_vendors_node_precision_files_is_known(tmp_path):
 
 # --- flags -----------------------------------------------------------------------------------------
 
-#: flags that mean nothing where they stand alone
+#: flags that have no effect without other flags
 ALONE = [
     "quantization_schema_activations",
     "quantization_schema_constants",
@@ -122,7 +122,7 @@ def test_a_flag_that_does_nothing_is_named_at_any_value(name):
     for value in values:
         warnings = resolved(*level, f"-{spec.flag.text}={value}").warnings
         assert any(f"-{spec.flag.text}" in text for text in warnings), (value, warnings)
-    # Nothing is said of what was not given, and a switch that is off asks for nothing.
+    # Options that were not given cause no warning, and a switch that is off has no effect.
     assert not resolved(*level).warnings
     if spec.default is False:
         assert not resolved(*level, f"-{spec.flag.text}=false").warnings

@@ -1,4 +1,4 @@
-"""Running what the compiler made, and saying what it should have made, without a container or a device."""
+"""Runs the results of the compiler, and computes the expected ones, without a container or a device."""
 
 from __future__ import annotations
 

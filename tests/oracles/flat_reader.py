@@ -1,4 +1,4 @@
-"""Tables of a FlatBuffer by the numbers of their fields, read by a reader that shares nothing with ours."""
+"""Tables of a FlatBuffer by the numbers of their fields, read independently of the project's reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Table:
 
     @classmethod
     def root(cls, data: bytes) -> Table:
-        """Read the outermost table, behind the eight bytes that some writers put before it."""
+        """Read the outermost table, after the eight bytes that some writers put before it."""
         if data[:8] == struct.pack("<HHI", 1, 0, 0):
             data = data[8:]
         return cls(data, struct.unpack_from("<I", data)[0])

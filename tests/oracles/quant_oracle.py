@@ -28,7 +28,7 @@ def parameters(minimum, maximum, schema, precision="Int8"):
     if np.float32(scale) == 0:
         minimum, maximum, scale = 0.0, 0.0, 0.1
     if schema == "symmetric_with_power2_scale":
-        # Through exact fractions, where the library's log2 would round.
+        # Uses exact fractions, because the library's log2 would round.
         exact, power = Fraction(float(np.float32(scale))), math.floor(math.log2(float(np.float32(scale)))) - 1
         while Fraction(2) ** power < exact:
             power += 1

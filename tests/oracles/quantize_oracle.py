@@ -129,7 +129,7 @@ def profile_of(model, samples):
 
 
 def evaluate(node, values, opset):
-    """Compute one float node on given operands with onnx's reference implementation."""
+    """Compute one floating-point node on given operands with onnx's reference implementation."""
     names = [name for name in dict.fromkeys(node.input) if name]
     graph = helper.make_graph(
         [node],
@@ -145,7 +145,7 @@ def evaluate(node, values, opset):
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     if node.op_type in {"ConvTranspose", "LRN"}:
-        # The reference implementation has no groups and another window; the engine is as independent of us.
+        # The reference implementation has no groups and another window; the engine is also independent.
         return run(model, {name: values[name] for name in names}, optimize=False)
     results = ReferenceEvaluator(model).run(None, {name: values[name] for name in names})
     return dict(zip([name for name in node.output if name], results, strict=True))
@@ -240,7 +240,7 @@ class Reference:
         self.noise = 0.0
 
     def params(self, name):
-        """Scale and offset of a tensor; those of its operand for operators that only pick."""
+        """Scale and offset of a tensor, or of the operand for operators that only select values."""
         node = self.makers.get(name)
         if node is not None and node.op_type in self.same:
             source = node.input[0]
@@ -257,7 +257,7 @@ class Reference:
             return False
         readers = self.readers.get(name, [])
         if all(reader.op_type not in self.POINTWISE for reader in readers):
-            # It is an operand of an operator that works on its integers.
+            # The tensor is an operand of an operator that computes with its integers.
             return False
         assert readers, name
         assert name not in self.outputs
@@ -288,7 +288,7 @@ class Reference:
             values, rest = self.function(nodes)[name], []
         else:
             values = self.head(head, head.output[0] if rest else name)
-        #: what float32 arithmetic may differ by inside the unit, where large numbers cancel
+        #: possible difference of float32 arithmetic inside the unit, if large numbers cancel
         self.noise = max(self.noise, 1e-6 * float(np.abs(values).max(initial=0)))
         for node in rest:
             low, high = (0, np.inf) if node.op_type == "Relu" else bounds_of(node, self.constants)
@@ -296,7 +296,7 @@ class Reference:
         return through(values, *self.params(name), self.precision)
 
     def unit(self, name):
-        """The nodes of the unit that makes a value, in order."""
+        """The nodes, in order, of the unit that computes a value."""
         pending, found = [self.makers[name]], []
         while pending:
             node = pending.pop()

@@ -1,4 +1,4 @@
-"""One pass by itself: the model that it is given in the pipeline, and what it makes of it."""
+"""One pass alone: its input in the pipeline, and its result."""
 
 from __future__ import annotations
 

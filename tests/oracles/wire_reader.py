@@ -1,4 +1,4 @@
-"""Protobuf messages as plain values, by a reader that shares nothing with ours."""
+"""Protobuf messages as plain values, read independently of the project's reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fields(data: bytes) -> dict[int, list]:
 
 
 def varint(data: bytes, place: int) -> tuple[int, int]:
-    """Value and the place behind it."""
+    """Return the value and the position after it."""
     value = shift = 0
     while True:
         byte = data[place]

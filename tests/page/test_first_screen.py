@@ -25,7 +25,7 @@ def capture(*nodes):
 
 
 def bars(text):
-    """Name, widths, and what is said of each bar."""
+    """Return name, widths and description of each bar."""
     rows = re.findall(
         r'<li><span class="name" title="(.*?)">.*?</span>(<svg.*?</svg>)<span>(.*?)</span></li>', text
     )

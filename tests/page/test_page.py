@@ -1,4 +1,4 @@
-"""Pages of captures: what they carry, what they merge, and that no name can break out of its place."""
+"""Pages of captures: their contents, their merged parts, and the escaping of names."""
 
 import base64
 import dataclasses
@@ -336,7 +336,7 @@ def test_rows_are_threads_with_what_is_inside_and_transfers_apart():
     ]
     inside = timeline.tracks[2]
     times = inside.origin_ns + inside.start * inside.ns_per_unit
-    # One tick is 1 us; the second inference came 9 ms after the first, whatever their numbers are.
+    # One tick is 1 us; the second inference began 9 ms after the first, regardless of their numbers.
     np.testing.assert_allclose(times, [7000, 15000, 9_007_000, 9_015_000])
     np.testing.assert_array_equal(inside.before, [0, 3, 0, 3])
     assert [sample.start_ns for sample in timeline.samples] == [9_000_000, 0]
@@ -452,7 +452,7 @@ def test_a_page_without_operations_has_no_timeline():
 
 
 def test_a_kind_has_the_same_color_on_every_page():
-    """Whatever else a page has, and whatever took longest."""
+    """A kind has the same color regardless of the other kinds and of the longest one."""
 
     def colors(*kinds):
         program = made.cpu_program([(f"/n{place}", kind) for place, kind in enumerate(kinds)])

@@ -1,4 +1,4 @@
-"""Pages in a browser: tables hold the numbers of the reports, the timeline is drawn, nothing goes wrong."""
+"""Pages in a browser: tables contain the numbers of the reports, the timeline is drawn, no errors occur."""
 
 import re
 
@@ -220,7 +220,7 @@ def test_the_wheel_zooms_where_it_points_once_it_is_the_timelines(tmp_path, show
     low, high = view(show(path, HANDS + "await after(() => wheel(-60, { ctrlKey: true }));"))
     assert begin < low < high < end
     assert (low + high) / 2 == pytest.approx((begin + end) / 2, rel=1e-3)
-    # As far as one may, and back: never narrower than the narrowest, never beyond the whole.
+    # Zooms to the limits and back: never narrower than the minimum, never beyond the whole.
     narrow = view(
         show(
             path, HANDS + "rows.focus(); for (let i = 0; i < 200; i += 1) wheel(-60); await after(() => {});"
@@ -261,7 +261,7 @@ def test_each_node_of_a_fused_operation_leads_to_it_and_keeps_the_choice(tmp_pat
     program.op(0, "fused", "FusedConv", nodes=["/a/Conv", "/a/Relu"])
     op = {"oc": 0, "start_u": 100, "dur_u": 10, "flags": 64}
     buffer = made.buffer(program, {(0, 0): [op]}, span=(90, 140), device=1)
-    # The result has the name of the node that makes it, as a node without a name has.
+    # The result has the name of its node, as for a node without a name.
     boxes = [DrawnNode("/a/Conv", "Conv"), DrawnNode("/a/Relu", "Relu"), DrawnNode("/a/Relu", "output")]
     graph = DrawnGraph(boxes, [(0, 1, "v"), (1, 2, "w")], [Coloring("time", amounts=[10.0, 10.0, 0.0])])
     capture = Capture([buffer])
@@ -285,7 +285,7 @@ def test_each_node_of_a_fused_operation_leads_to_it_and_keeps_the_choice(tmp_pat
     )
     assert_healthy(dom)
     assert dom.root["data-first"] == "/a/Conv fused/__0"
-    # The time of the output, not that of the node.
+    # The time of the output, not the time of the node.
     assert dom.root["data-last"].startswith("0 us, 0.0 %,/a/Relu ")
 
 

@@ -18,7 +18,7 @@ from qaic.page.latency import Distribution, curve, histogram, latency_text
 from qaic.page.latency_page import curve_note, curve_svg, histogram_svg, latency_page, percentiles_svg
 
 latencies = st.lists(st.floats(0, 1e4, allow_subnormal=False), min_size=1, max_size=300)
-# As they come: some close together, a few far out.
+# Typical latencies: some close together, a few outliers.
 skewed = st.tuples(
     st.lists(st.floats(1e-4, 3e-4), min_size=1, max_size=300), st.lists(st.floats(1e-2, 5), max_size=3)
 ).map(lambda parts: parts[0] + parts[1])

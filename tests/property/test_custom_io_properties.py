@@ -92,7 +92,7 @@ def to_model(array, entry, shape, model_type):
 
 
 def to_border(array, entry):
-    """Return the value that the caller gets for a value of the model."""
+    """Return the value that the caller receives for a value of the model."""
     if entry.get("Layout") == "NHWC":
         array = np.ascontiguousarray(np.transpose(array, (0, 2, 3, 1)))
     precision = entry.get("Precision")

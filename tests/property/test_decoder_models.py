@@ -44,7 +44,7 @@ def decoders(draw):
 @settings(max_examples=16, deadline=None)
 @given(data=st.data(), sizes=decoders())
 def test_prefill_in_chunks_and_decode_give_the_logits_of_onnxruntime(folder, data, sizes):
-    """Sequences in any order, each in a slot of its own; slots that rest are given position -1."""
+    """Sequences in any order, each in a separate slot; unused slots have position -1."""
     chunk = data.draw(st.integers(2, 6), "chunk")
     slots = data.draw(st.integers(1, 3), "slots") if sizes.slots else None
     seed = data.draw(st.integers(0, 9), "seed")

@@ -57,7 +57,7 @@ class Setup:
 
 
 def setup_of(number, *, compute_lengths=False):
-    """Make the setup of a number; small numbers give every form of caches with and without slots."""
+    """Make the setup with a number; small numbers produce every form of caches with and without slots."""
     rng = random.Random(number)
     groups = rng.randint(1, 2)
     sizes = decoder_model.Sizes(
@@ -101,7 +101,7 @@ def paths(tmp_path_factory):
     @functools.cache
     def compiled_once(setup):
         sizes = setup.sizes
-        # With chosen lengths the next value of a cache is read, so it is computed.
+        # The next value of a cache is read if lengths are selected, so the graph computes it.
         is_in_place = not sizes.compute_lengths
         model = decoder_model.decoder(sizes)
         kept = {"split_retained_state_io": True, **options_of(setup.form, sizes)}
@@ -151,7 +151,7 @@ def prompt(rng, sizes, chunk, start, count, slot=None):
 
 
 def tokens(rng, sizes, positions):
-    """A token for each slot, in any order of the slots; those at -1 rest."""
+    """A token for each slot, in any order of the slots; slots at -1 are unused."""
     feed = {
         "input_ids": rng.integers(0, sizes.vocabulary, (len(positions), 1)),
         "position_ids": np.asarray(positions).reshape(-1, 1),
@@ -185,7 +185,7 @@ def draw_feed(data, rng, sizes, chunk, slots):
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), setup=SETUPS)
 def test_any_order_of_prompts_tokens_reads_and_writes(paths, data, setup):
-    """Every slot is at a position of its own; states that were read come back, whole or of one sequence."""
+    """Every slot has a separate position; states are read and written back, whole or for one sequence."""
     sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
     with both(paths(setup)) as sessions:
@@ -203,7 +203,7 @@ def test_any_order_of_prompts_tokens_reads_and_writes(paths, data, setup):
                     session.reset()
             else:
                 chosen = data.draw(st.sampled_from(kept), "kept")
-                # One sequence goes into another slot.
+                # One sequence is copied to another slot.
                 places = data.draw(st.tuples(*[st.integers(0, slots - 1)] * 2), "places")
                 for session in sessions:
                     if action == "write":
@@ -217,7 +217,7 @@ def test_any_order_of_prompts_tokens_reads_and_writes(paths, data, setup):
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), setup=SETUPS)
 def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(paths, data, setup):
-    """A program with whole caches goes on from the state of one without, and the other way round."""
+    """A program with whole caches continues from the state of one without, and the reverse."""
     sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
     slot = data.draw(st.integers(0, slots - 1), "slot") if sizes.slots else None
@@ -241,7 +241,7 @@ def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(paths, da
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), setup=WITH_LENGTHS)
 def test_compute_lengths_share_the_state(paths, data, setup):
-    """Each inference says how many slots it reads; all of them write one cache."""
+    """Each inference states how many slots it reads; all of them write one cache."""
     sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
     with both(paths(setup)) as sessions:

@@ -1,4 +1,4 @@
-"""Decoders that read what is attended and write what changes give the numbers of whole caches, bit by bit."""
+"""Decoders that read only attended rows and write changed rows equal those with whole caches, bit by bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def both(model, config, folders, **options):
 
 
 def states(client, sizes, rows):
-    """Run nothing but padding, which writes nowhere, and return the caches behind it."""
+    """Run only padding, which writes nothing, and return the caches afterwards."""
     names = [f"{name}_RetainedState" for name in sizes.caches]
     dtype = client.dtypes[names[0]]
     shape = sizes.cache_shape(rows)
@@ -78,13 +78,13 @@ BORDERS = {
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), sizes=decoders(), border=st.sampled_from(list(BORDERS)))
 def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, border):
-    """Prompts and tokens in any order, at any position that has been reached, each in a slot of its own."""
+    """Prompts and tokens in any order, at any position that has been reached, each in a separate slot."""
     chunk = data.draw(st.integers(2, 9), "chunk")
     slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else None
     seed = data.draw(st.integers(0, 9), "seed")
     rng = np.random.default_rng(seed)
     config = decoder_model.specializations(chunk, context=sizes.context, slots=slots)
-    # With float16 at the border, too, as clients ask for it.
+    # The caches are float16 at the interface, too, as clients request it.
     caches = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
     half = {"custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in caches]}
     options = BORDERS[border] | (half if border == "float16" else {})
@@ -128,7 +128,7 @@ def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, bord
 @pytest.mark.parametrize("is_half", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_heads_that_share_a_cache_add_in_the_order_of_copies(folders, groups, is_half):
-    """With one group the engine made one matrix of all heads, whose kernel adds in another order."""
+    """Regression: with one group, the engine made one matrix of all heads, which adds in another order."""
     sizes = decoder_model.Sizes(layers=2, heads=6, groups=groups, width=16, context=128)
     config = decoder_model.specializations(8, context=sizes.context)
     caches = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
@@ -175,7 +175,7 @@ def test_a_scale_that_is_computed_stays_in_the_kernel_with_slots(folders, sets):
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_padding_is_written_nowhere(folders, is_whole):
-    """Padding behind, before and between tokens changes no row of a state."""
+    """Padding after, before and between tokens changes no row of a state."""
     sizes = decoder_model.Sizes(context=128)
     config = decoder_model.specializations(8, context=sizes.context)
     path = compiled(

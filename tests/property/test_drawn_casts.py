@@ -26,7 +26,7 @@ class Drawn:
         self.choices, self.constants, self.count = list(choices), {}, 0
 
     def next(self, count):
-        """Take the next choice, one of `count`; 0 behind the last."""
+        """Take the next choice out of `count`; 0 after the last one."""
         return self.choices.pop(0) % count if self.choices else 0
 
     def name(self):

@@ -16,7 +16,7 @@ def computed(model, feeds, **options):
         return session.run(feeds)
 
 
-#: nodes that make a training mode `t` of constants -> whether values are dropped
+#: nodes that compute a training mode `t` from constants -> whether values are dropped
 MODES = {
     "t = Identity (on)": True,
     "t = Cast <to = 9> (one)": True,

@@ -28,7 +28,7 @@ class Calls(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.exec_obj = self.client.exec_obj()
-        # What every binding reads or writes, as numpy sees it; None where nothing was set or it was left out.
+        # Numpy views of the memory of every binding; None if it was not set or was omitted.
         self.wired = [None] * 4
 
     def array(self, data, values, index):

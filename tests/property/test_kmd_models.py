@@ -1,4 +1,4 @@
-"""Random programs on emulated cards give, byte for byte, what virtual cards give."""
+"""Random programs on emulated cards have, byte for byte, the results of virtual cards."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_random_models(drawn, level, combine_in, combine_out, fp16):
             with kmd_sessions.device(**kmd_sessions.VIRTUAL), qaic.Session(program) as session:
                 session.run(arrays)
         except (CompileError, InferenceError):
-            # Other tests are about those.
+            # Other tests cover such programs.
             assume(False)
         others = {name: np.flip(array).copy() if array.ndim else array for name, array in arrays.items()}
         try:
             kmd_sessions.on_both(program, [arrays, others], runs=2)
         except InferenceError:
-            # Indices may be out of range when they stand elsewhere; then they are on both.
+            # Indices may be out of range at other positions; then they are on both devices.
             kmd_sessions.on_both(program, [arrays], runs=2)

@@ -52,8 +52,7 @@ FILES = {
     "ols.config": "anything\n",
 }
 
-# The flag, what has to stand beside it, and the option that is recorded; none where it is no
-# matter of the container.
+# The flag, the flags that it requires, and the recorded option; none if the container does not record it.
 FLAGS = {
     "-aic-hw": ((), "aic_hw"),
     "-aic-hw-version=ai100": ((), "aic_hw_version"),
@@ -91,7 +90,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = decoder(Sizes(layers=1))
     onnx.save(model, "decoder.onnx")
-    # As the lists of the clients: results of normalizations, and names from the bodies of functions.
+    # Named like the nodes in the clients' lists: results of normalizations, and names from function bodies.
     norms = [node.output[0] for node in model.graph.node if node.op_type == "CustomRMSNorm"]
     listed = [*norms, *(name for found in model.functions[0].node for name in found.output)]
     (tmp_path / "fp32_nodes.yaml").write_text(

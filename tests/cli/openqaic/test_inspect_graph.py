@@ -178,7 +178,7 @@ def test_the_command_writes_one_page(model, tmp_path, capsys):
 
 def test_the_page_opens_with_the_graph_of_the_model(tmp_path, capsys):
     given = dense()
-    # The sizes of the model have names, those of the program are numbers.
+    # Sizes of the model have names; sizes of the program are numbers.
     given.graph.node.insert(0, helper.make_node("Identity", ["x"], ["same"], name="/blk/same"))
     given.graph.node[1].input[0] = "same"
     for value in (*given.graph.input, *given.graph.output):
@@ -293,7 +293,7 @@ def test_a_container_of_a_card_is_drawn(name, tmp_path, capsys):
     }
     assert ("DMA buffer", "DMA request") in ends
     assert ("DMA request", "cores") in ends
-    # Arrows of buffers, requests and cores point forward, and so do those of what is only waited for.
+    # Arrows of buffers, requests and cores point forward, as do arrows of waits.
     changed = {end for _, end, _ in drawn.edges if drawn.nodes[end].kind == "semaphore"}
     assert not [(begin, end) for begin, end, _ in drawn.edges if end < begin and not {begin, end} & changed]
 

@@ -79,7 +79,7 @@ def test_the_next_step_of_reduced_precision_is_a_command_that_runs(call, tmp_pat
 
 @pytest.mark.parametrize("command", ["run", "bench", "profile"])
 def test_the_next_step_repeats_what_made_this_run_possible(call, tmp_path, command):
-    """Without the size the model does not compile; without the input the run has other numbers."""
+    """The model does not compile without the size; the run has other numbers without the input."""
     model = save(tmp_path, model_of_open_batch())
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     made = [model, "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol", "batch,2"]

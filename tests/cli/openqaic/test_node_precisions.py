@@ -42,7 +42,7 @@ def chain(operators):
 
 
 def precisions(folder, model, **options):
-    """Compile, and map each operator of the user's model to what it is said to compute in."""
+    """Compile, and map each operator of the user's model to its reported precision."""
     program = qaic.compile(model, aic_binary_dir=folder, **options)
     rows = program_graph.nodes(program_graph.with_shapes(read_graph(qaic.Qpc(program.path))))
     return {row["node"]: (row["operator"], row["precision"]) for row in rows if row["node"]}, rows

@@ -1,4 +1,4 @@
-"""The command ``openqaic``: every subcommand from its command line to what it leaves behind."""
+"""The command ``openqaic``: every subcommand, from its command line to its results."""
 
 import json
 import re
@@ -152,7 +152,7 @@ def test_an_output_without_a_place_is_refused_before_any_work(call, model, tmp_p
 
 
 def model_named(tmp_path, name):
-    """Write a model under the name of an output; what a file is, its content says."""
+    """Write a model under the name of an output, because the contents determine the kind of a file."""
     path = tmp_path / name
     path.write_bytes(affine().SerializeToString())
     return path
@@ -342,7 +342,7 @@ def test_bench_counts_inferences_and_tells_load_and_first_inference(call, model)
     code, out, _ = call(*arguments)
     assert code == 0
     assert out.startswith("loaded in ")
-    # A user must not take them for those of a card.
+    # A user must not mistake the times for those of a card.
     assert "times are those of this host, not of a card\n" in out
     code, out, _ = call(*arguments, "--json")
     result = json.loads(out)
@@ -373,7 +373,7 @@ def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
 
 
 def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_out(call, tmp_path):
-    """onnxruntime asserts where a body captures what a DequantizeLinear and a moving operator make."""
+    """onnxruntime asserts if a body captures the result of a DequantizeLinear and a moving operator."""
     bodies = {
         f"{name}_branch": helper.make_graph(
             [helper.make_node(operator, ["m"], [name])],
@@ -563,7 +563,7 @@ def test_inspect_counts_multiply_accumulates(call, model, program):
 
 
 def test_inspect_lists_small_tensors_too(call, tmp_path):
-    """Those that lie in the graph, not in `constants.bin`, were left out."""
+    """Regression: tensors in the graph, and not in `constants.bin`, were omitted."""
     save(tmp_path, affine())
     wanted = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in affine().graph.initializer}
     rows = json.loads(call("inspect", "model.onnx", "tensors", "--json")[1])
@@ -669,13 +669,13 @@ def test_cache_lists_and_removes(call, model, own_cache):
     listed = json.loads(call("cache", "list", "--json")[1])
     assert len(listed) == 2
     assert json.loads(call("cache", "prune", "--limit", "1G", "--json")[1])["kept"] == 2
-    # As when another process removes them: what a process was given stays as long as it lives.
+    # Simulates a removal by another process: files that a process has received stay as long as it runs.
     cache_contents._uses.clear()
     for path in own_cache.glob(".in-use-*"):
         path.unlink()
     removed = json.loads(call("cache", "prune", "--limit", listed[0]["bytes"], "--json")[1])
     assert (removed["removed"], removed["kept"]) == (1, 1)
-    # What was wanted last stays.
+    # The most recently used program stays.
     assert [entry["path"] for entry in json.loads(call("cache", "list", "--json")[1])] == [listed[0]["path"]]
     assert json.loads(call("cache", "clear", "--json")[1])["kept"] == 0
     assert call("compile", model)[1].startswith("compiled in ")

@@ -1,4 +1,4 @@
-"""Inputs of ``openqaic run``: which array of which file goes into which input."""
+"""Inputs of ``openqaic run``: the assignment of arrays in files to inputs."""
 
 import sys
 from pathlib import Path

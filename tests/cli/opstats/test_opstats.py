@@ -1,4 +1,4 @@
-"""``qaic-opstats`` as its users see it: whole outputs, names of files, and what it does with bad ones."""
+"""``qaic-opstats`` from the user's side: complete outputs, file names, and errors about bad files."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""`qaic-opstats report`: names, files, forms and what goes wrong, whole output."""
+"""`qaic-opstats report`: names, files, formats and errors, with complete output."""
 
 import csv
 import json
@@ -63,7 +63,7 @@ def test_named_reports_and_files(report, stats):
     file = stats / name_of(1)
     code, out, err = report("gaps", file, "engines", "--qpc", "x")
     assert (code, err) == (0, "")
-    # Options may stand between the names and the files.
+    # Options may be between the names and the files.
     assert report("gaps", "engines", "--qpc", "x", file) == (0, out, "")
     assert [line for line in out.splitlines() if line.startswith("==")] == [
         "== Idle windows ==",
@@ -190,7 +190,7 @@ def test_an_output_directory_that_cannot_be_made(report, stats, tmp_path):
 
 @pytest.mark.parametrize("place", range(5))
 def test_names_and_files_stand_anywhere(report, stats, place):
-    """A name and a file, with options before, between and behind them."""
+    """A name and a file, with options before, between and after them."""
     file = stats / name_of(0)
     plain = report("nodes", file, "--qpc", "x", "--format", "json")
     assert plain[0] == 0

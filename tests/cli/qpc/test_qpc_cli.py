@@ -1,4 +1,4 @@
-"""``qaic-qpc`` as its users see it: whole outputs, exit codes, and what it does with broken files."""
+"""``qaic-qpc`` from the user's side: complete outputs, exit codes, and errors about broken files."""
 
 import json
 import os
@@ -205,7 +205,7 @@ def test_info_of_a_cpu_program(run, here):
             "as in the model; Int16 (asymmetric, constants symmetric, calibrated by MSE); "
             "float16 for Add, Div",
         ),
-        # The plan is a part of the file and may hold anything.
+        # The plan is a part of the file and may contain any value.
         ({"execute_nodes_in_fp16": {"a": 1}, "load_profile": ["\x1b"], "quantization_precision": 7}, None),
     ],
 )

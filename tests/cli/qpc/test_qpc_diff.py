@@ -1,4 +1,4 @@
-"""``qaic-qpc diff``: every kind of difference is named, none is invented, and hostile files cost an error."""
+"""``qaic-qpc diff``: reports every kind of difference and no other, and an error for hostile files."""
 
 import json
 
@@ -82,7 +82,7 @@ def test_options_are_compared_as_set_and_in_effect(compiled, capsys):
     assert found["options"]["set"] == {"convert_to_fp16": [None, True], "aic_num_cores": [None, 4]}
     assert found["options"]["effective"]["convert_to_fp16"][1] is True
     assert found["program"]["cores"] == [1, 4]
-    # The weights are stored as fp16, under a name of their own.
+    # The weights are stored as float16, under another name.
     assert found["constants"]["removed"] == ["w"]
     assert found["graph"]["operators"]["Cast"][0] == 0
 
@@ -306,7 +306,7 @@ def test_any_damage_is_a_difference_or_an_error(whole, data):
     payloads = [
         {name: bytes(segment.data) for name, segment in qpc.segments.items()} for qpc in (Qpc(whole), broken)
     ]
-    # Only padding between payloads differs without being a difference.
+    # Padding between payloads is the only difference that does not count.
     if payloads[0] != payloads[1]:
         assert not found["same"]
     assert diff_text(found)

@@ -40,7 +40,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Make an executable that notes how it was called, then does what the test says."""
+    """Make an executable that records its call and then does what the test requests."""
 
     def make(body="", *, name="qaic-compile", folder="sdk", help_text=HELP, announce=True):
         place = tmp_path / folder / name
@@ -160,7 +160,7 @@ def test_without_a_directory_the_cache_keeps_it(model, fake, calls, tmp_path, mo
     assert build(model) != first
     assert calls()[-1][-2:] == ["-deep", "two words"]
     monkeypatch.delenv("QAIC_COMPILER_OPTS_UNSUPPORTED")
-    # Another version of the compiler makes another container.
+    # Another version of the compiler creates another container.
     place.write_text(place.read_text() + "\n")
     assert build(model) != first
     assert len(calls()) == 4
@@ -435,7 +435,7 @@ def test_the_tool_shows_the_output_of_the_compiler(model, fake, tmp_path, capsys
 
 
 def test_a_session_compiles_and_cannot_load(model, fake, tmp_path, monkeypatch):
-    # A virtual card refuses it before anything is loaded.
+    # A virtual card refuses the program before anything is loaded.
     monkeypatch.setenv("QAIC_DEVICE", "cpu")
     fake()
     session = qaic.Session(model, target="card", output_dir=tmp_path / "out")
@@ -450,7 +450,7 @@ def test_qaic_compile_returns_the_container(model, fake):
 
 
 def test_ctrl_c_ends_the_compiler_and_its_children(model, fake, tmp_path):
-    """A child of the compiler holds a pipe that the test reads: its end says that no child is left."""
+    """A child of the compiler holds a pipe that the test reads; its end shows that no child is left."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     fake(

@@ -371,7 +371,7 @@ def test_what_is_loaded_for_the_proof_is_what_is_kept(cache_dir, monkeypatch):
 
 @pytest.mark.parametrize("size", [8, 600])
 def test_weights_that_the_engine_refuses_when_it_loads_are_refused_by_the_compiler(cache_dir, size):
-    """A kernel looks at constant operands when it is made."""
+    """A kernel reads constant operands at its creation."""
     scales = np.float32([1, 1, -2, 2])
     resize = node("Resize", ["x", "", "scales"], ["z"], mode="nearest")
     model = weighted(size, [resize], [info("x", [1, 1, 2, 2])], [("scales", scales)], "z")
@@ -382,7 +382,7 @@ def test_weights_that_the_engine_refuses_when_it_loads_are_refused_by_the_compil
 
 
 def weighted(size, nodes=(), inputs=(), initializers=(), output=None):
-    """Build a product with a square weight, and more beside it."""
+    """Build a product with a square weight, and further nodes."""
     outputs = [info("y", [1, size]), *([info(output, None)] if output else [])]
     return model_of(
         [node("MatMul", ["a", "w"], ["y"]), *nodes],

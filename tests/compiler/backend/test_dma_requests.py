@@ -1,4 +1,4 @@
-"""The requests by which a card moves the buffers of a program cover them; an inference gets through."""
+"""The requests by which a card moves the buffers of a program cover them; an inference completes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def encoded(buffers: DmaBuffers) -> Table:
 
 
 class Measured:
-    """As much of the settings of statistics as matters here."""
+    """The settings of statistics that this test uses."""
 
     def __init__(self, size):
         self.size = size

@@ -1,4 +1,4 @@
-"""Programs whose descriptor, plan and graph tell different stories about their shapes."""
+"""Programs whose descriptor, plan and graph contradict each other about their shapes."""
 
 from __future__ import annotations
 
@@ -191,5 +191,5 @@ def test_shapes_the_graph_contradicts_fail_the_inference_and_nothing_else(tmp_pa
     with qaic.Session(path) as session:
         with pytest.raises(qaic.errors.InferenceError):
             session.run({"x": x})
-        # The other specialization tells the truth.
+        # The other specialization is correct.
         assert session.run({"x": np.ones((3, 2, 4), np.float32)})["y"].shape == (3, 8)

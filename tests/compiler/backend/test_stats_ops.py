@@ -27,7 +27,7 @@ def compiled(model, folder, **options):
 
 
 def ops_of(model, folder, **options):
-    """Operations without the last one, which stands for others."""
+    """Operations without the last one, which represents all others."""
     descriptor = json.loads(bytes(compiled(model, folder, **options).segments["opstatsdesc.open"].data))
     *ops, others = descriptor["cores"][0]["ops"]
     assert others["engine_name"] == "*"
@@ -77,12 +77,12 @@ def test_fused_convolutions(tmp_path):
     assert (nodes_in(dense), dense["macs"]) == (["/head/MatMul", "/head/Add"], 320)
     assert dense["constant_bytes"] == (320 + 10) * 4
     assert sum(op.get("macs", 0) for op in ops) == 32 * 256 * (27 + 288) + 320
-    # Each reads what the one before gives.
+    # Each operation reads the result of the one before.
     assert [[dep["oc"] for dep in op.get("deps", [])] for op in ops][1:] == [[n] for n in range(len(ops) - 1)]
 
 
 def test_each_convolution_of_a_chain_of_integers_has_an_operation(tmp_path):
-    # The engine lays the chain out again, with names of its own for every result.
+    # The engine changes the layout of the chain, with new names for every result.
     ops = ops_of(residual(), tmp_path, convert_to_quantize=True, use_random_input_data="uniform")
     first, second = of_kind(ops, "QLinearConv")
     assert nodes_in(first) == ["/conv1", "/relu1"]
@@ -158,7 +158,7 @@ def test_names_that_the_report_of_the_engine_cannot_hold(tmp_path, name):
     assert all(inner.isprintable() and not set(inner) & set('"\\') for inner in names)
     ops = json.loads(bytes(qpc.segments["opstatsdesc.open"].data))["cores"][0]["ops"][:-1]
     assert [op["engine_name"] for op in ops] == names
-    # The user's own names, or those of the results.
+    # The user's own names, or the names of the results.
     assert [nodes_in(op) for op in ops] == [[name or "n"], [name or "s"], ["dup"]]
     assert ops[0]["name"] == f"{name or 'n'}/__0"
 
@@ -276,7 +276,7 @@ def test_shapes_that_a_model_computes_from_shapes(tmp_path, is_whole):
     if is_whole:
         assert [op["engine_name"] for op in ops if not op["output_bytes"] or not nodes_in(op)] == []
     else:
-        # How much of the context is attended is known by the values of inputs alone.
+        # Only the values of inputs determine how much of the context is attended.
         unknown = [op for op in ops if not op["output_bytes"]]
         assert unknown
         assert all("?" in op["shape"] for op in unknown)

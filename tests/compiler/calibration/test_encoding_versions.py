@@ -40,7 +40,7 @@ def convolution(op="Conv"):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-#: tensors: kind, bits, scales and offsets counted from 0; those of a float have no numbers
+#: tensors: kind, bits, scales and offsets counted from 0; floating-point tensors have no numbers
 scales = st.floats(2**-12, 8, width=32)
 
 
@@ -63,7 +63,7 @@ def tables(draw):
 
 
 def oldest(table):
-    """Version 0.6.1, with the ends of the range beside scale and offset."""
+    """Version 0.6.1, which has the ends of the range in addition to scale and offset."""
     held = {"version": "0.6.1", "activation_encodings": {}, "param_encodings": {}, "quantizer_args": {}}
     for name, (is_constant, bits, numbers) in table.items():
         section = held["param_encodings" if is_constant else "activation_encodings"]
@@ -108,7 +108,7 @@ def middle(table):
 
 
 def newest(table, signed, axis=0):
-    """Version 2.0.0: zero points of QuantizeLinear, signed or not, scalars where there is one number."""
+    """Version 2.0.0: zero points of QuantizeLinear, signed or not; scalars if there is one number."""
     entries = []
     for name, (_, bits, numbers) in table.items():
         if numbers is None:
@@ -150,7 +150,7 @@ def test_three_forms_have_one_meaning(table, data):
     assert first.precisions == second.precisions == third.precisions
     for name, tensor in first.tensors.items():
         assert second.tensors[name] == tensor
-        # Only the newest form says which axis it is.
+        # Only the newest version states the axis.
         is_channels = tensor.channel_scales is not None
         assert third.tensors[name].channel_axis == (0 if is_channels else None)
         for key in ("scale", "offset", "bits", "minimum", "maximum"):
@@ -172,7 +172,7 @@ def test_containers_of_the_three_forms_are_one(table, data, tmp_path_factory):
         built = qaic.compile(convolution(), external_quantization_file=path, output_dir=folder / str(number))
         digest = qaic.Qpc(built.path).options["external_quantization_file"]
         content = built.path.read_bytes()
-        # The container says which file it was made with, and is else the same.
+        # The container records the file and is otherwise equal.
         assert content.count(digest.encode()) >= 1
         contents.add(content.replace(digest.encode(), b"-" * len(digest)))
     assert len(contents) == 1

@@ -1,4 +1,4 @@
-"""Profiles survive being written and read, by both readers; hostile text only gives errors."""
+"""Profiles are unchanged after writing and reading, with both readers; hostile text only causes errors."""
 
 import re
 
@@ -21,7 +21,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 def tensor_profiles(draw):
     low, high = sorted((draw(FLOATS), draw(FLOATS)))
     counts = np.array(draw(st.lists(COUNTS, min_size=1, max_size=40)), np.float32)
-    # A histogram without any count says as little as none.
+    # A histogram without counts has as little information as no histogram.
     counts[0] += 1
     return TensorProfile(low, high, counts)
 
@@ -66,7 +66,7 @@ def test_the_file_is_yaml_of_three_documents(graph, data):
     tensor = profile.tensors[names[0]]
     assert np.float32(entry["Min"]) == np.float32(tensor.minimum)
     assert np.array_equal(np.array(entry["Histogram"], np.float32), tensor.histogram)
-    # In plain decimal, without zeros at their ends; names may look like any number.
+    # Plain decimal numbers without zeros at their ends; names may have the form of any number.
     numbers = re.search(r"\n  Min: (.*)\n  Max: (.*)\n  Histogram: \[ (.*) \]\n", text).groups()
     for number in ", ".join(numbers).split(", "):
         assert re.fullmatch(r"-?\d+(\.\d*[1-9])?", number)

@@ -109,7 +109,7 @@ def test_mse_leaves_the_least_error_of_all_methods(schema):
 
 
 def test_entropy_of_onnxruntime_cuts_about_as_much():
-    """Its windows have one bin more and its counts lose their fractions: close, and not equal."""
+    """onnxruntime's windows have one more bin and integer counts, so the results are close but not equal."""
     for seed in range(4):
         values, counts, low, high = bell(seed, 20_000)
         extent = max(-low, high)

@@ -70,7 +70,7 @@ def test_a_large_tensor_against_numpy():
     data = np.random.default_rng(0).normal(0.3, 1, (257, 1031)).astype(np.float32)
     histogram = histogram_of(data)
     expected, _ = np.histogram(data, 512, (float(data.min()), float(data.max())))
-    # Each bin may trade with its neighbors what lies in the fine bins at its edges.
+    # Each bin may exchange the counts of the fine bins at its edges with its neighbors.
     assert np.abs(histogram.counts(512) - expected).sum() < 0.02 * data.size
 
 

@@ -1,4 +1,4 @@
-"""Diagnostics as a section of a container: what was written is read, and damage costs no more than itself."""
+"""Diagnostics as a section of a container: a round trip, and damage that affects only this section."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def perceptron(weight):
 
 
 def test_a_large_weight_beyond_float16_is_told_of_in_the_container():
-    # It is converted while it is written, so what there is to say is known only then.
+    # The weight is converted while it is written, so the diagnostic is known only afterwards.
     weight = np.full((64, 64), 1e5, np.float32)
     compiled = qaic.compile(perceptron(weight), convert_to_fp16=True)
     (found,) = qaic.Qpc(compiled.path).diagnostics

@@ -1,4 +1,4 @@
-"""Refusing what is no model, and the one form of the rest."""
+"""Refusal of files that are not models, and one form for all others."""
 
 import numpy as np
 import onnx
@@ -66,7 +66,7 @@ def test_constants_that_nothing_reads_are_removed(size):
     weights = [(name, np.ones(size, np.float32)) for name in ("w", "unused")]
     proto = model_of([node("Add", ["x", "w"], ["y"])], [info("x", [size])], [info("y", [size])], weights)
     model, context = before("remove-unused", proto)
-    # As a pass leaves it that has taken the last use of a constant.
+    # The state after a pass that has removed the last use of a constant.
     model.proto.graph.node[0].input[1] = "x"
     applied("remove-unused", model, context)
     assert ops(model) == ["Add"]
@@ -79,7 +79,7 @@ def test_constants_that_nothing_reads_are_removed(size):
 
 
 def with_broken_text(proto, text):
-    """Serialize a model with bytes that are no UTF-8 in the place of a text."""
+    """Serialize a model with bytes that are not UTF-8 in place of a text."""
     return proto.SerializeToString().replace(text.encode(), b"\xff\xfe"[: len(text)] * (len(text) // 2))
 
 

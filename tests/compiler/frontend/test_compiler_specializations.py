@@ -354,7 +354,7 @@ def test_as_many_graph_names_as_graphs_are_expected(names):
 
 
 def batching_decoder_shapes():
-    """Build y = relu(x), with a name for an inner size as exporters give it."""
+    """Build y = relu(x), with an inner size that has a name, as exporters write it."""
     model = model_of([node("Relu", ["x"], ["r"]), node("Abs", ["r"], ["y"])], [], [])
     model.graph.input.append(info("x", ["batch_size", "seq_len"]))
     model.graph.output.append(info("y", ["batch_size", "seq_len"]))
@@ -362,7 +362,7 @@ def batching_decoder_shapes():
     return model
 
 
-#: what is written for continuous batching with compute context lengths, beside the sizes of the inputs
+#: sizes for continuous batching with compute context lengths, in addition to the sizes of the inputs
 OF_EXPORTERS = ["full_batch_size", "full_batch_exec_size", "ctx_len", "comp_ctx_lengths", "sliding_window"]
 
 

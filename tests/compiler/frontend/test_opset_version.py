@@ -1,4 +1,4 @@
-"""Version stamps: lowered where that changes nothing, left alone where it might."""
+"""Versions of operator sets: lowered if that changes nothing, unchanged otherwise."""
 
 import onnx
 import pytest

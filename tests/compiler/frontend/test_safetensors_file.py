@@ -1,4 +1,4 @@
-"""Safetensors files: what sound ones say, and a refusal for each lie."""
+"""Safetensors files: the contents of valid files, and a refusal of each contradiction."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_order_in_the_file_is_that_of_the_offsets(tmp_path):
         (changed(shape=[1] * 65), "of shape"),
         (changed(shape=[2**63]), "of shape"),
         (changed(shape=[2**62, 2**62]), "with 32 bytes, expected .* bits for I64"),
-        # A product that is right again where 64 bits overflow.
+        # A product that is correct again after an overflow of 64 bits.
         (changed(shape=[2**62 + 1, 4]), "with 32 bytes, expected .* bits for I64"),
         (changed(data_offsets=[24]), "a range inside 56 bytes"),
         (changed(data_offsets=[24, 56, 56]), "a range inside 56 bytes"),

@@ -16,7 +16,7 @@ from safetensors_files import DTYPES, described, encoded
 library = pytest.importorskip("safetensors", reason="the extra `test` has the library of the format")
 save = pytest.importorskip("safetensors.numpy").save
 
-#: the library gives bytes back as they are; names are its own
+#: the library returns bytes unchanged; it defines its own names
 names = st.text(max_size=12).filter(lambda name: name != "__metadata__")
 shapes = st.lists(st.integers(0, 4), max_size=4)
 

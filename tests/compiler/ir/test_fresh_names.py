@@ -1,4 +1,4 @@
-"""Names that are made for values: the first that is free, found in linear time."""
+"""New names for values: the first free name, found in linear time."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The edits that passes make of a graph."""
+"""The edits with which passes change a graph."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_nodes_that_nothing_reads_are_removed_as_far_as_they_may():
     nodes = [relu("x", "a"), relu("a", "b"), relu("b", "c"), choice("a"), relu("x", "y")]
     graph = helper.make_graph(nodes, "net", [value("x")], [value("y")])
     graph_edits.remove_unused_nodes(graph, ["a", "b", "c", "y"])
-    # The branches read `a`, the graph gives `y`, and the If was not to go.
+    # The branches read `a`, the graph returns `y`, and the If had to stay.
     assert [node.output[0] for node in graph.node] == ["a", "chosen", "y"]
     graph_edits.remove_unused_nodes(graph, ["a"], made_elsewhere=["a"])
     assert [node.output[0] for node in graph.node] == ["chosen", "y"]

@@ -76,7 +76,7 @@ def result(names, **options):
 
 
 def expected(first, second):
-    """The result where the layers have these nodes in fp32."""
+    """The result if the layers have these nodes in float32."""
     with np.errstate(over="ignore"):
         values = layer(X, square_in_fp32="square" in first, scale_in_fp32="scale" in first)
         values = layer(values, square_in_fp32="square" in second, scale_in_fp32="scale" in second)
@@ -262,12 +262,12 @@ def test_products_inside_of_functions_keep_their_weights(caplog):
         ("two/onnx::Out_2",): [False, True],
         ("one/MatMul_1",): [True, False],
     }
-    # Without a remaining product there is nothing to compress: a warning says so.
+    # There is nothing to compress without a remaining product, and a warning reports this.
     assert [text.split(":")[0] for text in caplog.messages] == ["mxfp6_matmul"]
 
 
 def norm_function():
-    """A normalization that stands for an operator of the card, whose body the compiler writes again."""
+    """A normalization function that represents an operator of the card; the compiler rewrites its body."""
     body = [
         node("Constant", [], ["two"], value_float=2.0),
         node("Pow", ["a", "two"], ["squares"]),
@@ -307,7 +307,7 @@ def test_values_of_an_operator_of_the_card_are_that_operator(caplog):
 
 
 def test_equal_nodes_of_two_precisions_stay_two():
-    """Work on masks is the same in every layer, and is done once where the precision is one too."""
+    """Work on masks is the same in every layer, and is done once if the precision is also the same."""
     gather = helper.make_function(
         "com.qualcomm.cloud",
         "CtxGather",

@@ -24,7 +24,7 @@ VALUES = {
 
 
 def behind_unknown(schema, names, operands, results):
-    """Build a node of an operator, behind nodes of which inference knows nothing."""
+    """Build a node of an operator, after nodes that inference does not know."""
     attributes = {name: VALUES[int(schema.attributes[name].type.value)] for name in names}
     node = helper.make_node(
         schema.name,
@@ -105,7 +105,7 @@ def test_operands_of_other_kinds_are_refused(op, operands, opset):
 
 @pytest.mark.parametrize("place", [*PLACES.values(), nested])
 def test_readers_of_known_types_are_inferred(place):
-    """The second node learns the type of its operand from the first."""
+    """The second node gets the type of its operand from the first."""
     # Inference writes the domain of a node that it has hidden.
     first = node("EyeLike", ["x"], ["h"], dtype=TensorProto.INT32, domain="")
     nodes = [first, node("EyeLike", ["h"], ["y"], domain="")]

@@ -1,4 +1,4 @@
-"""Types and layouts at the border of a program that are not those of the model."""
+"""Types and layouts at the interface of a program that differ from those of the model."""
 
 import numpy as np
 import pytest

@@ -221,7 +221,7 @@ def test_function_bodies_are_reached_by_kinds():
 
 def bfloat(array):
     """Round to bfloat16 by hand: the upper half of a float32, to nearest even."""
-    # numpy 1 makes floats of scalars that are uint64 and Python's int.
+    # numpy 1 converts scalars that combine uint64 and Python's int to floats.
     bits = np.atleast_1d(np.asarray(array, np.float32)).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     return rounded.astype(np.uint32).view(np.float32).reshape(np.shape(array))

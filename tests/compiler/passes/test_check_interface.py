@@ -1,4 +1,4 @@
-"""State that stays on the device, as far as the interface tells."""
+"""State that stays on the device, as far as the interface shows."""
 
 import pytest
 from onnx import TensorProto

@@ -1,4 +1,4 @@
-"""A convolution and the normalization behind it as one node."""
+"""A convolution and the following normalization as one node."""
 
 import numpy as np
 import pytest

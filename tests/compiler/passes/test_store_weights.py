@@ -49,7 +49,7 @@ def rewritten(proto, **options):
 
 
 def in_order(data, rows, units):
-    """Collect the units of each row, one by one: four rows lie together."""
+    """Collect the units of each row one by one; the units of four rows are interleaved."""
     size = len(data) // (-(-rows // 4) * 4 * units)
     places = ((row // 4 * units + index) * 4 + row % 4 for row in range(rows) for index in range(units))
     return b"".join(bytes(data[place * size : (place + 1) * size]) for place in places)
@@ -219,7 +219,7 @@ def test_a_large_matrix_is_turned_in_several_passes(monkeypatch):
 
 @given(st.integers(-30, 12))
 def test_blocks_of_a_float16_product_decode_to_float16(exponent):
-    """Also those of numbers below the range of float16: they decode to what float16 has of them."""
+    """Numbers below the range of float16 also decode to their float16 values."""
     values = weight((3, 64)) * np.float32(2.0**exponent)
     plain, half = (
         np.frombuffer(

@@ -1,4 +1,4 @@
-"""The inserter puts Q and DQ exactly where the plan says, with the parameters that stand there."""
+"""The inserter puts Q and DQ exactly where the plan requires them, with the parameters of the plan."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from quantize_support import context_of, quantized
 FLOAT = onnx.TensorProto.FLOAT
 PASSES = [step for phase in PHASES.values() for step in phase]
 BEFORE_INSERTION = PASSES[: PASSES.index(plan_quantization_pass) + 1]
-#: programs that are quantized from a file; measuring is a pass of its own
+#: programs that are quantized with a file; measuring is a separate pass
 QUANTIZED = (
     "shufflenet-quantized",
     "encoder-quantized",
@@ -136,7 +136,7 @@ REASONS = {
 @pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason.code)
 def test_a_node_stays_in_float_for_a_reason(reason):
     nodes, constants, options = REASONS[reason]
-    # Something is quantized beside it, so that there is a plan.
+    # A further node is quantized, so that there is a plan.
     nodes = [*nodes, helper.make_node("Sigmoid", ["x"], ["q"])]
     model = model_of(nodes, outputs=("y", "q"), **constants)
     names = {"x", *(name for node in nodes for name in node.output)}
@@ -152,7 +152,7 @@ def test_a_node_without_a_range_has_that_reason():
 
 
 def test_a_group_that_stays_in_float_keeps_the_nodes_that_were_joined_to_it():
-    """A mask of minus infinity and the Relu behind it make one group."""
+    """A mask of minus infinity and the following Relu make one group."""
     model = model_of(
         [helper.make_node("Add", ["x", "c"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
         c=np.float32([-np.inf, 0, 0, 0]),

@@ -143,7 +143,7 @@ def test_one_operator_is_within_a_step_of_the_reference(op, precision, schema):
     for name in ("y", "z") if op == "Split" else ("y",):
         step = reference.params(name)[0]
         assert np.abs(actual[name] - reference.result(name)).max() <= 1.001 * step
-        # It really is on the grid of its parameters.
+        # The value is on the grid of its parameters.
         assert np.array_equal(actual[name], through(actual[name], *reference.params(name), precision))
 
 
@@ -151,7 +151,7 @@ def test_one_operator_is_within_a_step_of_the_reference(op, precision, schema):
 def test_operators_that_move_values_run_on_integers_without_help(op):
     model, shape, _ = single(op, 14)
     profile = profile_of(model, samples_of(shape))
-    # Concat, Pad and Resize move values where all parameters are equal.
+    # Concat, Pad and Resize only move values if all parameters are equal.
     same = Tensor(-3.0, 3.0)
     profile.tensors = dict.fromkeys(profile.tensors, same)
     if op == "Concat":
@@ -270,7 +270,7 @@ def test_two_uses_of_one_weight_and_bias_both_fuse(tmp_path):
     feeds = samples_of([1, 4, 8, 8])
     result = quantized(model, profile_of(model, feeds), enable_channelwise=True)
     assert kernels(result, feeds[0], tmp_path).count("QLinearConv") == 2
-    # Where signed weights would overflow, the engine makes unsigned ones, and fails on any it meets twice.
+    # If signed weights would overflow, the engine makes them unsigned, and fails on weights that occur twice.
     plain, changed = (run(result, feeds[0], unsigned_weights=unsigned)["y"] for unsigned in (False, True))
     assert np.array_equal(plain, changed)
 

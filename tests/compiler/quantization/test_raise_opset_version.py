@@ -103,7 +103,7 @@ CHANGED = {
         node("Unsqueeze", ["h", "zero"], ["r"]),
     ],
 }
-#: nodes from `c` to `r` that have no form in older sets
+#: nodes from `c` to `r` that do not exist in older sets
 NEW = {
     "Mod of floats": [node("Mod", ["c", "one"], ["r"])],
     "SpaceToDepth": [

@@ -44,7 +44,7 @@ def macs(*args):
     return perf_metrics.work_of(form(*args)).macs
 
 
-# --- costs: every expectation is counted by hand or by loops, not by the formulas of the module
+# --- costs: each expected value is counted by hand or with loops, not with the formulas of the module
 
 
 @given(*(st.integers(1, 6) for _ in range(4)))
@@ -60,7 +60,7 @@ def test_macs_of_products(batch, rows, inner, columns):
 
 @given(*(st.integers(1, 6) for _ in range(4)), st.sampled_from(["MatMulNBits", "StoredMatMul"]))
 def test_macs_of_products_whose_weights_are_packed(batch, rows, inner, columns, kind):
-    """The dims of the weights are those of their bytes, or no operand."""
+    """The dims of the weights are those of their bytes, or the weights are not an operand."""
     node = helper.make_node(kind, ["x", "packed", "scales"] if kind == "MatMulNBits" else ["x"], ["y"])
     shapes = {"x": (batch, rows, inner), "y": (batch, rows, columns), "packed": (columns, 1, 16)}
     assert macs_of(node, shapes) == sum(1 for _ in np.ndindex(batch, rows, inner, columns))
@@ -252,7 +252,7 @@ def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     log = (folder / emit_report.DEBUG_LOG).read_text()
     assert "debug qaic.compiler: pass check-model: " in log
     assert onnx.load(graphs[1]) != first
-    # What an earlier run left there is no result of this one; what someone else put there stays.
+    # Remains of an earlier run are not a result of this run; files of other programs stay.
     (folder / "thesis.txt").touch()
     build(model, enable_debug=True, output_dir=out)
     assert len(list(folder.glob("*.onnx"))) < len(graphs)

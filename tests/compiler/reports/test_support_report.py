@@ -85,7 +85,7 @@ def test_operands_that_must_be_constants(kind, operands):
     assert findings(dynamic) == {f"{kind} whose operand {at} is not constant": ["n"]}
     fixed = built([node], [floats("x", 2, 2)], [floats("y", 2, 2)], [constant("s", 1, 1)])
     assert findings(fixed) == {}
-    # What is computed from shapes is constant once the shapes are.
+    # Values that are computed from shapes are constant if the shapes are.
     shaped = built(
         [NODE("Shape", ["x"], ["shape"]), NODE("Add", ["shape", "one"], ["s"]), node],
         [floats("x", "a", "b")],
@@ -301,7 +301,7 @@ def interface(inputs, sets, outputs=()):
         (["x"], [], False),
         (["x"], [((1, 8),), ((1, 1),)], False),
         (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 4))], False),
-        # Two inputs together tell the sets apart, none by itself.
+        # The two inputs together distinguish the sets; neither does alone.
         (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 4)), ((1, 1), (4, 8))], True),
         (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 8)), ((1, 1), (4, 16))], False),
         # The state stays on the device.

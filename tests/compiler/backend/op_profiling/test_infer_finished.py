@@ -20,7 +20,7 @@ def test_values_that_passes_added_have_shapes():
     shapes = collect_shapes(forms[0])
     assert {shapes[name] for one in model.proto.graph.node for name in one.output} == {(2, 3)}
     assert len({name for one in model.proto.graph.node for name in one.output}) > 2
-    # Behind it what was known of the model before.
+    # The facts that were known about the model follow.
     assert forms[1] is model.specialized[0]
     assert not applied(NAME, model, context)
     assert content(model) == found

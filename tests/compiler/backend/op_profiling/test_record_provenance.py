@@ -1,4 +1,4 @@
-"""Names of nodes, and the user's nodes behind those of a program."""
+"""Names of nodes, and the user's nodes that the nodes of a program come from."""
 
 from compiler_oracle import info, model_of, node
 from single_pass import applied, before

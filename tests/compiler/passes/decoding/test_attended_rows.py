@@ -67,7 +67,7 @@ def test_caches_with_slots_of_their_own_are_copied_once_too(tmp_path):
 
 
 def test_a_cache_of_another_type_is_read_by_plain_operators(tmp_path, monkeypatch):
-    """The operator has float32 and float16; bfloat16 goes the way of before."""
+    """The operator supports float32 and float16; bfloat16 uses the earlier nodes."""
     monkeypatch.setenv("QAIC_CPU_FAMILY", "ai200")
     sizes = decoder_model.Sizes(layers=1, context=128, elem_type=TensorProto.BFLOAT16)
     qpc, graph = compiled(sizes, tmp_path / "qpc", aic_hw_version="ai200")
@@ -119,7 +119,7 @@ def test_operands_of_a_guarded_scatter_are_found_again():
     indices, rows = unguarded(scatter, makers, {})
     assert rows == "rows"
     assert (makers[indices].op_type, makers[indices].input[0]) == ("Cast", "at")
-    # Rows and indices that were chosen in different ways are no pair.
+    # Rows and indices that were selected in different ways are not a pair.
     chosen = makers[makers[scatter.input[2]].input[0]]
     other = helper.make_node("Where", ["other", "counting", "count"], ["moved"])
     makers["moved"] = other

@@ -41,7 +41,7 @@ def test_layers_of_a_decoder_compute_no_sizes(tmp_path, is_half):
     sized = {"Shape", "ConstantOfShape", "CastLike"}
     assert [(node.op_type, *node.input) for node in inside if node.op_type in sized] == []
     shapes = [makers[node.input[1]].op_type for node in inside if node.op_type == "Reshape"]
-    # What depends on how much is attended is computed once, for all layers.
+    # Values that depend on the attended length are computed once, for all layers.
     assert Counter(shapes)["Constant"] >= 6
     whole = compiled(decoder_model.decoder(sizes), config, tmp_path / "whole", whole_caches=True, **half)
     assert [node for node in whole.node if node.op_type == "ConstantOfShape"]
@@ -69,7 +69,7 @@ def constants(graph):
 
 
 def computed_shape(order):
-    """A Reshape of x [a, b, 6] to sizes of it in some order, with what is left behind."""
+    """A Reshape of x [a, b, 6] to its sizes in some order, followed by the remaining size."""
     nodes = [
         helper.make_node("Shape", ["x"], ["sizes"]),
         helper.make_node("Constant", [], ["order"], value=numpy_helper.from_array(np.array(order))),
@@ -146,7 +146,7 @@ def test_casts_to_the_type_of_a_value_go():
         for name, elem_type in (("half", TensorProto.FLOAT16), ("y", TensorProto.FLOAT))
     ]
     graph = folded(nodes, [x], outputs, [{"a": 1}, {"a": 5}])
-    # An output keeps the node that makes it.
+    # An output keeps the node that computes it.
     assert [(node.op_type, list(node.input)) for node in graph.node] == [
         ("Neg", ["x"]),
         ("Cast", ["n"]),

@@ -45,7 +45,7 @@ def test_the_roles_of_a_decoder_are_found(slots, window):
 
 
 def later_mask(model):
-    """The mask lets a position see the one behind it."""
+    """The mask lets a position attend to the next one."""
     mask = next(node for node in nodes(model, "Greater") if "Unsqueeze" in node.input[1])
     one = helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.int64(1)))
     moved = helper.make_node("Add", [mask.input[1], "one"], ["moved"])
@@ -61,7 +61,7 @@ def turned_mask(model):
 
 
 def weak_mask(model):
-    """Hidden scores are small and no more."""
+    """Hidden scores are small instead of minus infinity."""
     for node in nodes(model, "ConstantOfShape"):
         node.attribute[0].t.CopyFrom(numpy_helper.from_array(np.array([-9.0], np.float32)))
 
@@ -143,7 +143,7 @@ def compiled(folder, sizes=SIZES, **options):
 
 
 def with_plain_copies(model):
-    """Write the operator of the device as the three operators that it stands for, as functions."""
+    """Write the operator of the device as the three operators that it replaces, as functions."""
     imports = [helper.make_opsetid("", decoder_model.OPSET)]
     for name, blanked in (("AttendedRows", ["blanked"]), ("AttendedKeys", [])):
         body = decoder_model.Body()
@@ -164,7 +164,7 @@ def with_plain_copies(model):
 
 
 def made_by_a_step(qpc, folder, position, sizes=SIZES):
-    """Run one token in the engine; returns operator and bytes of every value that is made."""
+    """Run one token in the engine; returns operator and bytes of every computed value."""
     model = with_plain_copies(onnx.ModelProto.FromString(qpc.graph.tobytes()))
     weights = {name: np.array(array) for name, array in qpc.initializers.items()}
     small = [tensor for tensor in model.graph.initializer if tensor.name not in weights]
@@ -187,7 +187,7 @@ def made_by_a_step(qpc, folder, position, sizes=SIZES):
 
 
 def test_a_token_moves_what_is_attended(tmp_path):
-    """No value is as large as a cache, and heads are not repeated, whatever the context is."""
+    """No value is as large as a cache, and heads are not repeated, regardless of the context."""
     cache = np.prod(SIZES.cache_shape()) * 4
     attended = cache * GRANULE // SIZES.context
     plain = made_by_a_step(compiled(tmp_path / "whole", whole_caches=True), tmp_path, 30)
@@ -205,7 +205,7 @@ def test_a_token_moves_what_is_attended(tmp_path):
         "Where": layers,
     }
     assert sum(size for _, size in made) < sum(size for _, size in plain) / 8
-    # The device makes one copy in place of the three: nothing else reads a cache or writes rows.
+    # The device makes one copy instead of three: no other node reads a cache or writes rows.
     graph = onnx.ModelProto.FromString(qpc.graph.tobytes()).graph
     readers = [node.op_type for node in graph.node if {*node.input} & {*SIZES.caches}]
     assert Counter(kind for kind in readers if kind != "Shape") == {OPERATOR: 2 * layers}
@@ -213,7 +213,7 @@ def test_a_token_moves_what_is_attended(tmp_path):
 
 
 def test_what_a_token_makes_is_the_same_with_any_context(tmp_path):
-    """The engine makes as many values of as many bytes with four times the context."""
+    """The engine computes the same number of values and bytes with four times the context."""
     longer = replace(SIZES, context=4 * SIZES.context)
     for position in (30, GRANULE, 1000):
         made, more = (

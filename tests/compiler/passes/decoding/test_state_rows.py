@@ -1,4 +1,4 @@
-"""State of which rows are computed, and what the plan says of it."""
+"""States of which only rows are computed, and their description in the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from state_row_models import STATE, writer
 
 
 def planned(folder, model, **options):
-    """Compile; returns what the plan says of rows, or None."""
+    """Compile; returns the plan's entry about rows, or None."""
     path = qaic.compile(save(folder, model), retained_state=True, **options)
     return qaic.Qpc(path).plan.get("state_rows")
 

@@ -54,7 +54,8 @@ def test_chain_of_matmuls_equals_rounding_after_each(optimize):
             [info("a", [8, 96]), info("b", [96, 96])],
             [info("c", [8, 96])],
         )
-        # The engine's own fp32 product: summation order is its business, rounding is ours.
+        # Uses the engine's float32 product, because the engine determines the order of summation; the
+        # rounding is tested.
         expected = half(run(step, {"a": expected, "b": half(weight)})["c"])
     np.testing.assert_array_equal(run_fp16(model, {"h0": x}, optimize)["h4"], expected)
 
@@ -92,7 +93,7 @@ def test_result_read_twice_is_rounded_before_the_bias():
     )
     out = run_fp16(model, {"x": np.float32([[683]])})
     assert out["z"] == -2048
-    assert out["y"] == 2048  # 2049 unrounded would give 2050
+    assert out["y"] == 2048  # 2049 without rounding would result in 2050
 
 
 def test_batch_normalization_is_folded_into_the_convolution():

@@ -17,7 +17,7 @@ from qaic.options.table import CompileOptions
 FLOAT = onnx.TensorProto.FLOAT
 SIZE = 4
 
-# No division: it would tell 0 from -0, and which of them Relu gives is not defined.
+# No division, which distinguishes 0 from -0: the sign of Relu's zero is not defined.
 COMPUTING = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -70,7 +70,7 @@ def half_constant(array, *, clip):
 
 
 def expected(nodes, constants, x, *, clip):
-    """Evaluate node by node; constants are folded in fp32, clipped and rounded where data meets them."""
+    """Evaluate node by node; constants are folded in float32, and clipped and rounded if data meets them."""
     values = {"x": half(x)}
     folded = dict(constants)
     for op, operands, name in nodes:

@@ -71,7 +71,7 @@ def test_rows_that_are_completely_masked_are_no_nan(seed, length):
     weights = half(softmax(masked))
     np.testing.assert_allclose(found["weights"], weights, rtol=2e-3, atol=1e-7)
     np.testing.assert_allclose(found["y"], half(weights @ half(feeds["v"])), rtol=4e-3, atol=4e-3)
-    # Without a single key that is kept, all have the same weight.
+    # If no key is kept, all keys have the same weight.
     assert (found["weights"][0, length:] == 1 / SEQ).all()
 
 

@@ -1,4 +1,4 @@
-"""Operands whose sizes only the run knows; without their checks some of these tests end the process."""
+"""Operands whose sizes are known only at run time; without checks, some of these tests end the process."""
 
 import math
 
@@ -39,7 +39,8 @@ BLOCKS = [
     )
     for axis, shape in enumerate(((2, 4), (4, 2)))
 ]
-#: node and operands, the dims that the run cuts, whether no elements are an error, and the operator set
+#: node and operands, the dims that are reduced at run time, whether no elements are an error, and the
+#: operator set
 CUT = [
     *((GRU, cuts, True, 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
     *((LSTM, cuts, cuts != "x0", 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
@@ -106,7 +107,7 @@ def test_recurrent_operators_need_a_batch_in_both_layouts(cut, other, is_error):
     ],
 )
 def test_pieces_without_elements_are_not_concatenated(pieces, axis, kept, maker):
-    """The engine moves the Transpose behind the Concat, and transposes the constants."""
+    """The engine moves the Transpose after the Concat, and transposes the constants."""
     x, nodes, constants, names = grid(*pieces[0]).T, [node("Transpose", ["x"], ["t"])], {}, []
     for at, shape in enumerate(pieces):
         names.append("t" if shape == pieces[0] else f"c{at}")
@@ -143,7 +144,7 @@ def test_pieces_without_elements_are_not_concatenated(pieces, axis, kept, maker)
     ],
 )
 def test_operators_compute_no_result_without_elements(op, rows):
-    """The engine moves the Transpose behind the operator, and transposes the constant."""
+    """The engine moves the Transpose after the operator, and transposes the constant."""
     operands = (
         ["c", "t", "t"] if op == "Where" else ["t", "c", "t"] if op in {"Max", "Mean", "Sum"} else ["t", "c"]
     )

@@ -13,7 +13,7 @@ from onnxruntime import __version__ as engine_version
 from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
 
 TYPES = [np.int8, np.int16, np.int32, np.int64]
-#: where the division is, and what the operands are
+#: position of the division, and kind of its operands
 PLACES = ["main", "nested", "function", "constants", "constant dividend", "constant divisor"]
 
 

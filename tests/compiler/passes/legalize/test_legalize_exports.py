@@ -1,4 +1,4 @@
-"""Operators as exporters write them, where the engine wants them in another form."""
+"""Operators as exporters write them, if the engine requires another form."""
 
 import numpy as np
 import pytest
@@ -104,7 +104,7 @@ def test_pieces_of_a_split_tensor_are_slices(piece, axis, opset, is_function):
     operands = ["x"] if split is None else ["x", "split"]
     constants = [("at", np.int64(at))] + ([] if split is None else [("split", split)])
     if is_function:
-        # As exporters write it: one function splits, another one takes a piece.
+        # The form of exporters: one function splits, another one selects a piece.
         imports = [helper.make_opsetid("", opset)]
         body = node("SplitToSequence", operands, ["all"], keepdims=int(keeps))
         reference = helper.make_attribute("axis", 0)

@@ -1,4 +1,4 @@
-"""Automatic padding: the sizes that the compiler declares are those that the engine computes."""
+"""Automatic padding: the compiler declares the sizes that the engine computes."""
 
 import numpy as np
 import pytest
@@ -66,13 +66,13 @@ def pooled(op, axes, pads, x, *, counts_padding, rounds_up=False):
         length = (edge - 1) * step + 1
         count = (windows.shape[at] - length) // stride + 1
         if rounds_up:
-            # The last window begins before the padding behind the elements.
+            # The last window begins before the padding that follows the elements.
             count = min(
                 -(-(windows.shape[at] - length) // stride) + 1, -(-(pads[at - 2][0] + size) // stride)
             )
         beyond = max((count - 1) * stride + length - windows.shape[at], 0)
         widths = [(0, beyond if axis == at else 0) for axis in range(windows.ndim)]
-        # Elements behind the padding do not count.
+        # Elements after the padding do not count.
         windows = np.pad(windows, widths, constant_values=np.inf)
         windows = sliding_window_view(windows, length, at)[..., ::step]
         windows = windows[(slice(None),) * at + (slice(None, count * stride, stride),)]

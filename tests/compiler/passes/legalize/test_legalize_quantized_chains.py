@@ -1,4 +1,4 @@
-"""Places where quantized chains are kept apart; tests/property/test_quantized_chains.py compares numbers."""
+"""Quantized chains that are kept separate; tests/property/test_quantized_chains.py compares the numbers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Recurrent operators with the batch in front, equal to those with the steps in front on other axes."""
+"""Recurrent operators with the batch first equal those with the steps first, apart from the axes."""
 
 import numpy as np
 import pytest

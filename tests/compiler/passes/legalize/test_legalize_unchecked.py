@@ -209,7 +209,7 @@ def one_hot(shape, axis):
 
 
 def of_engine(operator, shape, **attributes):
-    """A node of the engine's own set, with the operands that it needs besides the first."""
+    """A node of the engine's own set, with its further operands."""
     operands = ["x", *(["x"] if operator.startswith("Skip") else []), "vector"]
     if operator == "MultiHeadAttention":
         operands = ["x", "x", "x"]
@@ -407,7 +407,7 @@ def test_an_axis_of_dft_that_is_listed_and_missing_is_the_default():
 
 
 @pytest.mark.parametrize("size", [8, "n"])
-# The default axis of set 17 is that of the parts.
+# The default axis of set 17 is the axis of the parts.
 @pytest.mark.parametrize(("opset", "axis"), [(17, 0), (17, -2), (20, None), (20, 0), (20, -2)])
 def test_a_signal_without_a_batch_has_its_own_transform(opset, axis, size):
     is_constant = axis is not None and opset == 20
@@ -584,7 +584,7 @@ def attention(samples, tokens, past, rotates):
         *((1, 12, True, (last, 3), 4, 0 <= last < 8) for last in (-1, 3, 7, 8, 11)),
         (1, 4, False, (9, 4), 20, False),
         (1, 4, False, (4, 4), -(10**6), False),
-        # A first step, in which a sample may be short, and chunks behind others.
+        # A first step, in which a sample may be short, and chunks after others.
         *((4, 0, False, (last, 3), 4, 0 <= last < 4) for last in (-1, 0, 1, 3, 4)),
         *((4, 0, False, (0, 0), total, False) for total in (1, 3, 0)),
         *((4, 4, False, (last,), 8, 3 <= last < 8) for last in (0, 2, 3, 7, 8)),

@@ -44,7 +44,7 @@ def test_where_selects_on_every_type(dtype, is_nested):
 
 
 def test_shapes_of_operators_without_a_schema_are_known_behind_such_a_where():
-    """The engine is asked about them, and refuses a graph with an operator that it has no kernel for."""
+    """The engine infers their shapes, and refuses a graph with an operator for which it has no kernel."""
     nodes = [
         node("Where", ["c", "p", "q"], ["flags"]),
         node("Cast", ["flags"], ["floats"], to=TensorProto.FLOAT),
@@ -72,7 +72,7 @@ def test_shapes_and_types_of_half_models_are_known_without_kernels_for_them(elem
     power = x**x
     found = run(whole(program), {"x": x})["y"]
     np.testing.assert_allclose(found, power @ power.T, rtol=1e-2)
-    # The product is rounded to the type of its operands, which onnx has no schema to tell.
+    # The product is rounded to the type of its operands, for which onnx has no schema.
     import ml_dtypes
 
     grid = ml_dtypes.bfloat16 if elem_type == TensorProto.BFLOAT16 else np.float16

@@ -142,7 +142,7 @@ def computed(what):
 
 def compiled(what, model):
     """Compile a model whose results have the shapes of those of valid attributes."""
-    # onnx infers those of a few operators.
+    # onnx infers the shapes of a few operators.
     is_inferred = (
         what.startswith(("LinearClassifier", "TreeEnsemble")) and "cut" not in model.graph.node[-1].input
     )

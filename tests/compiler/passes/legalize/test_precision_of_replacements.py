@@ -38,7 +38,7 @@ def of_rows(operator, axis):
     nodes.append(node("ReduceSum", ["r"], ["y"], keepdims=0))
     inputs = [info("x", [3, 3, 4]), info("chosen", [3], TensorProto.BOOL)]
     model = model_of(nodes, inputs, [info("y", None)], [("first", np.array([0])), *constants.items()])
-    # Numbers that differ less than float16 tells.
+    # Numbers whose differences are below the resolution of float16.
     x = np.float32(1) + np.arange(36, dtype=np.float32)[::-1].reshape(3, 3, 4) * np.float32(1e-5)
     return model, {"x": x, "chosen": np.array([True, False, True])}
 
@@ -54,7 +54,7 @@ def of_one(last, feeds, opset=17, constants=(), before=()):
 
 
 def of_cuts(made, operands, cuts, opset=17):
-    """Make a model of one node, some of whose sizes only the run knows."""
+    """Make a model of one node, some of whose sizes are known only at run time."""
     model, feeds = cut_model(made, operands, cuts.split(), opset)
     return model, feeds(2)
 
@@ -120,7 +120,7 @@ CASES = {
 }
 
 
-#: operators that passes write in front of nodes and behind them
+#: operators that passes insert before and after nodes
 MOVING = {"Expand", "Gather", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 

@@ -1,4 +1,4 @@
-"""Types and shapes of all values, where they are not known already."""
+"""Types and shapes of all values, unless they are already known."""
 
 import numpy as np
 import pytest

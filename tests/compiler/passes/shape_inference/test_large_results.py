@@ -1,4 +1,4 @@
-"""No node is run for the check of sizes if its operands ask for a large result."""
+"""The check of sizes runs no node whose operands require a large result."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LARGE = 1 << 40
 
 
 def _sized(count):
-    """Return each operator whose result has about `count` elements, which inference does not know."""
+    """Return each operator whose result has about `count` elements, a number that inference does not know."""
     list_of, number = {"a": np.array([count])}, np.array(count)
     mel = {"a": number, "b": np.array(8000), "c": np.array(1.0, np.float32)}
     scale = {"a": np.array([count], np.float32)}

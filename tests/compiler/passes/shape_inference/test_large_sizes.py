@@ -51,7 +51,7 @@ LISTS = {
 
 @pytest.mark.parametrize("case", LISTS)
 def test_inference_follows_no_values_of_long_lists(case, monkeypatch):
-    """Inference of onnx makes an object for each element, a second for a million, at each operator."""
+    """Inference of onnx creates an object per element, at each operator: one second for a million of them."""
     followed = []
     infer = shape_inference.infer_shapes
 

@@ -1,4 +1,4 @@
-"""Inference follows the values of short lists only; it makes an object for each element."""
+"""Inference follows the values of short lists only, because it creates an object for each element."""
 
 import numpy as np
 import onnx

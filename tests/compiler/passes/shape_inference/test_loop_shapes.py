@@ -1,4 +1,4 @@
-"""Outputs whose number of dims no body of Loop or If states, and shapes that the user gives."""
+"""Outputs without a known number of dims in the bodies of Loop and If, and shapes that the user gives."""
 
 import numpy as np
 import onnxruntime as ort
@@ -30,7 +30,7 @@ STEPS = {
 
 
 def looping(step, trips, has_scan, stops, depth=1):
-    """A Loop over a step, inside of as many others as `depth` says."""
+    """A Loop over a step, inside of `depth` other loops."""
     nodes, body = list(STEPS[step][0]), None
     constants = {"half": np.float32(0.5), "trips": np.array(trips), "limit": np.float32(-1)}
     for level in range(depth):
@@ -68,7 +68,7 @@ def test_a_loop_has_the_shapes_of_a_run_or_is_refused(step, trips, has_scan, sto
         return
     found = [spec.dims for spec in lowered(model).outputs]
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    # An engine that has not scanned once does not know the other sizes of what it would have scanned.
+    # An engine that has not scanned once does not know the other sizes of the scan's result.
     expected = [value.shape for value in session.run(None, {"x": X})]
     assert found[0] == expected[0]
     assert len(found) == 1 or not trips or found[1] == expected[1]

@@ -54,7 +54,7 @@ def test_a_branch_for_another_size_keeps_no_model_from_running(length, rate):
     expected = run(model, feeds)["y"]
     program = whole(lowered(model, onnx_define_symbol={"batch": 1, "length": length}))
     np.testing.assert_array_equal(run(program, feeds)["y"], expected)
-    # With the sizes written down the engine does refuse the user's own model.
+    # The engine refuses the user's own model if the sizes are fixed.
     for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, (1, length), strict=True):
         dim.dim_value = size
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail, match="LSTM"):

@@ -125,7 +125,7 @@ CASES = {
     "FusedMatMul": ([_microsoft("FusedMatMul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n", 3]}, {}),
 }
 
-#: where the nodes are
+#: positions of the nodes
 PLACES = ["main", "function", "loop", "scan"]
 
 
@@ -514,7 +514,7 @@ def test_operands_of_another_rank_end_no_process(operator, place):
     assert len(texts) >= len([array for array in arrays if np.ndim(array) >= 3])
 
 
-#: operators whose operands are read for reasons of their own -> operands and attributes
+#: operators whose operands are read for other reasons -> operands and attributes
 LEFT_OUT = {
     **{name: case for name, case in ALL_CONSTANT.items() if "domain" not in case[1]},
     "Col2Im": ([_filled(1, 4, 4), _integers(4, 4), _integers(2, 2)], {}),
@@ -740,7 +740,7 @@ def test_sizes_of_dynamic_inputs_are_checked_together():
 
 
 def test_float16_and_large_operands_are_no_conflict():
-    """Nodes for which the engine has no kernel, or that are not worth running, are not refused."""
+    """Nodes for which the engine has no kernel, or that are too costly to run, are not refused."""
     half = TensorProto.FLOAT16
     nodes = [
         node("LayerNormalization", ["x", "g"], ["n"]),
@@ -753,7 +753,7 @@ def test_float16_and_large_operands_are_no_conflict():
 @pytest.mark.parametrize("depth", [1, 30])
 @pytest.mark.parametrize("sets", [1, 5, 40])
 def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, monkeypatch):
-    """At most 16 sets of sizes are checked, each in one walk over the nodes."""
+    """At most 16 sets of sizes are checked, each with one pass over the nodes."""
     counts = {"_answer": 0, "_is_asked": 0, "_suspects": 0}
 
     def counting(name):
