@@ -1,4 +1,4 @@
-"""Containers made to order, by a writer that shares nothing with ours."""
+"""Containers for tests, written independently of the project's writer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def expected(fixture: Path) -> dict:
 
 
 def head(segments, *, base=0, alignment=8) -> tuple[bytes, list[int]]:
-    """Header, table and names of (name, size, offset) segments; where their payloads begin, then the end."""
+    """Header, table and names of (name, size, offset) segments; starts of their payloads, then the end."""
     names = [name if isinstance(name, bytes) else name.encode() for name, _, _ in segments]
     position = 40 + 32 * len(segments)
     name_places = []

@@ -55,7 +55,7 @@ def is_sampled(node):
 
 
 def take_samples(config, items):
-    """Leave cases out, and let each property draw fewer examples."""
+    """Omit cases, and let each property draw fewer examples."""
     sampled = [item for item in items if is_sampled(item)]
     left_out = {item for item in sampled if item.get_closest_marker("whole")}
     if left_out:

@@ -61,7 +61,8 @@ STATUSES = {
     S.QS_ERROR,
 }
 
-#: in and out through both memories, in two pieces, with semaphores and an element behind that moves nothing
+#: transfers in both directions through both memories, in two pieces, with semaphores and a last element
+#: without data
 PROGRAM = CardProgram(
     buffers=((BYTES, IN), (BYTES, OUT)),
     requests=(
@@ -168,7 +169,7 @@ def recover(control):
 
 
 def assert_clean(control):
-    """Nothing is left but the file that the devices of the process share."""
+    """Assert that only the file remains that the devices of the process share."""
     gc.collect()
     end = time.monotonic() + 30
     while True:
@@ -190,7 +191,7 @@ def attempt(step):
     try:
         return step()
     except QaicError as error:
-        # Without the frames, which keep exec objects.
+        # The exception without its frames, which keep exec objects.
         failure = error.with_traceback(None)
     assert failure.code in LISTED, repr(failure)
     return None

@@ -111,7 +111,7 @@ def slices(draw, number, size, side, *, is_single):
 
 @st.composite
 def bindings_of(draw, number, size, side, *, is_partial):
-    """Bindings in a buffer, anywhere; partial ones have their headers at the begin and room behind."""
+    """Bindings at any place of a buffer; partial ones have their headers at its start and room at its end."""
     found = []
     if side == IN and is_partial:
         count = draw(st.integers(0, 2))
@@ -186,7 +186,7 @@ def inputs_for(data, program):
 
 
 def finish(card):
-    """Nothing is left but the file that the devices of the process share."""
+    """Check that only the file remains that the devices of the process share."""
     gc.collect()
     assert card.invariants() in ([], ["accel0: 1 open files"])
     ledger = card.ledger()
@@ -215,7 +215,7 @@ def check_against_model(tmp_path_factory, card, data, program):
                 with pytest.raises(DeviceTimeoutError) as caught:
                     session.run(arrays)
                 assert caught.value.code == "device.timeout"
-                # Nothing raises the semaphore any more.
+                # Nothing will raise the semaphore.
                 assert model.is_stuck
                 continue
             found = session.run(arrays)
@@ -296,7 +296,7 @@ def hostile_programs(draw):
 @given(st.data(), hostile_programs())
 def test_hostile_requests_are_refused_or_do_what_they_say(tmp_path_factory, card, data, program):
     session = opened(tmp_path_factory, program, set_size=1, num_activations=1)
-    # Where the card has its memory is not known here, and so not what lies beyond its end.
+    # The model does not know the location of the card's memory, and so not the memory after its end.
     is_far = any(request.device >= 2**62 for request in program.requests)
     is_far = is_far or any(bell[0] >= 2**62 for request in program.requests for bell in request.doorbells)
     model = Card(program)

@@ -43,7 +43,7 @@ WIDTH = 16
 
 
 def in_scopes(levels, seed):
-    """Nest If, Loop and Scan; each level has a constant of its own and reads the values of all others."""
+    """Nest If, Loop and Scan; each level has its own constant and reads the values of all others."""
     rng = np.random.default_rng(seed)
     inputs, steps = [info("x", [4, WIDTH])], rng.standard_normal((2, WIDTH)).astype(np.float32)
     weights = (rng.standard_normal((WIDTH, WIDTH)) / 4).astype(np.float32)
@@ -72,7 +72,7 @@ def in_scopes(levels, seed):
             inputs.append(info(f"if{at}", [], BOOL))
             nodes, own, last = level(at + 1, value, outer)
             then = helper.make_graph(nodes, "then", [], [info(last, [4, WIDTH])], own)
-            # The two branches may give one name to different values.
+            # The two branches may use one name for different values.
             other = helper.make_graph(
                 [node("Neg", [value], [f"t{at + 1}"])], "else", [], [info(f"t{at + 1}", [4, WIDTH])]
             )
@@ -320,7 +320,7 @@ def test_normalization_over_default_axes(opset, place, precision, kind):
     is_branch=st.booleans(),
 )
 def test_normalizations_that_only_the_engine_has(precision, operator, opset, form, is_branch):
-    """Optimizers of the engine write them into the standard set, whatever its version is."""
+    """Optimizers of the engine write them into the standard set, regardless of its version."""
     rng, (kind, axis, results) = np.random.default_rng(opset), form
     x = rng.standard_normal((2, 3, 8)).astype(kind)
     constants = [("w", rng.standard_normal((8, 8)).astype(kind))]
@@ -385,7 +385,7 @@ def test_reductions_between_transposes(precision, operator, opset, axes, is_nega
         "LogSumExp": lambda: np.log(np.exp(u).sum(**along)),
         "SumSquare": lambda: (u**2).sum(**along),
     }[operator]()
-    # The inference of onnx gives no shape to a transposed scalar of the old sets.
+    # Inference of onnx returns no shape for a transposed scalar of the old sets.
     result = info("y", None if right.shape else [])
     model = model_of(nodes, [info("x", x.shape)], [result], constants, opset=opset)
     assert_close(computed(model, {"x": x}, precision), {"y": right.T.astype(np.float32)}, precision)
@@ -402,7 +402,7 @@ def test_reductions_between_transposes(precision, operator, opset, axes, is_nega
     st.booleans(),
 )
 def test_attributes_pass_through_functions_that_call_functions(precision, levels, is_nested):
-    """Each function calls the next with a slope of its own, with the one it was given, or with none."""
+    """Each function calls the next with another slope, with its own slope, or with none."""
     functions, slope = [], 0.25
     for at, (how, number) in enumerate(levels):
         slope = number if how == "given" else slope if how == "passed" else at + 2.0
@@ -568,7 +568,7 @@ INDICES = np.array([0, 2, 1, 5])
 
 
 def encoded(name, *texts):
-    """Write a node that makes the numbers 1, 2, ... of texts, and 9 of others."""
+    """Write a node that converts texts to the numbers 1, 2, ..., and other texts to 9."""
     numbers = ", ".join(f"{number}.0" for number in range(1, len(texts) + 1))
     keys = ", ".join(f'"{text}"' for text in texts)
     return (
@@ -577,7 +577,7 @@ def encoded(name, *texts):
     )
 
 
-#: nodes that make a float `y` of the texts `s` and `n`; `i` are indices, `c` is a condition
+#: nodes that compute a float `y` from the texts `s` and `n`; `i` are indices, `c` is a condition
 STRINGS = {
     "looked up": f"t = Gather (s, i) {encoded('t', 'a', 'é')}",
     "of labels": f"""
@@ -640,7 +640,7 @@ def test_strings_inside_of_a_model(what, precision):
         assert_close(session.run(feeds), expected, precision)
 
 
-#: form of a Dropout -> operator sets that have it, attributes, and operands behind the first
+#: form of a Dropout -> operator sets that have it, attributes, and operands after the first
 DROPOUTS = {
     "plain": ((7, 9, 10, 11, 12, 13, 22), {}, {}),
     "share as an attribute": ((7, 10, 11), {"ratio": 0.4}, {}),
@@ -651,7 +651,7 @@ DROPOUTS = {
     "training in a node": ((12, 22), {"seed": 7}, {"r": np.float32(0.4), "t": np.array(True)}),
     "mode as an input": ((12, 13, 22), {"seed": 7}, {"r": np.float32(0.4), "t": None}),
 }
-#: forms that may drop values -> whether the compiler knows that they do
+#: forms that may drop values -> whether the compiler detects that they do
 RANDOM = {"training": True, "training in a node": True, "mode as an input": False}
 
 
@@ -768,7 +768,7 @@ def test_functions_of_values_that_several_nodes_read(precision, steps, is_normal
 
 
 def every(model):
-    """Copy a model whose results are all those of its nodes."""
+    """Copy a model, with the results of all its nodes as its results."""
     copy = type(model).FromString(model.SerializeToString())
     del copy.graph.output[:]
     copy.graph.output.extend(helper.make_empty_tensor_value_info(one.output[0]) for one in copy.graph.node)

@@ -13,7 +13,7 @@ import engine_version
 import qaic
 from operator_cases import OPERATOR_SETS, OPERATORS, drawn
 
-#: operators whose results a small change of their operand can change much, so that integers say nothing
+#: operators whose results change much after a small change of their operand, so that integers prove nothing
 UNSTEADY = frozenset(
     {"Div", "InstanceNormalization", "LayerNormalization", "Log", "LogSoftmax", "LpNormalization"}
 ) | {*("MeanVarianceNormalization", "RMSNormalization", "Sin", "Sinh", "Softmax", "Sqrt")}
@@ -35,7 +35,7 @@ def reference(model, feeds):
 
 
 def as_function(model):
-    """Move the nodes of a model into a function, with a default attribute for a slope behind them."""
+    """Move the nodes of a model into a function, and add a node with a default attribute for a slope."""
     sets = [helper.make_opsetid("", model.opset_import[0].version), helper.make_opsetid("local", 1)]
     constants = [
         helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in model.graph.initializer
@@ -55,7 +55,7 @@ def as_function(model):
 
 
 def evaluated(at, feeds):
-    """Run the nodes of `as_function` in ONNX's evaluator, which does not know its default attributes."""
+    """Run the nodes of `as_function` in ONNX's evaluator, which ignores its default attributes."""
     model = at.model()
     last = model.graph.node.pop()
     model.graph.node.append(helper.make_node("LeakyRelu", last.input, last.output, alpha=0.5))

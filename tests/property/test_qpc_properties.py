@@ -70,7 +70,7 @@ def outcome(read):
 
 
 def read_everything(data: bytes) -> None:
-    """Ask for all there is. A part may be damaged; then its error is one of ours, and has a code."""
+    """Read everything. A part may be damaged; then its error is one of this project's, and has a code."""
     qpc, code = outcome(lambda: Qpc(data))
     if qpc is None:
         assert code.startswith("qpc.")
@@ -143,7 +143,7 @@ def test_mutated_containers(seed, edits, cut):
     if cut is not None:
         del data[cut:]
         if len(data) >= 16:
-            # So that not the length alone is what is wrong.
+            # Corrects the length, so that it is not the only defect.
             data[8:16] = len(data).to_bytes(8, "little")
     read_everything(bytes(data))
 

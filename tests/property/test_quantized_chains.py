@@ -76,14 +76,14 @@ pairs = st.sampled_from(sorted(TYPES)).flatmap(
 # The engine merges pairs in a row.
 @example([("INT8", 0.01, 0, "zero point", []), ("INT8", 0.2, 0, "zero point", [])], 13, "graph")
 @example([("INT8", 0.05, -9, "zero point", []), ("INT8", 0.05, -1, "zero point", [])], 13, "graph")
-# It repeats pairs behind operators that move values.
+# The engine repeats pairs after operators that move values.
 @example([("INT8", 0.05, 0, "no zero point", ["Transpose"])], 13, "graph")
 @example([("INT16", 0.05, 0, "no zero point", ["Identity", "Reshape"])], 21, "function")
 @example([("INT8", 0.05, 3, "zero point", ["MaxPool"])], 21, "graph")
 @example([("INT8", 0.05, 3, "both", [])], 21, "function")
 @example([("FLOAT8E4M3FN", 0.01, 0, "zero point", ["MaxPool"])], 19, "graph")
 @example([("UINT8", 0.2, 128, "both", ["MaxPool"]), ("FLOAT8E5M2", 0.2, 0, "zero point", [])], 21, "graph")
-# It drops bounds in front of float8.
+# The engine drops bounds before float8.
 @example([("UINT8", 0.2, 128, "zero point", ["Relu"]), ("FLOAT8E5M2", 0.2, 0, "zero point", [])], 19, "graph")
 @example([("UINT8", 0.2, 128, "zero point", ["Clip"]), ("FLOAT8E4M3FN", 0.2, 0, "both", [])], 21, "function")
 def test_chains_keep_the_numbers_of_the_unoptimized_model(steps, opset, place):

@@ -173,7 +173,7 @@ def slice_(b: Builder) -> None:
     if not shape:
         return
     axis = b.draw(st.integers(0, len(shape) - 1))
-    # ONNX clamps a start before the first element to it, Python gives nothing; everything else agrees.
+    # ONNX clamps a start before the first element to it, Python returns nothing; other cases are equal.
     start = b.draw(st.integers(-shape[axis], shape[axis] + 1))
     stop = b.draw(st.integers(-shape[axis] - 1, shape[axis] + 1))
     step = b.draw(st.sampled_from([1, 2, -1, -3] if shape[axis] else [1, 2]))
@@ -295,7 +295,8 @@ def check_session(built, arrays):
         try:
             reference = session_models.engine(built)
         except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
-            # What the engine has no kernel for is written in other operators, or refused when it is compiled.
+            # Operators without a kernel of the engine are written as other operators, or refused at
+            # compilation.
             try:
                 session = qaic.Session(path)
             except CompileError:

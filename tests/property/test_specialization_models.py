@@ -165,7 +165,7 @@ def test_every_specialization_gives_what_its_shapes_give(drawn, seed, convert):
             convert_to_fp16=convert,
         ) as session,
     ):
-        # Each twice and in turns, so that every change from one to another is made.
+        # Each specialization runs twice and in turns, so that every change to another one occurs.
         for symbols in [*specializations, *reversed(specializations), *specializations]:
             feeds = feeds_of(model, symbols, random)
             found = session.run(feeds)

@@ -1,4 +1,4 @@
-"""Programs that measure their operations compute the same, and their descriptors tell the whole graph."""
+"""Programs that measure their operations compute the same, and their descriptors contain the whole graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRECISIONS = [{}, {"convert_to_fp16": True}]
 
 
 def nodes_of(graph):
-    """Every node, those of nested graphs behind the one that has them."""
+    """Return every node; nodes of nested graphs follow the node that contains them."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -40,7 +40,7 @@ def name_of(node):
 
 
 def without_number(name):
-    """Name of a node the engine made itself; which of several gets which number is chance."""
+    """Name of a node that the engine created; its number among similar nodes is random."""
     return re.sub(r"_token_\d+$", "", name)
 
 
@@ -69,7 +69,7 @@ def check_descriptor(program, built):
     for place, node in enumerate(run):
         deps = {dep["oc"] for dep in ops[place].get("deps", ())}
         assert deps == {makers[name] for name in node.input if name in makers}
-        # Those before are before: no circle is possible.
+        # Dependencies precede an operation, so no cycle is possible.
         assert max(deps, default=-1) < place
     check_every_node_is_described(ops, built.graph)
     assert qpc.plan["stats"]["capacity"]["OP"] >= len(ops)

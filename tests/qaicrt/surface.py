@@ -37,7 +37,7 @@ CLASSES = {
         "Factory",
         *("getData", "getId", "run", "setData", "setDataWithSlices", "setId", "waitForCompletion"),
     },
-    # `from_dma_buf` is of ours.
+    # `from_dma_buf` exists only in this project.
     "QBuffer": {"buf", "from_dma_buf", "handle", "offset", "size", "type"},
     "BufferDimensionsVecRef": {"append"},
     "InferenceVector": {

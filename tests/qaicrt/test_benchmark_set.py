@@ -61,7 +61,7 @@ def test_a_number_of_inferences(affine, set_size, activations):
         assert len(benchmark.getInfCompleted()) == activations
         done, rate, took_us, batch = benchmark.getLastRunStats()
         assert (done, batch) == (count, 2)
-        # The rate is that of inferences, not of samples.
+        # The rate counts inferences, not samples.
         assert rate == pytest.approx(count * 1e6 / took_us, rel=1 / took_us)
     np.testing.assert_allclose(y, affine_of(x), rtol=1e-6)
 
@@ -72,7 +72,7 @@ def test_a_duration(affine):
     done, rate, took_us, _ = benchmark.getLastRunStats()
     assert done > 0
     assert rate > 0
-    # Nothing begins after the time is up, but something may have to end.
+    # Nothing begins after the time limit, but inferences in flight must end.
     assert took_us >= 50_000
 
 
@@ -206,7 +206,7 @@ def test_a_slow_callback_slows_the_benchmark_instead_of_filling_the_memory(noop)
     benchmark.enableExecObjCompletionCallback(slow)
     worker = threading.Thread(target=benchmark.run, args=(5000,))
     worker.start()
-    # As many as may wait for the callback, and those under way.
+    # As many as may wait for the callback, and those in flight.
     while sum(benchmark.getInfCompleted()) < 1024:
         assert worker.is_alive()
     assert sum(benchmark.getInfCompleted()) < 1100
@@ -289,7 +289,7 @@ def test_bad_levels(affine, capfd):
     refused(capfd, benchmark.setLiveReporting(summary, 0), "0 ms")
     refused(capfd, benchmark.setLiveReporting(summary, 2**31), "2147483648 ms")
     refused(capfd, benchmark.setLiveProfilingLevel(1), "LiveReportingLevelEnum")
-    # Nothing was switched on.
+    # Nothing was enabled.
     refused(capfd, benchmark.setLiveProfilingLevel(summary), "setLiveReporting", status=S.QS_ERROR)
 
 

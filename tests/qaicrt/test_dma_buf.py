@@ -1,4 +1,4 @@
-"""Bindings behind descriptors, which an emulated card reads and writes by itself."""
+"""Bindings behind descriptors, which an emulated card reads and writes itself."""
 
 import mmap
 import os
@@ -30,7 +30,7 @@ def affine(tmp_path):
 
 
 class Memory:
-    """Shared memory that a descriptor stands for, as the host sees it."""
+    """Shared memory behind a descriptor, from the side of the host."""
 
     def __init__(self, size=PAGE):
         self.fd = os.memfd_create("tensor")
@@ -74,7 +74,7 @@ def test_one_side_may_be_of_the_heap(affine):
     np.testing.assert_allclose(output, rt_programs.affine_of(X), rtol=1e-6)
     affine.infer(exec_obj, [(0, X + 1), (1, y.buffer())])
     np.testing.assert_allclose(y.get(), rt_programs.affine_of(X + 1), rtol=1e-6)
-    # Nothing of before is left.
+    # Nothing of the earlier bindings is left.
     affine.infer(exec_obj, [(0, X + 2), (1, output)])
     np.testing.assert_allclose(output, rt_programs.affine_of(X + 2), rtol=1e-6)
     np.testing.assert_allclose(y.get(), rt_programs.affine_of(X + 1), rtol=1e-6)

@@ -33,7 +33,7 @@ FORMS = [("properties", "enableProfiling"), ("infDataVectorDmaBuf", "properties"
 def test_inference_sets_in_both_documented_forms(affine, form):
     properties = qaicrt.InferenceSetProperties(name="words", id=7)
     values = {"infDataVectorDmaBuf": pairs(2)[1], "properties": properties, "enableProfiling": True}
-    # Any number of them by place, the others by name, or left out where the form has a default.
+    # Any number of them by position, the others by name, or omitted if the form has a default.
     for placed in range(len(form) + 1):
         given = [values[name] for name in form[:placed]]
         for named in itertools.product([False, True], repeat=len(form) - placed):
@@ -101,7 +101,7 @@ def test_time_limit_of_get_available(affine, capfd):
     assert (status, none) == (S.QS_TIMEDOUT, None)
     assert "a free exec object" in capfd.readouterr().err
     refused(capfd, handles.getAvailable(-1)[0], "timeoutUs is -1")
-    # Without a limit it waits until the handle comes back.
+    # Without a limit, the call waits until the handle is put back.
     waiting = threading.Thread(target=handles.getAvailable, args=(0,))
     waiting.start()
     assert handles.putCompleted(held) == S.QS_SUCCESS

@@ -31,7 +31,7 @@ def types(tmp_path_factory):
 
 
 def refused(capfd, status, *parts, expected=S.QS_INVAL):
-    """The status is as expected and the log says every part."""
+    """The status is as expected, and the log contains every part."""
     error = capfd.readouterr().err
     assert status == expected, error
     assert "[ERROR]" in error
@@ -94,7 +94,7 @@ def test_arrays_are_used_in_place(affine):
     x, y = X.copy(), np.zeros((2, 4), np.float32)
     affine.infer(exec_obj, [(1, y), (0, x)])
     np.testing.assert_allclose(y, rt_programs.affine_of(X), rtol=1e-6)
-    # Nothing is set again: the same arrays hold the next inference.
+    # Nothing is set again: the same arrays contain the next inference.
     x += 1
     affine.infer(exec_obj)
     np.testing.assert_allclose(y, rt_programs.affine_of(X + 1), rtol=1e-6)

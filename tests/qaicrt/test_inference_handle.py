@@ -103,7 +103,7 @@ def test_dims_choose_the_shapes(dynamic, tokens, dims_first):
     for step in reversed(steps) if dims_first else steps:
         assert step() == S.QS_SUCCESS
     assert ran(handles, handle) == S.QS_SUCCESS
-    # They go with the next buffers of the same sizes, too.
+    # The dims also apply to the next buffers of the same sizes.
     again, _ = tensors(tokens)
     assert handle.setInputBuffers(wrapped(again[:2])) == S.QS_SUCCESS
     assert handle.setOutputBuffers(wrapped(again[2:])) == S.QS_SUCCESS
@@ -115,7 +115,7 @@ def test_dims_of_one_inference_and_buffers_of_the_next(dynamic, capfd):
     handle = take(handles.getAvailable())
     for tokens in (32, 1, 8):
         arrays, dims = tensors(tokens)
-        # The buffers at hand are still those of the last turn.
+        # The present buffers are still those of the last turn.
         assert handle.setBufferDimensions(dims) == S.QS_SUCCESS
         refused(capfd, handles.submit(handle, 1), "setBufferDimensions")
         assert handle.setBuffers(wrapped(arrays)) == S.QS_SUCCESS
@@ -127,7 +127,7 @@ def test_dims_of_one_inference_and_buffers_of_the_next(dynamic, capfd):
     refused(capfd, handles.submit(handle, 1), "setBufferDimensions")
     assert handle.setInputBuffers(wrapped(arrays[:2])) == S.QS_SUCCESS
     assert ran(handles, handle) == S.QS_SUCCESS
-    # Buffers of other sizes say their shapes by themselves.
+    # The sizes of other buffers determine their shapes.
     assert handle.setBuffers(wrapped(tensors(1)[0])) == S.QS_SUCCESS
     assert ran(handles, handle) == S.QS_SUCCESS
 

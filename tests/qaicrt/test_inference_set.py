@@ -77,7 +77,7 @@ def test_every_handle_is_given_once(affine, set_size, activations):
 
 
 def test_a_vector_is_submitted_many_times(affine):
-    # As sample code does: far more inferences of one vector than there are handles.
+    # Like sample code: far more inferences of one vector than there are handles.
     handles = affine.inference_set(4)
     x, y = x_of(1), np.zeros((2, 4), np.float32)
     vector = affine.vector(x, y)
@@ -147,7 +147,7 @@ def test_a_handle_put_back_may_be_submitted_again(affine):
         assert take(handles.getCompletedId(0)) is handle
         assert handles.putCompleted(handle) == S.QS_SUCCESS
         np.testing.assert_allclose(y, affine_of(x), rtol=1e-6)
-    # It is not given twice.
+    # The handle is not returned twice.
     assert handles.submit(handle, 0) == S.QS_SUCCESS
     assert take(handles.getAvailable()) is not handle
 
@@ -212,7 +212,7 @@ def test_put_back_twice(affine, capfd):
     handle = take(handles.getAvailable())
     assert handles.putCompleted(handle) == S.QS_SUCCESS
     refused(capfd, handles.putCompleted(handle), "handle 0 was already returned")
-    # It is free once.
+    # The handle is free once.
     assert take(handles.getAvailable()) is handle
     refused(capfd, handles.putCompleted(None), "no handle")
     with pytest.raises(TypeError, match="InferenceHandle"):
@@ -265,7 +265,7 @@ def test_a_handle_outlives_its_set(affine, capfd):
     assert handle.getId() == 0
     other = affine.inference_set(1)
     refused(capfd, other.submit(handle, 1), "another inference set")
-    # An exec object is an object of its own, and keeps what it needs.
+    # An exec object is independent, and keeps the objects that it needs.
     assert kept.run() == S.QS_SUCCESS
     np.testing.assert_allclose(y, affine_of(x), rtol=1e-6)
 
@@ -315,7 +315,7 @@ def test_a_failed_inference_is_collected_like_any_other(noop, capfd):
     status, handle = handles.getCompletedId(1)
     assert status == S.QS_ERROR
     assert "[ERROR]" in capfd.readouterr().err
-    # Collected, it is no longer one of those waited for.
+    # A collected inference is no longer awaited.
     assert handles.waitForCompletion() == S.QS_SUCCESS
     assert handles.putCompleted(handle) == S.QS_SUCCESS
     assert handles.submit(vector, 1) == S.QS_SUCCESS
@@ -390,7 +390,7 @@ def test_a_set_dropped_in_flight(noop):
     assert noop.wait_executing(1)
     del handles, vector, image
     assert client.cores() == before
-    # The memory was given back with the last inference that could use it; the next call lets go of it.
+    # The last inference that could use the memory has returned it; the next call releases it.
     qaicrt.QBuffer()
     gc.collect()
     assert gone() is None

@@ -27,7 +27,7 @@ FAULTS = {"fail": S.QS_ERROR, "lost": S.QS_DEV_ERROR}
 
 
 class Sets(RuleBasedStateMachine):
-    """Handles are numbered; ``states`` has where each is, ``out`` what is submitted and not collected."""
+    """Handles have numbers; ``states`` has their states, ``out`` submitted inferences not yet collected."""
 
     @initialize(set_size=st.integers(1, 3), activations=st.integers(1, 2))
     def open(self, set_size, activations):
@@ -45,7 +45,8 @@ class Sets(RuleBasedStateMachine):
         self.known = {}
         self.states = dict.fromkeys(range(self.size[0] * self.size[1]), AVAILABLE)
         self.wired = {}
-        # By handle, in order of submission: id, expected status, what was sent and where the result goes.
+        # By handle, in order of submission: id, expected status, data that was sent, and memory of the
+        # result.
         self.out = OrderedDict()
 
     def numbers(self, *states):
@@ -107,7 +108,7 @@ class Sets(RuleBasedStateMachine):
             self.out[number] = inference, S.QS_SUCCESS, self.wired[number]
             self.settle()
         else:
-            # Never given buffers: nothing happens.
+            # A handle without buffers: nothing happens.
             assert answer == S.QS_INVAL
 
     @precondition(lambda self: self.numbers(AVAILABLE))
@@ -116,7 +117,7 @@ class Sets(RuleBasedStateMachine):
         self.send_vector(pick, inference, S.QS_SUCCESS)
 
     def send_vector(self, pick, inference, expected):
-        # Which handle it takes shows when the inference is collected: the one whose buffers these are.
+        # The collection shows which handle the set took: the one with these buffers.
         pair = self.pair(pick)
         assert self.handles.submit(self.client.vector(*pair), inference) == S.QS_SUCCESS
         self.settle_vector(pair, inference, expected)
@@ -172,7 +173,7 @@ class Sets(RuleBasedStateMachine):
     def put_back(self, pick):
         number = self.pick(pick, ACQUIRED, COLLECTED, OUT)
         if number is not None:
-            # Also without collecting it, once it has ended.
+            # An ended inference can also be put back without a collection.
             assert self.handles.putCompleted(self.known[number]) == S.QS_SUCCESS
             self.out.pop(number, None)
             self.states[number] = AVAILABLE
@@ -195,7 +196,7 @@ class Sets(RuleBasedStateMachine):
 
     @rule()
     def drop(self):
-        """Drop the set with whatever is in flight, and make another."""
+        """Drop the set with its inferences in flight, and make another one."""
         kept = list(self.known.values())
         del self.handles
         for handle in kept:
@@ -281,5 +282,5 @@ def test_any_order_of_calls(capfd):
         suppress_health_check=list(HealthCheck),
     )
     Sets.TestCase("runTest").runTest()
-    # Thousands of refusals have been said.
+    # Discards thousands of lines about refusals.
     capfd.readouterr()

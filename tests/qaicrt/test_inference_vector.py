@@ -1,4 +1,4 @@
-"""``InferenceVector``: where its buffers come from and how they are replaced."""
+"""``InferenceVector``: the sources of its buffers, and their replacement."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ def compiled(folder, **options):
 
 
 class Client:
-    """A program, an exec object over arrays of its own, and inferences of them."""
+    """A program, an exec object with its own arrays, and inferences of them."""
 
     def __init__(self, path, context=None):
         self.context = context or qaicrt.Context()
@@ -65,7 +65,7 @@ def plain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Container with a stats level that was asked for."""
+    """Container with a requested stats level."""
     return compiled(tmp_path_factory.mktemp("measured"), stats_level=70)
 
 
@@ -205,7 +205,7 @@ def test_device_columns_where_statistics_were_asked_for(measured, tmp_path):
     assert handle.stop() == S.QS_SUCCESS
     (row,) = rows((tmp_path / "aic-profiling-program-0-latency.txt").read_text())
     assert 0 < float(row["devExecUs"]) < float(row["totalRoundtripTimeUs"])
-    # In samples of the stats batch size, which is 1 unless it was given.
+    # The rate counts samples of the stats batch size, which is 1 by default.
     assert float(row["devInfPerSec"]) == pytest.approx(1e6 / float(row["devExecUs"]), rel=1e-3)
 
 
@@ -474,7 +474,7 @@ def test_what_explains_buffers_outlives_the_program(measured):
     assert not samples.programs[0]["is_profiled"]
     assert len(samples.device_kpis(0)) == 2
     assert b"total batch ucycles:" in samples.op_stats(1, False)
-    # Only as long as it is needed: it keeps the container mapped.
+    # The image is kept only as long as needed, because it keeps the container mapped.
     assert profiler.drain().descriptor(0) is None
 
 

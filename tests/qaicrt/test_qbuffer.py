@@ -52,7 +52,7 @@ def test_rows_scalars_and_types_without_a_format():
     table = np.zeros((4, 8), np.int16)
     assert qaicrt.QBuffer(table[2]).buf == table[2].ctypes.data
     assert qaicrt.QBuffer(np.array(5.0)).size == 8
-    # No format of the buffer protocol says `datetime64`; the bytes are all that counts.
+    # The buffer protocol has no format for `datetime64`; only the bytes count.
     assert qaicrt.QBuffer(np.zeros(3, "V5")).size == 15
 
 
@@ -141,7 +141,7 @@ def test_attributes():
 
 
 class TestDescriptors:
-    """Memory behind a descriptor: named, not seen."""
+    """Memory behind a descriptor, which has a name but no visible contents."""
 
     @pytest.fixture
     def memory(self):

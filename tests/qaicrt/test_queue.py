@@ -64,7 +64,7 @@ def test_an_exec_obj_is_in_flight_once(noop, capfd):
     assert client.queue.enqueue(exec_obj) == S.QS_BUSY
     assert "in flight" in capfd.readouterr().err
     assert exec_obj.run() == S.QS_INVAL
-    # What it uses cannot be changed meanwhile.
+    # The bindings of an inference in flight cannot be changed.
     for data in ([(0, np.zeros(4, np.uint8))], [qaicrt.QBuffer(b"")] * len(exec_obj.getData()[1])):
         assert exec_obj.setData(data) in (S.QS_BUSY, S.QS_INVAL)
     assert "in flight" in capfd.readouterr().err
@@ -101,7 +101,7 @@ def test_an_exec_obj_may_go_while_it_is_in_flight(noop):
     control.release()
     gc.collect()
     assert client.program.deactivate() == S.QS_SUCCESS
-    # Whatever thread let go last: the next call gives the arrays back.
+    # The next call releases the arrays, regardless of the thread that dropped them last.
     qaicrt.QBuffer(b"")
     assert [reference() for reference in alive] == [None] * len(alive)
 
@@ -243,7 +243,7 @@ def test_state_is_skipped_replaced_and_read(counter):
     assert (y[0, 0], left[0, 0], given[0, 0]) == (50, 51, 50)
     client.infer(exec_obj, [(STATE, empty), (NEXT, empty)])
     assert (y[0, 0], left[0, 0]) == (51, 51)
-    # As a decoder's client passes it.
+    # The form in which a decoder's client passes them.
     buffers = [
         qaicrt.QBuffer(one.tobytes()),
         qaicrt.QBuffer(b""),

@@ -140,7 +140,7 @@ def test_sizes_that_no_combination_has_are_refused_at_once(doubled, capfd):
     for data in (*without_dims, *listed):
         assert exec_obj.setData(data) == S.QS_INVAL
         assert "128 expected" in capfd.readouterr().err
-    # Dims that say another size than the buffer has.
+    # Dims whose size differs from that of the buffer.
     assert (
         exec_obj.setData([qaicrt.QBuffer(rows(2)), qaicrt.QBuffer(b"")], [(4, [3, 4]), (4, [0])])
         == S.QS_INVAL

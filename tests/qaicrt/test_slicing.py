@@ -98,7 +98,7 @@ def test_windows_add_up_and_are_used_once(counter):
     for row in range(3):
         counter.window(STATE, np.full((1, 4), row + 1, np.float32), row=row)
     np.testing.assert_array_equal(counter.state(), np.repeat([[1], [2], [3]], 4, 1))
-    # Without another window the state goes on by itself.
+    # Without another window, the state continues by itself.
     counter.infer(counter.exec, [(IN, ONE)])
     np.testing.assert_array_equal(counter.state(), np.repeat([[2], [3], [4]], 4, 1))
 
@@ -283,7 +283,7 @@ def test_elements_of_another_size(counter, path, capfd):
         capfd, counter.slice(STATE, np.ones((1, 4), np.float64)), "elements of 4 bytes", "the array has 8"
     )
     refused(capfd, Counter(path, spec(item=2)).slice(STATE, np.ones((1, 4), np.float32)), "specification 2")
-    # Only the size counts.
+    # Only the size matters.
     counter.window(STATE, np.full((1, 4), 0x3F800000, np.int32))
     assert counter.state()[0].tolist() == [1] * 4
 

@@ -35,7 +35,7 @@ def statistics(client, memory):
 def test_the_buffer_is_filled_where_the_caller_has_it(tmp_path, level):
     client = compiled(tmp_path, rt_programs.affine(), stats_level=level)
     if level == 40:
-        # It is the default level, which adds no output.
+        # The default level adds no output.
         assert names(client) == ["x", "y"]
         return
     assert names(client) == ["x", "y", "aiccyclecounts"]
@@ -59,7 +59,7 @@ def test_an_empty_buffer_is_no_wish(tmp_path, monkeypatch):
     client = compiled(tmp_path, rt_programs.affine(), stats_level=70)
     exec_obj = client.exec_obj()
     size = sizes(client)[2]
-    # The engine could not write a profile, and would say so in the statistics.
+    # The engine could not write a profile, and the statistics would contain a note about it.
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     buffers = [qaicrt.QBuffer(X.tobytes()), qaicrt.QBuffer(bytes(32)), qaicrt.QBuffer(b"")]
     client.infer(exec_obj, buffers)

@@ -285,7 +285,7 @@ def test_qaic_qpc_is_this_class():
 def test_a_program_may_have_payloads_that_begin_like_a_container():
     magic = bytes.fromhex("7ccda100")
     assert codes(container(program(constants=magic)), "error") == set()
-    # And it is still examined as a program.
+    # The container is still examined as a program.
     assert codes(container(program(constants=magic, elf=b"no elf")), "error") == {"qpc.elf"}
 
 
@@ -317,7 +317,7 @@ def test_damaged_metadata_is_an_error_of_that_part_only():
 
 @pytest.mark.parametrize("read", [Qpc, validate])
 def test_a_file_that_the_kernel_generates_is_not_read_without_end(monkeypatch, read):
-    """This one has an end; others have none, and all state the size 0."""
+    """This file has an end; others have none, and all report the size 0."""
     limited, read_stream = [], qaic.qpc._read_stream
     monkeypatch.setattr(qaic.qpc, "_read_stream", lambda path: limited.append(path) or read_stream(path))
     with contextlib.suppress(QpcError):

@@ -20,7 +20,7 @@ SEGMENT = "openqaic.crc"
 
 @pytest.fixture
 def wide(tmp_path, monkeypatch):
-    """A container with constants beside the graph and checksums."""
+    """A container with constants outside of the graph, and with checksums."""
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
     return compile_model(
         save(tmp_path, affine(64)), CompileOptions(qpc_crc=True), {}, output_dir=tmp_path / "out"

@@ -67,7 +67,7 @@ def test_a_cpu_program(tmp_path):
 def test_patterns(tmp_path, pattern, expected):
     Qpc(SIMPLE).extract(tmp_path / "out", pattern)
     assert sorted(files_below(tmp_path / "out")) == expected
-    # A pattern without a match does not even make the folder.
+    # A pattern without a match does not create the folder.
     assert (tmp_path / "out").exists() == bool(expected)
 
 
@@ -215,7 +215,7 @@ def test_damaged_parts_are_left_out_with_a_warning(tmp_path):
     assert [str(warning.message).split(":")[0] for warning in caught] == left_out
     assert (tmp_path / "network.elf").read_bytes() == b"no elf"
     assert tmp_path / "networkdesc.bin_dir" / "networkdesc.json" in written
-    # Only what was asked for is worth a warning.
+    # Only the requested segments cause a warning.
     qpc.extract(tmp_path / "again", "constants.bin")
 
 

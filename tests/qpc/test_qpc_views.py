@@ -1,4 +1,4 @@
-"""Views are the file's own pages: no copy, read-only, alive by themselves; and opening costs nothing."""
+"""Views are the file's own pages: no copy, read-only, independent of other objects; opening costs nothing."""
 
 import gc
 import subprocess

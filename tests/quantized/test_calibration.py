@@ -1,4 +1,4 @@
-"""Measured values are those that onnxruntime computes, whatever the threads; bad samples are refused."""
+"""Measured values equal those of onnxruntime, with any number of threads; bad samples are refused."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Profile files, encodings and input lists: what they mean, and what is said when they are wrong."""
+"""Profile files, encodings and input lists: their meaning, and the errors about wrong ones."""
 
 import hashlib
 import json
@@ -92,7 +92,7 @@ def test_a_session_dumps_and_goes_on_with_a_float_program(tmp_path):
             path, dump_profile=tmp_path / "out" / "p.yaml", calibration_data=[sample]
         ) as session:
             assert np.array_equal(session.run(sample)["y"], expected)
-        # Also when the container was in the cache.
+        # The profile is also written if the container was in the cache.
         assert read_profile((tmp_path / "out" / "p.yaml").read_bytes(), "p").entries
         (tmp_path / "out" / "p.yaml").unlink()
 
@@ -323,7 +323,7 @@ def test_encodings_become_signed_parameters(tmp_path):
     )
     tensor = profile.tensors["x"]
     assert (tensor.scale, tensor.offset, tensor.bits) == (0.5, -28, 8)
-    # The same numbers as theirs: 0.5 * (0 - 100) .. 0.5 * (255 - 100).
+    # The same numbers as in the other tools: 0.5 * (0 - 100) .. 0.5 * (255 - 100).
     assert (tensor.minimum, tensor.maximum) == (-50, 77.5)
     assert profile.tensors["c"].offset == -128
     assert (profile.tensors["y"].offset, profile.tensors["y"].bits) == (0, 16)

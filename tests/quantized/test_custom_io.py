@@ -81,7 +81,7 @@ def test_bindings_are_what_was_asked_for():
     image, y = bindings["image"]["io_initial"], bindings["y"]["io_transformed"]
     assert (image["type"], image["dims"], image["qscale"], image["qoffset"]) == (2, [1, 4, 5, 3], 0.25, -7)
     assert (y["type"], y["dims"]) == (1, [1, 3, 4, 5])
-    # Zero is left out: the type of a float.
+    # Zero, the type of a float, is omitted.
     assert "type" not in bindings["flat"].get("io_transformed", {})
     plan = plan_of(path)
     assert plan["inputs"][0] == {
@@ -276,7 +276,7 @@ def test_template_is_read_back_and_changes_nothing(tmp_path):
     text = target.read_text(encoding="utf-8")
     assert '# - IOName: "ids"\n#   int64 [2]' in text
     assert "# Scale: 1.0" in text
-    # It comes again when the container is known already, and shows the model, not what was made of it.
+    # The file is also written for a known container, and describes the model and not its program.
     target.unlink()
     options = {"custom_io_list_file": [entry("image", Layout="NHWC")]}
     for _ in range(2):

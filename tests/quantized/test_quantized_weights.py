@@ -21,7 +21,7 @@ DOMAIN = "com.qti.aisw.onnx"
 
 
 def unpacking_function(opset=17):
-    """Build the function that makes two numbers of each byte, the lower bits first, along the last axis."""
+    """Build the function that unpacks two numbers from each byte, lower bits first, along the last axis."""
 
     def ints(name, values):
         return node("Constant", [], [name], value_ints=values)
@@ -74,7 +74,7 @@ def draw_weights(rng, shape, block, grid=np.float32):
 
 
 def experts(block, shape=(2, 6, 32), opset=17, *, chosen=False, seed=0, grid=np.float32):
-    """Build products with experts' weights: all of them, or those that indices choose at run time."""
+    """Build products with experts' weights: all of them, or those that indices select at run time."""
     rng = np.random.default_rng(seed)
     numbers, zeros, scales, floats = draw_weights(rng, shape, block, grid)
     constants = [("qweight", packed(numbers)), ("qzeros", packed(zeros)), ("scales", scales)]
@@ -119,8 +119,8 @@ def test_experts_of_an_export_are_what_their_numbers_mean(block, opset, chosen, 
 @pytest.mark.parametrize("chosen", [False, True])
 @pytest.mark.parametrize("more", [{}, {"mxfp6_matmul": True}, {"node_precision": True}])
 def test_in_fp16_a_weight_is_rounded_once(chosen, more):
-    """Numbers, zero points and scales are those of the file; the product reads the floats rounded."""
-    # What chooses scales at run time is a node in fp16 of its own.
+    """Numbers, zero points and scales are those of the file; the product reads the rounded float values."""
+    # The node that selects scales at run time is a separate node in float16.
     model, floats = experts(8, chosen=chosen, grid=np.float16 if chosen else np.float32)
     options = {"convert_to_fp16": True}
     if "node_precision" in more:
@@ -206,7 +206,7 @@ def test_scales_of_blocks_mean_what_the_definition_says(case, opset):
     given_axis = axis - len(shape) if is_negative else axis
     nodes = [node("DequantizeLinear", names, ["y"], axis=given_axis, block_size=size)]
     elem_type = FLOAT if scale_type == np.float32 else HALF
-    # The evaluator wants the axis from the front.
+    # The evaluator requires an axis that counts from the front.
     plain = [node("DequantizeLinear", names, ["y"], axis=axis, block_size=size)]
     expected = reference(plain, {"x": data}, constants, elem_type)
     model = model_of(

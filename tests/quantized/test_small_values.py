@@ -85,7 +85,7 @@ READERS = {
 
 
 def chain(value, names):
-    """Append readers to a value; returns their nodes, the last of which makes `y`."""
+    """Append readers to a value; returns their nodes, the last of which computes `y`."""
     made = []
     for name in names:
         (reader,) = READERS[name]

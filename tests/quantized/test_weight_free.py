@@ -102,7 +102,7 @@ def test_same_checkpoint_elsewhere_gives_the_same_container(tmp_path):
 
 
 def test_weights_of_any_size_are_streamed(tmp_path):
-    """A hole in a file stands for a checkpoint that memory would not hold."""
+    """A sparse file replaces a checkpoint that exceeds the memory."""
     dims = [1 << 14, 1 << 21]
     header = {"w": {"dtype": "F16", "shape": dims, "data_offsets": [0, 1 << 36]}}
     file = tmp_path / "model.safetensors"
@@ -121,7 +121,7 @@ def test_weights_of_any_size_are_streamed(tmp_path):
 
 
 def test_weights_in_blocks_take_no_memory_of_their_size(tmp_path):
-    """A linear layer transposes its weight in the graph, so blocks lie along rows as they are stored."""
+    """A linear layer transposes its weight in the graph, so blocks are along the stored rows."""
     dims = [1 << 12, 1 << 12]
     header = {"w": {"dtype": "F16", "shape": dims, "data_offsets": [0, 1 << 25]}}
     file = tmp_path / "model.safetensors"
@@ -326,7 +326,7 @@ def test_files_beside_the_model_and_of_the_linked_checkpoint_are_found(tmp_path,
     link = tmp_path / "export" / "tiny-qeff-prepared-float32"
     link.unlink()
     shutil.move(tmp_path / "checkpoints" / "tiny-qeff-prepared-float32", link)
-    assert opened(path) == expected  # beside the model
+    assert opened(path) == expected  # next to the model
 
 
 def test_folder_of_the_environment_comes_first(tmp_path, monkeypatch):
@@ -353,7 +353,7 @@ def test_checkpoint_named_by_a_relative_path_is_found_from_there(tmp_path, weigh
     path = models.export(tmp_path, weights, model_id="checkpoints/tiny-qeff-prepared-float32")
     link = tmp_path / "export" / "tiny-qeff-prepared-float32"
     link.unlink()
-    # As the exporter links it: to itself.
+    # The link that the exporter creates: to itself.
     link.symlink_to(link.name)
     refused(path, "no file 'tiny-qeff-prepared-float32/model_0000.safetensors' in .*export'")
     link.unlink()
@@ -364,7 +364,7 @@ def test_checkpoint_named_by_a_relative_path_is_found_from_there(tmp_path, weigh
 
 
 def test_cache_of_a_model_hub_is_followed(tmp_path, weights):
-    """There every file is a link from the folder of a snapshot to a folder of blobs."""
+    """Every file there is a link from the folder of a snapshot to a folder of blobs."""
     hub = tmp_path / "hub" / "models--org--tiny"
     snapshot = hub / "snapshots" / "0a1b2c"
     snapshot.mkdir(parents=True)
@@ -564,7 +564,7 @@ def test_input_that_is_no_tensor_is_refused(tmp_path):
 
 @pytest.fixture
 def hashed(monkeypatch):
-    """Count how often contents are hashed; files are remembered however young they are."""
+    """Count how often contents are hashed; files are cached regardless of their age."""
     monkeypatch.setattr(digest, "SETTLED_NS", 0)
     calls = []
     inner = digest.files_digest
@@ -591,20 +591,20 @@ def test_other_files_under_the_same_names_are_compiled_again(tmp_path, monkeypat
 
     check(0)
     name = "tiny-qeff-prepared-float32"
-    # The link beside the model leads elsewhere.
+    # The link next to the model leads to another folder.
     link = tmp_path / "export" / name
     safetensors_files.write(tmp_path / "export" / "other" / "model_0000.safetensors", models.arrays(1))
     link.unlink()
     link.symlink_to("other")
     check(1)
-    # A folder that comes first is named, and gets the file only later.
+    # A folder that comes first is named, and receives the file only later.
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("AIC_EXTERNAL_DATA_ROOT", str(root))
     check(1)
     safetensors_files.write(root / name / "model_0000.safetensors", models.arrays(2))
     check(2)
-    # The same words stand for another folder where the process is elsewhere.
+    # The same words mean another folder if the process runs in another folder.
     monkeypatch.setenv("AIC_EXTERNAL_DATA_ROOT", "here")
     for seed, folder in ((2, "a"), (3, "b")):
         safetensors_files.write(

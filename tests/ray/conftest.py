@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# Without the package this folder itself is a namespace of that name.
+# Without the package, this folder itself is a namespace of that name.
 _found = importlib.util.find_spec("ray")
 if _found is None or _found.origin is None:
     collect_ignore_glob = ["test_*.py"]
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
     """Variables that all processes of a cluster inherit: loopback, no reports, three cards, files aside."""
-    folder = tempfile.mkdtemp(prefix="qr")  # sockets lie in it, and their paths are short
+    folder = tempfile.mkdtemp(prefix="qr")  # the folder contains sockets, whose paths must be short
     shared = tmp_path_factory.mktemp("shared")
     shared.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
@@ -52,10 +52,10 @@ def host(tmp_path_factory):
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-            # On a busy machine a proxy takes longer to start than Serve waits for it.
+            # A proxy on a busy machine takes longer to start than Serve waits for it.
             "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
             "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
-            # The machine is shared: other processes' memory is no reason to end actors.
+            # The machine is shared, so memory of other processes must not end actors.
             "RAY_memory_monitor_refresh_ms": "0",
         }.items():
             patch.setenv(name, value)
@@ -76,7 +76,7 @@ def cluster(host):
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=100 << 20,
-        # Of the loopback; 127.0.0.1 itself Ray would replace by an address that others reach.
+        # An address of the loopback; Ray would replace 127.0.0.1 with an address that other hosts can reach.
         _node_ip_address="127.0.0.2",
     )
     yield ray

@@ -45,7 +45,7 @@ def dataset(ray, count=ROWS, size=ROWS_AT_A_TIME):
 
 
 def descendants(root):
-    """Processes that a process started, and theirs: id -> title."""
+    """Return the descendants of a process: id -> title."""
     parents, titles = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

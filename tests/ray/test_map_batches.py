@@ -21,7 +21,7 @@ from qaic.ray.batch_inference import BatchInference, Columns
 from qaic.ray.shared_program import SharedProgram
 from serving_support import BATCH, WIDTH, expected, several_types
 
-# They compile, and several processes start.
+# The tests compile, and several processes start.
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_claims_are_of_processes_and_shares_fit_on_a_card(cluster, host):
     late = Owner.remote()
     with pytest.raises(DeviceBusyError, match=r"4 devices are asked for.*\[0, 1, 2\] are ready"):
         cluster.get(late.card.remote(4, 0))
-    # A killed process has given its share back, or does within the limit.
+    # A killed process has returned its share, or returns it within the limit.
     assert cluster.get(late.card.remote(3)) == (0, 1, 2)
     cluster.kill(late)
 
@@ -200,7 +200,7 @@ def test_any_division_of_the_rows_gives_the_same_bits(actor, count, cuts, order)
 
 def test_memory_is_flat_over_rows(actor):
     table = table_of(rows_of(64))
-    # Ray keeps a reference of each type that it makes, and its threads allocate at any time.
+    # Ray keeps a reference of each type that it creates, and its threads allocate at any time.
     own = [tracemalloc.Filter(inclusive=True, filename_pattern=str(Path(qaic.__file__).parent / "*"))]
 
     def kept_after_calls():

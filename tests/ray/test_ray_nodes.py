@@ -10,7 +10,7 @@ from ray_jobs import ROWS, actors, check, descendants, run_and_kill
 
 from child_process import WATCHDOG_S
 
-#: what `conftest.cluster` says of addresses counts here too
+#: an address of the loopback, as in `conftest.cluster`
 LOOPBACK = "127.0.0.2"
 
 

@@ -92,7 +92,7 @@ def test_import_loads_nothing_heavy():
     assert not loaded_by("import qaic; qaic.Session; qaic.Qpc") & (HEAVY | {"qaic.options.table"})
 
 
-#: what `qaic.Session` may load that numpy does not: no container, future or option, nor what these stand on
+#: modules that `qaic.Session` may load but numpy does not: no container, future or option, and none of theirs
 OF_SESSION = {
     *("__future__", "atexit", "threading", "numpy", "qaic"),
     *("qaic._core", "qaic.errors", "qaic.options", "qaic.options.signature", "qaic.session"),
@@ -185,7 +185,7 @@ def test_files_can_be_read_in_one_sitting(pattern):
     assert not too_long
 
 
-# What is concurrent lives where models, sanitizers and Rust tests reach it.
+# Concurrent code is in crates that models, sanitizers and Rust tests cover.
 def test_the_binding_holds_no_state_machines():
     source = ROOT / "rust" / "qaic-python" / "src"
     words = re.compile(r"\b(Mutex|RwLock|Condvar|Atomic\w+|mpsc|std::thread|thread::(spawn|scope|Builder))\b")
@@ -209,7 +209,7 @@ REPEATED_FIELDS = {
 }
 OF_A_FIELD = {"add", "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
 OF_A_MESSAGE = {"Clear", "ClearField", "CopyFrom", "FromString", "MergeFrom", "SetInParent"}
-# Messages of the protocol are no graphs.
+# Messages of the protocol are not graphs.
 MAY_EDIT = ("compiler/ir/", "compiler/frontend/", "compiler/backend/", "serving/grpc_service.py")
 
 

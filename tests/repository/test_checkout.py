@@ -1,4 +1,4 @@
-"""Tests refuse a package that was built from other sources than those beside them."""
+"""Tests refuse a package that was built from sources other than those of the checkout."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The index of decisions is that of the records, and states which of them are superseded."""
+"""The index of decisions matches the records, and states which of them are superseded."""
 
 import re
 import tomllib

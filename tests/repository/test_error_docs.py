@@ -14,7 +14,7 @@ from qaic.options.rules import Severity
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 BINDING = ROOT / "rust" / "qaic-python" / "src"
-#: codes of calls that are given the whole message, such as those of helpers
+#: codes of calls that receive the whole message, such as those of helpers
 MESSAGES_FROM_ELSEWHERE = {
     "compile.model_changed", "compile.weight_spec", "devices.json", "option.cache_limit",
     "option.calibration_sample", "option.command_line", "option.conflict", "option.invalid_file",

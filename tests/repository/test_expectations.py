@@ -18,7 +18,7 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| expectation ")
 ]
 COMMANDS = sorted({command.strip("`") for _, command, _ in ROWS})
-# `make` itself fails where wheels, the site or figures cannot be made.
+# `make` itself fails if wheels, the site or figures cannot be built.
 TESTS = sorted({test.strip("`") for _, _, test in ROWS if test != "the command itself"})
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 

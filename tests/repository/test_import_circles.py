@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
-#: gives public names at their first use; nothing below it asks for one
+#: provides public names at their first use; no module below it may import it
 DOOR = "qaic"
 
 

@@ -34,7 +34,7 @@ BASICS = (
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine of these commands: returns what makes one of them, and what runs a script there."""
+    """A machine with these commands: returns functions that make a command, and that run a script there."""
     commands = tmp_path / "commands"
     commands.mkdir()
     for name in BASICS:

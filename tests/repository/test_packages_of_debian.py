@@ -7,7 +7,7 @@ import pytest
 
 from guide_blocks import ROOT
 
-#: target -> commands whose absence makes it install a package, and the package
+#: target -> commands whose absence makes the target install a package, and the package
 PACKAGES = {
     "browser": {"chromium": "chromium"},
     "java": {"java": "default-jre-headless"},

@@ -1,4 +1,4 @@
-"""The limits of decoders in the report of performance are those of the measured table."""
+"""The limits of decoders in the performance report match the measured table."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ def test_report_has_the_limits_of_the_measured_table():
     limits = rows(done.stdout, ["program", "weights", "threads"])
     assert [row[:3] for row in limits] == [row[:3] for row in measured]
     for row, of in zip(limits, measured, strict=True):
-        # Rates of reading are those of tokens, in other units, both rounded.
+        # Rates of reading are rates of tokens in other units; both are rounded.
         assert float(row[5]) / float(row[6]) == pytest.approx(float(of[11]) / float(of[12]), rel=0.03)
         assert row[3:6] + row[7:] == [of[4], of[9], of[10], of[13]]
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC, commit", done.stdout)

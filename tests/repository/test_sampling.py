@@ -90,7 +90,7 @@ def test_what_is_named_or_runs_in_no_whole_stage_runs_whole(whole):
 def test_sampled_files_are_those_that_a_whole_stage_collects(tmp_path):
     assert re.search("^stage test-pins$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     asked = ["make", "-n", "-o", ".venv-pins/.installed", "test-pins"]
-    # A make around the tests would hand its flags on, and its messages would be among the words.
+    # A surrounding make would pass on its flags, and its messages would be among the words.
     own = {
         name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
     }

@@ -1,4 +1,4 @@
-"""The documentation site, as far as it can be judged without its packages; `make site` builds it."""
+"""The documentation site, as far as it can be checked without its packages; `make site` builds it."""
 
 import runpy
 import subprocess

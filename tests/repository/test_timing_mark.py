@@ -1,4 +1,4 @@
-"""The tests that `make adverse-timing` repeats are those that use time, signals, threads or processes."""
+"""`make adverse-timing` repeats the tests that use time, signals, threads or processes."""
 
 from pathlib import Path
 

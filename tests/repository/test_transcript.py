@@ -1,4 +1,4 @@
-"""``tools/transcript``: recorded calls are listed and compared; what is none is refused by line."""
+"""``tools/transcript``: lists and compares recorded calls, and refuses other files with the line number."""
 
 import copy
 import json
@@ -64,7 +64,7 @@ def test_a_transcript_is_the_same_as_itself(capsys):
 
 
 def test_another_process_makes_the_same_calls(write, tmp_path, capsys):
-    """A recording with everything in it that says something about one process is the same all the same."""
+    """Process-specific values do not affect a recording that contains all of them."""
 
     def changed(lines):
         for line in lines:
@@ -132,13 +132,13 @@ def test_fields_errors_and_bytes_that_differ_are_named(tmp_path, capsys):
         if line["name"] == "WAIT_BO":
             line["errno"] = "ETIMEDOUT"
         if line["name"] == "MMAP_BO":
-            # Where the kernel put it.
+            # The kernel chose the offset.
             line["answer"]["offset"] = 1
         if line["name"] == "PERF_STATS_BO":
             line["answer"]["entries"][0]["submit_latency_us"] = 99
             line["answer"]["entries"][0]["num_queue_element"] = 98
         if line["name"] == "MANAGE" and line["data"].startswith("0100000018"):
-            # Behind the command, where nothing has a name.
+            # The bytes after the command, where nothing has a name.
             line["data"] = line["data"][:-2] + "ab"
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -209,7 +209,8 @@ class TestTheOpenRuntime:
         a = write("a", *ours)
         assert run("diff", "--lrt", a, write("b", *created, self.partial(100, 0), self.partial(100, 0))) == 0
         assert "left out: T3/T15 3" in capsys.readouterr().out
-        # A part that is not left from an earlier call, and a part where we move all of another size.
+        # A part that is not left from an earlier call, and a part in place of a whole transfer of another
+        # size.
         assert run("diff", "--lrt", a, write("b", *created, self.partial(100, 0), self.partial(99, 0))) == 1
         assert "[0].resize: 4096 | 99" in capsys.readouterr().out
         wrong = write("a", *created, self.partial(100, 50), self.partial(4096, 8192))
@@ -228,7 +229,7 @@ class TestTheOpenRuntime:
         refused = {**self.create(0, 0), "answer": {}, "errno": "EINVAL"}
         assert run("diff", "--lrt", a, write("b", refused, *theirs[1:])) == 0
         assert run("diff", a, write("b", *theirs)) == 1
-        # A transfer of two pages never stands for an empty one.
+        # A transfer of two pages never corresponds to an empty one.
         assert run("diff", "--lrt", write("a", self.create(8191, 1)), write("b", self.create(0, 1))) == 1
 
     def test_the_padding_of_data_for_the_card(self, write, capsys):
@@ -317,7 +318,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 
 
 def around(inner):
-    """Values that may hold some of the given ones."""
+    """Return values that may contain some of the given ones."""
     return scalars | st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3)
 
 
@@ -371,7 +372,7 @@ def test_normalizing_twice_is_normalizing_once(lines):
 )
 @settings(max_examples=100, deadline=None)
 def test_compare_of_any_two_transcripts_reports_each_call_once(a, b):
-    """Whatever the order, no call is lost: pairs are of one kind, all others are reported as only in one."""
+    """No call is lost in any order: pairs have one kind, and all others are reported as only in one file."""
 
     def lines(kinds):
         return [Line(seq=seq, name=f"CALL{kind}", file=0) for seq, kind in enumerate(kinds)]

@@ -27,7 +27,7 @@ def _two_test_devices(monkeypatch):
 
 
 def run(program, **environment):
-    """Output and errors of a program in a process of its own."""
+    """Run a program in a separate process; returns its output and errors."""
     environment = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

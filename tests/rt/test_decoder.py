@@ -40,7 +40,7 @@ def prompt(length, seed=0):
 
 
 def prefill(client, oracle, tokens):
-    """Feed a prompt in chunks, the last one padded with position -1; returns the logits behind it."""
+    """Feed a prompt in chunks, the last one padded with position -1; returns the logits after it."""
     found, expected = client.prefill(tokens), oracle.step(tokens)
     np.testing.assert_allclose(found, expected, **TOLERANCE)
     return expected
@@ -94,7 +94,7 @@ def test_caches_that_are_given_replace_those_on_the_device(program_folder):
     oracle = Oracle()
     first.skip_caches()
     prefill(first, oracle, prompt(CHUNK))
-    # Another activation goes on from caches handed over by the host.
+    # Another activation continues from caches that the host passes on.
     second.skip_caches()
     prefill(second, Oracle(), prompt(3, seed=9))
     room = SIZES.context - CHUNK
@@ -152,7 +152,7 @@ def test_shapes_of_no_specialization_fail_and_leave_the_caches_alone(program_fol
 
 
 def test_decoder_with_the_rounding_of_the_card(tmp_path):
-    # Both sides round: the oracle is the same program with the caches in the caller's hands.
+    # Both sides round, so the oracle is the same program with the caches in the caller's memory.
     state = Client(compiled(tmp_path / "state", convert_to_fp16=True).parent)
     plain = Client(compiled(tmp_path / "plain", convert_to_fp16=True, retained_state=False).parent)
     state.skip_caches()

@@ -28,7 +28,7 @@ def test_the_published_count():
 
 
 def test_the_published_row():
-    # Three values with the published mean and extremes, beside the longest of the published names.
+    # Three values with the published mean and extremes, and the longest of the published names.
     values = [117851.250, 3 * 118076.773 - 117851.250 - 118479.479, 118479.479]
     lines = lines_of([{"ExecTimeUs_Dev_2": value, "EffectiveFrequencyMHz_Dev_2": 1.0} for value in values])
     assert lines[3:5] == [

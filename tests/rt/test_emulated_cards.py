@@ -92,7 +92,7 @@ class TestCardsThatDoNotAnswer:
         assert util.getDeviceIds() == (QStatus.QS_SUCCESS, [0, 1])
         status, info = util.getDeviceInfo(1)
         assert (status, info.devStatus) == (QStatus.QS_SUCCESS, QDevStatus.QDS_ERROR)
-        # The bus tells what it tells.
+        # The bus reports its own facts.
         assert (info.qid, info.pciInfo.bus) == (1, 2)
         assert info.devData == qaicrt.QDevInfo().devData
         assert util.getResourceInfo(1) == (QStatus.QS_DEV_ERROR, qaicrt.QResourceInfo())

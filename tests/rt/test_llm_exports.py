@@ -64,7 +64,7 @@ def answers(program):
 
 
 def check_tokens(found, expected, margin):
-    """Compare tokens; where they leave, the logits must be as close as `margin`."""
+    """Compare tokens; at the first difference, the logits must be as close as `margin`."""
     for number, ((tokens, margins), told) in enumerate(zip(found, expected, strict=True)):
         pairs = zip(tokens, told, strict=True)
         leaving = next((at for at, pair in enumerate(pairs) if len({*pair}) > 1), None)
@@ -75,7 +75,7 @@ def check_tokens(found, expected, margin):
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoder_gives_the_tokens_of_pytorch(name, is_float32, answers):
     told = [tokens for _, tokens in llm_exports.require(name).greedy]
-    # A model whose own type is float16 rounds as it says.
+    # A model whose own type is float16 rounds accordingly.
     check_tokens(answers(name, is_float32), told, 0 if is_float32 and name != "llama-float16" else MARGIN)
 
 
@@ -99,7 +99,7 @@ def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, program):
         np.testing.assert_array_equal(found, expected)
 
 
-# The products of MXFP6 weights are those of one kernel; the decoders differ in the layers around them.
+# One kernel computes the products of MXFP6 weights; the decoders differ in the layers around them.
 @pytest.mark.parametrize(
     ("name", "is_float32", "more"),
     [
@@ -115,8 +115,8 @@ def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, program):
 def test_decoder_with_stored_weights_gives_the_tokens_of_the_plain_way(
     name, is_float32, more, program, answers, monkeypatch
 ):
-    """Sums have another order, so logits agree but for a rounding, and tokens agree where they are apart."""
-    # These weights are too small to be stored unless that is asked for.
+    """Sums have another order, so logits differ by a rounding; tokens are equal if logits are distinct."""
+    # These weights are too small to be stored by default.
     plain = answers(name, is_float32, *more)
     monkeypatch.setattr(store_weights, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)

@@ -93,7 +93,7 @@ def decoded(context, queue, program, qpc):
 
 @pytest.mark.virtual_card("cards run only programs for one device")
 def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, qpc):
-    """As clients call it that leave the choice to the runtime: no device, and a queue of device 0."""
+    """The call of clients that leave the choice to the runtime: no device, and a queue of device 0."""
     monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
     context = qaicrt.Context()
     queue = qaicrt.Queue(context, 0)

@@ -1,4 +1,4 @@
-"""``QAicApi_pb2``: names, numbers and bytes, whatever protobuf is installed."""
+"""``QAicApi_pb2``: names, numbers and bytes, with any installed protobuf."""
 
 import ast
 import copy

@@ -192,7 +192,7 @@ def test_programs_come_and_go(path, clock, capfd):
     first.run(4)
     clock.move()
     assert len(sink.next()[0]) == 3
-    # One that is gone stays in what was sampled.
+    # A deleted program stays in the samples.
     second.run(2)
     del second
     gc.collect()

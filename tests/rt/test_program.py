@@ -1,4 +1,4 @@
-"""``Program``: placing, loading, activating, and what it says about itself."""
+"""``Program``: placing, loading, activating, and its description."""
 
 import gc
 import time
@@ -24,7 +24,7 @@ def affine(tmp_path_factory):
 
 @pytest.fixture
 def cores():
-    """Free cores before the test, when what earlier tests left in circles has given its own back."""
+    """Free cores before the test, after objects of earlier tests in reference cycles have released theirs."""
     gc.collect()
     return rt_programs.free_cores()
 
@@ -36,7 +36,7 @@ def cards(monkeypatch):
 
 @pytest.fixture
 def noop(monkeypatch):
-    # A call that finds the device busy is made again where something was torn down meanwhile.
+    # A call that finds the device busy is repeated if an object was torn down meanwhile.
     gc.collect()
     assert _core.await_teardown(WATCHDOG_S)
     monkeypatch.setenv("QAIC_DEVICE", "noop")
@@ -88,7 +88,7 @@ def test_without_a_device_it_is_the_first_of_the_context(affine, cards):
 
 
 def test_without_a_device_it_is_the_first_with_enough_free_cores(affine, cards):
-    """As clients open several programs: each takes what it needs before the next one is made."""
+    """Clients open several programs in this way: each takes its resources before the next one is created."""
     context = qaicrt.Context()
     programs = []
     for _ in range(3 * 4):
@@ -243,7 +243,7 @@ def test_deactivation_gives_the_cores_back_with_the_last_exec_obj(affine, capfd,
     exec_objs = [client.exec_obj() for _ in range(3)]
     assert client.program.deactivate() == S.QS_SUCCESS
     assert client.program.deactivate() == S.QS_SUCCESS
-    # Those that live may be used to their end; others cannot be made without activating again.
+    # Existing exec objects remain usable; new ones require another activation.
     y = np.zeros((2, 4), np.float32)
     while exec_objs:
         assert (states(client.program), rt_programs.free_cores()) == ((True, True), cores - 4)
@@ -273,7 +273,7 @@ def test_deactivation_waits_for_no_inference(affine, noop, cores):
 
 
 def test_activation_after_a_deactivation_begins_anew_on_the_same_cores(tmp_path, cores):
-    """As clients do that put new exec objects in the places of those of before."""
+    """Clients do this when they replace earlier exec objects with new ones."""
     path = rt_programs.compiled(tmp_path, rt_programs.counter(), retained_state=True, aic_num_cores=16)
     client = Client(path)
     exec_objs = [client.exec_obj(), client.exec_obj()]

@@ -24,7 +24,7 @@ DATA = Path(__file__).parents[1] / "data" / "qpc"
 
 
 def run(program, **environment):
-    """Output of a program in a process of its own."""
+    """Run a program in a separate process; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
@@ -40,7 +40,7 @@ def run(program, **environment):
 
 
 def test_1_clients_find_the_modules_where_they_look_first():
-    # Only what is not importable sends a client to the vendor's directories.
+    # A client is directed to the vendor's directories only if a module is not importable.
     output = run("""
         import sys
         before = list(sys.path)
@@ -163,7 +163,7 @@ def test_4_a_call_that_blocks_lets_other_threads_run(held, call):
     answers = []
     thread = threading.Thread(target=lambda: answers.append(call(client, exec_obj)))
     thread.start()
-    # Nothing but another thread, this one, ends the call.
+    # Only another thread, this one, ends the call.
     assert control.wait_executing(1, WATCHDOG_S)
     assert answers == []
     control.release()
@@ -282,13 +282,13 @@ def test_8_probing_for_hardware_succeeds_without_a_card():
 def test_9_no_version_of_protobuf_numpy_or_python_is_wired_in():
     needed = metadata.metadata("openqaic")
     assert needed["Requires-Python"] == ">=3.11"
-    # What Triton's client takes is said for the extra `ray` alone, so that pip finds it.
+    # Only the extra `ray` has the requirement of Triton's client, so that pip finds it.
     always = [line for line in needed.get_all("Requires-Dist") if "extra ==" not in line]
     assert "numpy>=1.26" in always
     assert not any(line.startswith("protobuf") for line in always)
     # One library for every later Python.
     assert _core.__file__.endswith(".abi3.so")
-    # The messages do not depend on how protobuf is made either.
+    # The messages do not depend on the implementation of protobuf either.
     output = run(
         """
         import QAicApi_pb2 as aic

@@ -76,7 +76,7 @@ class TestDevices:
         assert info.devData.resourceInfo == Util().getResourceInfo(1)[1]
         assert info.devData.performanceInfo == Util().getPerformanceInfo(1)[1]
         assert (info.pciInfo.pcieExtInfo.maxLinkSpeed, info.devData.nspPgMask) == (0, 0)
-        # As FEDML computes its figures.
+        # The computation of FEDML.
         assert info.devData.resourceInfo.dramFree / info.devData.resourceInfo.dramTotal == 1.0
         assert info.devData.resourceInfo.nspFree / info.devData.resourceInfo.nspTotal == 1.0
 
@@ -274,7 +274,7 @@ class TestLock:
             os.read(go[0], 1)
             os._exit(0)
         os.read(ready[0], 1)
-        # Parent gives it back while the child lives.
+        # The parent releases the lock while the child lives.
         assert util.lockDevice(0, False, False) == QStatus.QS_SUCCESS
         assert util.lockDevice(0, True, False) == QStatus.QS_SUCCESS
         os.write(go[1], b".")

@@ -1,4 +1,4 @@
-"""Tests of schedulers that are not ours; `make test-scale` has their packages, and Debian's Java."""
+"""Tests of foreign schedulers; `make test-scale` has their packages, and Debian's Java."""
 
 from importlib.util import find_spec
 

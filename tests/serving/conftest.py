@@ -30,6 +30,6 @@ else:
 
     @pytest.fixture(scope="module")
     def server(repository):
-        """A server of it, in a process of its own."""
+        """Start a server of the folder in a separate process."""
         with serving_support.serving(repository, arguments=["--model-control"]) as server:
             yield server

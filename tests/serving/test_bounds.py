@@ -130,7 +130,7 @@ def test_numbers_of_messages_are_known_before_they_are_decoded():
 
 
 class Models:
-    """Models of which each is found, and none may be given an input."""
+    """Models whose names are all found, but of which none may receive an input."""
 
     def find(self, _name, _version):
         """Find any model."""
@@ -371,7 +371,7 @@ def test_the_largest_unfinished_body_gives_way():
         for event in arrived:
             await event.wait()
         with budget.lease() as lease:
-            # The body of 600 bytes goes, that of 300 stays.
+            # The body of 600 bytes is removed, that of 300 bytes stays.
             lease.resize(400)
             await asyncio.sleep(0)
             with pytest.raises(StateError, match="leaves too few") as caught:

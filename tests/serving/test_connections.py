@@ -133,7 +133,7 @@ def test_small_chunks_are_parsed_in_many_turns(connect):
     protocol.data_received(b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
     while connect.loop.soon:
         before = len(protocol.cycle.body)
-        # An application that asks for more does not let more in.
+        # A request of the application for more data does not let more data in.
         protocol.flow.resume_reading()
         assert protocol.transport.is_paused
         connect.loop.soon.pop(0)()
@@ -191,7 +191,7 @@ REQUESTS = st.lists(
 
 
 def written(requests):
-    """Return the bytes of requests, and for each where it ends and what arrives of it."""
+    """Return the bytes of requests, the end of each, and the part of it that arrives."""
     expected, stream = [], b""
     for index, (kind, parts) in enumerate(requests):
         head = b"\r\n" * (index % 2) + b"POST /%d HTTP/1.1\r\nHost: a\r\n" % index
@@ -214,7 +214,7 @@ def written(requests):
     end=st.none() | st.integers(0, 2000),
 )
 def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late, end):
-    """The client closes its direction of the connection behind some byte, or does not."""
+    """The client closes its direction of the connection after some byte, or does not close it."""
     stream, expected = written(requests)
     connect = connections()
     protocol, found = connect(), []
@@ -234,7 +234,7 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late,
         found.append(one)
         protocol.loop.run_soon()
     assert found == [request for place, request in expected if place <= len(stream)]
-    # Nothing else can arrive, and nobody waits for an answer.
+    # Nothing else can arrive, and no client waits for an answer.
     assert protocol.transport.is_closed is (end is not None)
     assert not protocol.transport.is_aborted
     if end is not None:
@@ -341,7 +341,7 @@ def test_a_client_that_refuses_an_interim_response_has_gone(connect):
 
 
 def test_a_client_of_an_old_version_that_sends_no_more_has_gone(connect):
-    """HTTP/1.0 has no interim responses, so nothing would tell that it has gone."""
+    """HTTP/1.0 has no interim responses, so nothing would show that the client has left."""
     protocol = connect()
     protocol.data_received(GET.replace(b"1.1", b"1.0") + b"\r\n")
     assert not protocol.eof_received()

@@ -1,4 +1,4 @@
-"""The examples of serving do what they say."""
+"""The examples of serving work as described."""
 
 import signal
 import socket
@@ -44,7 +44,7 @@ def ports(tmp_path_factory):
         text=True,
     ) as process:
         assert process.stdout.readline() == f"serving {repository}\n"
-        # It loads the model, then listens.
+        # The server loads the model, then listens.
         while process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", grpc)).close()

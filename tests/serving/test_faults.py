@@ -127,7 +127,7 @@ def test_the_end_answers_what_waits(patient):
 
 
 def test_a_client_that_sends_no_more_gets_its_answer_and_one_that_goes_leaves_the_queue(patient):
-    """Both close their direction of the connection, and look alike until the server sends something."""
+    """Both close their direction of the connection, and look the same until the server sends data."""
     waiting, gone = send(patient, body()), send(patient, body())
     await_queue(patient, 2)
     waiting.shutdown(socket.SHUT_WR)

@@ -234,7 +234,7 @@ def test_any_configuration_is_read_or_refused(tmp_path_factory, changes):
 
 @given(data=st.data())
 def test_a_damaged_model_is_no_model(tmp_path_factory, data):
-    """A client that asks for it to be loaded gets a reason, and no failure of the server."""
+    """A client that requests its load receives a reason, and the server does not fail."""
     folder = tmp_path_factory.mktemp("models")
     onnx_path = session_models.save(folder, session_models.affine(4, 2), "small.onnx")
     container = folder / "small.qpc"
@@ -269,7 +269,7 @@ VALUES = ["", "0", "-1", "1", "9" * 5000, "nan", "1e999", "no", "::1", "a\0b", "
 @given(given=st.lists(st.tuples(st.sampled_from(flags_of_serve()), st.sampled_from(VALUES)), max_size=4))
 def test_no_argument_of_a_server_is_a_defect(tmp_path_factory, given):
     with pytest.MonkeyPatch.context() as patch:
-        # Nothing is loaded and nothing listens.
+        # Nothing is loaded and no port is opened.
         patch.setattr(Server, "run", lambda _server, _on_ready: None)
         patch.setattr("qaic.serving.server.log_to_stderr", lambda **_: None)
         patch.chdir(tmp_path_factory.mktemp("serve"))
@@ -303,7 +303,7 @@ def test_bodies_beyond_the_limit_are_not_read(small):
             for _ in range(17):
                 chunked.sendall(piece)
         except OSError:
-            # It has answered and closed.
+            # The server has answered and closed the connection.
             pass
         assert chunked.recv(100).startswith(b"HTTP/1.1 413")
     said = support.run_client(

@@ -1,4 +1,4 @@
-"""From a path to a server, and to its end."""
+"""The life of a server, from a path to its end."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The server over HTTP and the OpenAPI description of the protocol say the same."""
+"""The server over HTTP matches the OpenAPI description of the protocol."""
 
 import json
 import re
@@ -39,7 +39,7 @@ schema = schemathesis.openapi.from_dict(DOCUMENT)
 
 @pytest.fixture(scope="module")
 def locked(repository):
-    """A server whose models no client changes; 503 of a repository with broken models is no failure."""
+    """A server whose models no client changes; 503 of a repository with broken models is not a failure."""
     with support.serving(repository) as server:
         yield f"http://127.0.0.1:{server.http_port}"
 

@@ -1,4 +1,4 @@
-"""Triton's clients, each in a process of its own, get what a session gives."""
+"""Triton's clients, each in a separate process, receive the results of a session."""
 
 import json
 
@@ -84,7 +84,7 @@ print(json.dumps([client.is_server_live(), client.is_server_ready(), client.is_m
         server,
     )
     live, ready, model_ready, metadata, model, config, statistics, index = json.loads(said)
-    # Not all models could be loaded.
+    # Some models could not be loaded.
     assert (live, ready, model_ready) == (True, False, True)
     assert "binary_tensor_data" in metadata["extensions"]
     assert model["versions"] == ["1"]

@@ -1,4 +1,4 @@
-"""Turns of the event loop are short, whatever connections send, and collections of garbage visit little."""
+"""Turns of the event loop are short with any data of connections, and garbage collections visit little."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ def flooded(connect, count, sent):
 
 
 def turn(loop):
-    """Run what was scheduled before, and answer the requests that ran before; returns those that started."""
+    """Run scheduled callbacks, and answer the requests that ran before; returns those that started."""
     soon, running = loop.soon[:], loop.running[:]
     del loop.soon[:]
     for step in soon:
@@ -83,7 +83,7 @@ def test_few_pieces_of_bodies_are_parsed_in_a_turn(connect):
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """Return a list that gets each connection whose parser gets something."""
+    """Return a list to which each connection is added whose parser receives data."""
     found, receive = [], HttpToolsProtocol.data_received
 
     def counted(self, data):
@@ -151,7 +151,7 @@ def test_the_end_of_a_head_is_searched_once_in_each_byte(connect):
     searched = []
 
     class Counted(bytes):
-        """Bytes that count where they are searched."""
+        """Bytes that count how often they are searched."""
 
         def __radd__(self, other):
             return Counted(bytes(other) + bytes(self))
@@ -165,7 +165,7 @@ def test_the_end_of_a_head_is_searched_once_in_each_byte(connect):
     for byte in head:
         protocol.data_received(Counted([byte]))
     assert protocol.cycle is not None
-    # Each byte with those that may belong to the same end, for both forms of it.
+    # Each byte is searched together with those that may belong to the same end, for both forms of it.
     assert sum(searched) <= 2 * 5 * len(head)
 
 

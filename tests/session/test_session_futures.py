@@ -56,7 +56,7 @@ def batch(number):
 
 
 def free_cores():
-    # A drop waits only briefly for the thread that gives cores back.
+    # A drop waits only briefly for the thread that releases cores.
     assert qaic._core.await_teardown(WATCHDOG_S)
     return qaic._core.Context().devices()[0]["nsp_free"]
 
@@ -147,7 +147,7 @@ def test_a_lost_device_ends_all_futures_and_a_new_load_works(noop):
 
 @pytest.fixture
 def held(monkeypatch):
-    """One exec object at work inside the device, others queued behind it."""
+    """One exec object is inside the device, others are queued after it."""
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = qaic._core.NoopControl()
     control.plan("")
@@ -229,7 +229,7 @@ def test_no_exec_object_in_time_is_an_error_of_the_call(noop):
 
 def test_time_that_is_up_before_the_start_costs_no_exec_object(session):
     for _ in range(200):
-        # The thread of the futures and the calling thread race to see the timeout first.
+        # The thread of the futures or the calling thread detects the timeout first.
         with contextlib.suppress(DeviceTimeoutError):
             session.submit(batch(0), timeout=0).exception(SOON)
     futures = [session.submit(batch(number), timeout=SOON) for number in range(4)]
@@ -303,7 +303,7 @@ def test_thread_of_a_session_ends_with_it(path):
     session.run(batch(0))
     assert futures_threads() == []
     assert session.submit(batch(1)).result(SOON)
-    # None where the inference ended in `submit`.
+    # The list is empty if the inference ended in `submit`.
     threads = futures_threads()
     assert len(threads) <= 1
     del session

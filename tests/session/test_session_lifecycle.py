@@ -22,7 +22,7 @@ def path(tmp_path):
 
 
 def free_cores():
-    # A drop waits only briefly for the thread that gives cores back.
+    # A drop waits only briefly for the thread that releases cores.
     assert _core.await_teardown(WATCHDOG_S)
     return [device["nsp_free"] for device in _core.Context().devices()]
 

@@ -19,7 +19,7 @@ FOREVER = 2**62
 
 @pytest.fixture
 def two_lengths(tmp_path):
-    """A program of two shapes; its inferences take as long as a test wants."""
+    """A program with two shapes; the test determines the duration of its inferences."""
     return session_models.save(tmp_path, session_models.endless(length="length"))
 
 

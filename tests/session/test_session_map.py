@@ -49,7 +49,7 @@ def free_cores():
 
 @pytest.fixture
 def cores():
-    """Free cores before the test, when what earlier tests left in circles has given its own back."""
+    """Free cores before the test, after objects of earlier tests in reference cycles have released theirs."""
     gc.collect()
     return free_cores()
 

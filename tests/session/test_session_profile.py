@@ -1,4 +1,4 @@
-"""``Session.profile``: what is recorded, and what comes of it."""
+"""``Session.profile``: the recorded data, and the reports from it."""
 
 import asyncio
 import doctest
@@ -194,7 +194,7 @@ def test_buffers_of_the_device(measured):
         assert len(buffer.ops)
         names = buffer.descriptor.ops(0).name[buffer.ops["oc"]]
         assert all(names)
-        # The device's clock is the host's: its part lies inside of the whole.
+        # The device has the host's clock, so its interval is within the host's.
         thread = buffer.threads[0]
         begin_ns, end_ns = (thread[name] * 1e9 / buffer.run.ucycle_hz for name in ("start_u", "end_u"))
         tick_ns = 1e9 / buffer.run.ucycle_hz
@@ -234,7 +234,7 @@ def test_the_trace_has_host_and_device(measured, tmp_path):
     assert sorted(totals) == sorted(profile.samples["inference"].tolist())
     of_device = [event for event in slices if processes[event["pid"]] != "HOST_PROC"]
     assert of_device
-    # On one clock: what the device did lies inside of one of the inferences (to the digits of the text).
+    # On one clock, the device's work is within one of the inferences (to the digits of the text).
     spans = [(event["ts"], event["ts"] + event["dur"]) for event in totals.values()]
     for event in of_device:
         assert any(

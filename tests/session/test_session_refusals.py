@@ -1,4 +1,4 @@
-"""Bad input to ``Session``: one clear error that names the thing, nothing left behind."""
+"""Bad input to ``Session``: one clear error that names the object, and nothing is left behind."""
 
 import json
 import os
@@ -280,7 +280,7 @@ def refused_with_engine(path, library, expected):
     """Return the message about a container that is refused with this engine and this code."""
     (name, code, text, hints), log = run_with_engine(path, library)
     if emulated_cards.are_meant():
-        # Firmware says no more than that it refuses; the emulated one has a log.
+        # Firmware reports only a refusal; the emulated firmware has a log.
         assert (name, code) == ("DeviceError", "device.firmware")
         return log
     assert (name, code) == ("DeviceError", expected)

@@ -121,7 +121,7 @@ def test_broadcast_view_is_expanded(affine):
 
 # --- shapes ---------------------------------------------------------------------------------------
 
-#: shape of the input -> shapes that are given for it, and the transposition that would be right
+#: shape of the input -> shapes of given arrays, and the transposition that would be correct
 OTHER_LAYOUTS = {
     (1, 3, 8, 6): {
         (1, 8, 6, 3): "(0, 3, 1, 2)",

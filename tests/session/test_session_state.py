@@ -43,7 +43,7 @@ def opened(folder, net, **options):
 
 
 def mx(array):
-    """Round as the device does, to what a caller sees of it."""
+    """Round like the device, to the values that a caller receives."""
     return mx_round(np.asarray(array, np.float32), "mxint8").astype(np.float32)
 
 
@@ -145,7 +145,7 @@ def test_shapes_choose_among_specializations(folder):
 
 
 def test_decoder_with_compressed_caches(folder):
-    """Prefill and decode; onnxruntime gets caches that were rounded after every step."""
+    """Prefill and decode; onnxruntime receives caches that were rounded after every step."""
     net = decoder_model.decoder(SIZES)
     oracle = decoder_model.Oracle(SIZES)
     rng = np.random.default_rng(5)
@@ -205,7 +205,7 @@ def test_state_of_one_sequence(folder, compressed):
             assert found.shape == shape[1:]
             np.testing.assert_array_equal(found, expected[sequence])
         np.testing.assert_array_equal(session.run({"x": zeros})["y"], expected)
-        # Moved to another session, it goes on there.
+        # The state is moved to another session, where it continues.
         with opened(folder, grow(shape), **options) as other:
             other.write_state("kept", session.read_state("kept"))
             np.testing.assert_array_equal(other.run({"x": zeros})["y"], expected)

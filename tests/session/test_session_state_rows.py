@@ -74,7 +74,7 @@ def test_a_value_that_the_caller_gives_becomes_the_state_with_the_rows(tmp_path)
 
 
 def two_states():
-    """A model that writes rows of two states, each where an input of its own says."""
+    """A model that writes rows of two states, each at positions from a separate input."""
     nodes, inputs, outputs = [], [info("rows", [4, 3], TensorProto.FLOAT)], []
     for name in ("first", "second"):
         nodes += [

@@ -64,7 +64,7 @@ def test_views_show_the_very_bytes_and_keep_them():
     assert not ops.flags.owndata
     with pytest.raises(ValueError, match="read-only"):
         ops["oc"][0] = 1
-    # The independent reader: the section directory by hand.
+    # The independent reader decodes the section directory.
     entries = np.frombuffer(raw, "<u4", 8 * 4, 128).reshape(4, 8)
     row = next(row for row in entries if row[0] == 7)
     expected = np.frombuffer(raw, OP, int(row[6]), int(row[2]))
@@ -129,7 +129,7 @@ def test_meta_that_is_no_object_is_empty(meta):
 def test_larger_records_are_read_by_their_prefix():
     raw = bytearray(made.even_buffer(4))
     ops = stats.open(bytes(raw)).ops.copy()
-    # The same operations as records of 64 bytes behind the end, as a later minor version may write them.
+    # The same operations as records of 64 bytes after the end, as a later minor version may write them.
     wide = np.zeros((4, 64), np.uint8)
     wide[:, :48] = ops.view(np.uint8).reshape(4, 48)
     wide[:, 48:] = 0xEE
@@ -248,7 +248,7 @@ def test_the_buffer_tells_which_device_it_is_of(tmp_path, force):
         for place, count in enumerate((1000, 1001, 1002))
     ]
     for place, descriptor in enumerate(devices):
-        # Whatever the name of the file says.
+        # The name of the file does not matter.
         path = tmp_path / f"x-program-0-inf-{place}-net_slice00-aiccyclecounts.bin"
         path.write_bytes(made.even_buffer(3, fingerprint=descriptor.fingerprint))
         assert stats.open(path, qpc=devices, force=force).descriptor is descriptor

@@ -97,7 +97,7 @@ def test_operations_come_from_the_segment(tmp_path):
         assert [one.slice_of(1) for one in found] == [0, 2]
         ops = found[0].ops(1)
         assert ops.name.tolist() == [f"/l{oc}/MatMul/__{oc}" for oc in range(4)]
-        # Blanks behind a kind are padding; number 3 is of the first group though it comes last.
+        # Blanks after a kind are padding; number 3 is in the first group, although it comes last.
         assert ops.kind.tolist() == ["aicconvolutiond32", "elementadd", "aiccopyddr", "aicconvolutiond32"]
         assert ops.memory.tolist() == ["TCM"] * 4
         assert ops.group.tolist() == [0, 1, 2, 0]

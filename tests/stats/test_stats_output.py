@@ -1,4 +1,4 @@
-"""Summary and trace say what the records say; the other side is numpy and a JSON parser."""
+"""Summary and trace match the records; numpy and a JSON parser check them."""
 
 import json
 import re
@@ -125,7 +125,7 @@ def test_what_is_written_is_what_is_returned(tmp_path):
 
 
 def test_large_files_are_let_go_of_and_read_again(tmp_path):
-    """Above 64 MiB a mapped file's pages are dropped behind the reader; what is read stays the same."""
+    """Pages of a mapped file above 64 MiB are dropped after they are read; the data stays the same."""
     descriptor = stats.Descriptor.from_json(stats_buffers.descriptor_json([5]))
     content = stats_buffers.even_buffer(1_450_000, fingerprint=descriptor.fingerprint, descriptor_ops=5)
     assert len(content) > 64 << 20

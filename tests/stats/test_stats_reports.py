@@ -1,4 +1,4 @@
-"""Reports over captures made by hand: what each must say is known by construction."""
+"""Reports over hand-made captures, whose expected contents are known by construction."""
 
 import statistics
 import sys
@@ -371,7 +371,7 @@ def test_shares_of_a_page_are_of_one_total():
 
 
 def _nearest_to_medians(page):
-    """Inference with the least sum of distances to the medians; of several that of the usual total."""
+    """Inference with the least sum of distances to the medians; of several, the one with the usual total."""
     times = {sample.inference: sample.readers[0].ops.dur_u.tolist() for sample in page.samples}
     medians = [statistics.median(column) for column in zip(*times.values(), strict=True)]
 
@@ -505,7 +505,7 @@ def test_a_difference_joins_nodes_that_are_fused_otherwise():
 
 
 def test_a_difference_does_not_join_a_chain_of_nodes_that_overlap():
-    """int8 gives an activation to the convolution behind it, float32 to the one before."""
+    """int8 assigns an activation to the next convolution, float32 to the previous one."""
 
     def measured(ops):
         program = made.Program()
@@ -582,7 +582,7 @@ def captures(draw):
                 mine = [oc for oc, op in enumerate(program.cores[core_number]) if op["group"] == group]
                 now, ops = 100, []
                 for oc in draw(st.lists(st.sampled_from(mine), max_size=6)):
-                    # Waits lie between executions; those before the first and after the last are clipped.
+                    # Waits are between executions; those before the first and after the last are clipped.
                     gap = draw(st.integers(0, 20))
                     left = draw(st.integers(0, gap))
                     if ops:
@@ -649,7 +649,7 @@ def test_engines_that_work_at_the_same_time_take_no_more_than_all_of_it(kind):
 
 @pytest.mark.parametrize("floor_us", [None, 1.0, 1e6])
 def test_vector_threads_with_different_work_take_no_more_than_all_of_it(floor_us):
-    """Also without a matrix engine, and less what is not measurable."""
+    """The report also works without a matrix engine, and without values that cannot be measured."""
     kinds = ["aicconvolutiond32", "aicsoftmax", "elementadd", "Foo"]
     program = made.Program(groups=("HVX",), thread_groups=(0,) * len(kinds))
     for place, kind in enumerate(kinds):

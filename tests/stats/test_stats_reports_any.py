@@ -1,4 +1,4 @@
-"""Every report, in every form, of whatever a device may have written."""
+"""Every report, in every format, of any records that a device may have written."""
 
 import csv
 import io

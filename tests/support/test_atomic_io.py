@@ -1,4 +1,4 @@
-"""A file is complete or as it was, and nothing else is left beside it."""
+"""A file is complete or unchanged, and no other file is left next to it."""
 
 import itertools
 import os
@@ -158,7 +158,7 @@ def test_ctrl_c_before_the_writing_leaves_nothing(tmp_path):
             nonlocal left
             if frame.f_code.co_filename != atomic_io.__file__ or is_writing:
                 return None
-            # The result of a call is not stored yet where its next instruction begins.
+            # The result of a call is not stored yet when its next instruction begins.
             frame.f_trace_opcodes = True
             if event == "opcode":
                 left -= 1

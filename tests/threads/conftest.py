@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def never_preempted():
-    """Threads give the GIL up only of their own accord, so what ran in between is certain."""
+    """Threads release the GIL only at defined points, so the order of execution is certain."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     yield

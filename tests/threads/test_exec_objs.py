@@ -106,7 +106,7 @@ def test_loading_lets_others_run(control, never_preempted, call):
     thread.start()
     while control.calls()["load"] == 0:
         time.sleep(0.001)
-    # Only another thread, this one, ends the load: nothing takes the GIL away from a call that keeps it.
+    # Only another thread, this one, ends the load, because a call that keeps the GIL is never preempted.
     control.lose()
     thread.join()
     assert outcomes == [S.QS_DEV_ERROR]

@@ -193,7 +193,7 @@ print(in_child(lambda: None, leave=sys.exit))
 control.release()
 inside.join()
 """
-    # A child that left without `os._exit` would go on with the scene, so it stops at the end of `in_child`.
+    # A child that left without `os._exit` would continue the scene, so it stops at the end of `in_child`.
     assert scene(code) == [RESULT, "None"]
 
 

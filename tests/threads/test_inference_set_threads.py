@@ -93,7 +93,7 @@ def test_two_thousand_threads_wake_with_their_own_id(noop, small_stacks):
 
 
 def test_many_submitters_and_collectors(small_stacks):
-    # Vectors take free handles by themselves; the collecting thread puts them back. None is lost or twice.
+    # Vectors take free handles; the collecting thread puts them back. None is lost or duplicated.
     client = Client(inference_sets.affine())
     handles = client.inference_set(3, 2)
     vector = client.vector()
@@ -128,7 +128,8 @@ def occupied(client, noop, call, *, submitted=True):
 
     def blocked():
         started.set()
-        # Nothing takes the interpreter lock away: the other thread gets on only when this call gives it up.
+        # No preemption takes the interpreter lock, so the other thread continues only when this call releases
+        # it.
         answers.append(call(handles))
         finished.set()
 

@@ -237,7 +237,7 @@ def test_a_forked_child_gets_clear_errors_and_goes_on(monkeypatch):
     assert in_child(future_of_the_parent).startswith("StateError: this process was forked")
     assert in_child(lambda: next(results)).startswith("StateError: ")
     assert in_child(lambda: len(called)) == "0"
-    # A child has devices of its own: what is held is the parent's.
+    # A child has its own devices; the held ones belong to the parent.
     assert in_child(lambda: sorted(session.submit(inputs).result(SOON))) == str(
         sorted(session.model_output_shape_dict)
     )

@@ -26,7 +26,7 @@ from rt_programs import Client, S
 
 X = {"x": np.ones((2, 4), np.float32)}
 
-#: messages that give back an activation, and a program that has none
+#: messages that release an activation, and a program that has none
 DEACTIVATE = "command(deactivate)@1=hang"
 UNLOAD = "command(unload_elf)@1=hang"
 
@@ -70,7 +70,7 @@ def seen_during(control, faults, tear_down):
     watcher.start()
     tear_down()
     watcher.join()
-    # A reset card forgets what was on it, so what is left is only what this process keeps.
+    # A reset card loses its objects, so only objects of this process are left.
     assert emulated_cards.left_for_good() == []
     return seen == [True]
 

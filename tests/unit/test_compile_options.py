@@ -1,4 +1,4 @@
-"""``qaic.CompileOptions``: one value for what a compilation is asked for."""
+"""``qaic.CompileOptions``: one value with all options of a compilation."""
 
 import inspect
 import pickle

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the public interface run, beside the model that the guides make."""
+"""Runs the examples in the docstrings of the public interface, next to the model that the guides make."""
 
 import doctest
 import runpy

@@ -18,7 +18,7 @@ from qaic.errors import QaicError
 STUB = Path(qaic.__file__).with_name("_core.pyi")
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 
-# Class -> what catches it besides QaicError: its parent in the tree, and the built-in class one would expect.
+# Class -> the classes that catch it, in addition to QaicError: its parent and the expected built-in class.
 BASES = {
     "QpcError": [ValueError],
     "QpcFormatError": ["QpcError", ValueError],
@@ -76,7 +76,7 @@ def test_bases(name):
     assert issubclass(cls, QaicError)
     expected = [getattr(errors, base) if isinstance(base, str) else base for base in BASES[name]]
     assert all(issubclass(cls, base) for base in expected)
-    # Nothing else among the built-in classes: an OptionError must not be taken for a KeyError.
+    # No other built-in class: an OptionError must not be taken for a KeyError.
     builtin = (ValueError, TypeError, KeyError, RuntimeError, MemoryError, TimeoutError)
     assert [base for base in builtin if issubclass(cls, base)] == [
         base for base in builtin if base in expected
@@ -182,7 +182,8 @@ def test_the_stub_has_the_same_tree():
 
 
 def members(cls) -> set[str]:
-    # What every object has, and what only the stub can say (a constructor is __new__ in Rust).
+    # Excludes attributes of every object, and those that only the stub can express (a constructor is __new__
+    # in Rust).
     return {name for name in vars(cls) if not name.startswith("__")}
 
 

@@ -1,4 +1,4 @@
-"""Models made to hurt: functions without end, and data that lies in files the model has no business with."""
+"""Models made to cause harm: functions without end, and data in files that do not belong to the model."""
 
 import copy
 import json
@@ -239,7 +239,7 @@ def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, capf
         (tmp_path / name).write_bytes(X.tobytes())
     with pytest.raises(DeviceError) as caught:
         qaic.Session(forged).run({"x": X})
-    # An emulated card tells the reason to the log alone.
+    # An emulated card reports the reason only in the log.
     assert f'tensor `w` has external data in "{location}"' in f"{caught.value} {capfd.readouterr().err}"
 
 
@@ -291,7 +291,7 @@ def test_weights_at_an_odd_offset_are_refused(tmp_path, shift, code):
 
 
 def test_model_file_that_is_cut_off_while_it_is_walked_is_an_error(tmp_path):
-    # In a process of its own, because a mapped file would end it with a bus error.
+    # In a separate process, because a mapped file would end it with a bus error.
     nodes = [helper.make_node("Neg", [f"v{turn}"], [f"v{turn + 1}"]) for turn in range(3000)]
     built = session_models.model(nodes, [("v0", "float32", [2])], [("v3000", "float32", [2])])
     code = """

@@ -31,7 +31,7 @@ def path(tmp_path):
 
 
 def finishes(code, *arguments, limit=60):
-    """Run code in a process of its own, which may crash or hang; returns what it printed."""
+    """Run code in a separate process, which may crash or hang; returns what it printed."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,

@@ -31,7 +31,7 @@ def run_example(name, *arguments, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with the model the README speaks of."""
+    """A folder with the model that the README mentions."""
     monkeypatch.chdir(tmp_path)
     run_example("make_model.py", "model.onnx", monkeypatch=monkeypatch)
     return tmp_path
@@ -66,7 +66,7 @@ def test_code_of_the_guide_runs(folder):
 
 
 def test_code_of_the_guide_to_cards_runs():
-    # In a process of its own, since it chooses the devices.
+    # In a separate process, because it selects the devices.
     (block,) = python_of("docs/guide/card.md")
     done = child_process.run_script(
         block + "\nassert card.ledger()['free']['cores'] == 16\nprint(card.calls('execute'))"
@@ -161,7 +161,7 @@ def test_code_of_the_first_page_runs(folder):
 
 
 def pages_run(function):
-    """Pages whose code a test takes: those that it names, where it calls `python_of`."""
+    """Pages whose code a test runs: the pages named in its calls of `python_of`."""
     nodes = list(ast.walk(function))
     if not any(isinstance(node, ast.Name) and node.id == "python_of" for node in nodes):
         return set()
@@ -245,7 +245,7 @@ def test_code_of_the_low_level_guide_runs(folder):
     assert len(blocks) == 6
     namespace = {}
     for block in blocks:
-        # Each holds its own assertions, for readers to see.
+        # Each block contains its own assertions, which readers can see.
         assert "assert " in block
         exec(block, namespace)
 
