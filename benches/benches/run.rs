@@ -1,9 +1,9 @@
 //! Cost of an inference in addition to the device's work.
 //!
-//! On `noop`, the whole cost is that of this library: taking a free exec object, moving the tensors,
-//! returning the exec object. On `cpu`, the engine also works, so a bare call of the engine with bound memory
-//! is measured for comparison. `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library (`python -c
-//! 'from qaic import _core; print(_core.engine_info()[0])'`).
+//! On `noop`, the whole cost is that of this library: taking a free exec object, moving the tensors, returning
+//! the exec object. On `cpu`, the engine also works, so a bare call of the engine with bound memory is measured
+//! for comparison. `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library
+//! (`python -c 'from qaic import _core; print(_core.engine_info()[0])'`).
 #![allow(clippy::unwrap_used)] // a bench without its program must not run
 
 mod bare_engine;
