@@ -178,6 +178,7 @@ TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches e
 lint: $(ANY_INSTALLATION) ## Check formats, lints, layers, texts, sizes and types
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check python tests benches examples tools
 	$(BIN)/ruff check python tests benches examples tools
@@ -193,6 +194,7 @@ lint: $(ANY_INSTALLATION) ## Check formats, lints, layers, texts, sizes and type
 fmt: $(ANY_INSTALLATION) ## Format everything
 	cargo fmt --all
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml
+	cargo fmt --manifest-path fuzz/Cargo.toml
 	$(BIN)/ruff format python tests benches examples tools
 	$(BIN)/ruff check --fix-only python tests benches examples tools
 

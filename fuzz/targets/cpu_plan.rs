@@ -38,7 +38,9 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     if plan.check_initializers(CONSTANTS, 0).is_ok() {
-        assert!(plan.initializers.iter().map(|initializer| initializer.size).sum::<u64>() <= CONSTANTS as u64);
+        assert!(
+            plan.initializers.iter().map(|initializer| initializer.size).sum::<u64>() <= CONSTANTS as u64
+        );
     }
     let network = NetworkDesc::default();
     let is_empty = plan.inputs.is_empty() && plan.outputs.is_empty() && plan.variants.is_empty();

@@ -106,6 +106,8 @@ fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
     let mut half = vec![0; written.len() / 2];
     if oqstats::encode(model, [0; 16], &mut half).is_ok() {
         let cut = decode(&half, None, None, options).expect("what was cut can be read");
-        assert!(cut.records::<Op>().iter().eq(model.records::<Op>().slice(0..cut.records::<Op>().len()).iter()));
+        assert!(
+            cut.records::<Op>().iter().eq(model.records::<Op>().slice(0..cut.records::<Op>().len()).iter())
+        );
     }
 }
