@@ -67,6 +67,13 @@ def test_the_report_says_where_tokens_differ(report, tmp_path):
     assert "Caches in fp16" in report.page(tmp_path / "a.html").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:mxfp6_matmul")
+def test_caches_without_an_error_are_said_to_be_equal():
+    """No weight of this decoder is large enough for MXFP6."""
+    report = accuracy.compare(decoder(ONE), to="mxfp6", samples=prompts(), tokens=2, **OPTIONS)
+    assert "mxfp6: all caches equal those of float32." in report["mxfp6"].sentences()
+
+
 def planted(scale):
     """A decoder whose logits are so close together that rounding chooses others."""
     model = decoder(ONE)

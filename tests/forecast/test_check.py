@@ -197,6 +197,7 @@ def test_a_decoder_has_caches_and_a_forecast_for_prefill_and_decode():
     assert prefill["latency_s"] >= decode["latency_s"]
     assert any("state" in reason for reason in found["speed"]["reasons"])
     assert "throughput" not in found["speed"]
+    assert re.search(r"\de[+-]\d", str(report)) is None, "rates have digits for a reader"
 
 
 def test_a_model_larger_than_a_device_is_split(model):

@@ -71,19 +71,25 @@ def check_descriptor(program, built):
         assert deps == {makers[name] for name in node.input if name in makers}
         # Dependencies precede an operation, so no cycle is possible.
         assert max(deps, default=-1) < place
-    check_every_node_is_described(ops, built.graph)
+    check_every_node_is_described(ops, built)
     assert qpc.plan["stats"]["capacity"]["OP"] >= len(ops)
     return ops
 
 
-def check_every_node_is_described(ops, graph):
-    """A node is in an operation, or needs no time: its result is constant, or no node reads it."""
+def check_every_node_is_described(ops, built):
+    """A node is in an operation, or needs no time: its result is constant or empty, or no node reads it."""
+    graph = onnx.shape_inference.infer_shapes(built).graph
+    empty = {
+        value.name
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in value.type.tensor_type.shape.dim)
+    }
     described = {name for op in ops for name in op.get("nodes", ())}
     made = {name for node in graph.node for name in node.output}
-    varying = {value.name for value in graph.input}
+    varying = {value.name for value in graph.input} - empty
     for node in graph.node:
         if varying & set(node.input):
-            varying.update(node.output)
+            varying.update(set(node.output) - empty)
     wanted = {value.name for value in graph.output}
     for node in reversed(graph.node):
         if wanted & set(node.output):
@@ -92,7 +98,7 @@ def check_every_node_is_described(ops, graph):
         if wanted & varying & set(node.output):
             assert name_of(node) in described, node
     assert described <= {name_of(node) for node in graph.node}
-    assert varying & made or not described
+    assert (varying | empty) & made or not described
 
 
 def outcome(path, arrays, folder, **options):

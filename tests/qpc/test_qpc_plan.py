@@ -88,7 +88,7 @@ def test_the_guide_is_true(compiled, tmp_path, monkeypatch):
     assert np.array_equal(names["weights"], weights)
     assert names["findings"] == []
     for name in re.findall(r"^\| `(\S+\.(?:json|onnx))` ", guide, re.MULTILINE):
-        assert (tmp_path / "out" / name).exists() == name.endswith("json")
+        assert (tmp_path / "descriptors" / name).exists() == name.endswith("json")
     table = guide[guide.index("| attribute |") :]
     for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE):
         for name in re.findall(r"`(\w+)`", row):

@@ -251,7 +251,7 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
             one.instances,
             one.batch,
             one.set_size,
-            _interval(one.samples_per_s, lambda value: f"{float(f'{value:.3g}'):,.10g}"),
+            _interval(one.samples_per_s, _rate),
             _interval(one.latency_s, lambda value: duration(value * 1e6)),
             one.limit,
         )
@@ -277,9 +277,7 @@ def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:
                 shapes.name or "all",
                 found.cores,
                 _interval(found.latency_s, lambda value: duration(value * 1e6)),
-                _interval(
-                    tuple(tokens / value for value in reversed(found.latency_s)), lambda value: f"{value:.3g}"
-                ),
+                _interval(tuple(tokens / value for value in reversed(found.latency_s)), _rate),
                 found.limit,
             )
         )
@@ -360,6 +358,10 @@ def _gains(one: Checked) -> Iterator[tuple[str, float, str]]:
     if best.samples_per_s[1] > base * _LEAST_GAIN:
         what = Prose("float16 inputs and outputs, with custom_io_list_file")
         yield what, best.samples_per_s[1] / base, one.template_line("io.yaml")
+
+
+def _rate(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def _interval(values: tuple[float, ...], write: Any) -> str:

@@ -129,6 +129,9 @@ def test_the_next_step_of_a_program_with_state_measures_it(call, tmp_path, monke
     code, out, err = call(*words[1:], "-n", "2", "--warm-up", "0", "--json")
     assert code == 0, err
     assert [row["streams"] for row in json.loads(out)["measurements"]] == [1]
+    code, out, err = call(*words[1:], "-n", "2", "--streams", "1,2")
+    assert (code, out) == (2, "")
+    assert "--streams 2: a program with retained state runs one stream" in err
 
 
 def test_an_unknown_option_points_to_the_help_of_its_command(call, model):

@@ -289,7 +289,9 @@ class PrecisionAccuracy:
                 f"{percentage(100 * same)} % of the tokens equal those of float32."
             )
         worst = min(found.caches, key=lambda cache: cache.sqnr_db, default=None)
-        if worst is not None:
+        if worst is not None and worst.sqnr_db == math.inf:
+            yield f"{self.to}: all caches equal those of float32."
+        elif worst is not None:
             size = decibel_text(worst.sqnr_db)
             yield f"{self.to}: the cache with the largest error is {worst.name}, {size}."
 

@@ -116,7 +116,14 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     with Session(program.path, num_activations=1, set_size=1, **device_options(arguments)) as session:
         cores = session.qpc.program_info.num_cores
-        streams = arguments.streams or _default_streams(session.qpc)
+        has_state = bool((session.qpc.plan or {}).get("retained_state"))
+        streams = arguments.streams or ([1] if has_state else _default_streams(cores))
+        if has_state and max(streams) > 1:
+            raise OptionError(
+                f"--streams {max(streams)}: a program with retained state runs one stream",
+                code="bench.streams",
+                hints=("give --streams 1",),
+            )
         inputs = session.model_input_shape_dict
         feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
         with status_line(lambda: "loading"):
@@ -276,10 +283,7 @@ def _streams(text: str) -> list[int]:
     return numbers
 
 
-def _default_streams(qpc: Qpc) -> list[int]:
-    if (qpc.plan or {}).get("retained_state"):
-        return [1]  # A session runs only one activation of such a program.
-    cores = qpc.program_info.num_cores
+def _default_streams(cores: int) -> list[int]:
     free = max((device["nsp_total"] for device in _core.Context().devices()), default=cores)
     most = max(1, min(len(os.sched_getaffinity(0)), free // max(cores, 1)))
     return [number for power in range(most.bit_length()) if (number := 1 << power) <= most]

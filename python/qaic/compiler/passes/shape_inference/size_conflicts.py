@@ -50,16 +50,15 @@ Dims = tuple[int | str, ...]
 #: operators of the standard set whose sizes inference does not fully compare
 _ASKED: Final = frozenset(
     {
-        *("AffineGrid", "Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger"),
-        *("ConstantOfShape", "ConvTranspose", "CumSum", "DFT", "DeformConv", "DepthToSpace"),
-        *("DequantizeLinear", "Einsum"),
-        *("GRU", "Gather", "GatherElements", "GatherND", "Gemm", "GroupNormalization"),
+        *("AffineGrid", "Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConstantOfShape"),
+        *("ConvInteger", "ConvTranspose", "CumSum", "DFT", "DeformConv", "DepthToSpace", "DequantizeLinear"),
+        *("Einsum", "GRU", "Gather", "GatherElements", "GatherND", "Gemm", "GroupNormalization"),
         *("InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "LpPool", "MatMulInteger", "MaxPool"),
         *("MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "NegativeLogLikelihoodLoss", "NonMaxSuppression"),
-        *("PRelu", "Pad", "QLinearConv"),
-        *("QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Range", "Resize", "ReverseSequence"),
-        *("RoiAlign", "RotaryEmbedding", "STFT", "Scatter", "ScatterElements", "ScatterND"),
-        *("SoftmaxCrossEntropyLoss", "SpaceToDepth", "Split", "TensorScatter", "Tile", "Upsample"),
+        *("PRelu", "Pad", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN"),
+        *("Range", "Resize", "ReverseSequence", "RoiAlign", "RotaryEmbedding", "STFT", "Scatter"),
+        *("ScatterElements", "ScatterND", "SoftmaxCrossEntropyLoss", "SpaceToDepth", "Split"),
+        *("TensorScatter", "Tile", "Upsample"),
     }
 )
 
@@ -213,18 +212,14 @@ class SizeCheck:
         *,
         is_asked: bool,
     ) -> str:
-        """Return the reason why the operands of a node do not fit; empty if they fit or if this is unknown.
-
-        Inference checks operators that the engine does not check.
-        """
+        """Return why the operands of a node do not fit; empty if they fit or if this is unknown."""
         if standard(node, "Reshape"):
             return _reshape_reason(node, shapes, values)
         if standard(node, "Conv"):
             return _conv_reason(node, shapes)
         if standard(node, "ConstantOfShape") and any(len(shapes[name]) != 1 for name in node.input if name):
-            makers = (other for other in found.graph.node if node.input[0] in other.output)
-            # The engine accepts constants of other ranks.
-            if any(not standard(maker, "Constant") for maker in makers):
+            maker = producers(found.graph.node).get(node.input[0])
+            if maker is not None and not standard(maker, "Constant"):  # The engine accepts constants.
                 return f"a shape of {len(shapes[node.input[0]])} dims, expected 1"
         if node.op_type == "FusedConv" and _is_compared(node) and (reason := _conv_reason(node, shapes)):
             return reason
