@@ -37,6 +37,8 @@ def test_every_form_has_every_cell(table, verdict):
 
 @given(st.floats(-1e4, 1e4) | st.sampled_from([99.95, 99.97, 100 - 1e-9, 0.04999, 1e-300]))
 @example(0.0123)
+@example(0.0096)
+@example(99.9904)
 def test_percentages_are_0_or_100_only_if_they_are(value):
     columns = (Column("share", kind="percent"),)
     shown = rows_text(columns, [(value,)]).split()[-1]

@@ -59,7 +59,9 @@ def percentage(percent: float) -> str:
     if abs(percent) >= 100.05:
         return three_digits(float(percent))
     rest = min(abs(percent), 100 - abs(percent))
-    return f"{percent:.{-math.floor(math.log10(rest))}f}" if 0 < rest <= 0.05 else f"{percent:.1f}"
+    # The exponent after rounding to one digit.
+    decimals = -int(f"{rest:.0e}".partition("e")[2]) if 0 < rest <= 0.05 else 1
+    return f"{percent:.{decimals}f}"
 
 
 def counted(number: int, name: str) -> str:
