@@ -2,6 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use qaic_mem::convert::Isa;
 use qaic_mem::stored::StoredRows;
 use qaic_qpc::NetworkDesc;
 use qaic_qpc::plan::{CONTROL_BYTES, Control, Plan, VERSIONS};
@@ -33,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
             let stored = StoredRows::new(matrix.form, matrix.layout, matrix.rows, matrix.len, &zeros[range]);
             let mut numbers = [1.0; 256];
             let decoded = matrix.len.min(numbers.len()) * matrix.rows.min(1);
-            stored.unwrap().gather(0, &mut numbers[..decoded]);
+            stored.unwrap().gather(Isa::best(), 0, &mut numbers[..decoded]);
             assert!(numbers[..decoded].iter().all(|&number| number == 0.0));
         }
     }
