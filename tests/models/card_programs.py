@@ -295,8 +295,7 @@ def one_place_for_two() -> CardProgram:
             semaphores=(Semaphore(5, WAIT_EQ, 7, PRE), Semaphore(5, INIT, 0, POST, fetched)),
             doorbells=((4, 0xDEADBEEF, 2, 0),),
         ),
-        # Not after the last output: otherwise chance decides whether it is still in the ring at the next
-        # inference.
+        # Precedes the last output: after it, chance decides whether the next inference finds it in the ring.
         Request(0, IN, 0, semaphores=(Semaphore(6, WAIT_GE, 0, POST, (1, 1)),)),
         Request(5, OUT, 16, 0, 0x40, MULTICAST, 2),
     )

@@ -298,7 +298,7 @@ def matrix(lie, entry=None):
 
 
 def agrees(lie):
-    """Whether every weight of a plan has the size of its form, and a name and bytes of its own."""
+    """Return True if every weight of a plan has the size of its form, and a name and bytes of its own."""
     entries = [lie.entry, *lie.more]
     if any(matrix(lie, entry) is None for entry in entries):
         return False

@@ -206,7 +206,7 @@ def test_a_slow_callback_slows_the_benchmark_instead_of_filling_the_memory(noop)
     benchmark.enableExecObjCompletionCallback(slow)
     worker = threading.Thread(target=benchmark.run, args=(5000,))
     worker.start()
-    # As many as may wait for the callback, and those in flight.
+    # Completed inferences are at most those that may wait for the callback and those in flight.
     while sum(benchmark.getInfCompleted()) < 1024:
         assert worker.is_alive()
     assert sum(benchmark.getInfCompleted()) < 1100

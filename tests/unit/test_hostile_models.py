@@ -291,7 +291,7 @@ def test_weights_at_an_odd_offset_are_refused(tmp_path, shift, code):
 
 
 def test_model_file_that_is_cut_off_while_it_is_walked_is_an_error(tmp_path):
-    # In a separate process, because a mapped file would end it with a bus error.
+    # Runs in a separate process, because a mapped file would end it with a bus error.
     nodes = [helper.make_node("Neg", [f"v{turn}"], [f"v{turn + 1}"]) for turn in range(3000)]
     built = session_models.model(nodes, [("v0", "float32", [2])], [("v3000", "float32", [2])])
     code = """

@@ -66,7 +66,7 @@ def test_code_of_the_guide_runs(folder):
 
 
 def test_code_of_the_guide_to_cards_runs():
-    # In a separate process, because it selects the devices.
+    # Runs in a separate process, because it selects the devices.
     (block,) = python_of("docs/guide/card.md")
     done = child_process.run_script(
         block + "\nassert card.ledger()['free']['cores'] == 16\nprint(card.calls('execute'))"

@@ -48,7 +48,7 @@ def test_requests_end_with_the_time_however_slow_the_program_is(service_ms, rate
             taken_s.append(clock.now_s - began_s)
             clock.advance(service_ms / 1e3)
     assert all(time_s < 1.0 for time_s in taken_s)
-    # As many as are due in the time, or as many as the program can process.
+    # All inferences that are due, or all that the program can process, have run.
     assert len(taken_s) >= min(rate, 1e3 / service_ms) * 0.999
 
 

@@ -115,7 +115,7 @@ def _ends(node: onnx.NodeProto, pads: Sequence[int], known: Sequence[Dims]) -> l
         for (edge, stride, step), begin, end, size in zip(axes, begins, ends, sizes, strict=True):
             length, whole = (edge - 1) * step + 1, begin + size
             last = min(-(-(whole + end - length) // stride), (whole - 1) // stride) * stride
-            # A window that begins behind the elements does not exist; without this limit, padding adds it.
+            # Padding behind the last window would add a window that begins behind the elements.
             found[-1].append(min(last + length - whole, end))
     return found[0] if found and all(one == found[0] for one in found) else None
 
