@@ -1,6 +1,6 @@
 """Run a model over the rows of Parquet files on a Ray cluster, and write the results as Parquet.
 
-pip install 'openqaic[ray]'
+pip install '.[ray]'
 python examples/ray/batch_job.py model.onnx rows results [ACTORS]
 
 On a machine alone it starts Ray with as many units of ``QAIC`` as there are devices; in a cluster

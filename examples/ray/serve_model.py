@@ -1,6 +1,6 @@
 """Serve a model by Ray Serve, with as many replicas as the load asks for.
 
-pip install 'openqaic[ray]'
+pip install '.[ray]'
 RAY_ADDRESS=... serve run examples.ray.serve_model:application model=model.onnx
 
 or, on a machine alone, until Ctrl-C:

@@ -1,6 +1,6 @@
 """Run a model over the rows of a file on Dask, and write the results in their order.
 
-pip install openqaic 'dask[distributed]'
+pip install . 'dask[distributed]'
 python examples/scale/dask_job.py model.onnx rows.npy results.npy [SCHEDULER]
 
 Workers of a cluster are started with one card each, as many on a host as it has cards:

@@ -1,6 +1,6 @@
 """Run a model over the rows of Parquet files on Spark, and write the results as Parquet.
 
-pip install openqaic pyspark pandas pyarrow
+pip install . pyspark pandas pyarrow
 python examples/scale/spark_job.py model.onnx rows results [MASTER]
 
 Spark finds the cards of a host by a script, gives each executor and each task its own, and says their

@@ -1,6 +1,6 @@
 """Write a Triton model repository with one model and serve it until Ctrl-C.
 
-pip install 'openqaic[serve]'
+pip install '.[serve]'
 python examples/serving/server.py model_repository [HTTP_PORT GRPC_PORT]
 
 The repository has the form that the vendor's backend for Triton reads: ``affine/config.pbtxt`` and

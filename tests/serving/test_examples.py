@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import qaic
+import serving_support as support
 from child_process import started
 from guide_blocks import blocks
 
@@ -62,13 +64,17 @@ def test_client(ports):
     assert said.endswith("] the same by gRPC\n")
 
 
-def test_code_of_the_guide(ports):
+def test_code_of_the_guide(tmp_path):
     (block,) = [one for one in blocks() if one.page == "docs/guide/serving.md" and one.language == "python"]
     assert "127.0.0.1:8000" in block.code
-    source = block.code.replace("127.0.0.1:8000", f"127.0.0.1:{ports[0]}")
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    model = tmp_path / "model.onnx"
+    subprocess.run([sys.executable, str(EXAMPLES.parent / "make_model.py"), str(model)], check=True)
+    with support.serving(model) as server:
+        source = block.code.replace("127.0.0.1:8000", f"127.0.0.1:{server.http_port}")
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[[0. 0. 0. 0.]]\n"
+    with qaic.Session(model) as session:
+        assert done.stdout == f"{session.run(np.ones((1, 16), np.float32))['y']}\n"
 
 
 def test_batch_job(ports, tmp_path):

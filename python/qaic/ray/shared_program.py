@@ -89,8 +89,9 @@ def _warn_if_infeasible(devices: float) -> None:
     most = max((node["Resources"].get(RESOURCE, 0) for node in ray.nodes() if node["Alive"]), default=0)
     if devices > most:
         _logger.warning(
-            "an actor requests %g units of %s, but no node has more than %g: the actor waits for a new node; "
-            'start nodes with --resources="$(openqaic devices --format ray)", or pass 0 for no resource',
+            "each actor requests %g of the resource %s, but no node has more than %g, so actors wait for a "
+            'new node: start nodes with --resources="$(openqaic devices --format ray)", or claim no card '
+            "(devices_per_actor=0, devices_per_replica=0)",
             devices,
             RESOURCE,
             most,
