@@ -17,7 +17,7 @@ def warm_commands(tmp_path_factory):
 
 @pytest.fixture
 def tool(capfd, tmp_path, monkeypatch):
-    """Runs ``qaic-runner`` in a folder of its own; returns exit code, lines and complaints."""
+    """Runs ``qaic-runner`` in its own folder; returns the exit code, the lines and the errors."""
     monkeypatch.chdir(tmp_path)
 
     def runner(*arguments):

@@ -1,7 +1,9 @@
-"""Bundles as exporters write them where there is no compiler: a script, its files, and inputs of one run.
+"""Bundles in the form that exporters write without a compiler: a script, its files, and the inputs of one
+run.
 
-A bundle is a folder with ``qaic-compile.sh``, which changes to its own folder and calls the tool by its name
-with relative paths, and ``io/aic_batch_io.json`` with raw files in ``io/data``. It is replayed as it is.
+A bundle is a folder with ``qaic-compile.sh`` and ``io/aic_batch_io.json``. The script changes to its own
+folder and calls the tool by name with relative paths; the JSON file names raw files in ``io/data``. The test
+runs the bundle unchanged.
 """
 
 import json
@@ -26,12 +28,14 @@ FLAGS = ["-aic-hw", "-aic-hw-version=ai100"]
 
 @pytest.fixture
 def tools(warm_commands):
-    """An environment in which the tools are found by their names."""
+    """An environment whose PATH contains the tools."""
     return {**os.environ, "PATH": f"{warm_commands}:{os.environ['PATH']}"}
 
 
 def write_bundle(folder, model, flags, inputs, outputs):
-    """Write a bundle for a model elsewhere; `outputs` are name -> (bytes of an element, shape)."""
+    """Write a bundle for a model in another folder; `outputs` maps a name to its bytes per element and its
+    shape.
+    """
     folder.mkdir(parents=True)
     command = ["qaic-compile", *FLAGS, f"-m={os.path.relpath(model, folder)}", *flags, "-aic-binary-dir=qpc"]
     script = folder / "qaic-compile.sh"
@@ -81,7 +85,7 @@ def output(folder, name, dtype=np.float32):
 
 
 def custom_io(names, precision):
-    """Name the precision of caches in the form of exporters, which is not that of a YAML writer."""
+    """Set the precision of caches in the exporters' form, which differs from that of a YAML writer."""
     both = [name + suffix for name in names for suffix in ("", "_RetainedState")]
     return "".join(f" - IOName: {name}\n   Precision: {precision}\n\n" for name in both)
 

@@ -68,7 +68,7 @@ def test_flags_reach_the_container(model, out, capsys):
 
 
 def test_the_command_line_of_wrappers(model, out):
-    """Tool, target, version, model; the result by exit code and file."""
+    """Checks tool, target, version and model; the exit code and the file show the result."""
     command = [
         *(sys.executable, "-m", "qaic.cli.compile", "-aic-hw", "-aic-hw-version=ai100", f"-m={model}"),
         *("-compile-only", "-retained-state=false", "-aic-num-cores=16", "-mxfp6-matmul", "-mos=1"),
@@ -76,7 +76,7 @@ def test_the_command_line_of_wrappers(model, out):
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    # The model of the tests multiplies by nothing that large.
+    # The model of the tests has no product of that size.
     assert [line.split(":")[:2] for line in done.stderr.splitlines()] == [["warning", " -mxfp6-matmul"]]
     assert names_in(out) == ["programqpc.bin"]
 
@@ -246,7 +246,7 @@ def test_a_failed_compilation_keeps_the_container_that_was_there(model, out, tmp
     assert names_in(out) == ["programqpc.bin"]
 
 
-#: a hook in the tool that prints a line when it works, and waits for a line before it continues
+#: A hook in the tool that prints a line when it is called, and waits for a line before it continues.
 WORKING = """
 import sys
 from qaic.compiler.frontend.files import onnx_file
@@ -260,7 +260,9 @@ onnx_file.OnnxFile.parse = reported
 
 
 def sent_ctrl_c(model, out, folder, *before):
-    """Send SIGINT to a compiler that works; returns exit code, complaints, and the files of its cache."""
+    """Send SIGINT to a compiler that is running; returns the exit code, the errors, and the files in its
+    cache.
+    """
     (folder / "sitecustomize.py").write_text(WORKING)
     cache = folder / "cache"
     command = [
@@ -288,13 +290,13 @@ def sent_ctrl_c(model, out, folder, *before):
 
 
 def test_ctrl_c_leaves_nothing(model, out, tmp_path):
-    """The tool waits for a line that never comes."""
+    """The tool waits for a line that is never written."""
     assert sent_ctrl_c(model, out, tmp_path) == (130, "error: interrupted\n", [])
     assert not out.exists()
 
 
 def test_a_tool_that_starts_with_sigint_ignored_keeps_ignoring_it(model, out, tmp_path):
-    """Ctrl-C in a terminal also reaches background jobs, for which the shell ignores SIGINT."""
+    """Ctrl-C in a terminal also reaches background jobs, which ignore SIGINT because of the shell."""
     code, complaints, kept = sent_ctrl_c(model, out, tmp_path, *ignoring(signal.SIGINT))
     assert (code, complaints) == (0, "")
     assert kept
@@ -312,7 +314,7 @@ sys.exit(compile.main(arguments))
 
 
 def test_a_target_without_room_is_named(model, out, tmp_path):
-    """A limit on file sizes simulates a full disk, at the same call. The cache has the program."""
+    """A limit of file sizes simulates a full disk at the same call. The cache contains the program."""
     before = out / "programqpc.bin"
     done = subprocess.run(
         [sys.executable, "-c", FULL, f"-m={model}", BATCH, f"-aic-binary-dir={out}"],

@@ -1,4 +1,4 @@
-"""Costs of commands grow no faster than a model. Calls are counted, so no verdict depends on the time."""
+"""The costs of commands grow linearly with the model. The tests count calls, so time has no effect."""
 
 import ast
 import cProfile
@@ -22,13 +22,13 @@ from qaic.compiler.backend import qpc_writer
 from qaic.stats.reports.capture import Capture
 from stats_captures import Buffer
 
-#: The first takes what is imported and read once; each of the others is measured.
+#: The first run includes imports and files that are read once; the tests measure the other runs.
 LENGTHS = (8, 500, 1_000, 5_000)
 OPERATORS = ("Mul", "Relu", "Add", "Sigmoid")
 
 
 def write_chain(folder, length):
-    """Write a model of this number of nodes in a chain."""
+    """Write a model with this number of nodes in a chain."""
     names = ["x", *(f"v{number}" for number in range(1, length)), "y"]
     nodes = [
         helper.make_node(
@@ -47,12 +47,12 @@ def write_chain(folder, length):
 
 
 def calls_of(*words):
-    """Return how many functions a command calls, and how many collections its objects cause.
+    """Return the number of functions that a command calls, and of garbage collections that its objects cause.
 
-    Comprehensions over graphs call nothing, but make objects.
+    Comprehensions over graphs call no function, but create objects.
     """
     profile = cProfile.Profile()
-    # Functions of other tests that collections call do not count.
+    # Exclude functions of other tests that garbage collections call.
     others = gc.callbacks[:]
     gc.callbacks.clear()
     collections = gc.get_stats()[0]["collections"]
@@ -66,17 +66,17 @@ def calls_of(*words):
 
 
 def assert_linear(lengths, calls):
-    """Each additional node costs as much as the earlier ones, apart from the cost without nodes."""
+    """Each additional node costs as much as the earlier ones; the cost without nodes is excluded."""
     _, small, medium, large = lengths
     _, few, some, many = calls
-    # A call more or less for each node is what loads and waits differ by.
+    # Loads and waits can differ by one call per node.
     first, last = (some - few) / (medium - small), (many - some) / (large - medium)
     assert (last <= 1.1 * first + 1).all(), f"calls and collections a node: {first}, then {last}"
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """Compiled chains, and the calls that compiling each took."""
+    """Compiled chains, and the number of calls for the compilation of each."""
     folder = tmp_path_factory.mktemp("chains")
     places = [folder / str(length) for length in LENGTHS]
     calls = [
@@ -110,7 +110,9 @@ def test_five_thousand_nodes(programs, tmp_path, words):
 
 
 def with_even_durations(capture):
-    """Return measurements in which each operation takes one unit of time: advice depends on durations."""
+    """Return measurements in which each operation takes one unit of time, because the advice depends on
+    durations.
+    """
     buffers = []
     for buffer in capture.buffers:
         cores, threads, ops = (np.array(part) for part in (buffer.cores, buffer.threads, buffer.ops))
@@ -126,15 +128,15 @@ def test_commands_that_compile_twice_or_more(tmp_path, monkeypatch, words):
     monkeypatch.setattr(
         profile_command, "measured", lambda *given, **more: with_even_durations(measured(*given, **more))
     )
-    # Each model is new, so that none is in the cache.
-    # The first is not the smallest: long tables have code of their own, which is imported once.
+    # Each model is new, so none is in the cache. The smallest model is not the first one: long tables use
+    # other code, which is imported once.
     lengths = (81, 20, 40, 80)
     calls = [calls_of(words[0], write_chain(tmp_path, length), *words[1:]) for length in lengths]
     assert_linear(lengths, calls)
 
 
 def test_nodes_that_observe_a_value(tmp_path, monkeypatch):
-    """The engine takes as long for each node of observers as for one of the model."""
+    """The engine takes as long for each observer node as for each node of the model."""
     sizes = {}
     write = qpc_writer.write_unchecked
 
@@ -149,7 +151,7 @@ def test_nodes_that_observe_a_value(tmp_path, monkeypatch):
         with prepared(path, options, "counting") as source:
             twin, _ = source.write_instrumented(tmp_path / f"{length}.bin")
         assert len(twin.nodes) == length * 3 // 4
-    # Three of four nodes of the model are observed: products and sums round once, together.
+    # Three of four nodes of the model are observed, because a product and its sum are rounded once.
     assert (sizes[80] - sizes[40]) / 30 <= 3 * len(FIELDS)
 
 
@@ -159,14 +161,14 @@ def test_explaining_an_unknown_code(code, monkeypatch, capsys):
         parse = mock.Mock(wraps=ast.parse)
         patch.setattr(ast, "parse", parse)
         main(["explain", "device.busy"])
-    # No file of the package is parsed whole.
+    # No file of the package is parsed completely.
     assert 0 < max(len(call.args[0]) for call in parse.call_args_list) < 2000
     known, _ = calls_of("explain", "device.busy")
     profile = cProfile.Profile()
     profile.enable()
     assert main(["explain", code]) == 2
     profile.disable()
-    # Similar codes are searched for among hundreds.
+    # The search for similar codes compares hundreds of codes.
     assert sum(entry.callcount for entry in profile.getstats()) < known + 300_000
     assert len(capsys.readouterr().err) < 300
 

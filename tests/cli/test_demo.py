@@ -63,7 +63,8 @@ def test_features_are_those_of_the_model_card(tmp_path):
     path.write_bytes(b"  \n" + bytes(range(65, 91)) + b"\t ")
     tokens = model.features(path)
     assert tokens.shape == (1, 2048)
-    # The start loses leading white space and keeps trailing; the end the other way round.
+    # The first part of the file has no leading white space and keeps trailing white space; for the last part,
+    # the reverse is true.
     assert tokens[0, :28].tolist() == [*range(65, 91), 9, 32]
     assert set(tokens[0, 28:1024]) == {256}
     assert tokens[0, -29:].tolist() == [32, 32, 10, *range(65, 91)]

@@ -1,4 +1,4 @@
-"""Exceptions become lines on stderr and exit codes; nothing else decides about either."""
+"""Exceptions become lines on stderr and exit codes; no other code determines either."""
 
 import io
 

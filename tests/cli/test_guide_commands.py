@@ -1,4 +1,4 @@
-"""Every command in the README and the guides runs, with the files that the guide mentions."""
+"""Every command in the README and the guides runs, with the files that the page mentions."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def write_accuracy(folder):
 
 
 def write_calibration(folder):
-    """A model of two inputs, and the list that the page prints with `cat`."""
+    """A model with two inputs, and the list that the page prints with `cat`."""
     built = session_models.model(
         [helper.make_node("MatMul", ["image", "w"], ["h"]), helper.make_node("Mul", ["h", "mask"], ["y"])],
         [("image", "float32", [1, 8]), ("mask", "float32", [1, 8])],
@@ -103,7 +103,7 @@ def write_quantization(folder):
 
 
 def write_tools(folder):
-    """A model of tokens with the inputs and the output of the page's batch file, a decoder and a bundle."""
+    """A model of tokens with the inputs and the output of the page's batch file, a decoder, and a bundle."""
     built = session_models.model(
         [
             helper.make_node("Mul", ["input_ids", "mask"], ["ids"]),
@@ -148,14 +148,14 @@ WRITES = {
     "docs/guide/shapes-and-state.md": write_accuracy,
     "docs/guide/tools.md": write_tools,
 }
-#: the few inferences of a measurement, whose default is a time
+#: Number of inferences in a measurement, instead of the default duration.
 FEW = "openqaic bench -n 2 --warm-up 0"
-# Four virtual devices, as the page about several of them has.
+# The page about several devices has four virtual devices.
 SETTINGS = {"docs/guide/tools.md": {"QAIC_CPU_DEVICES": "4"}}
 
 
 def commands(block):
-    """The commands of a block, each with the lines that continue it."""
+    """The commands of a block, each with its continuation lines."""
     lines = block.code.splitlines()
     if block.language == "console":
         kept, goes_on = [], False

@@ -1,6 +1,6 @@
-"""Damaged files of every type end every command that reads them with an error of the input.
+"""Damaged files of every kind: each command that reads one ends with an error about the input.
 
-`make explore` draws other damage for as long as one likes.
+`make explore` draws other damage for any length of time.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from transcript.__main__ import tool as transcript_tool
 
 TRANSCRIPT = Path(__file__).parent.parent / "data" / "transcripts" / "run.jsonl"
 STATS = "aic-program-0-inf-0-net-aiccyclecounts.bin"
-#: of each file and command; a run that draws other seeds draws more
+#: Number of examples for each file and command; a run with other seeds draws more.
 EXAMPLES = 12 if settings.default.derandomize else 200
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -46,7 +46,7 @@ def transcript(argv):
 
 
 def model():
-    """A model with a function, a body, constants in nodes and in the graph."""
+    """A model with a function, a nested graph, and constants in nodes and in the graph."""
 
     def value(name, dims=(1, 4)):
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(dims))
@@ -79,7 +79,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """Files of all types, none of them damaged."""
+    """Undamaged files of all kinds."""
     folder = tmp_path_factory.mktemp("sound")
     onnx.save(model(), folder / "m.onnx")
     onnx.save(
@@ -131,7 +131,7 @@ def sound(tmp_path_factory):
     return folder
 
 
-#: what get_metrics() returns
+#: The result of get_metrics().
 METRICS = ("num_of_inferences", "min_latency", "max_latency", "P25", "P50", "P75", "P90", "P99", "P999")
 METRICS += ("total_inference_time", "avg_latency")
 ONE = "--onnx-define-symbol=n,1"
@@ -139,7 +139,8 @@ QUANTIZE = ["-aic-binary-dir={out}", "-convert-to-quantize"]
 DASH = "-onnx-define-symbol=n,1"
 #: settings of a latency report
 SETTINGS = ("--aic-num-cores=2", "-a", "1", "-S", "1", "--batchsize=1")
-#: name of the damaged file -> command lines that read it; `{0}` is its path, `{s}` the folder of sound files
+#: Name of the damaged file -> command lines that read it; `{0}` is its path, `{s}` the folder of undamaged
+#: files.
 READERS = {
     "m.onnx": [
         (openqaic, ["compile", "{0}", ONE]),
@@ -247,7 +248,7 @@ def content(path):
 
 @st.composite
 def damaged(draw, data):
-    """Bytes with some of them changed, left out, repeated, cut off, or numbers and words exchanged."""
+    """Bytes of which some are changed, removed, repeated, truncated, or have numbers and words exchanged."""
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.integers(0, max(len(data) - 1, 0)))
         length = draw(st.integers(1, 24))
@@ -276,7 +277,7 @@ def damaged(draw, data):
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_sound_file_is_read(sound, tmp_path, name):
-    """Without this test, the damage could be in files that no command reads."""
+    """Checks that every file is read by some command; otherwise, damage would have no effect."""
     (tmp_path / "list").write_text(f"{sound / name}\n")
     export = sound / "export" / "LlamaForCausalLM.onnx"
     for number, (main, words) in enumerate(READERS[name]):
@@ -303,7 +304,7 @@ def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd,
     if name == "external.onnx":
         (folder / "external.data").write_bytes(content(sound / "external.data"))
     if "{e}" in words or name.startswith("export/"):
-        # The model and its checkpoint are separate files; one of the two is damaged.
+        # The model and its checkpoint are separate files; the test damages one of them.
         weight_free_models.export(folder / "weights")
         model_path = folder / "weights" / "export" / "LlamaForCausalLM.onnx"
         target = model_path if name.startswith("export/") else folder / "weights" / name
@@ -312,7 +313,7 @@ def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd,
     (folder / "list").write_text(f"{path}\n")
     places = {"s": sound, "d": folder, "out": folder / "out", "l": folder / "list", "e": path}
     (folder / "out").mkdir() if main is qaic_opstats else None
-    # Tools print warnings; that these are errors is a matter of our tests.
+    # Tools print warnings; only the tests turn warnings into errors.
     warnings.simplefilter("default", UserWarning)
     try:
         code = main([word.format(path, **places) for word in words])
@@ -333,9 +334,9 @@ def flags_of(name):
     return sorted(commands.choices[name]._option_string_actions)
 
 
-#: subcommands that read no file or number (`tests/serving/test_hostile.py` tests those of a server)
+#: Subcommands that read no file or number. `tests/serving/test_hostile.py` tests the flags of a server.
 NOT_HERE = {"completion", "demo", "serve", "shims"}
-#: command line without options, and its flags; commands that wait are omitted
+#: Command line without options, and its flags; commands that wait are excluded.
 ARGUMENTS = {
     **{
         name: (openqaic, [name, *model], flags_of(name))
@@ -384,7 +385,7 @@ ARGUMENTS = {
 
 
 def test_every_command_is_here():
-    """A new subcommand needs a line above."""
+    """A new subcommand must be added to the list above."""
     read = {words[0] for lines in READERS.values() for main, words in lines if main is openqaic}
     assert read | ARGUMENTS.keys() | NOT_HERE >= {subcommand.name for subcommand in SUBCOMMANDS}
     assert not NOT_HERE & (read | ARGUMENTS.keys())
@@ -443,7 +444,7 @@ def test_no_argument_is_a_defect(sound, tmp_path_factory, capfd, name, data):
     assert RAW.search(printed.out + printed.err) is None
 
 
-#: kind of a file without an end or without contents -> function that creates it
+#: Kind of a file without an end or without contents -> function that creates it.
 ENDLESS = {
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),
@@ -453,13 +454,13 @@ ENDLESS = {
 }
 
 
-#: text files; arrays, containers and traces have their own readers
+#: Text files; arrays, containers and traces have separate readers.
 TEXTS = ["profile.yaml", "encodings.json", "parts.json", "list.txt", "runs.txt", "runs.csv", "options.yaml"]
 TEXTS += ["precision.yaml", "io.yaml", "sizes.json", "batch.json"]
 
 
 def most_memory():
-    """Return how many bytes this process has held at most."""
+    """Return the peak memory of this process in bytes."""
     (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(kib) << 10
 
@@ -467,7 +468,7 @@ def most_memory():
 @pytest.mark.parametrize("kind", ENDLESS)
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_text_is_read_without_end(sound, tmp_path, capfd, name, kind):
-    """Each command ends, with little memory, and states an error."""
+    """Each command ends, uses little memory, and reports an error."""
     path = tmp_path / Path(name).name
     ENDLESS[kind](path)
     (tmp_path / "list").write_text(f"{path}\n")
@@ -478,7 +479,7 @@ def test_no_text_is_read_without_end(sound, tmp_path, capfd, name, kind):
         out = tmp_path / str(number)
         out.mkdir() if main is qaic_opstats else None
         places = {"s": sound, "d": tmp_path, "out": out, "l": tmp_path / "list"}
-        # The kernel starts a new peak of memory here.
+        # The kernel resets the peak of memory here.
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError as error:
@@ -537,6 +538,6 @@ for (first, size), (name, nodes) in itertools.product(cases, makers.items()):
 
 
 def test_the_size_of_a_symbol_takes_no_memory():
-    """Fifteen compilations with one gigabyte of address space more than the libraries take."""
+    """Fifteen compilations, with one gigabyte of address space in addition to that of the libraries."""
     found = child_process.run_script(SIZES).stdout.splitlines()
     assert found == 9 * ["compile.tensor_too_large"] + 6 * ["compiled"]

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command loads its modules ends it with 130, one line and no traceback."""
+"""Ctrl-C while a command imports its modules: exit code 130, one line, and no traceback."""
 
 import os
 import random
@@ -15,8 +15,9 @@ from session_models import affine, save
 
 ROOT = Path(__file__).parents[2]
 
-# Interrupts at one import, counted from the module that has the entry points, and writes their number. The
-# clock is ahead, because the cache remembers digests only of files at rest, and then imports less.
+# The script sends an interrupt at one import, counted from the module with the entry points, and writes the
+# number of imports. Its clock is ahead: the cache stores digests only of files that have not changed
+# recently, and then the command imports fewer modules.
 HOOK = """
 import _signal, atexit, os, sys, time
 class Interruption:
@@ -51,7 +52,7 @@ STARTS = {
 
 
 def started(name, folder, number, prepare=None, arguments=("--help",)):
-    """Return the ended process, and the number of imports."""
+    """Return the ended process and the number of imports."""
     (folder / "sitecustomize.py").write_text(HOOK)
     seen = folder / "seen"
     seen.unlink(missing_ok=True)
@@ -91,7 +92,7 @@ def test_interrupt_at_any_import_ends_the_command_without_a_traceback(name, tmp_
 
 def test_interrupt_at_any_import_of_a_run_ends_it_without_a_traceback(tmp_path):
     path = str(save(tmp_path, affine()))
-    # The first run compiles; the others find the program in the cache, with fewer imports.
+    # The first run compiles; later runs find the program in the cache, with fewer imports.
     started("openqaic", tmp_path, 0, arguments=("run", path))
     whole, imports = started("openqaic", tmp_path, 0, arguments=("run", path))
     assert whole.returncode == 0

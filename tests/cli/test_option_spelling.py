@@ -1,4 +1,4 @@
-"""Each tool names options as its own users type them, in messages and in reports."""
+"""Messages and reports of each tool name options in the form that its users type."""
 
 import itertools
 import shlex
@@ -16,13 +16,13 @@ from qaic.options.table import SPECS, find
 from qaic.report import Prose, Report, Table, columns_of
 from session_models import save
 
-#: tool -> its arguments, and the function that works for them
+#: Tool -> its arguments, and the function that runs it.
 FRONTS = {
     "openqaic": (["check", "m.onnx"], "qaic.cli.openqaic.commands.check", "run"),
     "compile": (["-m=m.onnx", "-aic-binary-dir=p"], "qaic.cli.compile", "_do"),
     "runner": (["-t", "p"], "qaic.cli.runner.flow", "run"),
 }
-#: options of running as the tools take them
+#: Options of a run, in the form of the tools.
 OWN = {
     "openqaic": {"num_activations": "-a", "set_size": "-S"},
     "runner": {"num_activations": "-a", "set_size": "-S", "submit_num_retries": "--submit-retry-count"},
@@ -45,7 +45,7 @@ def options_of(front):
         for flag, action in actions
     }
     taken = {flag: spec.name for flag, spec in found.items() if spec is not None}
-    # Users of the runner compile with `qaic-compile`, and only `openqaic compile` has this -o.
+    # Users of the runner compile with `qaic-compile`. Only `openqaic compile` has this -o.
     return {**options_of("compile"), **taken} if front == "runner" else {**taken, "-o": "output_dir"}
 
 
@@ -62,7 +62,7 @@ def test_hints_name_options_that_the_tool_takes(front, capsys, monkeypatch, tmp_
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hint: ")]
     shown = dict(zip(KEYWORDS, line.removeprefix("hint: ").split(" | "), strict=True))
     options = options_of(front)
-    # Only Python and options files have the other keywords.
+    # Other keywords exist only in Python and in options files.
     assert {keyword for keyword in KEYWORDS if shown[keyword] != keyword} == {*options.values()} & {*KEYWORDS}
     assert {flag: options.get(flag) for flag in shown.values() if flag.startswith("-")} == {
         flag: keyword for keyword, flag in shown.items() if flag.startswith("-")
@@ -90,7 +90,7 @@ def test_shapes_are_written_in_the_form_of_openqaic(shapes, kind):
     given = [{key: value for key, value in one.items() if value is not None} for one in given]
     shown = with_flags(f"model_inputs={given}", "--")
     if kind is None and shapes.keys() & {"x[0]", "x:"} and "1" not in shapes:
-        # These names have a form only with a type.
+        # The form of these options requires a type.
         assert shown == f"model_inputs={given}"
         return
     flags = shlex.split(shown)
@@ -130,7 +130,7 @@ next, batchsize: openqaic explain
 next, with -batchsize: openqaic explain
 """
     )
-    # Python shows keywords.
+    # In Python, messages show keywords.
     assert "measure again (batchsize, set_size=1)." in str(report)
 
 
@@ -152,7 +152,7 @@ def test_a_graph_whose_names_are_keywords_keeps_them(command, capfd, monkeypatch
     for name in names[1:]:
         assert all(name in text for text in texts)
         flag = f"--{name.replace('_', '-')}"
-        # Commands that come next and options in parentheses are flags.
+        # Next commands, and options in parentheses, are shown as flags.
         lines = [line for line in texts[0].splitlines() if not line.startswith("next")]
         assert flag not in "".join(lines).replace(f"({flag})", "")
 

@@ -1,4 +1,4 @@
-"""``openqaic plot``: each kind of file is recognized by its content, drawn or printed."""
+"""``openqaic plot`` recognizes each kind of file by its contents, and draws or prints it."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_figures_in_the_terminal(files, capsys):
 
 
 def test_a_model_is_named_with_the_command_that_draws_it(tmp_path, capsys):
-    """Regression: the first bytes of the file were shown instead."""
+    """Regression: the command showed the first bytes of the file instead."""
     model = save(tmp_path, affine())
     assert run(model) == 1
     err = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``qaic-util`` from the side of its users, and of the scripts that parse its output."""
+"""``qaic-util`` as its users see it, and scripts that parse its output."""
 
 import contextlib
 import json
@@ -93,7 +93,7 @@ def run(capfd):
 
 
 def shell(command: str) -> str:
-    """Runs a script's pipe; the tool is called UTIL in it."""
+    """Runs a pipeline of a script, in which UTIL is the tool."""
     command = command.replace("UTIL", f"{sys.executable} -m qaic.cli.util")
     return subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True).stdout
 
@@ -154,9 +154,9 @@ def test_the_image_names_the_family_that_clients_compile_for(run, monkeypatch, f
 
 
 def groups_of_several(text, cores, devices):
-    """Groups of ready devices that may run a program over several, by the serial number of their board.
+    """Groups of ready devices that can run one program, by the serial number of their board.
 
-    Reads what clients read that look for such groups before they compile a program for several devices.
+    The test reads what clients read before they compile a program for several devices.
     """
     boards = {}
     for number, record in re.findall(r"^QID (\d+)\s*$(.*?)(?=^QID |\Z)", text, re.M | re.S):
@@ -438,7 +438,7 @@ def test_keys_choose_a_device():
 
 
 class Terminal:
-    """The table in a separate terminal."""
+    """The table, in a separate terminal."""
 
     def __init__(self, *arguments):
         self.master, self.slave = pty.openpty()
@@ -521,7 +521,7 @@ def cards(monkeypatch):
 
 @pytest.mark.usefixtures("cards")
 class TestCards:
-    """A card and a virtual one in one listing; the card is emulated."""
+    """An emulated card and a virtual card in one list."""
 
     def test_are_listed_first_with_their_link_and_sensors(self, run):
         code, out, err = run("-q")

@@ -33,7 +33,7 @@ def pair(tmp_path_factory):
 def stats(lines):
     place = lines.index(" ---- Stats ----")
     count, microseconds, batch, rate = re.fullmatch(STATS, lines[place + 1]).groups()
-    # The following lines are about the device.
+    # The following lines describe the device.
     assert lines[place + 2 : place + 3] in ([], ["Device Performance: "])
     return int(count), int(microseconds), int(batch), float(rate)
 
@@ -277,7 +277,7 @@ def test_live_reports_come_while_it_runs(tool, program):
     live = [line for line in lines if line.startswith("Live: ")]
     assert len(live) >= 2
     assert all(re.fullmatch(r"Live: InferenceCnt \d+ Period \d+ Inf/Sec \d+\.\d{3}", line) for line in live)
-    # Parsers take the last line with a rate.
+    # Parsers read the last line with a rate.
     assert [line for line in lines if "Inf/Sec" in line][-1] == lines[lines.index(" ---- Stats ----") + 1]
 
 
@@ -368,7 +368,7 @@ def test_a_tolerance_without_something_to_compare_is_refused(tool, program):
 
 def test_several_devices(tool, program, monkeypatch):
     monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
-    # Cards run programs of one device only.
+    # Cards run only programs for one device.
     several = [] if emulated_cards.are_meant() else [("3:1", "3:1")]
     for form, shown in [*several, ("2", "2"), ("2,3", "2")]:
         code, lines, err = tool("-t", program, "-D", form, "-n", "2", "-v")
@@ -413,7 +413,7 @@ def test_raw_buffers_are_refused_where_something_is_converted(tool, program, tmp
 
 @pytest.fixture
 def noop(monkeypatch):
-    """A device that executes nothing and fails according to the plan."""
+    """A device that computes nothing and fails as planned."""
 
     def configure(plan=""):
         monkeypatch.setenv("QAIC_DEVICE", "noop")
@@ -426,7 +426,8 @@ def noop(monkeypatch):
     ("plan", "options", "code"),
     [
         ("execute@3=fail", [], 1),
-        # A late end of one inference may repeat the next one, so that its number changes.
+        # If the end of an inference is late, the next inference may repeat its buffers, so the number can
+        # differ.
         ("execute@3..99=stuck", ["--submit-timeout", "20", "--submit-retry-count", "0"], 3),
         ("execute@3=lost", [], 3),
         ("activate@1=no_cores", [], 3),

@@ -203,7 +203,7 @@ def test_outputs_of_a_batch_are_compared_on_request(tool, program, tmp_path):
         f"output 'y' differs in 1 of 2 inferences; inference 1: output 'y' differs from {tmp_path / 'z'}"
         in err
     )
-    # A placeholder of another size equals one with other values.
+    # A placeholder of another size is equivalent to one with other values.
     path = batch_json(tmp_path, [[good[0], entry(raw(tmp_path, "short", numbers(0)[:3]), "out", "y", 4)]])
     code, lines, err = tool("-t", program, "--aic-batch-json-input", path, "-c", "-n", "4")
     assert (code, sum("InferenceCnt 4 " in line for line in lines)) == (1, 1)
@@ -325,7 +325,7 @@ def test_a_batch_larger_than_the_limit_streams(tool, tmp_path):
 
 @pytest.fixture(scope="module")
 def stateful(tmp_path_factory):
-    """Decoder with caches on the device and two sets of shapes."""
+    """A decoder with caches on the device and two sets of shapes."""
     return compiled(
         tmp_path_factory.mktemp("decoder"),
         decoder(),
@@ -348,11 +348,12 @@ def test_a_decoder_runs_chunks_with_its_caches_on_the_device(tool, stateful, tmp
             [
                 entry(raw(tmp_path, f"ids{number}", ids), "in", "input_ids", 8, list(ids.shape)),
                 entry(raw(tmp_path, f"places{number}", positions), "in", "position_ids", 8, list(ids.shape)),
-                # An omitted shape means the shape that matches the inputs, like the same written shape.
+                # An omitted shape means the shape that matches the inputs, and gives the same result as that
+                # shape.
                 *([entry("logits", "out", "logits", 4, list(logits.shape))] if number % 2 else []),
             ]
         )
-    # The last step also brings the caches to the host.
+    # The last step also copies the caches to the host.
     sets[-1] += [
         entry("cache", "out", f"{name}_RetainedState", 4, list(sizes.cache_shape())) for name in sizes.caches
     ]

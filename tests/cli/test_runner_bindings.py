@@ -1,4 +1,4 @@
-"""``bindings.json`` next to a container: only the files of card users are the inputs."""
+"""``bindings.json`` next to a container: only the files that it names are inputs."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from runner_support import compiled
 
 @pytest.fixture(scope="module")
 def difference(tmp_path_factory):
-    """Compile ``a - b`` for two inputs of which each row has another size."""
+    """Compile ``a - b`` for two inputs with rows of different sizes."""
     inputs = [make_tensor_value_info(name, 1, shape) for name, shape in (("a", [2, 3]), ("b", [3]))]
     graph = make_graph(
         [make_node("Sub", ["a", "b"], ["y"])], "g", inputs, [make_tensor_value_info("y", 1, [2, 3])]
@@ -28,7 +28,7 @@ A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1, 5, 2], np.floa
 
 
 def user_buffers(folder, *rows):
-    """Write raw files and a file of user buffers next to a copy of a container."""
+    """Write raw files and a file with user buffers next to a copy of a container."""
     for name, array in (("bind/a.bin", A), ("bind/b.bin", B)):
         (folder / "bind").mkdir(exist_ok=True)
         array.tofile(folder / name)
@@ -108,7 +108,7 @@ def test_inputs_that_the_user_named_are_never_random(tool, bound, content, messa
     assert code == 1
     assert message in err
     assert not [line for line in lines if "random" in line or "Inf/Sec" in line]
-    # The files are used unless random inputs are requested.
+    # The runner uses the files unless random inputs are requested.
     for flag in ("--bound-random", "--unbound-random"):
         assert tool("-t", bound, "-n", "1", flag)[0] == 0
 

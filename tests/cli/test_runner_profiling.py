@@ -31,13 +31,13 @@ COLUMNS = (
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Compiled with the default level, not with an explicit one."""
+    """A container that was compiled with the default level, not with an explicit one."""
     return compiled(tmp_path_factory.mktemp("plain"), doubling())
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """With times of operators."""
+    """A container with times of operators."""
     return compiled(tmp_path_factory.mktemp("measured"), doubling(), stats_level=70)
 
 
@@ -51,7 +51,7 @@ def names(folder):
 
 
 def latency_table(path):
-    """Lines before the table, and the rows by column; what was not measured is nan."""
+    """Lines before the table, and its rows by column; values that were not measured are NaN."""
     lines = path.read_text().splitlines()
     assert lines[4] == COLUMNS
     cells = [[np.nan if cell == "N/A" else float(cell) for cell in line.split(", ")] for line in lines[5:]]
@@ -111,7 +111,7 @@ def test_the_device_s_metrics_of_any_program_with_statistics(tool, plain):
     average, least, most, deviation = metrics(lines)["ExecTimeUs_Func_0"]
     assert 0 <= least <= average <= most
     assert deviation >= 0
-    # Metrics that a CPU does not measure have no row, and not a zero.
+    # A metric that a CPU does not measure has no row; a zero would be wrong.
     assert not any("Pct" in line or "DDR" in line for line in lines)
     last = next(line for line in reversed(lines) if "Inf/Sec" in line)
     assert last == lines[place + 1]
@@ -121,7 +121,8 @@ def test_each_activation_gives_samples_of_metrics(tool, plain):
     _, lines, _ = tool("-t", plain, "-n", "100", "-a", "2", "-S", "1")
     form = re.compile(r"ProfilingSamples_Func_0,(\d+),            Samples        ")
     (count,) = (int(found[1]) for line in lines if (found := form.fullmatch(line)))
-    # An activation has at most 20. The number of inferences of each depends on which is free first.
+    # At most 20 inferences of an activation are recorded. Their number depends on which activation is free
+    # first.
     assert 20 < count <= 40
 
 
@@ -162,7 +163,8 @@ def test_more_samples_than_inferences_are_no_mistake(tool, measured, tmp_path):
 
 
 def test_every_activation_has_its_samples(tool, measured, tmp_path):
-    # The system may hold up one of the threads for a whole run, so runs repeat until both had their share.
+    # The system can delay one of the threads for a whole run, so the test repeats runs until both threads
+    # have run.
     for attempt in range(50):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -172,7 +174,7 @@ def test_every_activation_has_its_samples(tool, measured, tmp_path):
         )
         assert code == 0
         found = [re.search(r"activation-(\d+)-inf-(\d+)", name).groups() for name in names(folder)]
-        # One counter for all activations.
+        # All activations share one counter.
         assert len({inference for _, inference in found}) == len(found)
         counts = Counter(activation for activation, _ in found)
         assert set(counts) <= {"0", "1"}
@@ -198,9 +200,9 @@ def test_latencies(tool, plain, tmp_path):
     assert sorted(table["Sample"]) == list(range(10, 35))
     parts = sum(table[name] for name in ("enqTimeUs", "preProcTimeUs", "execTotalUs", "postProcUs"))
     assert (parts <= table["totalRoundtripTimeUs"] + 1e-6).all()
-    # The program was compiled without an explicit level: the device's share is not recorded.
+    # The program was compiled without an explicit level, so the share of the device is not recorded.
     assert np.isnan(table["devExecUs"]).all()
-    # The kernel's figures need a kernel.
+    # The numbers of the kernel exist only with a kernel.
     for name in ("hostRoundTripUs", "submitTimeUs", "exectoVcUs", "execToCompleteUs"):
         assert np.isnan(table[name]).all()
     assert (table["numInfInQueue"] >= 1).all()
@@ -325,7 +327,7 @@ def test_statistics_are_an_output_that_is_written_where_outputs_are(tool, measur
         buffer = stats.open(path, qpc=measured / "programqpc.bin")
         buffer.check()
         begun.add(buffer.run.inference)
-    # Inferences are counted in the order of their start; of two in flight, the later one may be first.
+    # Inferences are numbered in the order of their start; of two in flight, the later one can be first.
     assert len(begun) == 2
     assert begun <= set(range(6))
 

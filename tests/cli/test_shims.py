@@ -1,4 +1,6 @@
-"""``openqaic shims``: tools at the vendor's paths, nothing foreign touched, all taken away again."""
+"""``openqaic shims``: tools at the vendor's paths; installing changes no other file, and removing removes
+all.
+"""
 
 import json
 import subprocess
@@ -29,7 +31,7 @@ def test_installed_tools_run_from_anywhere(prefix, tmp_path, capsys):
     assert run("install", "--prefix", str(prefix)) == 0
     printed = capsys.readouterr()
     assert all(f"installed {prefix / place}" in printed.out for place in PLACES)
-    # A folder with the package's name in the working directory must not be imported as the package.
+    # Python must not import a folder with the package's name in the working directory as the package.
     (tmp_path / "qaic").mkdir()
     (tmp_path / "qaic" / "__init__.py").write_text("raise SystemExit(99)")
     for place in PLACES:

@@ -1,4 +1,4 @@
-"""No name that comes from a file reaches a terminal, a page, a log or an archive as it is."""
+"""Names from a file are escaped before they reach a terminal, a page, a log or an archive."""
 
 import ast
 import logging
@@ -19,7 +19,7 @@ from qaic.cli.runner import main as qaic_runner
 from qaic.support.program_names import archive_names
 from qaic.support.text import escape_html, escape_json, escape_lines, escape_unprintable
 
-#: moves the cursor, sets the title, reorders a line, begins a new line
+#: Characters that move the cursor, set the title, reorder a line, or start a new line.
 EVIL = "\x1b]0;own\x07\x1b[31m\u202e\x9b31m\u2066\x7f\nerror: made up"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|^error: made up", re.M)
 PACKAGE = Path(qaic.__file__).parent
@@ -161,10 +161,10 @@ def test_escaped_json_is_the_same_value(value):
     assert RAW.search(escaped) is None
 
 
-#: (file, function) that writes text to a stream without text from files
+#: (file, function) that writes text to a stream, without text from files.
 WITHOUT_NAMES = {
     ("support/status_line.py", "erase"),
-    ("cli/device_info.py", "_draw"),  # facts about devices, escaped where they are read
+    ("cli/device_info.py", "_draw"),  # facts about devices, escaped when they are read
     ("cli/device_info.py", "run"),
     ("cli/device_info.py", "_screen"),
     ("configs/aic_models.py", "list_config_options"),
@@ -176,7 +176,7 @@ WITHOUT_NAMES = {
 
 
 def writes(tree):
-    """Calls that write to standard output or error, with the function that they are in."""
+    """Calls that write to standard output or error, with the function that contains each."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue

@@ -1,7 +1,8 @@
-"""Every flag that efficient-transformers and vllm-qaic pass to the compiler, on the command line they write.
+"""Every flag that efficient-transformers and vllm-qaic pass to the compiler, in the form that they write.
 
-They build it from keyword arguments: an underscore becomes a dash, true a bare flag, false nothing, anything
-else a value behind ``=``. The flags are those of their sources, documents, examples, tests and files.
+The clients build the command line from keyword arguments: an underscore becomes a dash, true becomes a bare
+flag, false is omitted, and any other value follows ``=``. The flags come from the clients' sources,
+documents, examples, tests and files.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ implementations:
   - {backend: AIC, type: src, impl: gelu5.cpp}
 """
 
-#: files of the command lines, by name
+#: Name of each file on the command lines -> its content.
 FILES = {
     "specializations.json": json.dumps({"specializations": specializations()}),
     "custom_io.yaml": "".join(
@@ -52,7 +53,7 @@ FILES = {
     "ols.config": "anything\n",
 }
 
-# The flag, the flags that it requires, and the recorded option; none if the container does not record it.
+# The flag, the flags that it requires, and the recorded option, or none if the container does not record it.
 FLAGS = {
     "-aic-hw": ((), "aic_hw"),
     "-aic-hw-version=ai100": ((), "aic_hw_version"),
@@ -90,7 +91,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = decoder(Sizes(layers=1))
     onnx.save(model, "decoder.onnx")
-    # Named like the nodes in the clients' lists: results of normalizations, and names from function bodies.
+    # As in the clients' lists: results of normalizations, and names from function bodies.
     norms = [node.output[0] for node in model.graph.node if node.op_type == "CustomRMSNorm"]
     listed = [*norms, *(name for found in model.functions[0].node for name in found.output)]
     (tmp_path / "fp32_nodes.yaml").write_text(
@@ -120,7 +121,9 @@ def test_a_flag_of_the_clients_is_taken(flag, capsys):
 
 
 def test_the_line_of_a_decoder_with_everything(folder, capsys):
-    """Tool, target, version, model, then what the client adds in its order."""
+    """Writes the tool, the target, the version, the model, and then the flags that the client adds, in its
+    order.
+    """
     recorded = compiled(
         [
             *("-aic-hw", "-aic-hw-version=ai100", "-retained-state", "-convert-to-fp16", "-mxfp6-matmul"),
@@ -133,11 +136,11 @@ def test_the_line_of_a_decoder_with_everything(folder, capsys):
     assert (folder / "qpc" / "programqpc.bin").is_file()
     stderr = capsys.readouterr().err
     assert "recorded, no effect on the cpu target" not in stderr
-    # The matrices of the test are too small for blocks of 32; nothing else is worth a warning.
+    # The matrices of the test are too small for blocks of 32. No other warning is expected.
     assert [line.split(":")[1].strip() for line in stderr.splitlines()] == ["-mxfp6-matmul"]
 
 
 def test_splitting_needs_no_state(folder):
-    """The vision half of a model has none, and is compiled with the same flag."""
+    """The vision half of a model has no caches, and is compiled with the same flag."""
     assert "split_model_io" in compiled(["-aic-hw", "-convert-to-fp16", "-split-model-io"])
     assert (folder / "qpc").is_dir()

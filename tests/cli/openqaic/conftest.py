@@ -1,4 +1,4 @@
-"""A command in a folder of its own, with a model and a program."""
+"""A command in its own folder, with a model and a program."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from session_models import affine, save
 
 @pytest.fixture
 def call(capfd, tmp_path, monkeypatch):
-    """Calls the command in a folder of its own; returns exit code, output and complaints."""
+    """Calls the command in its own folder; returns the exit code, the output and the errors."""
     monkeypatch.chdir(tmp_path)
 
     def called(*argv):

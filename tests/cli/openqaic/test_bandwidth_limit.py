@@ -1,4 +1,4 @@
-"""Bytes that products read in the container: one figure in `inspect`, `inspect fit` and the profile."""
+"""Bytes that products read from the container: one number in `inspect`, `inspect fit` and the profile."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_bandwidth_is_that_of_the_processors_that_run_the_program(path):
     limit = bandwidth_limit(qpc, READ)
     assert limit["threads"] == 1
     assert limit["bytes_per_second"] > 0
-    # More than the file has is not read.
+    # A run does not read more bytes than the file has.
     assert bandwidth_limit(qpc, 1 << 62)["seconds"] > limit["seconds"]
 
 

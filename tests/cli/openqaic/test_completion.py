@@ -1,4 +1,4 @@
-"""Completion scripts, loaded by the shells that are installed, which complete words typed into a terminal."""
+"""Completion scripts in the installed shells, which complete words that are typed into a terminal."""
 
 import os
 import pty
@@ -12,7 +12,7 @@ import child_process
 from qaic.cli import openqaic
 from qaic.cli.openqaic import SUBCOMMANDS
 
-#: command that starts a shell without the user's files, and a line that loads a completion script
+#: Command that starts a shell without the user's files, and the line that loads a completion script.
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {folder}/_openqaic"),
     "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -u -D; source {folder}/_openqaic"),
@@ -22,7 +22,7 @@ SHELLS = {
     ),
     "fish": (["fish", "--no-config", "-i"], "source {folder}/_openqaic"),
 }
-#: line as typed before TAB, and as completed
+#: Line that is typed before TAB, and the completed line.
 CASES = {
     "openqaic prof": "openqaic profile",
     "openqaic compile mod": "openqaic compile model.onnx",
@@ -73,13 +73,13 @@ def test_shells_complete_words_of_every_tool(shell, capsys, tmp_path):
     (home / "_openqaic").write_text(script(command[0], capsys))
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
     ours, theirs = pty.openpty()
-    # fish takes no terminal that is not the one of its session.
+    # fish needs the controlling terminal of its session.
     command, options = ["setsid", "-c", *command], {"cwd": folder, "env": environment}
     try:
         with child_process.started(command, stdin=theirs, stdout=theirs, stderr=theirs, **options):
             os.close(theirs)
             ask(ours, load.format(folder=home) + "; printf '<%s' loaded '>'", "loaded")
-            # The line is completed, and becomes the arguments of a command that prints them.
+            # The completed words become the arguments of a command that prints them.
             found = {typed: ask(ours, f"{typed}\t '>'\x01printf '<%s' ", typed.split()[0]) for typed in CASES}
     finally:
         os.close(ours)
@@ -87,12 +87,12 @@ def test_shells_complete_words_of_every_tool(shell, capsys, tmp_path):
 
 
 def ask(terminal, typed, first):
-    """Type a line that prints words, the first of which is known; return the words."""
+    """Type a line that prints words; the first word is known. Return the words."""
     os.write(terminal, f"{typed}\n".encode())
     shown = b""
     while (printed := re.search(rf"<({first}(?:<[^<>]*)*)<>".encode(), shown)) is None:
         ready, _, _ = select.select([terminal], [], [], child_process.WATCHDOG_S)
         assert ready, f"{typed!r} gave {shown!r}"
         shown += os.read(terminal, 1 << 16)
-    # Shells end the name of a folder with a slash, and an option that takes a value with a sign of equality.
+    # Shells append a slash to a folder, and an equals sign to an option that takes a value.
     return " ".join(word.rstrip("/=") for word in printed[1].decode().split("<") if word)

@@ -1,4 +1,6 @@
-"""`openqaic inspect MODEL graph`: every node and arrow of a program, times, what containers of cards hold."""
+"""`openqaic inspect MODEL graph`: all nodes and arrows of a program, times, and the contents of cards'
+containers.
+"""
 
 import json
 import re
@@ -26,7 +28,9 @@ UNARY = ("Relu", "Tanh", "Sqrt", "Sigmoid")
 
 
 def random_model(choices):
-    """Build a graph in which each node reads one or two earlier values; all values that none reads go out."""
+    """Build a graph in which each node reads one or two earlier values; values that no node reads are
+    outputs.
+    """
     values, nodes, read = ["x"], [], set()
     for place, (operator, one, other) in enumerate(choices):
         picked = [values[one % len(values)]]
@@ -131,7 +135,7 @@ def test_a_part_of_a_model_computes_what_the_whole_model_computes(tmp_path_facto
     assert main(["inspect", *arguments]) == 0
     if name not in [value.name for value in whole.graph.output]:
         whole.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]))
-    # The compiler may not change the numbers of a model without options.
+    # Without options, the compiler does not change the numbers of a model.
     feeds = {"x": np.random.default_rng(0).random((2, 4), np.float32)}
     reference = onnxruntime.InferenceSession(whole.SerializeToString()).run([name], feeds)[0]
     part = onnxruntime.InferenceSession(folder / "part.onnx")
@@ -178,7 +182,7 @@ def test_the_command_writes_one_page(model, tmp_path, capsys):
 
 def test_the_page_opens_with_the_graph_of_the_model(tmp_path, capsys):
     given = dense()
-    # Sizes of the model have names; sizes of the program are numbers.
+    # Dimensions of the model have names; dimensions of the program are numbers.
     given.graph.node.insert(0, helper.make_node("Identity", ["x"], ["same"], name="/blk/same"))
     given.graph.node[1].input[0] = "same"
     for value in (*given.graph.input, *given.graph.output):
@@ -222,7 +226,7 @@ def test_times_of_the_model_sum_to_those_of_the_program(model, tmp_path):
 
 
 def test_times_are_of_the_inference_that_reports_show():
-    """The medians of all inferences are of none of them."""
+    """The medians of all inferences equal those of no single inference."""
     program = stats_captures.cpu_program([("/a", "Conv"), ("/b", "Mul"), ("/c", "Relu")])
     buffers = [
         stats_captures.buffer(program, {(0, 0): stats_captures.in_row(times)}, inference=number, device=1)
@@ -285,7 +289,7 @@ def test_a_container_of_a_card_is_drawn(name, tmp_path, capsys):
     assert rows["requests"] == len(fields["dmaRequests"])
     assert rows["cores"] == qpc.program_info.num_cores
     assert rows["segments"] == len(qpc.segments)
-    # Each transfer is on the way between a buffer and the cores.
+    # Each transfer is between a buffer and the cores.
     ends = {
         (drawn.nodes[begin].kind, drawn.nodes[end].kind)
         for begin, end, _ in drawn.edges
@@ -293,7 +297,7 @@ def test_a_container_of_a_card_is_drawn(name, tmp_path, capsys):
     }
     assert ("DMA buffer", "DMA request") in ends
     assert ("DMA request", "cores") in ends
-    # Arrows of buffers, requests and cores point forward, as do arrows of waits.
+    # Arrows between buffers, requests and cores point forward, and so do arrows of waits.
     changed = {end for _, end, _ in drawn.edges if drawn.nodes[end].kind == "semaphore"}
     assert not [(begin, end) for begin, end, _ in drawn.edges if end < begin and not {begin, end} & changed]
 

@@ -1,4 +1,4 @@
-"""Commands that the command ``openqaic`` prints as next steps and hints, which work as they are printed."""
+"""Commands that ``openqaic`` prints as next steps and hints work as printed."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_the_next_step_of_reduced_precision_is_a_command_that_runs(call, tmp_pat
 
 @pytest.mark.parametrize("command", ["run", "bench", "profile"])
 def test_the_next_step_repeats_what_made_this_run_possible(call, tmp_path, command):
-    """The model does not compile without the size; the run has other numbers without the input."""
+    """The model needs the size to compile, and the run needs the input for its numbers."""
     model = save(tmp_path, model_of_open_batch())
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     made = [model, "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol", "batch,2"]
@@ -117,7 +117,7 @@ def test_the_next_step_repeats_the_conversion_of_pictures(call, tmp_path, comman
 
 
 def test_the_next_step_of_a_program_with_state_measures_it(call, tmp_path, monkeypatch):
-    """A session runs one activation of such a program, also on a host with many processors."""
+    """A session runs one activation of such a program, even on a host with many processors."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     onnx.save(decoder_model.decoder(), tmp_path / "decoder.onnx")
     (tmp_path / "shapes.json").write_text(json.dumps(decoder_model.specializations()))

@@ -15,12 +15,12 @@ from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import main, program_graph
 from qaic.stats.reports import REPORTS
 
-#: operators that compute new values, so that rounding shows
+#: Operators that compute new values, which makes rounding visible.
 OPERATORS = ("MatMul", "Add", "Tanh", "Mul", "Sigmoid", "Sqrt")
 
 
 def chain(operators):
-    """Build a chain of these operators; node and result `n` are called after their place."""
+    """Build a chain of these operators; names of nodes and results contain their position."""
     nodes, weights = [], []
     for place, operator in enumerate(operators):
         inputs = [f"v{place}"]
@@ -95,7 +95,7 @@ def test_measured_operations_have_the_precision_of_their_node(tmp_path_factory, 
     described = json.loads(program.segments["opstatsdesc.open"].data.tobytes())
     for op in described["cores"][0]["ops"]:
         places = {int(name[1:]) for name in op.get("nodes", ()) if name[1:].isdecimal()}
-        # An operation that the engine fused computes several nodes, and is named after one.
+        # An operation that the engine fused computes several nodes and has the name of one of them.
         if len(places) == 1 and op["kind"] == operators[min(places)]:
             assert op["precision"] == ("float32" if op["kind"] in kept else "float16"), op
     precisions_found = {op.get("precision") for op in described["cores"][0]["ops"]}

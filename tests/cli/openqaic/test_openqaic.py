@@ -35,7 +35,7 @@ def test_help_lists_every_command_and_imports_none():
         "('onnx', 'numpy', 'pydantic', 'qaic.options.table', 'qaic._core') "
         "or name.startswith('qaic.cli.openqaic.')]))\n"
     )
-    # The compiled module comes with the exceptions.
+    # The compiled module contains the exceptions.
     package = subprocess.run(
         [sys.executable, "-c", "import qaic.errors, sys; print(*sys.modules)"],
         check=True,
@@ -152,7 +152,7 @@ def test_an_output_without_a_place_is_refused_before_any_work(call, model, tmp_p
 
 
 def model_named(tmp_path, name):
-    """Write a model under the name of an output, because the contents determine the kind of a file."""
+    """Write a model under the name of an output: the contents, not the name, determine the kind of a file."""
     path = tmp_path / name
     path.write_bytes(affine().SerializeToString())
     return path
@@ -358,7 +358,7 @@ def test_bench_counts_inferences_and_tells_load_and_first_inference(call, model)
     ("p50_us", "header", "cell"), [(1.112, "latency, us", "1.11"), (2295.0, "latency, ms", "2.29")]
 )
 def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
-    # A run without samples has no percentiles.
+    # Without samples, there are no percentiles.
     latency = {f"{name}_us": p50_us for name in bench._FIGURES if name != "p99"} | {"count": 3}
     rows = [{"runtime": "openqaic", "streams": 1, "inferences_per_s": 500.0, "latency": latency}]
     bench._print_rows(rows)
@@ -368,12 +368,14 @@ def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
     assert len(lines) == 3
     assert header in lines[0]
     assert cell in lines[1]
-    # One unit for all rows of a table.
+    # All rows of a table use one unit.
     assert ("1000000" if "us" in header else "1,000") in lines[2].split()
 
 
 def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_out(call, tmp_path):
-    """onnxruntime asserts if a body captures the result of a DequantizeLinear and a moving operator."""
+    """onnxruntime asserts if a body captures the result of a DequantizeLinear and of an operator that moves
+    values.
+    """
     bodies = {
         f"{name}_branch": helper.make_graph(
             [helper.make_node(operator, ["m"], [name])],
@@ -465,7 +467,7 @@ def test_profile_compares_with_a_baseline(call, model, tmp_path):
     assert code == 0
     assert "warning" not in err
     assert out.startswith("== From baseline to ")
-    # Two medians may be the same microseconds.
+    # Two medians may be equal in microseconds.
     verdict = (
         r"(the new program takes [0-9.,]+ % (more|less) time than the baseline \(|both take the same time, )"
     )
@@ -516,7 +518,7 @@ def test_a_comparison_names_reports_that_it_does_not_write(call, model, task, re
 
 
 def model_with_weights():
-    """Build a product with a matrix that is large enough for the constants of a container."""
+    """Build a product with a matrix that is large enough to be a constant of the container."""
     value = helper.make_tensor_value_info
     weights = numpy_helper.from_array(np.ones((32, 32), np.float32), "weights")
     graph = helper.make_graph(
@@ -669,13 +671,14 @@ def test_cache_lists_and_removes(call, model, own_cache):
     listed = json.loads(call("cache", "list", "--json")[1])
     assert len(listed) == 2
     assert json.loads(call("cache", "prune", "--limit", "1G", "--json")[1])["kept"] == 2
-    # Simulates a removal by another process: files that a process has received stay as long as it runs.
+    # The test simulates a removal by another process. Files that a process has received exist as long as it
+    # runs.
     cache_contents._uses.clear()
     for path in own_cache.glob(".in-use-*"):
         path.unlink()
     removed = json.loads(call("cache", "prune", "--limit", listed[0]["bytes"], "--json")[1])
     assert (removed["removed"], removed["kept"]) == (1, 1)
-    # The most recently used program stays.
+    # The most recently used program is kept.
     assert [entry["path"] for entry in json.loads(call("cache", "list", "--json")[1])] == [listed[0]["path"]]
     assert json.loads(call("cache", "clear", "--json")[1])["kept"] == 0
     assert call("compile", model)[1].startswith("compiled in ")

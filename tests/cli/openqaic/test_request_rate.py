@@ -1,4 +1,4 @@
-"""`openqaic bench --rate`: latencies count from the moment that a request was due."""
+"""`openqaic bench --rate`: a latency starts when its request is due."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_latencies_are_those_of_a_queue_with_one_server(services_ms, rate):
             begun_ns = clock.now_s * 1e9
             clock.advance(service_ms / 1e3)
             samples.append((begun_ns, clock.now_s * 1e9))
-        # Inferences end in any order if streams run concurrently.
+        # With concurrent streams, inferences can end in any order.
         found_ms = 1e3 * requests.latencies_s(np.array(samples[::-1], TIMES))
     end_ms, wanted_ms = 0.0, []
     for number, service_ms in enumerate(services_ms):
@@ -48,7 +48,7 @@ def test_requests_end_with_the_time_however_slow_the_program_is(service_ms, rate
             taken_s.append(clock.now_s - began_s)
             clock.advance(service_ms / 1e3)
     assert all(time_s < 1.0 for time_s in taken_s)
-    # All inferences that are due, or all that the program can process, have run.
+    # All inferences that are due have run, or as many as the program can process.
     assert len(taken_s) >= min(rate, 1e3 / service_ms) * 0.999
 
 

@@ -1,4 +1,4 @@
-"""`openqaic run --expect`: outputs are compared with those of a file."""
+"""`openqaic run --expect` compares the outputs with those in a file."""
 
 import importlib
 import json

@@ -136,7 +136,7 @@ def test_what_is_no_picture_is_refused(pictures):
 
 @pytest.mark.parametrize("limit", [29, 14])
 def test_a_picture_above_the_limit_of_pillow_is_refused(pictures, monkeypatch, limit):
-    """Pillow warns above its limit, and refuses above twice the limit."""
+    """Pillow warns above its limit, and raises an error above twice the limit."""
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", limit)
     with pytest.raises(InputError, match=rf"color\.png: found more than {limit} pixels, expected a smaller"):
         read_pixels("color.png", (6, 5, 3))
@@ -153,7 +153,7 @@ def test_pixels_of_more_than_8_bits_are_refused(pictures, dtype):
         read_pixels("wide.png", (1, 6, 5))
 
 
-#: EXIF orientation -> the stored rows of an upright picture, by the definition of the tag
+#: EXIF orientation -> the stored rows of an upright picture, from the definition of the tag.
 ORIENTATIONS = {
     1: lambda upright: upright,
     2: lambda upright: upright[:, ::-1],

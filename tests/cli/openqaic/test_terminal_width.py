@@ -31,7 +31,7 @@ def shown(command, columns, folder):
     printed = b""
     with child_process.started([sys.executable, "-c", code, *command.split()], **options) as process:
         os.close(theirs)
-        # A terminal without a program reports an error at its end.
+        # If no program has a terminal open, reading from it fails.
         try:
             while piece := os.read(ours, 1 << 16):
                 printed += piece

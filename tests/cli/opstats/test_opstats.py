@@ -1,4 +1,4 @@
-"""``qaic-opstats`` from the user's side: complete outputs, file names, and errors about bad files."""
+"""``qaic-opstats`` as users see it: complete outputs, file names, and errors about invalid files."""
 
 import json
 import shlex
@@ -62,7 +62,7 @@ def encoded(ops=6, *, descriptor=DESCRIPTOR, run=None, **others):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder to run in, with a container and a folder with one buffer."""
+    """A working folder with a container and a folder that holds one buffer."""
     monkeypatch.chdir(tmp_path)
     extra = [("opstatsdesc.open", DESCRIPTOR)]
     (tmp_path / "programqpc.bin").write_bytes(container(program(name="QAicGraph", extra=extra)))
@@ -74,7 +74,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(folder, capsys):
-    """Runs the tool on the container and the buffers; returns exit code, output and complaints."""
+    """Runs the tool on the container and the buffers; returns the exit code, the output and the errors."""
 
     def runner(*arguments, given=("--qpc", "programqpc.bin", "--input-dir", "stats")):
         try:
@@ -116,7 +116,7 @@ def test_short_options_write_here(run, folder):
 def test_every_sample_has_its_own_lines(run, folder):
     for inference in (10, 2):
         (folder / "stats" / NAME.format(inference)).write_bytes(encoded(inference=inference))
-    # Another prefix, and no activation, as newer tools write it.
+    # Newer tools write another prefix and no activation.
     (folder / "stats" / "mine-program-1-inf-7-QAicGraph-aiccyclecounts_QAicGraph_.bin").write_bytes(encoded())
     code, out, err = run("--summary")
     assert (code, err) == (0, "")
@@ -321,7 +321,7 @@ SLICED = "aic-profiling-program-0-inf-{}-QAicGraph_slice{:02}-aiccyclecounts_QAi
 
 @pytest.fixture
 def sliced(folder):
-    """Two inferences of a program on two devices; the second device of the second one wrote nothing."""
+    """Two inferences of a program on two devices; in the second one, the second device wrote nothing."""
     (folder / "stats" / NAME.format(0)).unlink()
     for inference, number in ((1, 0), (1, 1), (2, 0)):
         (folder / "stats" / SLICED.format(inference, number, number)).write_bytes(encoded())

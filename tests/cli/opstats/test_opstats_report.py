@@ -1,4 +1,4 @@
-"""`qaic-opstats report`: names, files, formats and errors, with complete output."""
+"""`qaic-opstats report`: names, files, formats and errors, with complete outputs."""
 
 import csv
 import json
@@ -63,7 +63,7 @@ def test_named_reports_and_files(report, stats):
     file = stats / name_of(1)
     code, out, err = report("gaps", file, "engines", "--qpc", "x")
     assert (code, err) == (0, "")
-    # Options may be between the names and the files.
+    # Options can be between the names and the files.
     assert report("gaps", "engines", "--qpc", "x", file) == (0, out, "")
     assert [line for line in out.splitlines() if line.startswith("==")] == [
         "== Idle windows ==",
@@ -136,7 +136,7 @@ def test_the_hint_for_the_buffer_of_another_program_names_options(report, stats,
         assert hints == [
             f"hint: {option} expects the container of the buffers; --force reads the buffers anyway"
         ]
-        # One mistake is one error, whatever the number of files.
+        # One mistake causes one error, for any number of files.
         mistakes = [line for line in err.splitlines() if "from another program" in line]
         assert len(mistakes) == 1
         assert f"{other / name_of(1)} and 1 other file: the buffer is " in mistakes[0]

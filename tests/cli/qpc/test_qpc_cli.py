@@ -1,4 +1,4 @@
-"""``qaic-qpc`` from the user's side: complete outputs, exit codes, and errors about broken files."""
+"""``qaic-qpc`` as users see it: complete outputs, exit codes, and errors about damaged files."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TRUNCATED = DATA / "qpc" / "bad02_truncated.qpc"
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """Runs the tool in a folder of its own; returns exit code, output and complaints."""
+    """Runs the tool in its own folder; returns the exit code, the output and the errors."""
     monkeypatch.chdir(tmp_path)
 
     def runner(*arguments):
@@ -38,7 +38,7 @@ def run(capsys, tmp_path, monkeypatch):
 
 @pytest.fixture
 def here(tmp_path):
-    """Puts containers into the folder the tool runs in."""
+    """Puts containers into the folder in which the tool runs."""
 
     def put(name, data):
         (tmp_path / name).write_bytes(data)
@@ -205,7 +205,7 @@ def test_info_of_a_cpu_program(run, here):
             "as in the model; Int16 (asymmetric, constants symmetric, calibrated by MSE); "
             "float16 for Add, Div",
         ),
-        # The plan is a part of the file and may contain any value.
+        # The plan is a part of the file and can contain any value.
         ({"execute_nodes_in_fp16": {"a": 1}, "load_profile": ["\x1b"], "quantization_precision": 7}, None),
     ],
 )

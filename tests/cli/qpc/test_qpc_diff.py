@@ -1,4 +1,4 @@
-"""``qaic-qpc diff``: reports every kind of difference and no other, and an error for hostile files."""
+"""``qaic-qpc diff`` reports every kind of difference, no others, and an error for hostile files."""
 
 import json
 
@@ -276,7 +276,7 @@ def test_missing_file(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    # The weight is small, so that much of the file is graph and plan.
+    # The weight is small, so graph and plan are a large part of the file.
     proto = model(WEIGHT[:4, :8].copy(), kind="LeakyRelu", attributes={"alpha": 0.5})
     resolved = resolve({"onnx_define_symbol": {"batch": 2}}, options_path=None, model_is_container=False)
     return compile_model(proto, resolved.compile, resolved.set_compile, output_dir=folder).read_bytes()
@@ -306,7 +306,7 @@ def test_any_damage_is_a_difference_or_an_error(whole, data):
     payloads = [
         {name: bytes(segment.data) for name, segment in qpc.segments.items()} for qpc in (Qpc(whole), broken)
     ]
-    # Padding between payloads is the only difference that does not count.
+    # Only differences in the padding between payloads are ignored.
     if payloads[0] != payloads[1]:
         assert not found["same"]
     assert diff_text(found)
