@@ -1,6 +1,7 @@
 """Servers for the tests, which need the packages of the extra ``serve`` and Triton's clients.
 
-`make test-scale` has them, in an environment of its own; elsewhere these tests are not collected.
+`make test-scale` installs these packages in a separate environment. In other environments, pytest does not
+collect these tests.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ else:
 
     @pytest.fixture
     def connect():
-        """Return a function that opens connections of a server without a network."""
+        """Return a function that opens connections to a server without a network."""
         return http_connections.connections()
 
     @pytest.fixture(scope="module")
     def repository(tmp_path_factory):
-        """A Triton repository with a model of batches, one without, and two that cannot be loaded."""
+        """A Triton repository with one model that has batches, one without, and two that cannot be loaded."""
         return serving_support.make_repository(tmp_path_factory.mktemp("repository"))
 
     @pytest.fixture(scope="module")
     def server(repository):
-        """Start a server of the folder in a separate process."""
+        """Start a server for the folder in a separate process."""
         with serving_support.serving(repository, arguments=["--model-control"]) as server:
             yield server

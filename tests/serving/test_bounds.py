@@ -1,4 +1,4 @@
-"""Clients get limited resources: memory, connections, heads, loads, and time of the event loop."""
+"""The resources of clients are limited: memory, connections, headers, loads, and time of the event loop."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from qaic.serving.server_state import ServerState
 HEAD = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16],"data":['
 TAIL = b"]}]}"
 MANY = 200_000
-#: of a request without its method and path
+#: Lines of a request after its method and path.
 SCOPE = {"type": "http", "http_version": "1.1", "headers": [(b"host", b"a")], "query_string": b""}
 
 
@@ -35,7 +35,7 @@ SCOPE = {"type": "http", "http_version": "1.1", "headers": [(b"host", b"a")], "q
 
 
 def held_while(read, body):
-    """Return the most bytes that Python held while a body was refused, and the reason."""
+    """Return the peak memory of Python while a body was refused, and the reason."""
     tracemalloc.start()
     try:
         with pytest.raises(InputError) as caught:
@@ -97,11 +97,11 @@ def message(contents):
     ],
 )
 def test_messages_are_counted_before_they_are_parsed(body, part, monkeypatch):
-    """The parser's memory is not counted by Python, so the parser must not get what is refused."""
+    """Python does not count the memory of the parser, so refused bodies must not reach the parser."""
     parsed = []
 
     class Request:
-        """A message that notes the number of bytes that are parsed."""
+        """A message that records the number of bytes that are parsed."""
 
         def __init__(self):
             self.message = service_pb2.ModelInferRequest()
@@ -130,7 +130,7 @@ def test_numbers_of_messages_are_known_before_they_are_decoded():
 
 
 class Models:
-    """Models whose names are all found, but of which none may receive an input."""
+    """Models that all exist, but must not receive inputs."""
 
     def find(self, _name, _version):
         """Find any model."""
@@ -138,7 +138,7 @@ class Models:
 
 
 def test_numbers_count_before_they_are_decoded():
-    """A body that is within the budget is refused if its numbers are not."""
+    """A body within the budget is refused if its numbers exceed the budget."""
 
     async def run():
         state = ServerState(Models(), Limits(memory_bytes=1 << 20))
@@ -196,7 +196,7 @@ def test_health_checks_need_no_thread_that_reads_bodies():
         async def receive():
             await asyncio.Event().wait()
 
-        # More large bodies than threads that read them, none of which ends.
+        # The test sends more large bodies than there are threads that read them, and ends none of them.
         reading = [asyncio.create_task(state.off_loop(1 << 20, may_end.wait)) for _ in range(8)]
         await asyncio.sleep(0)
         scope = {**SCOPE, "method": "GET", "path": "/v2/health/live"}
@@ -219,7 +219,7 @@ def test_a_message_that_arrives_wakes_one_of_those_that_wait(monkeypatch):
         inbox, waits, count = _Inbox(4, 1000.0), [], 100
 
         class Freed(asyncio.Event):
-            """An event that counts who waits for it."""
+            """An event that counts its waiters."""
 
             async def wait(self):
                 waits.append(self)
@@ -331,7 +331,7 @@ def test_a_log_that_nobody_reads_delays_nothing():
     read, write = os.pipe()
     with os.fdopen(read) as lines, os.fdopen(write, "w") as stream:
         handler = LogHandler(stream)
-        # Nobody reads meanwhile.
+        # The log is not read during this time.
         for number in range(20_000):
             handler.handle(logging.makeLogRecord({"msg": f"line {number}"}))
         found = [json.loads(lines.readline()) for _ in range(1000)]
@@ -371,7 +371,7 @@ def test_the_largest_unfinished_body_gives_way():
         for event in arrived:
             await event.wait()
         with budget.lease() as lease:
-            # The body of 600 bytes is removed, that of 300 bytes stays.
+            # The body of 600 bytes is removed; that of 300 bytes is kept.
             lease.resize(400)
             await asyncio.sleep(0)
             with pytest.raises(StateError, match="leaves too few") as caught:
@@ -424,7 +424,7 @@ def test_an_answer_that_nobody_takes_is_given_up(has_connection):
         async def send(message):
             sent.append(message["type"])
             if len(sent) == 3:
-                # The transport is full.
+                # The buffer of the transport is full.
                 await asyncio.Event().wait()
 
         extensions = {"extensions": {"qaic.abort": lambda: aborted.append(True)}} if has_connection else {}
@@ -488,7 +488,7 @@ def status_of(headers, *, checks_host=True, version="1.1"):
         ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:9000"}, 403),
         ({"host": "127.0.0.1:8000", "origin": "http://other.example"}, 403),
         ({"host": "127.0.0.1:8000", "origin": "null"}, 403),
-        # The name of another site that resolves to this server.
+        # The name of another site resolves to this server.
         ({"host": "other.example", "origin": "http://other.example"}, 403),
         ({"host": "127.0.0.1:8000", "sec-fetch-site": "cross-site"}, 403),
         ({"host": "127.0.0.1:8000", "sec-fetch-site": "same-site"}, 403),
@@ -516,7 +516,7 @@ def test_requests_of_other_sites_are_refused(headers, status):
     ],
 )
 def test_a_request_names_one_host(version, hosts, status, checks_host):
-    """HTTP/1.0 does not have the header, and no browser sends it."""
+    """HTTP/1.0 does not have this header, and browsers do not send HTTP/1.0."""
     headers = [("host", host) for host in hosts]
     assert status_of(headers, version=version, checks_host=checks_host) == status
 

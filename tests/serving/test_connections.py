@@ -1,4 +1,4 @@
-"""Bounds of connections: heads, bodies in chunks, requests sent ahead, and the ends of connections."""
+"""Limits of connections: headers, chunked bodies, pipelined requests, and the ends of connections."""
 
 import asyncio
 import itertools
@@ -84,7 +84,7 @@ def test_a_body_is_not_limited_by_the_time_of_heads(connect):
 
 def test_a_new_connection_takes_the_place_of_the_longest_idle(connect):
     first, second, third = connect(), connect(), connect()
-    # The first has a request.
+    # The first connection has a request.
     first.data_received(GET + b"\r\n")
     fourth = connect()
     assert second.transport.is_aborted
@@ -92,7 +92,7 @@ def test_a_new_connection_takes_the_place_of_the_longest_idle(connect):
 
 
 def answered(protocol):
-    """End the request of a connection, if its body is complete, as an application that answers does."""
+    """End the request of a connection if its body is complete, as an application does when it responds."""
     cycle = protocol.loop.running[-1] if protocol.loop.running else None
     if cycle is None or cycle.more_body:
         return None
@@ -133,7 +133,7 @@ def test_small_chunks_are_parsed_in_many_turns(connect):
     protocol.data_received(b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
     while connect.loop.soon:
         before = len(protocol.cycle.body)
-        # A request of the application for more data does not let more data in.
+        # If the application asks for more data, the limit still holds.
         protocol.flow.resume_reading()
         assert protocol.transport.is_paused
         connect.loop.soon.pop(0)()
@@ -179,7 +179,7 @@ def test_a_request_for_another_protocol_is_the_last_of_its_connection(connect):
     assert protocol.cycle.keep_alive is False
 
 
-#: a request inside of a body
+#: A request inside a body.
 INNER = b"\r\n\r\nGET / HTTP/1.1\r\n\r\n"
 REQUESTS = st.lists(
     st.tuples(
@@ -191,7 +191,7 @@ REQUESTS = st.lists(
 
 
 def written(requests):
-    """Return the bytes of requests, the end of each, and the part of it that arrives."""
+    """Return the bytes of the requests, the end of each, and the bytes of it that arrive."""
     expected, stream = [], b""
     for index, (kind, parts) in enumerate(requests):
         head = b"\r\n" * (index % 2) + b"POST /%d HTTP/1.1\r\nHost: a\r\n" % index
@@ -214,7 +214,7 @@ def written(requests):
     end=st.none() | st.integers(0, 2000),
 )
 def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late, end):
-    """The client closes its direction of the connection after some byte, or does not close it."""
+    """The client closes its sending direction after some byte, or does not close it."""
     stream, expected = written(requests)
     connect = connections()
     protocol, found = connect(), []
@@ -234,7 +234,7 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late,
         found.append(one)
         protocol.loop.run_soon()
     assert found == [request for place, request in expected if place <= len(stream)]
-    # Nothing else can arrive, and no client waits for an answer.
+    # If the client closed its direction, no more data can arrive and no response is due.
     assert protocol.transport.is_closed is (end is not None)
     assert not protocol.transport.is_aborted
     if end is not None:
@@ -259,7 +259,7 @@ def test_a_stopping_server_waits_for_the_rest_of_a_head(connect):
 
 
 def test_the_end_of_a_server_answers_what_its_event_loop_has_not_seen():
-    """Between the requests and the end, the loop takes no turn."""
+    """The event loop does not run between the requests and the end of the connection."""
     head, answers = GET + b"\r\n", []
 
     async def answer(_scope, _receive, send):
@@ -282,7 +282,7 @@ def test_the_end_of_a_server_answers_what_its_event_loop_has_not_seen():
         for client in clients:
             client.sendall(head)
         await server.shutdown()
-        # Refuses the connections that the server left.
+        # The test refuses the connections that the server closed.
         for each in (listener, server._listener):
             each.close()
         for client in clients:
@@ -302,7 +302,7 @@ def test_a_client_that_sends_no_more_gets_interim_responses_until_its_answer(con
     protocol.data_received(GET + b"\r\n")
     assert protocol.eof_received()
     for second in range(600):
-        # Clients of Go refuse a sixth.
+        # Go's clients refuse a sixth response.
         assert protocol.transport.written == CONTINUE * sum(second >= at for at in (0, 2, 8, 32))
         connect.loop.turn(1)
     answered = connect()
@@ -315,7 +315,7 @@ def test_a_client_that_sends_no_more_gets_interim_responses_until_its_answer(con
     answered.transport.close()
     assert protocol.cycle.keep_alive is False
     protocol.transport.close()
-    # The time of a head is in the past, too.
+    # The time limit of the header is also in the past.
     connect.loop.turn(20)
     assert not connect.loop.timers
 
@@ -332,7 +332,7 @@ def test_a_client_that_refuses_an_interim_response_has_gone(connect):
         assert not protocol.transport.is_closed
         client.close()
         server.sendall(CONTINUE)
-        # Errors alone: the end of the client is readable before.
+        # Only errors are reported: the end of the client was readable before.
         refusal = select.poll()
         refusal.register(server, 0)
         assert refusal.poll(60_000)
@@ -341,7 +341,7 @@ def test_a_client_that_refuses_an_interim_response_has_gone(connect):
 
 
 def test_a_client_of_an_old_version_that_sends_no_more_has_gone(connect):
-    """HTTP/1.0 has no interim responses, so nothing would show that the client has left."""
+    """HTTP/1.0 has no interim responses, so nothing shows that the client has disconnected."""
     protocol = connect()
     protocol.data_received(GET.replace(b"1.1", b"1.0") + b"\r\n")
     assert not protocol.eof_received()

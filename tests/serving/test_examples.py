@@ -1,4 +1,4 @@
-"""The examples of serving work as described."""
+"""The examples of serving run as described."""
 
 import signal
 import socket

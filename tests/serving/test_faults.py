@@ -1,4 +1,4 @@
-"""Queues that are full, clients that go, deadlines, lost cards, full disks, and an end under load."""
+"""Full queues, clients that disconnect, deadlines, lost cards, full disks, and a stop under load."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ import session_models
 from qaic.serving import server as server_module
 
 X = np.ones((1, 16), np.float32)
-#: a request of one row waits for others for an hour, and two may wait
+#: A request with one row waits an hour for other requests, and two requests can wait.
 PATIENT = """
 dynamic_batching {
   max_queue_delay_microseconds: 3600000000
@@ -45,7 +45,7 @@ def body(**parameters):
 
 
 def send(server, data, model="affine"):
-    """Send a request and do not wait for its answer."""
+    """Send a request without waiting for the response."""
     connection = socket.create_connection(("127.0.0.1", server.http_port), timeout=60)
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
@@ -53,7 +53,7 @@ def send(server, data, model="affine"):
 
 
 def await_metric(server, line):
-    """Ask until the metrics have a line."""
+    """Poll the metrics until they contain a line."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         text = server.ask("GET", "/metrics")[1].decode()
@@ -63,7 +63,7 @@ def await_metric(server, line):
 
 
 def await_queue(server, length):
-    """Ask until so many requests wait."""
+    """Poll until this number of requests wait."""
     await_metric(server, f'qaic_queue_length{{model="affine",version="1"}} {length}.0')
 
 
@@ -127,7 +127,7 @@ def test_the_end_answers_what_waits(patient):
 
 
 def test_a_client_that_sends_no_more_gets_its_answer_and_one_that_goes_leaves_the_queue(patient):
-    """Both close their direction of the connection, and look the same until the server sends data."""
+    """Both clients close their sending direction, and look the same until the server sends data."""
     waiting, gone = send(patient, body()), send(patient, body())
     await_queue(patient, 2)
     waiting.shutdown(socket.SHUT_WR)
@@ -300,7 +300,7 @@ def test_the_end_under_load_answers_every_request_that_was_taken(tmp_path):
     accepted, answers, frozen, left = json.loads(done.stdout.splitlines()[-1])
     assert {protocol: set(found) for protocol, found in answers.items()} == {"http": {200}, "grpc": {200}}
     assert {protocol: len(found) for protocol, found in answers.items()} == accepted
-    # No collection of garbage looks at the objects of models and libraries while requests are answered.
+    # Garbage collections do not visit the objects of models and libraries while the server answers requests.
     assert frozen > 10_000
     assert left == 0
 
@@ -310,7 +310,7 @@ def test_a_full_disk_leaves_what_needs_none(tmp_path):
     shutil.copy(qaic.compile(session_models.affine(support.WIDTH, support.BATCH)), container)
     model = session_models.save(tmp_path, session_models.affine(100, 2), "model.onnx")
 
-    # No file may grow beyond 4 KiB.
+    # No file can grow beyond 4 KiB.
     no_room = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh"]
     with support.serving(
         container, model, environment={"QAIC_CACHE_DIR": str(tmp_path / "cache")}, before=no_room
@@ -325,7 +325,7 @@ def test_a_full_disk_leaves_what_needs_none(tmp_path):
 
 
 def test_the_end_answers_all_that_was_sent_before(tmp_path):
-    """Sent to a process that does not run: nothing of it was read or accepted when the signal comes."""
+    """The request is sent to a stopped process, which has read nothing when the signal arrives."""
     support.add_model(tmp_path, "affine", session_models.affine(support.WIDTH, support.BATCH))
     with support.serving(tmp_path) as server:
         kept = [send(server, body()) for _ in range(8)]
@@ -337,7 +337,7 @@ def test_the_end_answers_all_that_was_sent_before(tmp_path):
         for connection in kept[:4]:
             connection.sendall(head.encode() + body())
         for connection in kept[4:]:
-            # Two requests on one connection, without waiting for the first answer.
+            # The client sends two requests on one connection and does not wait for the first response.
             connection.sendall(2 * (head.encode() + body()))
         waiting = [send(server, body()) for _ in range(8)]
         server.process.send_signal(signal.SIGTERM)
@@ -349,7 +349,7 @@ def test_the_end_answers_all_that_was_sent_before(tmp_path):
 
 
 def read_to_end(connection):
-    """Read what a server sends until it closes."""
+    """Read the data of a server until it closes the connection."""
     with connection:
         parts = []
         while part := connection.recv(1 << 16):
@@ -382,7 +382,7 @@ print(error, result.as_numpy("y").shape)
 
 
 def test_the_end_answers_calls_that_were_sent_before(tmp_path):
-    """Sent to a process that does not run: no byte of them was read when the signal comes."""
+    """The requests are sent to a stopped process, which has read no byte of them when the signal arrives."""
     support.add_model(tmp_path, "affine", session_models.affine(support.WIDTH, support.BATCH))
     with support.serving(tmp_path) as server:
         said = support.run_client(

@@ -1,4 +1,4 @@
-"""Wrong requests get a 4xx and its reason; other requests are answered meanwhile."""
+"""Invalid requests get a 4xx response with the reason; meanwhile, the server answers other requests."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ INFER = "/v2/models/affine/infer"
 
 @pytest.fixture(scope="module")
 def small(repository):
-    """A server with a limit of 1 MiB, and 1 s for a body."""
+    """A server with a limit of 1 MiB for a body, and 1 s to receive it."""
     arguments = ["--max-body", "1", "--body-timeout", "1"]
     with support.serving(repository, arguments=arguments) as server:
         yield server
@@ -189,7 +189,7 @@ def test_what_is_written_reads_back_bit_for_bit(arrays, is_binary, seed):
     parts, head_length = write_answer(asked, "m", 1, outputs)
     body = b"".join(parts)
     answer = json.loads(body[:head_length])
-    # An answer has the form of a request, but for the names of its lists.
+    # A response has the form of a request; only the names of its lists differ.
     answer["inputs"] = answer.pop("outputs")
     again = read_request(
         json.dumps(answer).encode() + (body[head_length:] if head_length else b""),
@@ -234,7 +234,7 @@ def test_any_configuration_is_read_or_refused(tmp_path_factory, changes):
 
 @given(data=st.data())
 def test_a_damaged_model_is_no_model(tmp_path_factory, data):
-    """A client that requests its load receives a reason, and the server does not fail."""
+    """A client that requests the load receives the reason, and the server keeps running."""
     folder = tmp_path_factory.mktemp("models")
     onnx_path = session_models.save(folder, session_models.affine(4, 2), "small.onnx")
     container = folder / "small.qpc"
@@ -269,7 +269,7 @@ VALUES = ["", "0", "-1", "1", "9" * 5000, "nan", "1e999", "no", "::1", "a\0b", "
 @given(given=st.lists(st.tuples(st.sampled_from(flags_of_serve()), st.sampled_from(VALUES)), max_size=4))
 def test_no_argument_of_a_server_is_a_defect(tmp_path_factory, given):
     with pytest.MonkeyPatch.context() as patch:
-        # Nothing is loaded and no port is opened.
+        # The server loads nothing and opens no port.
         patch.setattr(Server, "run", lambda _server, _on_ready: None)
         patch.setattr("qaic.serving.server.log_to_stderr", lambda **_: None)
         patch.chdir(tmp_path_factory.mktemp("serve"))
@@ -292,7 +292,7 @@ def test_bodies_beyond_the_limit_are_not_read(small):
     assert small.ask("POST", INFER, b"x" * (1 << 20))[0] == 400
     connection = socket.create_connection(("127.0.0.1", small.http_port))
     with connection:
-        # No byte of the body is ever sent.
+        # The client never sends a byte of the body.
         connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: {10**15}\r\n\r\n".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
     chunked = socket.create_connection(("127.0.0.1", small.http_port))
@@ -303,7 +303,7 @@ def test_bodies_beyond_the_limit_are_not_read(small):
             for _ in range(17):
                 chunked.sendall(piece)
         except OSError:
-            # The server has answered and closed the connection.
+            # The server has responded and closed the connection.
             pass
         assert chunked.recv(100).startswith(b"HTTP/1.1 413")
     said = support.run_client(
@@ -369,7 +369,7 @@ def test_a_thousand_connections(server):
     try:
         for one in sockets:
             one.sendall(head)
-        # All are open and wait, and one more is answered.
+        # All connections are open and idle, and the server accepts one more request.
         assert server.infer(X)[0] == 200
         for one in sockets:
             one.sendall(b"\r\n")

@@ -1,4 +1,4 @@
-"""The life of a server, from a path to its end."""
+"""The life of a server, from the start to the stop."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The server over HTTP matches the OpenAPI description of the protocol."""
+"""The HTTP interface of the server matches the OpenAPI description of the protocol."""
 
 import json
 import re
@@ -39,7 +39,9 @@ schema = schemathesis.openapi.from_dict(DOCUMENT)
 
 @pytest.fixture(scope="module")
 def locked(repository):
-    """A server whose models no client changes; 503 of a repository with broken models is not a failure."""
+    """A server on which no client changes models. A 503 because of models that cannot be loaded is not a
+    failure.
+    """
     with support.serving(repository) as server:
         yield f"http://127.0.0.1:{server.http_port}"
 
@@ -72,7 +74,7 @@ def test_any_request_gets_an_answer_of_the_document(case, locked):
     if "model" in (case.path_parameters or {}) and len(case.path_parameters["model"]) % 2:
         case.path_parameters["model"] = "affine"
     if case.path_parameters and re.search(r"[/?#]|^\.*$", "".join(map(str, case.path_parameters.values()))):
-        # Another path, and so another operation or none.
+        # Another path means another operation, or none.
         return
     checks = CHECKS
     if case.path == "/v2/health/ready":

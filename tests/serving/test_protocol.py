@@ -1,4 +1,4 @@
-"""Triton's clients, each in a separate process, receive the results of a session."""
+"""Triton's clients, each in a separate process, receive the same results as a session."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Turns of the event loop are short with any data of connections, and garbage collections visit little."""
+"""Turns of the event loop are short for any data of clients, and garbage collections visit few objects."""
 
 import itertools
 import json
@@ -12,12 +12,12 @@ import session_models
 from http_connections import GET, POST, connections
 from qaic.serving.http_protocol import HttpToolsProtocol
 
-#: steps of connections in a turn
+#: Maximum number of steps of connections in a turn.
 MOST_STEPS = 32
 
 
 def flooded(connect, count, sent):
-    """Open connections that each send the same at once."""
+    """Open connections that each send the same data at once."""
     flood = []
     for _ in range(count):
         flood.append(connect())
@@ -26,7 +26,7 @@ def flooded(connect, count, sent):
 
 
 def turn(loop):
-    """Run scheduled callbacks, and answer the requests that ran before; returns those that started."""
+    """Run scheduled callbacks, and answer the requests that ran before; return the requests that started."""
     soon, running = loop.soon[:], loop.running[:]
     del loop.soon[:]
     for step in soon:
@@ -41,7 +41,7 @@ def turn(loop):
 def test_few_requests_start_in_a_turn_and_every_connection_gets_its_share(connect):
     ahead = 20
     flood = flooded(connect, 200, (GET + b"\r\n") * ahead)
-    # The first of each.
+    # Each connection starts its first request.
     assert len(connect.loop.running) == len(flood)
     fresh, answered = connect(), Counter(protocol.transport for protocol in flood)
     answered.update(cycle.transport for cycle in turn(connect.loop))
@@ -83,7 +83,7 @@ def test_few_pieces_of_bodies_are_parsed_in_a_turn(connect):
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """Return a list to which each connection is added whose parser receives data."""
+    """Return a list that receives each connection whose parser gets data."""
     found, receive = [], HttpToolsProtocol.data_received
 
     def counted(self, data):
@@ -110,7 +110,7 @@ FIXED = b"POST /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n"
     ids=["heads", "lines of heads", "bodies", "bytes of bodies", "chunks", "bytes of chunks"],
 )
 def test_few_steps_are_in_a_turn_however_small_the_segments_are(parsed, segments, body):
-    """All connections of a server send a segment in each turn in which they are read."""
+    """In each turn, all connections of a server receive one segment."""
     connect = connections(1000)
     unsent = {connect(): list(segments) for _ in range(200)}
     while any(unsent.values()) or connect.loop.soon:
@@ -122,9 +122,9 @@ def test_few_steps_are_in_a_turn_however_small_the_segments_are(parsed, segments
         for protocol, left in unsent.items():
             if left and not protocol.transport.is_paused:
                 protocol.data_received(left.pop(0))
-        # The first requests of the connections opened last are in addition.
+        # The first requests of the most recent connections are counted in addition.
         assert len(set(parsed)) <= 2 * MOST_STEPS
-        # A step has a head and what arrived of the body.
+        # A step processes a header and the available part of the body.
         assert len(parsed) <= 2 * len(set(parsed))
     assert all(bytes(protocol.cycle.body) == body for protocol in unsent)
     assert connect.memory.used_bytes == 0
@@ -151,7 +151,7 @@ def test_the_end_of_a_head_is_searched_once_in_each_byte(connect):
     searched = []
 
     class Counted(bytes):
-        """Bytes that count how often they are searched."""
+        """Bytes that count the searches in them."""
 
         def __radd__(self, other):
             return Counted(bytes(other) + bytes(self))
@@ -165,7 +165,7 @@ def test_the_end_of_a_head_is_searched_once_in_each_byte(connect):
     for byte in head:
         protocol.data_received(Counted([byte]))
     assert protocol.cycle is not None
-    # Each byte is searched together with those that may belong to the same end, for both forms of it.
+    # Each byte is searched together with those that can belong to the same terminator, in both of its forms.
     assert sum(searched) <= 2 * 5 * len(head)
 
 
@@ -174,7 +174,8 @@ def test_a_whole_head_that_waits_for_its_turn_is_neither_late_nor_idle(connect):
     turn(connect.loop)
     waiting = [protocol for protocol in flood if protocol.cycle.response_complete]
     assert waiting
-    # More connections than the server takes do not push one out, and neither does the time of a head.
+    # If there are more connections than the server accepts, no connection is closed for another, and no
+    # header times out.
     connect()
     connect.loop.turn(20)
     assert not any(protocol.transport.is_closed for protocol in flood)
@@ -295,25 +296,26 @@ Server([sys.argv[1]], http_port=0, grpc_port=None).run(lambda server: asyncio.en
 
 
 def test_a_collection_visits_few_objects_for_each_open_request(tmp_path):
-    """A collection visits all objects that it tracks, and the event loop waits for its end.
+    """A collection visits all objects that it tracks, and the event loop waits for it.
 
-    A request that waits has 88. Most belong to uvicorn and asyncio: connection, parser, coroutines, futures.
+    A waiting request has 88 such objects. Most belong to uvicorn and asyncio: connection, parser, coroutines,
+    futures.
     """
     more = "dynamic_batching { max_queue_delay_microseconds: 3600000000 }"
     support.add_model(tmp_path, "affine", session_models.affine(support.WIDTH, 512), more=more)
     done = child_process.run_script(COUNT, tmp_path)
     tracked, frozen = map(float, done.stdout.split())
     assert tracked < 110
-    # None of the models and libraries.
+    # Objects of models and libraries are not among them.
     assert frozen > 10_000
 
 
 def test_a_health_check_on_a_new_connection_waits_for_few_short_turns(tmp_path):
-    """Turns of the server's own event loop are counted while 20,000 requests wait that were sent ahead."""
+    """The test counts the turns of the server's own event loop while 20,000 pipelined requests wait."""
     path = session_models.save(tmp_path, session_models.affine(support.WIDTH, support.BATCH), "small.onnx")
     done = child_process.run_script(FLOOD, path)
     turns_of_checks, starts_of_turns = json.loads(done.stdout.splitlines()[-1])
     assert len(turns_of_checks) == 10
     assert max(turns_of_checks) <= 3
-    # One health check is among them.
+    # One of them is a health check.
     assert max(starts_of_turns) <= MOST_STEPS + 1
