@@ -1,4 +1,4 @@
-"""Cost of a decoder's token on the device: operations that run, and operations that copy a cache."""
+"""Cost of a decoder's token on the device: operations, and operations that copy a cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from session_models import save
 
 SIZES = decoder_model.Sizes(layers=3, heads=4, groups=2, width=8, context=256)
 
-#: operators that copy a cache or rows of one
+#: Operators that copy a cache or rows of one.
 COPIES = {"AttendedRows", "ScatterND", "GatherND"}
 
 
 def operations_of_tokens(folder, sizes, positions, **options):
-    """Count the operations that the device runs for each of these tokens, by kind."""
+    """Count the operations of each kind that the device runs for each of these tokens."""
     config = decoder_model.specializations(8, context=sizes.context)
     given = {"network_specialization_config": config, "retained_state": True, "stats_level": 70, **options}
     counts = []
@@ -36,16 +36,16 @@ def operations_of_tokens(folder, sizes, positions, **options):
 
 @pytest.mark.run_profiles
 def test_a_token_copies_each_cache_once(tmp_path):
-    """Keys and values of each layer, at any position and with any context, and nothing else runs more."""
+    """Each layer copies keys and values, and no number depends on the position or the context."""
     positions = (0, 63, 64, 200)
     found = operations_of_tokens(tmp_path, SIZES, positions)
     found += operations_of_tokens(tmp_path, replace(SIZES, context=4096), positions)
     assert all(counts == found[0] for counts in found)
     assert {kind: found[0][kind] for kind in COPIES & found[0].keys()} == {"AttendedRows": 2 * SIZES.layers}
-    # One more layer has its own operations and two more copies.
+    # One more layer adds its own operations and two copies.
     (more,) = operations_of_tokens(tmp_path, replace(SIZES, layers=4), [5])
     assert more["AttendedRows"] == found[0]["AttendedRows"] + 2
     (whole,) = operations_of_tokens(tmp_path, SIZES, [5], whole_caches=True)
     copies = {kind: whole[kind] for kind in COPIES & whole.keys()}
-    # Beside the caches, a row is gathered for each that is padding.
+    # In addition to the caches, one gather per row hides padding.
     assert copies == {"ScatterND": 2 * SIZES.layers, "GatherND": 4 * SIZES.layers}

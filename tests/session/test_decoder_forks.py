@@ -1,4 +1,4 @@
-"""A fork of a process with a decoder: state of each process is its own, with caches in place and without."""
+"""A fork of a process with a decoder: each process has its own state, with and without caches in place."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ print(json.dumps([begins, is_kept, steps, parent]))
 
 @pytest.fixture(scope="module")
 def answers():
-    """Return the results for caches that are written whole and in place."""
+    """Return the results with caches that are written completely, and with caches in place."""
     return [json.loads(run_script(_FORKED, is_whole).stdout) for is_whole in (True, False)]
 
 

@@ -1,4 +1,4 @@
-"""Private memory of activations, compared with free memory before the program is loaded."""
+"""Private memory of activations, compared with the free memory before the program is loaded."""
 
 import numpy as np
 import pytest

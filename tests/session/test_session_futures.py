@@ -1,4 +1,4 @@
-"""``Session.submit`` and ``run_async``: futures that end, in every way an inference can."""
+"""``Session.submit`` and ``run_async``: futures complete for every outcome of an inference."""
 
 import asyncio
 import concurrent.futures
@@ -17,7 +17,7 @@ import session_models
 from child_process import WATCHDOG_S
 from qaic.errors import DeviceLostError, DeviceTimeoutError, InferenceError, InputShapeError, OptionError
 
-#: how long a test waits for what comes at once
+#: Time limit of a test for an event that follows at once.
 SOON = WATCHDOG_S
 ONE = np.zeros(1, np.float32)
 
@@ -35,7 +35,7 @@ def session(path):
 
 @pytest.fixture
 def noop(monkeypatch):
-    """A session on a device that the test holds and breaks, with its control."""
+    """A session on a device that the test holds and makes fail, with the control of the device."""
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = qaic._core.NoopControl()
     control.plan("")
@@ -56,7 +56,7 @@ def batch(number):
 
 
 def free_cores():
-    # A drop waits only briefly for the thread that releases cores.
+    # Deleting an object waits only briefly for the thread that releases cores.
     assert qaic._core.await_teardown(WATCHDOG_S)
     return qaic._core.Context().devices()[0]["nsp_free"]
 
@@ -67,7 +67,7 @@ def futures_threads():
 
 @pytest.fixture(autouse=True)
 def _no_threads_of_earlier_tests():
-    """A thread ends soon after its session, which a test does not wait for."""
+    """The thread ends soon after its session; the test does not wait for it."""
     gc.collect()
     for thread in futures_threads():
         thread.join(SOON)
@@ -88,7 +88,7 @@ def test_every_future_has_the_result_of_run(path, count, set_size, activations):
 
 
 def test_future_of_a_short_inference_has_ended_when_submit_returns(noop):
-    """An inference on this device is short by definition, not by its measured time."""
+    """On this device, an inference is short by definition, independent of its measured time."""
     session, _ = noop
     assert session.submit(zeros(session)).done()
     assert not futures_threads()
@@ -147,7 +147,7 @@ def test_a_lost_device_ends_all_futures_and_a_new_load_works(noop):
 
 @pytest.fixture
 def held(monkeypatch):
-    """One exec object is inside the device, others are queued after it."""
+    """One exec object is in the device; others wait behind it."""
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = qaic._core.NoopControl()
     control.plan("")
@@ -180,7 +180,7 @@ def test_cancel_succeeds_until_the_device_has_the_inference(held):
         assert not future.cancel()
     before = control.calls()["execute"]
     assert session.submit(zeros(session)).result(SOON)
-    # The cancelled one never reached the device.
+    # The cancelled inference never reached the device.
     assert before + 1 == control.calls()["execute"]
 
 
@@ -229,7 +229,7 @@ def test_no_exec_object_in_time_is_an_error_of_the_call(noop):
 
 def test_time_that_is_up_before_the_start_costs_no_exec_object(session):
     for _ in range(200):
-        # The thread of the futures or the calling thread detects the timeout first.
+        # Either the thread of the futures or the calling thread detects the timeout.
         with contextlib.suppress(DeviceTimeoutError):
             session.submit(batch(0), timeout=0).exception(SOON)
     futures = [session.submit(batch(number), timeout=SOON) for number in range(4)]
@@ -258,7 +258,7 @@ def test_callbacks_run_on_one_thread_and_may_use_the_session(session):
         names.append(threading.current_thread().name)
         results.append(future.result())
         if len(results) < 20:
-            # All exec objects may be busy: this waits for one, on the thread that ends futures.
+            # If all exec objects are busy, this call waits for one, on the thread that completes futures.
             session.submit(batch(len(results))).add_done_callback(more)
         else:
             finished.set()
@@ -303,7 +303,7 @@ def test_thread_of_a_session_ends_with_it(path):
     session.run(batch(0))
     assert futures_threads() == []
     assert session.submit(batch(1)).result(SOON)
-    # The list is empty if the inference ended in `submit`.
+    # If the inference ended in `submit`, the list is empty.
     threads = futures_threads()
     assert len(threads) <= 1
     del session
@@ -386,7 +386,7 @@ def test_the_loop_goes_on_while_the_device_and_all_exec_objects_are_busy(noop):
         control.release()
 
     async def work():
-        # Three times as many as there are exec objects.
+        # Three times as many inferences as exec objects.
         results = asyncio.gather(*(session.run_async(zeros(session)) for _ in range(6)))
         await beat()
         return await asyncio.wait_for(results, SOON)
@@ -432,7 +432,7 @@ def test_a_cancelled_task_never_blocks_the_loop(noop, waits_for_room):
 
     outcomes = asyncio.run(work())
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
-    # The stuck ones were ended too: there are exec objects again.
+    # The stuck inferences have also ended, so exec objects are free again.
     control.plan("")
     assert session.run(zeros(session), timeout=SOON)
 

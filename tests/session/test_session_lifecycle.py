@@ -1,4 +1,4 @@
-"""Life of a ``Session``: load, reset, reuse, cores, options that may change."""
+"""Life of a ``Session``: load, reset, reuse, cores, and options that can change."""
 
 import gc
 import shutil
@@ -22,7 +22,7 @@ def path(tmp_path):
 
 
 def free_cores():
-    # A drop waits only briefly for the thread that releases cores.
+    # Deleting an object waits only briefly for the thread that releases cores.
     assert _core.await_teardown(WATCHDOG_S)
     return [device["nsp_free"] for device in _core.Context().devices()]
 

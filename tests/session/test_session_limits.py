@@ -1,4 +1,4 @@
-"""Limits and Ctrl-C hold whichever thread runs an inference, and for reads and writes of state."""
+"""Time limits and Ctrl-C apply on any thread that runs an inference, and to reads and writes of state."""
 
 import asyncio
 import json
@@ -13,13 +13,13 @@ import session_models
 from child_process import WATCHDOG_S, run_script
 from qaic.runtime.load_lock import LoadLock
 
-#: turns of a loop that does not end before its time limit or the signal
+#: Turns of a loop that does not end before its time limit or the signal.
 FOREVER = 2**62
 
 
 @pytest.fixture
 def two_lengths(tmp_path):
-    """A program with two shapes; the test determines the duration of its inferences."""
+    """A program with two shapes; the test sets the duration of its inferences."""
     return session_models.save(tmp_path, session_models.endless(length="length"))
 
 
@@ -85,7 +85,7 @@ def test_interrupt_ends_reads_and_writes_of_state(tmp_path):
 
 @pytest.fixture
 def long_after_short(tmp_path):
-    """A session whose inferences were all short so far; the next one with their shapes may be endless."""
+    """A session whose inferences were all short so far; the next one with the same shapes may not end."""
     with qaic.Session(session_models.save(tmp_path, session_models.endless())) as session:
         for _ in range(200):
             session.run(turns(1))
@@ -97,7 +97,7 @@ def turns(count):
 
 
 def limited(session, entry, limit):
-    """Run an inference that does not end, within a limit in seconds."""
+    """Run an inference that does not end, with a limit in seconds."""
     match entry:
         case "run":
             session.run(turns(FOREVER), timeout=limit)
@@ -170,7 +170,7 @@ def test_a_caller_waits_within_its_limit_for_the_load_of_another():
     with lock.held(None) as rest:
         assert rest is None
         caller.start()
-        # A caller that ignores its limit waits for the end of this block.
+        # A caller that ignores its limit waits until this block ends.
         caller.join(WATCHDOG_S)
     caller.join()
     assert outcomes == ["timed out after 10 ms waiting for the load of a program"]
@@ -206,6 +206,6 @@ print(*outcomes)
 
 
 def test_load_on_a_card_that_hangs_ends_at_the_limit_of_each_caller(tmp_path):
-    """The driver alone would end them a minute after each other."""
+    """Without the limits of the callers, the driver ends the calls one minute apart."""
     program = session_models.save(tmp_path, session_models.endless())
     assert run_script(HUNG_LOAD, program).stdout == "True True True\n"

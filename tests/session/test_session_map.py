@@ -1,4 +1,4 @@
-"""``Session.map``: order, bound, laziness, failures in their turn."""
+"""``Session.map``: order, inferences in flight, lazy reading, and failures in the order of inputs."""
 
 import gc
 import io
@@ -49,13 +49,15 @@ def free_cores():
 
 @pytest.fixture
 def cores():
-    """Free cores before the test, after objects of earlier tests in reference cycles have released theirs."""
+    """Free cores before the test, after objects of earlier tests in reference cycles have released their
+    cores.
+    """
     gc.collect()
     return free_cores()
 
 
 def come_back(cores):
-    """Look until so many cores are free; a cancelled inference ends a moment later."""
+    """Poll until this number of cores is free; a cancelled inference ends a moment later."""
     looks = 0
     while free_cores() < cores:
         looks += 1
@@ -131,7 +133,8 @@ def test_results_are_fresh_arrays(session):
 
 
 def test_runs_and_maps_inside_a_map_find_exec_objects(session):
-    # All exec objects carry results of the outer map at times; results not yet fetched must not hold them.
+    # All exec objects may hold results of the outer map; results that are not yet fetched must not occupy
+    # them.
     for number, outer in enumerate(session.map((batch(number) for number in range(12)), in_flight=20)):
         np.testing.assert_array_equal(session.run(batch(number))["y"], outer["y"])
         inner = list(session.map(batch(other) for other in range(6)))
@@ -210,11 +213,11 @@ def test_rejects_bad_limits(session, timeout):
 
 
 def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_path, cores):
-    # One activation of a card computes one after the other, and not always the first one first.
+    # One activation of a card runs one inference after another, and does not always start with the first one.
     with qaic.Session(slow_path, num_activations=3, set_size=1) as session:
         found = []
         for limit_s in (0.3, 3, 30):
-            # A busy machine may delay the first inference beyond its limit, too.
+            # On a busy machine, the first inference may also exceed its limit.
             session.setup()
             results = session.map([turns(1), turns(2**62), turns(2**62), turns(2)], timeout=limit_s)
             with pytest.raises(DeviceTimeoutError) as caught:
@@ -225,7 +228,7 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
             if found:
                 break
         assert found == [[1]]
-        # Running inferences have ended with the map, so all exec objects are free again.
+        # Running inferences ended with the map, so all exec objects are free again.
         assert len(list(session.map([turns(3)] * 6, in_flight=3))) == 6
     assert come_back(cores)
 
@@ -235,7 +238,7 @@ def test_a_kept_exception_keeps_no_cores(monkeypatch, noop_qpc, cores):
     control = qaic._core.NoopControl()
     control.plan("execute@*=stuck")
     with qaic.Session(noop_qpc, set_size=1) as session:
-        # The second input is prepared and finds no exec object.
+        # The second input is prepared and finds no free exec object.
         results = session.map([noop_inputs(session)] * 3, timeout=0.2, in_flight=2)
         with pytest.raises(DeviceTimeoutError) as caught:
             next(results)

@@ -1,4 +1,4 @@
-"""Memory of a session: runs do not add any, activations share the weights."""
+"""Memory of a session: runs do not increase it, and activations share the weights."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import session_models
 STATM = Path("/proc/self/statm")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not STATM.exists(), reason="reads Linux's /proc")]
 
-#: shared by the children: resident bytes, after what Python no longer needs is gone
+#: Code for child processes: resident bytes, after Python has released unused memory.
 RESIDENT = """
 import gc, json, os, sys
 import numpy as np
@@ -108,7 +108,7 @@ def test_ten_thousand_runs_add_less_than_a_megabyte(path):
 
 
 def test_loading_again_and_again_adds_little(path):
-    # 300 loads; one that stayed would cost hundreds of kilobytes.
+    # Each of the 300 loads would add hundreds of kilobytes if it were not released.
     assert measure(RELOADS, path) < 8 << 20
 
 
@@ -126,8 +126,8 @@ def test_eight_activations_need_less_than_1_3_times_one(tmp_path):
         {name: generator.standard_normal((2048, 2048), np.float32) for name in names},
     )
     path = session_models.save(tmp_path, built)
-    measure(ACTIVATIONS, path, 1)  # compiles, so that the others only load
+    measure(ACTIVATIONS, path, 1)  # compiles, so the others only load
     one, eight = (measure(ACTIVATIONS, path, count) for count in (1, 8))
     weights = 4 * 2048 * 2048 * 4
-    assert one > weights / 2  # or this measures something else
+    assert one > weights / 2  # otherwise, the test measures something else
     assert eight < 1.3 * one

@@ -149,7 +149,7 @@ def test_profiles_are_kept_per_run_and_printed(path, capsys):
     assert rows
     totals = []
     for row in two.split(header)[1].strip().split("\n\n"):
-        # Numbers as in the vendor's sample, which writes 2.38 microseconds as 2.38e-06.
+        # Numbers in the form of the vendor's sample, which writes 2.38 microseconds as 2.38e-06.
         matched = re.fullmatch(r"\(.*, \d+, .*\) (\d+) (\S+) (\S+)", row.strip())
         assert matched, row
         assert all(str(round(float(number), 9)) == number for number in matched.groups()[1:]), row
@@ -235,7 +235,7 @@ def test_benchmark_failure_is_raised(tmp_path):
 
 
 def test_inferences_ended_by_the_failure_of_another_leave_their_objects_usable(tmp_path):
-    # Regression: a request to end just before an execution began stayed with its exec object.
+    # Regression: if a request ended just before its execution began, it kept its exec object.
     from onnx import helper
 
     built = session_models.model(
@@ -245,7 +245,7 @@ def test_inferences_ended_by_the_failure_of_another_leave_their_objects_usable(t
         {"c": np.zeros(3, np.float32)},
     )
     with qaic.Session(session_models.save(tmp_path, built), num_activations=2, set_size=4) as session:
-        # Every failure on a card releases the cores, which takes most of the test's time.
+        # Each failure on a card releases the cores, which takes most of the time of the test.
         for _ in range(3 if emulated_cards.are_meant() else 200):
             with pytest.raises(emulated_cards.inference_error()):
                 session.run_benchmark(16, input_dict={"i": np.array([99])})

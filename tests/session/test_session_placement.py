@@ -1,4 +1,4 @@
-"""Cores that a session takes, and the time that it waits for them."""
+"""The cores that a session takes, and the time that it waits for them."""
 
 import numpy as np
 import pytest
@@ -105,12 +105,13 @@ def test_waiting_limits_are_tries_times_timeout(monkeypatch):
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = qaic._core.NoopControl()
     with noop_session(submit_timeout=1, submit_num_retries=0) as session:
-        # A late cancellation may end the next execution. It then runs again, so the plan names no number.
+        # A late cancellation can end the next execution, which then runs again. The plan therefore names no
+        # number.
         control.plan("execute@*=stuck")
         with pytest.raises(DeviceTimeoutError) as caught:
             session.run(zeros(session))
         assert caught.value.context["timeout_ms"] == 1000
-        # The same limit where the results are fetched one by one.
+        # The same limit applies if the results are fetched one by one.
         with pytest.raises(DeviceTimeoutError) as caught:
             next(session.map([zeros(session)]))
         assert caught.value.context["timeout_ms"] == 1000

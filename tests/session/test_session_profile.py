@@ -1,4 +1,4 @@
-"""``Session.profile``: the recorded data, and the reports from it."""
+"""``Session.profile``: the recorded data and the reports about it."""
 
 import asyncio
 import doctest
@@ -35,7 +35,7 @@ def session(path):
 
 @pytest.fixture(scope="module")
 def measured(path):
-    """Session of a program with times of operators."""
+    """Session of a program that measures operators."""
     with qaic.Session(path, stats_level=70) as made:
         made.setup()
         yield made
@@ -116,7 +116,7 @@ def test_threads_that_profile_at_once_count_their_own_and_the_others(session):
         thread.start()
     for thread in threads:
         thread.join()
-    # All recorded all: the blocks begin before the first inference and end after the last.
+    # All blocks recorded all inferences: they begin before the first one and end after the last one.
     assert [len(profile) for profile in profiles] == [200] * 4
     for profile in profiles:
         assert len(set(profile.samples["inference"].tolist())) == 200
@@ -159,7 +159,7 @@ def test_a_block_that_fails_still_has_its_samples(session):
         broken()
     (profile,) = seen
     assert len(profile) == 1
-    # The next one is not disturbed.
+    # The error does not affect the next inference.
     with session.profile() as later:
         session.run(X)
     assert len(later) == 1
@@ -194,7 +194,7 @@ def test_buffers_of_the_device(measured):
         assert len(buffer.ops)
         names = buffer.descriptor.ops(0).name[buffer.ops["oc"]]
         assert all(names)
-        # The device has the host's clock, so its interval is within the host's.
+        # The device uses the host's clock, so its interval is within that of the host.
         thread = buffer.threads[0]
         begin_ns, end_ns = (thread[name] * 1e9 / buffer.run.ucycle_hz for name in ("start_u", "end_u"))
         tick_ns = 1e9 / buffer.run.ucycle_hz
@@ -205,7 +205,7 @@ def test_buffers_can_be_declined_and_required(session, measured, path):
     with measured.profile(device=False) as profile:
         measured.run(X)
     assert profile.device == ()
-    # The default level measures too, but the session keeps buffers of explicit levels only.
+    # The default level also measures, but the session keeps buffers only at explicit levels.
     with session.profile() as profile:
         session.run(X)
     assert profile.device == ()
@@ -234,7 +234,7 @@ def test_the_trace_has_host_and_device(measured, tmp_path):
     assert sorted(totals) == sorted(profile.samples["inference"].tolist())
     of_device = [event for event in slices if processes[event["pid"]] != "HOST_PROC"]
     assert of_device
-    # On one clock, the device's work is within one of the inferences (to the digits of the text).
+    # Both use one clock, so the device's work is within one of the inferences (to the digits of the text).
     spans = [(event["ts"], event["ts"] + event["dur"]) for event in totals.values()]
     for event in of_device:
         assert any(

@@ -1,4 +1,4 @@
-"""Bad input to ``Session``: one clear error that names the object, and nothing is left behind."""
+"""Invalid input to ``Session`` causes one clear error that names the object, and leaves nothing behind."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def test_container_with_a_changed_byte_runs_right_or_is_refused(path, tmp_path, 
             found = session.run({"x": X})
     except (QaicError, UnicodeError):
         return
-    # Names and numbers of the model may have changed, its interface cannot be half there.
+    # Names and numbers of the model can have changed, but its interface must be complete.
     assert all(isinstance(array, np.ndarray) for array in found.values())
     assert expected.shape == (2, 4)
 
@@ -277,10 +277,10 @@ def run_with_engine(path, library):
 
 
 def refused_with_engine(path, library, expected):
-    """Return the message about a container that is refused with this engine and this code."""
+    """Return the message about a container that is refused with this engine and this error code."""
     (name, code, text, hints), log = run_with_engine(path, library)
     if emulated_cards.are_meant():
-        # Firmware reports only a refusal; the emulated firmware has a log.
+        # Firmware reports only a refusal; the log of the emulated firmware contains the reason.
         assert (name, code) == ("DeviceError", "device.firmware")
         return log
     assert (name, code) == ("DeviceError", expected)
@@ -296,7 +296,7 @@ def container(path, tmp_path):
 def test_missing_engine_names_the_place_and_the_package(container, tmp_path):
     text = refused_with_engine(container, tmp_path / "nothing.so", "engine.missing")
     assert "nothing.so" in text
-    # Hints are of errors, not of lines of a log.
+    # Errors have hints; lines of a log do not.
     assert "pip install onnxruntime" in text or emulated_cards.are_meant()
 
 

@@ -1,4 +1,4 @@
-"""``Session.run``: the arrays it takes and returns, and their owners."""
+"""``Session.run``: the arrays that it accepts and returns, and their owners."""
 
 import ctypes
 import gc
@@ -17,7 +17,7 @@ from qaic.errors import InputError, InputShapeError, InputTypeError, MissingInpu
 
 @pytest.fixture(scope="module")
 def affine(tmp_path_factory):
-    """A session, and numpy's idea of its model."""
+    """A session, and its model computed with numpy."""
     path = session_models.save(tmp_path_factory.mktemp("affine"), session_models.affine())
     weight = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
     bias = np.linspace(0, 1, 4, dtype=np.float32)
@@ -35,7 +35,7 @@ def identity(tmp_path, dtype, shape):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """Two inputs, two outputs: sum and difference of int32."""
+    """Two inputs and two outputs: sum and difference, in int32."""
     nodes = [helper.make_node("Add", ["a", "b"], ["sum"]), helper.make_node("Sub", ["a", "b"], ["diff"])]
     built = session_models.model(
         nodes,
@@ -121,7 +121,7 @@ def test_broadcast_view_is_expanded(affine):
 
 # --- shapes ---------------------------------------------------------------------------------------
 
-#: shape of the input -> shapes of given arrays, and the transposition that would be correct
+#: Shape of the input -> shapes of arrays, and the transposition that gives the right shape.
 OTHER_LAYOUTS = {
     (1, 3, 8, 6): {
         (1, 8, 6, 3): "(0, 3, 1, 2)",
@@ -393,7 +393,7 @@ def test_outputs_never_change_and_outlive_the_session(tmp_path):
 
 
 def test_memory_of_dropped_outputs_is_used_again(tmp_path):
-    # Cost per run must not grow; addresses repeat when storage is pooled.
+    # The cost per run must not grow; addresses repeat if storage is pooled.
     path = session_models.save(tmp_path, session_models.affine(width=64, rows=16))
     with qaic.Session(path) as session:
         x = np.ones((16, 64), np.float32)
@@ -420,7 +420,7 @@ def test_output_that_is_an_input_or_a_constant(tmp_path):
 
 
 def test_output_larger_than_declared_is_an_error_not_a_cut(tmp_path):
-    # The file claims a size for an output whose size depends on data; the claim holds for some data only.
+    # The file claims a size for an output whose size depends on data. The claim is right only for some data.
     built = session_models.model(
         [helper.make_node("NonZero", ["x"], ["y"])], [("x", "float32", [4])], [("y", "int64", [1, 2])]
     )
@@ -478,7 +478,7 @@ def test_rejects_a_float_that_would_become_infinite(affine):
     session.run({"x": np.full((2, 4), np.inf)})
 
 
-#: flags of the buffer protocol: strides and a promise about the order of the numbers
+#: Flags of the buffer protocol: strides, and a promise about the order of the elements.
 C_ORDER, FORTRAN_ORDER = 0x38, 0x58
 
 

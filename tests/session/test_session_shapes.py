@@ -21,7 +21,7 @@ SETS = [
 
 
 def symbolic():
-    """Build a model with two inputs: ``y = x + sum of all of z``, ``n`` the size of the batch."""
+    """Build a model with two inputs: ``y = x + sum(z)``, and ``n`` is the size of the batch."""
     shape = ["batch", "seq", 4]
     return session_models.model(
         [
@@ -213,7 +213,7 @@ def test_state_is_returned_when_requested_or_passed(stateful_path):
         mine = np.empty(3, np.float32)
         assert session.run({"x": X}, out={"past_RetainedState": mine})["past_RetainedState"] is mine
         np.testing.assert_array_equal(mine, 3 * X)
-        # A caller that passes the state receives the next one, which also stays on the device.
+        # If a caller passes the state, it receives the next state, which also stays on the device.
         found = session.run({"x": X, "past": 10 * X})
         np.testing.assert_array_equal(found["past_RetainedState"], 11 * X)
         np.testing.assert_array_equal(session.run({"x": X})["y"], -12 * X)

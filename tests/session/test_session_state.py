@@ -1,4 +1,4 @@
-"""State of a session: as MXINT8 blocks on the device, and read and written between inferences."""
+"""State of a session: MXINT8 blocks on the device, and reads and writes between inferences."""
 
 import threading
 
@@ -18,7 +18,7 @@ SIZES = decoder_model.Sizes(context=40)
 
 
 def grow(shape, dtype="float32"):
-    """``y`` is the state before; the inference adds ``x``."""
+    """``y`` is the previous state; an inference adds ``x`` to the state."""
     nodes = [
         helper.make_node("Add", ["kept", "x"], ["kept_RetainedState"]),
         helper.make_node("Identity", ["kept"], ["y"]),
@@ -43,7 +43,7 @@ def opened(folder, net, **options):
 
 
 def mx(array):
-    """Round like the device, to the values that a caller receives."""
+    """Round like the device, to the values that callers receive."""
     return mx_round(np.asarray(array, np.float32), "mxint8").astype(np.float32)
 
 
@@ -90,14 +90,14 @@ def test_callers_see_float16_of_the_shape_of_the_model(folder):
             session.run(both)["kept_RetainedState"],
             session.submit(both).result()["kept_RetainedState"],
             next(session.map([both]))["kept_RetainedState"],
-            # Other floats are converted as for any float16 input.
+            # Other floats are converted as for a float16 input.
             session.run({"x": x, "kept": kept.astype(np.float64)})["kept_RetainedState"],
         ]
         for array in found:
             assert array.dtype == np.float16
             np.testing.assert_array_equal(array, expected)
         np.testing.assert_array_equal(session.run(both)["y"], mx(kept))
-        # An array that is read and written.
+        # An array that was read and is written back.
         same = kept.copy()
         session.run({"x": x, "kept": same}, out={"kept_RetainedState": same})
         np.testing.assert_array_equal(same, expected)
@@ -145,7 +145,7 @@ def test_shapes_choose_among_specializations(folder):
 
 
 def test_decoder_with_compressed_caches(folder):
-    """Prefill and decode; onnxruntime receives caches that were rounded after every step."""
+    """Prompts and tokens; onnxruntime receives caches that are rounded after every step."""
     net = decoder_model.decoder(SIZES)
     oracle = decoder_model.Oracle(SIZES)
     rng = np.random.default_rng(5)
@@ -167,7 +167,8 @@ def test_decoder_with_compressed_caches(folder):
             for name, value in oracle.caches.items():
                 held = session.read_state(name).astype(np.float32)[:, :, :at]
                 rounded = mx(value)
-                # Another order of sums may move a value over the edge between two steps of its block.
+                # Another order of summation can move a value across the boundary between two steps of its
+                # block.
                 step_of = np.ldexp(1.0, np.frexp(np.abs(value).max(-1, keepdims=True))[1] - 7)
                 assert (np.abs(held - rounded) <= step_of).all()
                 assert (held == rounded).mean() > 0.99
@@ -205,11 +206,11 @@ def test_state_of_one_sequence(folder, compressed):
             assert found.shape == shape[1:]
             np.testing.assert_array_equal(found, expected[sequence])
         np.testing.assert_array_equal(session.run({"x": zeros})["y"], expected)
-        # The state is moved to another session, where it continues.
+        # The state is copied to another session, which continues with it.
         with opened(folder, grow(shape), **options) as other:
             other.write_state("kept", session.read_state("kept"))
             np.testing.assert_array_equal(other.run({"x": zeros})["y"], expected)
-        # A copy, not a view.
+        # The result is a copy, not a view.
         copy = session.read_state("kept")
         copy += 1
         np.testing.assert_array_equal(session.read_state("kept"), expected)
@@ -265,7 +266,7 @@ def test_option_without_state(folder):
 
 
 def test_reading_beside_inferences(folder):
-    """Every value read is one that the state had between two inferences."""
+    """Every value that is read is a state between two inferences."""
     shape = (2, 2000)
     with opened(folder, grow(shape), split_retained_state_io=True) as session:
         ones = np.ones(shape, np.float32)

@@ -1,4 +1,4 @@
-"""State that is written row by row: what is there after inferences, and after failures."""
+"""State that is written row by row: its contents after inferences, and after failures."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_value_that_the_caller_gives_becomes_the_state_with_the_rows(tmp_path)
 
 
 def two_states():
-    """A model that writes rows of two states, each at positions from a separate input."""
+    """A model that writes rows of two states; each state has a separate input for the positions."""
     nodes, inputs, outputs = [], [info("rows", [4, 3], TensorProto.FLOAT)], []
     for name in ("first", "second"):
         nodes += [
@@ -91,7 +91,7 @@ def two_states():
 @pytest.mark.virtual_card("failed cores of a card end the whole program")
 @pytest.mark.parametrize("wrong", ["first", "second"])
 def test_a_row_outside_of_one_state_leaves_all_of_them(tmp_path, wrong):
-    """Every index is checked before the first row is written."""
+    """All indices are checked before the first row is written."""
     rng = np.random.default_rng(0)
     at = {f"at_{name}": np.array([[0, 0], [0, 3], [1, 1], [1, 4]]) for name in ("first", "second")}
     rows = np.ones((4, 3), np.float32)
@@ -154,19 +154,19 @@ with qaic.Session(path, num_activations=1, set_size=1) as session:
 
 
 def resident_and_states(*, is_whole, context):
-    """Return the memory of a process after a run of a decoder, and the part for states, both in bytes."""
+    """Return the memory of a process after a run of a decoder, and the part of its states, both in bytes."""
     return np.array([*map(int, run_script(_RESIDENT, is_whole, context, device="cpu").stdout.split())])
 
 
 @pytest.mark.virtual_card("an emulated card uses memory of the same process")
 def test_a_state_has_one_buffer():
-    """Beside the states there are attended parts, the engine, and what a state was written by."""
+    """In addition to the states, memory contains attended parts, the engine, and buffers for written rows."""
     held, states = resident_and_states(is_whole=False, context=32768)
     assert held < 1.8 * states
-    # Whole caches have a next value each, and copies inside of the engine.
+    # If caches are written completely, each has a next value, and the engine copies caches.
     whole, _ = resident_and_states(is_whole=True, context=32768)
     assert whole > 3 * states
-    # With half the context there is less by half of the states, once; with two buffers it were twice.
-    # The other memory of a process varies by some MB.
+    # With half the context, memory decreases by half of the states; with two buffers, by all of them. Other
+    # memory of a process varies by some MB.
     held, states = np.array([held, states]) - resident_and_states(is_whole=False, context=16384)
     assert 0.5 < held / states < 1.5
