@@ -1,4 +1,4 @@
-"""``Context``: which devices, what level, which callbacks."""
+"""``Context``: the choice of devices, the log level, and callbacks."""
 
 import gc
 import os
@@ -27,7 +27,7 @@ def _two_test_devices(monkeypatch):
 
 
 def run(program, **environment):
-    """Run a program in a separate process; returns its output and errors."""
+    """Run a program in a separate process; returns its outputs and errors."""
     environment = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
@@ -140,7 +140,7 @@ class TestFindDevice:
         while (found := context.findDevice(qpc))[0] == QStatus.QS_SUCCESS:
             programs.append(qaicrt.Program(context, found[1], qpc))
             assert programs[-1].activate() == QStatus.QS_SUCCESS
-        # Both cards are full, the first one first.
+        # Both cards are full; the first one was filled first.
         cores = qpc.getInfo().program[0].numCores
         assert len(programs) == 2 * (16 // cores)
         assert found == (QStatus.QS_DEV_ERROR, -1)
@@ -225,7 +225,7 @@ class TestLog:
         context = qaicrt.Context(logCallback=lambda *_: None, errorHandler=lambda *report: got.append(report))
         qpc, programs, status = qaicrt.Qpc(DATA / "s01_simple_f32_file.qpc"), [], QStatus.QS_SUCCESS
         while status == QStatus.QS_SUCCESS:
-            # Until the cores of the card are gone.
+            # Until no cores of the card are left.
             programs.append(qaicrt.Program(context, 0, qpc))
             status = programs[-1].activate()
         assert status == QStatus.QS_DEV_ERROR
@@ -254,7 +254,7 @@ class TestDispatcher:
         blocked, ended = threading.Event(), threading.Event()
         one._dispatcher().post(blocked.wait, 30)
         other._dispatcher().post(ended.set)
-        # The other context's callbacks do not wait for this one's.
+        # Callbacks of the other context do not wait for those of this context.
         assert ended.wait(WATCHDOG_S)
         blocked.set()
         assert one._dispatcher().flush(10)

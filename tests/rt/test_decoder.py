@@ -1,6 +1,6 @@
-"""A decoder with caches on the device, driven as clients of the vendor's binding drive one.
+"""A decoder with caches on the device, in the way of clients of the vendor's binding.
 
-Every step is compared with onnxruntime, which is given the caches as plain tensors that grow.
+The test compares every step with onnxruntime, which receives the caches as ordinary tensors that grow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prompt(length, seed=0):
 
 
 def prefill(client, oracle, tokens):
-    """Feed a prompt in chunks, the last one padded with position -1; returns the logits after it."""
+    """Feed a prompt in chunks, the last one padded with position -1; return the logits after the prompt."""
     found, expected = client.prefill(tokens), oracle.step(tokens)
     np.testing.assert_allclose(found, expected, **TOLERANCE)
     return expected
@@ -85,7 +85,7 @@ def test_caches_that_are_fetched_are_the_oracles(program_folder):
         known = oracle.caches[name].shape[2]
         cache = found[f"{name}_RetainedState"]
         np.testing.assert_allclose(cache[:, :, :known], oracle.caches[name], **TOLERANCE)
-        # Padding has written nothing: all other slots still have the zeros of the beginning.
+        # Padding writes nothing: all other slots still contain the initial zeros.
         assert not cache[:, :, known:].any()
 
 
@@ -94,7 +94,7 @@ def test_caches_that_are_given_replace_those_on_the_device(program_folder):
     oracle = Oracle()
     first.skip_caches()
     prefill(first, oracle, prompt(CHUNK))
-    # Another activation continues from caches that the host passes on.
+    # Another activation continues with caches that the host copies to it.
     second.skip_caches()
     prefill(second, Oracle(), prompt(3, seed=9))
     room = SIZES.context - CHUNK
@@ -131,7 +131,7 @@ def test_exec_objects_of_one_program_share_the_caches_in_the_order_of_submission
         other.skip_caches()
         other.place(tokens[start : start + CHUNK], np.arange(start, start + CHUNK))
         others.append(other)
-    # All chunks are under way before the first result is looked at.
+    # All chunks are submitted before the first result is read.
     for other in others:
         other.submit()
     for number, other in enumerate(others):
@@ -143,7 +143,7 @@ def test_shapes_of_no_specialization_fail_and_leave_the_caches_alone(program_fol
     client, oracle = Client(program_folder), Oracle()
     client.skip_caches()
     prefill(client, oracle, prompt(CHUNK))
-    # Tokens of one specialization with positions of the other.
+    # The tokens have the shape of one specialization, the positions that of another.
     client.set(input_ids=np.zeros((1, CHUNK), np.int64), position_ids=np.zeros((1, 1), np.int64))
     client.submit()
     assert client.exec_obj.waitForCompletion() == QStatus.QS_INVAL
@@ -152,7 +152,7 @@ def test_shapes_of_no_specialization_fail_and_leave_the_caches_alone(program_fol
 
 
 def test_decoder_with_the_rounding_of_the_card(tmp_path):
-    # Both sides round, so the oracle is the same program with the caches in the caller's memory.
+    # Both sides round, so the reference is the same program with caches in the caller's memory.
     state = Client(compiled(tmp_path / "state", convert_to_fp16=True).parent)
     plain = Client(compiled(tmp_path / "plain", convert_to_fp16=True, retained_state=False).parent)
     state.skip_caches()

@@ -1,4 +1,4 @@
-"""The table of device metrics is the vendor's to the byte."""
+"""The table of device metrics equals the vendor's byte for byte."""
 
 import re
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ def test_the_published_count():
 
 
 def test_the_published_row():
-    # Three values with the published mean and extremes, and the longest of the published names.
+    # Three values with the published mean and extremes, and the longest published name.
     values = [117851.250, 3 * 118076.773 - 117851.250 - 118479.479, 118479.479]
     lines = lines_of([{"ExecTimeUs_Dev_2": value, "EffectiveFrequencyMHz_Dev_2": 1.0} for value in values])
     assert lines[3:5] == [

@@ -1,4 +1,4 @@
-"""``BufferDimensionsVecRef``: what clients do with it."""
+"""``BufferDimensionsVecRef``, as clients use it."""
 
 import numpy as np
 import pytest

@@ -92,7 +92,7 @@ class TestCardsThatDoNotAnswer:
         assert util.getDeviceIds() == (QStatus.QS_SUCCESS, [0, 1])
         status, info = util.getDeviceInfo(1)
         assert (status, info.devStatus) == (QStatus.QS_SUCCESS, QDevStatus.QDS_ERROR)
-        # The bus reports its own facts.
+        # The test reads the facts that the bus reports.
         assert (info.qid, info.pciInfo.bus) == (1, 2)
         assert info.devData == qaicrt.QDevInfo().devData
         assert util.getResourceInfo(1) == (QStatus.QS_DEV_ERROR, qaicrt.QResourceInfo())
@@ -138,7 +138,7 @@ class TestControl:
         assert control.invariants() != []
         del exec_obj
         assert client.program.unload() == S.QS_SUCCESS
-        # A drop waits only briefly for what it tears down.
+        # Deleting an object waits only briefly for its teardown.
         assert _core.await_teardown(WATCHDOG_S)
         assert control.ledger() == fresh
 

@@ -83,7 +83,7 @@ def test_codes(enum, codes):
 
 
 def test_code_of_a_member_runs_no_python_code():
-    # Loops over inferences in flight read it from every status.
+    # Loops over inferences in flight read this member of every status.
     calls = []
     status = qaicrt.QStatus.QS_SUCCESS
     sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame.f_code.co_name))

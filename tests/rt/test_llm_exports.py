@@ -1,4 +1,4 @@
-"""Decoders and encoders as a client has exported them, compiled with its flags and driven as it does."""
+"""Decoders and encoders that a client exported, compiled with its flags and used in its way."""
 
 import functools
 
@@ -16,7 +16,7 @@ DECODERS = ["gpt2-fp16", "llama-cb3", "llama-float16", "llama-fp16", "llama-sub"
 
 
 def cases(*more):
-    """List decoders and precisions; a sample has one precision of each decoder."""
+    """List decoders and precisions; a sample contains one precision of each decoder."""
     return [
         pytest.param(name, is_float32, *more, marks=[pytest.mark.whole] * ((place + is_float32) % 2))
         for place, name in enumerate(DECODERS)
@@ -24,7 +24,7 @@ def cases(*more):
     ]
 
 
-#: closer than this, float16 may order two logits the other way
+#: In float16, two logits with a smaller difference can change their order.
 MARGIN = 0.01
 
 
@@ -35,7 +35,7 @@ def compiled(flags, folder):
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Compile an export in one way; each program is compiled once."""
+    """Compile an export with one set of options; each program is compiled once."""
 
     @functools.cache
     def compiled_once(name, is_float32, *more):
@@ -48,7 +48,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(program):
-    """Continue the prompts of an export with the program of one way; each program does it once."""
+    """Continue the prompts of an export with the program of one set of options; each program runs once."""
 
     @functools.cache
     def continued_once(name, is_float32, *more):
@@ -64,7 +64,7 @@ def answers(program):
 
 
 def check_tokens(found, expected, margin):
-    """Compare tokens; at the first difference, the logits must be as close as `margin`."""
+    """Compare tokens; at the first difference, the logits may differ by at most `margin`."""
     for number, ((tokens, margins), told) in enumerate(zip(found, expected, strict=True)):
         pairs = zip(tokens, told, strict=True)
         leaving = next((at for at, pair in enumerate(pairs) if len({*pair}) > 1), None)
@@ -81,7 +81,7 @@ def test_decoder_gives_the_tokens_of_pytorch(name, is_float32, answers):
 
 @pytest.mark.parametrize(("name", "is_float32"), cases())
 def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, program):
-    """Bit by bit: what is not attended, and how rows are written, changes no number."""
+    """The numbers are equal bit by bit: skipping unattended rows and writing single rows change nothing."""
     export = llm_exports.require(name)
     clients = [Client(program(name, is_float32, *more)) for more in ([], ["-whole-caches"])]
     for client in clients:
@@ -99,7 +99,7 @@ def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, program):
         np.testing.assert_array_equal(found, expected)
 
 
-# One kernel computes the products of MXFP6 weights; the decoders differ in the layers around them.
+# One kernel computes the products of MXFP6 weights; the decoders differ in the layers around the products.
 @pytest.mark.parametrize(
     ("name", "is_float32", "more"),
     [
@@ -116,7 +116,7 @@ def test_decoder_with_stored_weights_gives_the_tokens_of_the_plain_way(
     name, is_float32, more, program, answers, monkeypatch
 ):
     """Sums have another order, so logits differ by a rounding; tokens are equal if logits are distinct."""
-    # These weights are too small to be stored by default.
+    # By default, the compiler does not store weights of this size.
     plain = answers(name, is_float32, *more)
     monkeypatch.setattr(store_weights, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
@@ -130,7 +130,7 @@ def test_decoder_with_stored_weights_gives_the_tokens_of_the_plain_way(
 
 
 def feeds_of(session, symbols, seed=0):
-    """Random inputs of one set of shapes: token ids are small, masks are ones."""
+    """Random inputs for one set of shapes: small token ids, and masks of ones."""
     rng = np.random.default_rng(seed)
     feeds = {}
     for value in session.get_inputs():
@@ -157,7 +157,7 @@ def test_encoder_with_constants_beside_its_file(tmp_path):
 
 
 def test_whisper_hears_once_and_then_reads_what_it_has_kept(tmp_path):
-    """The second set of shapes has one frame: it takes the keys and values of the sound from the caches."""
+    """The second set of shapes has one frame: keys and values of the sound come from the caches."""
     export = llm_exports.require("whisper")
     path = compiled(export.float32_flags, tmp_path)
     rng = np.random.default_rng(0)
@@ -181,7 +181,7 @@ def test_whisper_hears_once_and_then_reads_what_it_has_kept(tmp_path):
             )
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-5, atol=1e-6)
     assert np.ptp(answers[0][1]) > 0
-    # The answers depend on the sound.
+    # The results depend on the sound.
     with qaic.Session(path) as session:
         inputs = {"input_ids": np.array([[50]]), "position_ids": np.array([[0]])}
         other = session.run({"input_features": -sound, **inputs})["logits"]

@@ -79,7 +79,7 @@ def test_program_with_too_few_devices_is_refused(context, qpc, capfd, device, ma
 
 
 def decoded(context, queue, program, qpc):
-    """Logits of one token, through a queue of the client's."""
+    """Logits of one token, through a queue of the client."""
     exec_obj = qaicrt.ExecObj(context, program)
     logits = np.zeros((1, 1, decoder_model.Sizes().vocabulary), np.float32)
     names = [mapping.bufferName for mapping in qpc.getBufferMappings()]
@@ -93,7 +93,7 @@ def decoded(context, queue, program, qpc):
 
 @pytest.mark.virtual_card("cards run only programs for one device")
 def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, qpc):
-    """The call of clients that leave the choice to the runtime: no device, and a queue of device 0."""
+    """The call of clients that let the runtime choose the devices: no device, and a queue of device 0."""
     monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
     context = qaicrt.Context()
     queue = qaicrt.Queue(context, 0)
@@ -103,7 +103,7 @@ def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, q
     assert logits.any()
     assert first.activate() == QStatus.QS_SUCCESS
 
-    # Devices 0 and 2 are full now, as far as another program is concerned.
+    # For another program, devices 0 and 2 are now full.
     full = []
     for device in (0, 0, 0, 2, 2, 2, 2):
         properties = qaicrt.QAicProgramProperties()
@@ -114,9 +114,9 @@ def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, q
     assert full.pop().deactivate() == QStatus.QS_SUCCESS
     second = qaicrt.Program(context, qpcObj=qpc)
     assert repr(second).endswith("on device 2:3)")
-    # The queue is of a device that the program is not on.
+    # The queue belongs to a device that does not run the program.
     np.testing.assert_array_equal(decoded(context, queue, second, qpc), logits)
-    # If too few are free, the activation reports it.
+    # If too few devices are free, the activation reports this.
     assert second.activate() == QStatus.QS_SUCCESS
     assert qaicrt.Program(context, None, qpc).activate() == QStatus.QS_DEV_ERROR
 

@@ -1,4 +1,4 @@
-"""``QAicApi_pb2``: names, numbers and bytes, with any installed protobuf."""
+"""``QAicApi_pb2``: names, numbers and bytes, with any installed version of protobuf."""
 
 import ast
 import copy
@@ -62,7 +62,7 @@ def test_fields(message):
 
 
 def test_the_package_is_no_name_of_the_module():
-    # A client probes `from QAicApi_pb2 import aicapi` and relies on the failure.
+    # A client tries `from QAicApi_pb2 import aicapi` and expects the failure.
     assert not hasattr(aic, "aicapi")
     with pytest.raises(ImportError):
         exec("from QAicApi_pb2 import aicapi")
@@ -98,7 +98,7 @@ def test_classes_are_those_of_the_module():
 
 
 def test_a_second_module_of_the_same_messages_does_no_harm(monkeypatch):
-    # A client puts another directory first and imports again; other packages bring the same messages.
+    # A client puts another directory first and imports again; other packages contain the same messages.
     monkeypatch.delitem(sys.modules, "QAicApi_pb2")
     again = importlib.import_module("QAicApi_pb2")
     assert again is not aic

@@ -1,6 +1,6 @@
-"""``StreamProfilingHandle``: boundaries, rates, programs that are made and removed while it runs.
+"""``StreamProfilingHandle``: boundaries, rates, and programs that are created and deleted while it runs.
 
-The clock is one of the tests: it stands still until a test moves it.
+The clock belongs to the tests: its time changes only when a test changes it.
 """
 
 import gc
@@ -29,7 +29,7 @@ RAW = TYPE.QAIC_PROFILING_INFERENCE_RAW_DEVICE_STATS_TYPE
 
 
 class VirtualClock:
-    """A clock that a test moves to the next boundary that a thread waits for."""
+    """A clock that a test advances to the next boundary for which a thread waits."""
 
     def __init__(self, now_ms):
         self.time_ms = now_ms
@@ -47,21 +47,21 @@ class VirtualClock:
         return stopped.is_set()
 
     def move(self, late_ms=0):
-        """Go to the boundary that is waited for, or beyond; returns the boundary."""
+        """Advance to the boundary for which a thread waits, or beyond it; return the boundary."""
         boundary = self._asked.get(timeout=60)
         self.time_ms = boundary + late_ms
         self._moved.release()
         return boundary
 
     def next(self):
-        """The next boundary, once the thread waits for it."""
+        """The next boundary, as soon as the thread waits for it."""
         boundary = self._asked.get(timeout=60)
         self._asked.put(boundary)
         return boundary
 
 
 class ReportSink:
-    """A callback that keeps its reports."""
+    """A callback that stores its reports."""
 
     def __init__(self):
         self.reports = queue.Queue()
@@ -78,7 +78,7 @@ class ReportSink:
 
 
 class Client:
-    """A program of a network, and inferences of it."""
+    """A program of a network, and inferences of the program."""
 
     def __init__(self, path):
         self.context = qaicrt.Context()
@@ -113,10 +113,10 @@ def test_reports_come_at_multiples_of_the_period(path, clock):
     assert handle.addProgram(client.program) == S.QS_SUCCESS
     assert handle.start() == S.QS_SUCCESS
     client.run(2)
-    # The published example: started at 4.400 s, the first report at 4.500.
+    # The published example: the profile starts at 4.400 s, and the first report is at 4.500 s.
     assert clock.move() == 4500
     assert len(sink.next()[0]) == 2
-    # No samples, and yet a report.
+    # The interval has no samples, but a report.
     assert clock.move() == 5000
     assert sink.next()[0] == []
     assert clock.next() == 5500
@@ -132,7 +132,7 @@ def test_a_clock_that_is_set_back_delays_no_report(path, clock):
     handle = qaicrt.StreamProfilingHandle("full", 500, sink)
     assert handle.addProgram(Client(path).program) == S.QS_SUCCESS
     assert handle.start() == S.QS_SUCCESS
-    # An hour back, then a wait that ends a millisecond early.
+    # The clock goes back by an hour; then a wait ends a millisecond early.
     assert clock.move(late_ms=-3_600_000) == 4500
     assert clock.move(late_ms=-1) == 5000 - 3_600_000
     assert clock.next() == 5500 - 3_600_000
@@ -192,7 +192,7 @@ def test_programs_come_and_go(path, clock, capfd):
     first.run(4)
     clock.move()
     assert len(sink.next()[0]) == 3
-    # A deleted program stays in the samples.
+    # Samples of a deleted program are kept.
     second.run(2)
     del second
     gc.collect()

@@ -1,4 +1,4 @@
-"""``Program``: placing, loading, activating, and its description."""
+"""``Program``: placement, loading, activation, and description."""
 
 import gc
 import time
@@ -24,7 +24,9 @@ def affine(tmp_path_factory):
 
 @pytest.fixture
 def cores():
-    """Free cores before the test, after objects of earlier tests in reference cycles have released theirs."""
+    """Free cores before the test, after objects of earlier tests in reference cycles have released their
+    cores.
+    """
     gc.collect()
     return rt_programs.free_cores()
 
@@ -36,7 +38,7 @@ def cards(monkeypatch):
 
 @pytest.fixture
 def noop(monkeypatch):
-    # A call that finds the device busy is repeated if an object was torn down meanwhile.
+    # The call is repeated if it finds a busy device and an object was released since.
     gc.collect()
     assert _core.await_teardown(WATCHDOG_S)
     monkeypatch.setenv("QAIC_DEVICE", "noop")
@@ -95,7 +97,7 @@ def test_without_a_device_it_is_the_first_with_enough_free_cores(affine, cards):
         programs.append(qaicrt.Program(context, None, qaicrt.Qpc(affine)))
         assert programs[-1].activate() == S.QS_SUCCESS
     assert [repr(program)[-2] for program in programs] == list("000011112222")
-    # If none has room, the first is used, and the activation reports it.
+    # If no device has room, the program uses the first device, and the activation reports the error.
     full = qaicrt.Program(context, None, qaicrt.Qpc(affine))
     assert "device 0" in repr(full)
     assert full.activate() == S.QS_DEV_ERROR
@@ -273,7 +275,7 @@ def test_deactivation_waits_for_no_inference(affine, noop, cores):
 
 
 def test_activation_after_a_deactivation_begins_anew_on_the_same_cores(tmp_path, cores):
-    """Clients do this when they replace earlier exec objects with new ones."""
+    """Clients do this when they replace exec objects with new ones."""
     path = rt_programs.compiled(tmp_path, rt_programs.counter(), retained_state=True, aic_num_cores=16)
     client = Client(path)
     exec_objs = [client.exec_obj(), client.exec_obj()]
@@ -286,7 +288,7 @@ def test_activation_after_a_deactivation_begins_anew_on_the_same_cores(tmp_path,
     assert [counted(exec_objs[0]), counted(exec_objs[1])] == [0, 1]
     for _ in range(2):
         assert client.program.deactivate() == S.QS_SUCCESS
-        # All cores of the device are still held, and they are the ones of the new activation.
+        # All cores of the device are still allocated, now to the new activation.
         assert client.program.activate() == S.QS_SUCCESS
         for place in range(2):
             exec_objs[place] = client.exec_obj()
@@ -336,7 +338,7 @@ def test_facts(affine):
     assert program.getIoDescriptor() == qpc.getIoDescriptor()
     assert program.getBufferMappings() == qpc.getBufferMappings()
     info = program.getProgramInfo()
-    # The default level of the compiler measures inferences.
+    # At its default level, the compiler measures inferences.
     assert (info.numNsp, info.isAicStatsAvailable) == (4, True)
     assert (info.batchSize, info.numMcid) == (
         qpc.getInfo().program[0].batchSize,
@@ -409,7 +411,7 @@ def test_properties_out_of_range_are_named(affine, name, number):
         Client(affine, **{name: number})
 
 
-# --- what a device does rarely -------------------------------------------------------------------------
+# --- rare behavior of a device -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -439,7 +441,7 @@ def test_time_limits(noop, capfd, values, least):
         assert status == S.QS_TIMEDOUT
         assert took >= least
         assert "timed out" in capfd.readouterr().err
-    # The exec object can be used again. A busy machine may delay this inference beyond its limit, too.
+    # The exec object can be used again. On a busy machine, this inference may also exceed its limit.
     noop.plan("")
     assert any(exec_obj.run() == S.QS_SUCCESS for _ in range(1_000))
 

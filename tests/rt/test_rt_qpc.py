@@ -102,7 +102,7 @@ def test_says_what_the_reference_says(sample):
             for mapping in found
         ] == described
     info = qpc.getInfo()
-    # The reference leaves the size at 0.
+    # The vendor's library leaves the size at 0.
     program = {name: value for name, value in expected["program"].items() if name != "size"}
     assert len(info.program) == 1
     assert {name: getattr(info.program[0], name) for name in program} == program

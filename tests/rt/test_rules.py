@@ -1,4 +1,4 @@
-"""The rules that real clients depend on, one test each."""
+"""The rules on which real clients depend, one test for each rule."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def run(program, **environment):
 
 
 def test_1_clients_find_the_modules_where_they_look_first():
-    # A client is directed to the vendor's directories only if a module is not importable.
+    # The client adds the vendor's directories only if a module cannot be imported.
     output = run("""
         import sys
         before = list(sys.path)
@@ -131,7 +131,7 @@ def test_3_enumerations_behave_like_pybind11s():
 
 @pytest.fixture
 def held(monkeypatch):
-    """A program on a card whose executions wait until they are released, in another thread's call."""
+    """A program on a card whose executions wait until another thread releases them."""
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
     control = _core.NoopControl(3)
@@ -163,7 +163,7 @@ def test_4_a_call_that_blocks_lets_other_threads_run(held, call):
     answers = []
     thread = threading.Thread(target=lambda: answers.append(call(client, exec_obj)))
     thread.start()
-    # Only another thread, this one, ends the call.
+    # Only another thread, here the main thread, ends the call.
     assert control.wait_executing(1, WATCHDOG_S)
     assert answers == []
     control.release()
@@ -184,7 +184,7 @@ def test_4_an_inference_set_that_blocks_lets_other_threads_run(held, method):
         "getCompletedId": lambda: inferences.getCompletedId(7)[0],
         "getCompleted": lambda: inferences.getCompleted()[0],
         "waitForCompletion": inferences.waitForCompletion,
-        # These two wait until the only handle was put back.
+        # Both calls wait until the only handle is returned.
         "getAvailable": lambda: inferences.getAvailable()[0],
         "submit": lambda: inferences.submit(vector, 8),
     }
@@ -217,7 +217,7 @@ def test_5_only_the_size_of_elements_matters(tmp_path):
         nodes, [("num_logits_to_keep", "int64", [1, 1])], [("kept", "int64", [1, 1])]
     )
     client = Client(rt_programs.compiled(tmp_path, built))
-    given = np.zeros((1, 1))  # float64, as QEFF passes it
+    given = np.zeros((1, 1))  # float64, which QEFF passes
     kept = np.full((1, 1), 7, np.int64)
     exec_obj = client.exec_obj()
     client.infer(exec_obj, [(0, given), (1, kept)])
@@ -242,7 +242,7 @@ def test_6_a_buffer_without_bytes_skips_its_binding(tmp_path):
         status, found = exec_obj.getData()
         assert status == S.QS_SUCCESS
         assert [buffer.size for buffer in found] == [4, 0, 48, 0]
-        # The state stayed on the device, where each inference adds one.
+        # The state stays on the device; each inference adds one to it.
         assert set(np.frombuffer(bytes(found[rt_programs.Y]), np.float32)) == {float(turn)}
 
 
@@ -276,19 +276,19 @@ def test_8_probing_for_hardware_succeeds_without_a_card():
     assert output == "QStatus.QS_SUCCESS 1 True\n"
 
 
-# --- 9: versions of what it stands on --------------------------------------------------------------
+# --- 9: versions of dependencies ---------------------------------------------------------------------
 
 
 def test_9_no_version_of_protobuf_numpy_or_python_is_wired_in():
     needed = metadata.metadata("openqaic")
     assert needed["Requires-Python"] == ">=3.11"
-    # Only the extra `ray` has the requirement of Triton's client, so that pip finds it.
+    # Only the extra `ray` has the requirement of Triton's client, so that pip can resolve it.
     always = [line for line in needed.get_all("Requires-Dist") if "extra ==" not in line]
     assert "numpy>=1.26" in always
     assert not any(line.startswith("protobuf") for line in always)
-    # One library for every later Python.
+    # One library works with every later version of Python.
     assert _core.__file__.endswith(".abi3.so")
-    # The messages do not depend on the implementation of protobuf either.
+    # The messages do not depend on the implementation of protobuf, either.
     output = run(
         """
         import QAicApi_pb2 as aic

@@ -76,7 +76,7 @@ class TestDevices:
         assert info.devData.resourceInfo == Util().getResourceInfo(1)[1]
         assert info.devData.performanceInfo == Util().getPerformanceInfo(1)[1]
         assert (info.pciInfo.pcieExtInfo.maxLinkSpeed, info.devData.nspPgMask) == (0, 0)
-        # The computation of FEDML.
+        # The same computation as in FEDML.
         assert info.devData.resourceInfo.dramFree / info.devData.resourceInfo.dramTotal == 1.0
         assert info.devData.resourceInfo.nspFree / info.devData.resourceInfo.nspTotal == 1.0
 
@@ -114,7 +114,7 @@ class TestDevices:
         assert info.devData.resourceInfo.nspFree == info.devData.resourceInfo.nspTotal
         assert (info.devData.numLoadedNWs, info.devData.numActiveNWs) == (0, 0)
 
-    # Python 3.12 and newer warn of a fork of a process with threads.
+    # Python 3.12 and newer warn if a process with threads forks.
     @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
     def test_works_in_a_forked_child(self):
         util = Util()
@@ -191,7 +191,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def _serialized(monkeypatch, tmp_path):
-    """Locks among the processes of this test, not among all of the user, as other runs of the tests are."""
+    """Locks for the processes of this test only, not for all processes of the user."""
     usual = _core.open_user_directory
     monkeypatch.setattr(_core, "open_user_directory", lambda path=tmp_path / "locks": usual(path))
     monkeypatch.setenv("QAIC_SERIALIZE_DEVICE", "1")
@@ -203,7 +203,7 @@ def _serialized(monkeypatch, tmp_path):
 
 @pytest.fixture
 def holder(_serialized, tmp_path):
-    """Another process that holds device 0."""
+    """Another process that locks device 0."""
     with started(
         [sys.executable, "-c", HOLDER, str(tmp_path / "locks")],
         stdin=subprocess.PIPE,
@@ -261,7 +261,7 @@ class TestLock:
         holder.wait()
         assert Util().lockDevice(0, True, False) == QStatus.QS_SUCCESS
 
-    # Python 3.12 and newer warn of a fork of a process with threads.
+    # Python 3.12 and newer warn if a process with threads forks.
     @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
     @pytest.mark.usefixtures("_serialized")
     def test_a_forked_child_does_not_keep_the_lock(self):
@@ -274,7 +274,7 @@ class TestLock:
             os.read(go[0], 1)
             os._exit(0)
         os.read(ready[0], 1)
-        # The parent releases the lock while the child lives.
+        # The parent releases the lock while the child is running.
         assert util.lockDevice(0, False, False) == QStatus.QS_SUCCESS
         assert util.lockDevice(0, True, False) == QStatus.QS_SUCCESS
         os.write(go[1], b".")

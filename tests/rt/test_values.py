@@ -1,4 +1,4 @@
-"""Property and information structures: documented defaults, and no attribute that does not exist."""
+"""Structures of properties and information: documented defaults, and an error for unknown attributes."""
 
 import copy
 import pickle
