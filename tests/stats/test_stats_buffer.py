@@ -1,4 +1,4 @@
-"""`qaic.stats.open`: views, facts, which program a buffer is of, and what is refused."""
+"""`qaic.stats.open`: views, facts, the program of a buffer, and files that are refused."""
 
 import gc
 import json
@@ -21,7 +21,7 @@ from qaic.errors import (
 )
 from qpc_support import DATA, FIXTURES
 
-# Typed in here, not taken from the table that is tested.
+# These values are written here, not read from the table under test.
 OP = np.dtype(
     [
         ("oc", "<u4"),
@@ -129,7 +129,7 @@ def test_meta_that_is_no_object_is_empty(meta):
 def test_larger_records_are_read_by_their_prefix():
     raw = bytearray(made.even_buffer(4))
     ops = stats.open(bytes(raw)).ops.copy()
-    # The same operations as records of 64 bytes after the end, as a later minor version may write them.
+    # The same operations as records of 64 bytes, which a later minor version may write, after the end.
     wide = np.zeros((4, 64), np.uint8)
     wide[:, :48] = ops.view(np.uint8).reshape(4, 48)
     wide[:, 48:] = 0xEE
@@ -141,7 +141,7 @@ def test_larger_records_are_read_by_their_prefix():
     buffer = stats.open(resealed(raw, used=len(raw), size=len(raw)), check=True)
     np.testing.assert_array_equal(buffer.ops, ops)
     assert buffer.ops.strides == (64,)
-    # Written again, they are of the size that this version has.
+    # When they are written again, they have the size of this version.
     sections = {"CORE": buffer.cores, "THREAD": buffer.threads, "OP": wide.reshape(-1).view("V64")}
     again = stats.open(_core.encode_stats(made.run_facts(), sections), check=True)
     np.testing.assert_array_equal(again.ops, ops)
@@ -149,7 +149,7 @@ def test_larger_records_are_read_by_their_prefix():
 
 
 def resealed(raw, **fields):
-    """Return the bytes with other header fields and the CRC that belongs to them."""
+    """Return the bytes with changed header fields and the matching CRC."""
     raw = bytearray(raw)
     places = {"size": ("<Q", 16), "used": ("<Q", 24), "sections": ("<I", 32), "minor": ("<H", 10)}
     for name, value in fields.items():
@@ -193,7 +193,7 @@ def test_descriptor_columns():
         assert not columns.name.flags.writeable
     with pytest.raises(IndexError, match="core 2 of a program with 2"):
         descriptor.ops(2)
-    # Kinds of all executions at once.
+    # Kinds of all executions in one call.
     buffer = stats.open(made.even_buffer(4, fingerprint=descriptor.fingerprint), qpc=descriptor)
     assert buffer.descriptor is descriptor
     assert descriptor.ops(0).kind[buffer.ops["oc"]].tolist() == ["MatMul", "Add", "Relu", "MatMul"]
@@ -248,7 +248,7 @@ def test_the_buffer_tells_which_device_it_is_of(tmp_path, force):
         for place, count in enumerate((1000, 1001, 1002))
     ]
     for place, descriptor in enumerate(devices):
-        # The name of the file does not matter.
+        # The name of the file is not used.
         path = tmp_path / f"x-program-0-inf-{place}-net_slice00-aiccyclecounts.bin"
         path.write_bytes(made.even_buffer(3, fingerprint=descriptor.fingerprint))
         assert stats.open(path, qpc=devices, force=force).descriptor is descriptor
@@ -266,7 +266,7 @@ def test_of_a_foreign_buffer_the_name_is_taken_by_force(tmp_path):
     assert stats.open(path, qpc=devices, force=True).descriptor is devices[1]
 
 
-# --- what is no buffer ------------------------------------------------------------------------------------
+# --- files that are not buffers ---------------------------------------------------------------------------
 
 
 def test_unknown_bytes_name_what_is_known_of_them():

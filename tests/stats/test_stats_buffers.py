@@ -1,4 +1,4 @@
-"""Properties of stats buffers in Python: what is written is read, and no bytes crash the reader."""
+"""Properties of stats buffers in Python: a reader returns what was written, and no bytes crash it."""
 
 import json
 import struct
@@ -85,7 +85,7 @@ def test_columns_are_the_fields(content, data):
 
 
 def read_everything(raw, descriptor):
-    """Read a buffer in every way there is, and return what is wrong; no other error may come."""
+    """Read a buffer in every possible way and return its problems; no other error is allowed."""
     try:
         buffer = stats.open(raw, qpc=descriptor, force=True)
     except StatsError as error:
@@ -114,7 +114,7 @@ def test_changed_bytes_are_refused_or_read(content, changes, sealed, cut):
     run, sections, facts = content
     raw = bytearray(_core.encode_stats(run, sections))
     for place, change in changes:
-        # Every other change hits header and directory, which are a small part of the bytes.
+        # Half of the changes are in the header and the directory, which are a small part of the bytes.
         raw[place % (len(raw) if place % 2 else 128 + 32 * len(sections))] ^= change
     if sealed:
         for entry in range(len(sections)):

@@ -1,4 +1,4 @@
-"""Operations in the form of newer vendor SDKs, with a schema that the test makes up."""
+"""Operations in the form of newer vendor SDKs, with a schema that the test defines."""
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -11,7 +11,8 @@ from qpc_support import DATA
 
 Field = descriptor_pb2.FieldDescriptorProto
 
-# message -> fields: name -> type. Numbers are arbitrary: only names are known of the real schema.
+# Message -> fields: name -> type. The numbers are arbitrary, because only the names of the real schema are
+# known.
 MESSAGES = {
     "Pair": {"id": "int32", "str": "string"},
     "OpDetails": {"op_kind_id_str_pairs": "*Pair", "op_memory_id_str_pairs": "*Pair"},

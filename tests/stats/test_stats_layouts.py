@@ -1,4 +1,4 @@
-"""Layouts of other packages in Python: registered, or found as entry points of an installed package."""
+"""Layouts of other packages in Python: registered, or entry points of an installed package."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ MAGIC = b"LINES\n\0\0"
 
 
 class Lines:
-    """Eight bytes an operation: number and ticks, one thread of one core."""
+    """Eight bytes per operation: number and ticks, for one thread of one core."""
 
     name = "lines"
 

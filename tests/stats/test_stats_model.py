@@ -1,4 +1,4 @@
-"""Cores, engines and threads of a buffer, against its records."""
+"""Cores, engines and threads of a buffer, compared with its records."""
 
 import json
 

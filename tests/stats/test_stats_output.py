@@ -1,4 +1,4 @@
-"""Summary and trace match the records; numpy and a JSON parser check them."""
+"""The summary and the trace match the records, checked with numpy and a JSON parser."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def opened(content):
 
 
 def executions(buffer, facts):
-    """(core, engine, kind) -> ticks and count: an execution of a group counts once, by its longest thread."""
+    """(core, engine, kind) -> ticks and count. A group's execution counts once, with its longest thread."""
     groups, thread_groups = facts["groups"], facts["thread_groups"]
     longest = {}
     for core in buffer.cores["core"]:
@@ -125,7 +125,7 @@ def test_what_is_written_is_what_is_returned(tmp_path):
 
 
 def test_large_files_are_let_go_of_and_read_again(tmp_path):
-    """Pages of a mapped file above 64 MiB are dropped after they are read; the data stays the same."""
+    """Pages of a mapped file above 64 MiB are released after they are read; the data stays the same."""
     descriptor = stats.Descriptor.from_json(stats_buffers.descriptor_json([5]))
     content = stats_buffers.even_buffer(1_450_000, fingerprint=descriptor.fingerprint, descriptor_ops=5)
     assert len(content) > 64 << 20

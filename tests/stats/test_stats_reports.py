@@ -1,4 +1,4 @@
-"""Reports over hand-made captures, whose expected contents are known by construction."""
+"""Reports of captures whose expected reports follow from their construction."""
 
 import statistics
 import sys
@@ -75,7 +75,7 @@ def unnamed(ops, inference=0, **last):
 def test_without_a_program_every_operation_of_every_buffer_counts(sizes):
     one = Capture([unnamed(ops, inference) for inference, ops in enumerate(sizes)])
     assert [sample.readers[0].ops.count.sum() for sample in one.samples] == list(sizes)
-    # The first of two inferences is shown, but each has its operations.
+    # The report shows the first of two inferences; both have operations.
     assert len(REPORTS["nodes"](one).tables[0].rows) == sizes[0]
     assert {len(reading.facts) for reading in one.each()} == {30}
 
@@ -107,7 +107,7 @@ def test_every_report_tells_of_a_small_run(name, mlp):
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-# --- what a card's core does ------------------------------------------------------------------------------
+# --- work of a card's core --------------------------------------------------------------------------------
 
 
 def card():
@@ -172,7 +172,8 @@ def test_the_critical_path_follows_the_data(core):
 
 def test_gaps_are_where_nothing_works(core):
     table = REPORTS["gaps"](core).table("longest")
-    # Between the end of the transfer and the multiplication, and between that and the softmax.
+    # Time between the end of the transfer and the multiplication, and between the multiplication and the
+    # softmax.
     assert table.column("gap") == [45, 5]
     assert table.column("at") == [255, 50]
     assert REPORTS["gaps"](core).table("cores").rows[0][2:] == (400, 263, 65.75, 2, 50, 45, 10, 77)
@@ -223,7 +224,7 @@ def test_writing_the_statistics_is_no_work(core):
 
 
 def engines_at(hmx, dma, hvx_kind="elementadd", hvx=0):
-    """A core whose engines work for these parts of 1000 us, each in one piece from the begin."""
+    """A core whose engines work for these parts of 1000 us, each without interruption from the beginning."""
     program = made.Program(groups=made.CARD_GROUPS, thread_groups=made.CARD_THREADS)
     ops = [
         program.op(0, "/a", hvx_kind, group=0, memory="TCM"),
@@ -337,7 +338,7 @@ def test_sends_and_receives_are_paired():
 
 
 def test_shares_of_a_page_are_of_one_total():
-    """Samples of noisy times, as of a busy machine: a kind has one time and one share everywhere."""
+    """Samples of noisy times, as on a busy machine: a kind has the same time and share in every table."""
     program = made.Program(groups=("CPU",), thread_groups=(0,))
     kinds = ["Conv", "Relu", "Concat", "Conv", "ReorderOutput", "Softmax"]
     for place, kind in enumerate(kinds):
@@ -427,10 +428,11 @@ def test_one_node_is_blamed_only_if_its_time_is_ordinary(monkeypatch, name, medi
     st.integers(0, 4000),
 )
 def test_an_operation_that_the_host_interrupted_is_never_blamed(times, spiked, operation, extra):
-    """One operation of one inference takes up to 4 ms more, and the totals are made equal, or nearly so."""
+    """One operation of one inference takes up to 4 ms more, and all totals are equal, or nearly so."""
     times = [list(row) for row in times]
     times[spiked][operation] += 4000 + extra
-    # The spike makes the total ordinary in each third example: the others are as slow as a whole.
+    # In every third example, the outlier makes the total ordinary: all other inferences are slower as a
+    # whole.
     for row in times if extra % 3 == 0 else ():
         if row is not times[spiked]:
             for place in range(4):
@@ -481,7 +483,7 @@ def test_a_difference_says_when_binaries_differ(core):
 
 
 def test_a_difference_joins_nodes_that_are_fused_otherwise():
-    """float32 fuses an activation with its convolution, int8 a sum with the next one."""
+    """float32 fuses an activation with its convolution; int8 fuses a sum with the next convolution."""
 
     def measured(*ops):
         program = made.Program()
@@ -498,14 +500,14 @@ def test_a_difference_joins_nodes_that_are_fused_otherwise():
         "end": (40, None, -40),
         "Reorder": (None, 40, 40),
     }
-    # The other way round they are the same rows.
+    # In the other direction, the rows are the same.
     assert {row[0]: row[2:0:-1] for row in diff(new, baseline).table("nodes").rows} == {
         name: row[:2] for name, row in rows.items()
     }
 
 
 def test_a_difference_does_not_join_a_chain_of_nodes_that_overlap():
-    """int8 assigns an activation to the next convolution, float32 to the previous one."""
+    """int8 assigns an activation to the next convolution; float32 assigns it to the previous one."""
 
     def measured(ops):
         program = made.Program()
@@ -560,7 +562,7 @@ def test_names_cannot_move_the_cursor_or_run_in_a_spreadsheet():
 
 @st.composite
 def captures(draw):
-    """Captures of one device: random programs, every group with operations, random times without nesting."""
+    """Captures of one device: random programs, all groups have operations, random times without nesting."""
     groups = draw(st.integers(1, 3))
     thread_groups = (*range(groups), *draw(st.lists(st.integers(0, groups - 1), max_size=2)))
     program = made.Program(groups=made.CARD_GROUPS[:groups], thread_groups=thread_groups)
@@ -582,7 +584,8 @@ def captures(draw):
                 mine = [oc for oc, op in enumerate(program.cores[core_number]) if op["group"] == group]
                 now, ops = 100, []
                 for oc in draw(st.lists(st.sampled_from(mine), max_size=6)):
-                    # Waits are between executions; those before the first and after the last are clipped.
+                    # Waits are between executions; waits before the first and after the last execution are
+                    # clipped.
                     gap = draw(st.integers(0, 20))
                     left = draw(st.integers(0, gap))
                     if ops:
@@ -601,12 +604,12 @@ def captures(draw):
     return capture(*samples)
 
 
-#: tables whose rows are all of the time; kinds of `roofline` and copies of `dma` are a part
+#: Tables whose rows contain all of the time; kinds of `roofline` and copies of `dma` are a part of it.
 WHOLE = {"nodes", "layers", "memories", "categories"}
 
 
 def expected_times(one):
-    """Per (core, oc) the largest sum of a thread, by plain loops."""
+    """The largest sum of a thread for each (core, oc), with simple loops."""
     sums = {}
     for thread in one.threads:
         own = {}

@@ -1,4 +1,4 @@
-"""Every report, in every format, of any records that a device may have written."""
+"""Every report, in every format, for any records that a device can write."""
 
 import csv
 import io
