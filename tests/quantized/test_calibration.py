@@ -1,4 +1,4 @@
-"""Measured values equal those of onnxruntime, with any number of threads; bad samples are refused."""
+"""Measured values equal those of onnxruntime for any number of threads; invalid samples are refused."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ from qaic.errors import CompileError, OptionError
 from session_models import model, save
 
 TENSORS = ["x", "c", "r", "g", "f", "y"]
-#: tensors that a Relu alone reads -> what it leaves of them
+#: Tensor that only a Relu reads -> the result of the Relu.
 LIMITED = {"c": "r"}
 
 
@@ -65,7 +65,7 @@ def test_histograms_hold_what_the_engine_computes():
         assert tensor.histogram.shape == (64,)
         assert tensor.histogram.dtype == np.float32
         np.testing.assert_allclose(tensor.histogram.sum(), array.size, rtol=1e-5)
-        # Bins are put together from finer ones, so a value at an edge may count in the neighbor.
+        # Bins are combined from finer bins, so a value at an edge can count in the neighbor.
         edges = np.linspace(tensor.minimum, tensor.maximum, 65)
         exact = np.histogram(array.astype(np.float64), edges)[0]
         assert np.abs(np.cumsum(tensor.histogram) - np.cumsum(exact)).max() <= max(2, 0.02 * array.size)
@@ -193,7 +193,7 @@ def test_specializations_are_profiled_with_the_shapes_of_the_samples():
 
 
 def stateful():
-    """``s`` grows by ``x`` with every inference."""
+    """``s`` grows by ``x`` in every inference."""
     return model(
         [
             helper.make_node("Add", ["s", "x"], ["s_RetainedState"]),
@@ -291,7 +291,7 @@ def test_tensors_with_infinite_values_have_no_range_whatever_the_order_of_sample
 
 
 def test_attention_with_a_mask_of_minus_infinity_is_quantized_around_it(tmp_path):
-    """The judge is onnxruntime on the float model."""
+    """The reference is onnxruntime with the float32 model."""
     rng = np.random.default_rng(3)
     w = rng.normal(size=(16, 16)).astype(np.float32)
     built = model(
@@ -418,7 +418,7 @@ def test_memory_does_not_grow_with_the_number_of_samples():
             tracemalloc.stop()
 
     few, many = peak(20), peak(400)
-    # One sample is 48 KiB: 380 more of them would be 18 MiB.
+    # One sample is 48 KiB, so another 380 samples would be 18 MiB.
     assert many < few + (1 << 20)
     assert most <= 8
 
@@ -492,7 +492,7 @@ def test_an_interrupted_calibration_leaves_nothing(tmp_path, threads):
 
 
 def test_measured_values_beyond_float16_are_said_once(tmp_path, caplog):
-    """Squares of 300 are beyond float16; a product of integers reads them, so they were measured."""
+    """Squares of 300 exceed float16. A product of integers reads them, so they were measured."""
     weight = np.eye(4, dtype=np.float32)
     built = model(
         [

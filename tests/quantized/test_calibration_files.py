@@ -1,4 +1,4 @@
-"""Profile files, encodings and input lists: their meaning, and the errors about wrong ones."""
+"""Profile files, encodings and input lists: their meaning, and errors about invalid files."""
 
 import hashlib
 import json
@@ -92,7 +92,7 @@ def test_a_session_dumps_and_goes_on_with_a_float_program(tmp_path):
             path, dump_profile=tmp_path / "out" / "p.yaml", calibration_data=[sample]
         ) as session:
             assert np.array_equal(session.run(sample)["y"], expected)
-        # The profile is also written if the container was in the cache.
+        # The profile is also written if the container is in the cache.
         assert read_profile((tmp_path / "out" / "p.yaml").read_bytes(), "p").entries
         (tmp_path / "out" / "p.yaml").unlink()
 
@@ -130,7 +130,7 @@ def test_a_profile_of_another_compiler_is_matched_by_names(tmp_path, caplog):
 
 @given(st.data())
 def test_numbered_names_of_another_compiler_are_those_of_the_last_part(data):
-    """Keys ``X__N`` belong to node X, whose result has the highest number; other names change nothing."""
+    """Keys ``X__N`` belong to node X; the highest number is that of its result. Other names have no effect."""
     graph = convolutional().graph
     own = set(entry_keys(graph).values())
     wanted, text = {}, HEAD
@@ -155,7 +155,7 @@ def test_numbered_names_of_another_compiler_are_those_of_the_last_part(data):
     "keys", [("n:0", "n__1:0"), ("p/b", "p/b__127"), ("p/b:0", "p/b__127:0"), ("p_b", "p_b__127")]
 )
 def test_a_number_that_is_a_tensors_own_is_not_another_tensors(tmp_path, keys):
-    """The keys are names of nodes, of tensors as exporters number them, or the legal form of these."""
+    """Keys are names of nodes, names of tensors with the exporters' numbers, or these names in legal form."""
     built = model(
         [
             helper.make_node("Relu", ["x"], ["p/b"], name="n"),
@@ -323,7 +323,7 @@ def test_encodings_become_signed_parameters(tmp_path):
     )
     tensor = profile.tensors["x"]
     assert (tensor.scale, tensor.offset, tensor.bits) == (0.5, -28, 8)
-    # The same numbers as in the other tools: 0.5 * (0 - 100) .. 0.5 * (255 - 100).
+    # The same numbers as in the other tools: 0.5 * (0 - 100) to 0.5 * (255 - 100).
     assert (tensor.minimum, tensor.maximum) == (-50, 77.5)
     assert profile.tensors["c"].offset == -128
     assert (profile.tensors["y"].offset, profile.tensors["y"].bits) == (0, 16)
@@ -512,7 +512,7 @@ def test_no_file_in_a_list_is_read_without_end(files, make, message):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Count calibrations."""
+    """Count the calibrations."""
     counted = []
     original = collector.collect
 

@@ -1,4 +1,4 @@
-"""Number of nodes of a program that compute with integers, in the text of `qaic-qpc info`."""
+"""Number of nodes of a program that compute in integers, in the output of `qaic-qpc info`."""
 
 import numpy as np
 import pytest

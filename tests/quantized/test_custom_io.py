@@ -1,4 +1,4 @@
-"""Custom I/O in the compiler: names, refusals, descriptor and plan, specializations, state, the template."""
+"""Custom I/O in the compiler: names, refusals, descriptor and plan, specializations, state, template."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def image_net(**more):
-    """``y = -image``, ``flat`` is its sum, ``index`` passes int64."""
+    """``y = -image``; ``flat`` is its sum; ``index`` is an int64 that is passed through."""
     nodes = [
         helper.make_node("Neg", ["image"], ["y"]),
         helper.make_node("ReduceSum", ["y"], ["flat"], keepdims=0),
@@ -39,7 +39,7 @@ def image_net(**more):
 
 
 def state_net(dtype="float32", columns=4):
-    """State of [2, columns] that grows by ``x``; ``y`` is the state before."""
+    """A state of [2, columns] that grows by ``x``; ``y`` is the previous state."""
     nodes = [
         helper.make_node("Add", ["kept", "x"], ["kept_RetainedState"]),
         helper.make_node("Identity", ["kept"], ["y"]),
@@ -81,7 +81,7 @@ def test_bindings_are_what_was_asked_for():
     image, y = bindings["image"]["io_initial"], bindings["y"]["io_transformed"]
     assert (image["type"], image["dims"], image["qscale"], image["qoffset"]) == (2, [1, 4, 5, 3], 0.25, -7)
     assert (y["type"], y["dims"]) == (1, [1, 3, 4, 5])
-    # Zero, the type of a float, is omitted.
+    # The type float has the value zero, so its field is omitted.
     assert "type" not in bindings["flat"].get("io_transformed", {})
     plan = plan_of(path)
     assert plan["inputs"][0] == {
@@ -110,7 +110,7 @@ def test_entries_that_ask_for_nothing_change_no_byte():
 
 
 def test_values_read_elsewhere_and_weights_that_are_outputs():
-    """A converted output may feed other nodes and nested graphs; an initializer may be an output."""
+    """A converted output can be read by other nodes and nested graphs; an initializer can be an output."""
     branch = helper.make_graph(
         [helper.make_node("Add", ["y", "y"], ["sum"])],
         "branch",
@@ -276,7 +276,7 @@ def test_template_is_read_back_and_changes_nothing(tmp_path):
     text = target.read_text(encoding="utf-8")
     assert '# - IOName: "ids"\n#   int64 [2]' in text
     assert "# Scale: 1.0" in text
-    # The file is also written for a known container, and describes the model and not its program.
+    # The file is also written for a cached container. It describes the model, not its program.
     target.unlink()
     options = {"custom_io_list_file": [entry("image", Layout="NHWC")]}
     for _ in range(2):

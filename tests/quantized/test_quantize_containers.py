@@ -1,4 +1,4 @@
-"""Quantized containers from model to result: size, bytes, classes, shapes, and all calibrations."""
+"""Quantized containers, from the model to the results: size, bytes, classes, shapes, and all calibrations."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ def draw(*shape, scale=1.0):
 
 
 def mlp(elem_type=FLOAT, batch=4):
-    """Two wide products, 132 kB of weights, with a batch that may be symbolic."""
+    """Two wide products with 132 kB of weights; the batch can be symbolic."""
     constants = {
         "w1": draw(64, 256, scale=0.1),
         "b1": draw(256),

@@ -1,4 +1,4 @@
-"""Weights of four bits as exporters for the card write them: operator set 17 with what set 21 has."""
+"""4-bit weights as exporters for the card write them: operator set 17, with features of set 21."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOMAIN = "com.qti.aisw.onnx"
 
 
 def unpacking_function(opset=17):
-    """Build the function that unpacks two numbers from each byte, lower bits first, along the last axis."""
+    """Build the function that unpacks two numbers from each byte, low bits first, along the last axis."""
 
     def ints(name, values):
         return node("Constant", [], [name], value_ints=values)
@@ -63,7 +63,7 @@ def packed(numbers):
 
 
 def draw_weights(rng, shape, block, grid=np.float32):
-    """Draw numbers, and zero points and scales of blocks of the last axis; add the floats that they mean."""
+    """Draw numbers, and zero points and scales for blocks along the last axis; return them and their floats."""
     blocks = -(-shape[-1] // block)
     numbers = rng.integers(0, 16, shape).astype(np.uint8)
     zeros = rng.integers(0, 16, (*shape[:-1], blocks + blocks % 2)).astype(np.uint8)
@@ -74,7 +74,7 @@ def draw_weights(rng, shape, block, grid=np.float32):
 
 
 def experts(block, shape=(2, 6, 32), opset=17, *, chosen=False, seed=0, grid=np.float32):
-    """Build products with experts' weights: all of them, or those that indices select at run time."""
+    """Build products with experts' weights: all experts, or those that indices select at run time."""
     rng = np.random.default_rng(seed)
     numbers, zeros, scales, floats = draw_weights(rng, shape, block, grid)
     constants = [("qweight", packed(numbers)), ("qzeros", packed(zeros)), ("scales", scales)]
@@ -119,7 +119,7 @@ def test_experts_of_an_export_are_what_their_numbers_mean(block, opset, chosen, 
 @pytest.mark.parametrize("chosen", [False, True])
 @pytest.mark.parametrize("more", [{}, {"mxfp6_matmul": True}, {"node_precision": True}])
 def test_in_fp16_a_weight_is_rounded_once(chosen, more):
-    """Numbers, zero points and scales are those of the file; the product reads the rounded float values."""
+    """The program keeps the numbers, zero points and scales of the file; the product reads rounded floats."""
     # The node that selects scales at run time is a separate node in float16.
     model, floats = experts(8, chosen=chosen, grid=np.float16 if chosen else np.float32)
     options = {"convert_to_fp16": True}
@@ -133,7 +133,7 @@ def test_in_fp16_a_weight_is_rounded_once(chosen, more):
     found = run(whole(lowered(model, **options)), feeds)["y"]
     expected = half(half(feeds["x"]) @ half(floats).transpose(0, 2, 1))
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
-    # A second rounding, of the scales, would be seen in most of the results.
+    # A second rounding, that of the scales, would change most of the results.
     assert (found == expected).mean() > 0.9
 
 
@@ -149,7 +149,7 @@ def test_a_compiled_session_runs_them_and_says_nothing(caplog, tmp_path):
 
 
 def reference(nodes, feeds, constants, elem_type):
-    """Return the result of operator set 21, from the evaluator of the onnx package."""
+    """Return the result of operator set 21, computed by the evaluator of the onnx package."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in feeds.items()
@@ -167,7 +167,7 @@ def reference(nodes, feeds, constants, elem_type):
 
 @st.composite
 def blockwise(draw):
-    """A DequantizeLinear with scales of blocks: rank, axis, sizes, types, with a zero point or without."""
+    """A DequantizeLinear with scales for blocks: rank, axis, sizes, types, with and without a zero point."""
     rank = draw(st.integers(1, 3))
     shape = [draw(st.integers(1, 5)) for _ in range(rank)]
     axis = draw(st.integers(0, rank - 1))
@@ -206,7 +206,7 @@ def test_scales_of_blocks_mean_what_the_definition_says(case, opset):
     given_axis = axis - len(shape) if is_negative else axis
     nodes = [node("DequantizeLinear", names, ["y"], axis=given_axis, block_size=size)]
     elem_type = FLOAT if scale_type == np.float32 else HALF
-    # The evaluator requires an axis that counts from the front.
+    # The evaluator requires a non-negative axis.
     plain = [node("DequantizeLinear", names, ["y"], axis=axis, block_size=size)]
     expected = reference(plain, {"x": data}, constants, elem_type)
     model = model_of(
@@ -235,7 +235,7 @@ def test_casts_to_four_bits_keep_the_lower_ones(kind):
 
 
 def test_scales_of_blocks_inside_of_a_function():
-    """Each call has its own."""
+    """Each call has its own weights."""
     rng = np.random.default_rng(3)
     body = [
         node("DequantizeLinear", ["q", "s"], ["w"], axis=1, block_size=4),
@@ -312,7 +312,7 @@ def test_products_with_packed_weights(k, block, float_zeros, ordered, bias, seed
     if ordered:
         groups = rng.permutation(groups)
     floats = (numbers.astype(np.float32) - zeros[:, groups]) * scales[:, groups]
-    # A row of zero points fills whole bytes.
+    # A row of zero points fills complete bytes.
     padded = np.pad(zeros, ((0, 0), (0, blocks % 2)))
     held = {
         "qweight": packed(numbers).reshape(columns, blocks, block // 2),

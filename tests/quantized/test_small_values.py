@@ -1,4 +1,4 @@
-"""Small values survive in an int8 program, where one scale for a whole tensor would make them zero."""
+"""Small values remain in an int8 program if one scale for a whole tensor would round them to zero."""
 
 import logging
 
@@ -16,7 +16,9 @@ SHAPE = (1, 4, 6, 6)
 
 
 def compiled(nodes, constants, seed=0):
-    """Compile to int8 and run; returns onnxruntime's float32 results on the same model, and ours."""
+    """Compile to int8 and run; returns onnxruntime's float32 results of the same model, and the results of
+    openqaic.
+    """
     rng = np.random.default_rng(seed)
     feeds = {"x": rng.standard_normal((1, 8, 6, 6)).astype(np.float32)}
     given_constants = {
@@ -51,7 +53,7 @@ def sqnr(expected, found):
     return 10 * np.log10(power / noise) if noise else np.inf
 
 
-#: scores between 0 and 1, and values between 0 and `size`
+#: Scores between 0 and 1, and values between 0 and `size`.
 PARTS = [
     *(node("Conv", ["x", "w"], ["s0"]), node("Sigmoid", ["s0"], ["scores"])),
     *(
@@ -61,7 +63,7 @@ PARTS = [
     ),
 ]
 CHOICE = np.random.default_rng(1).random(SHAPE) < 0.5
-#: ways to join them to `c`
+#: Operators that join both to `c`.
 JOINED = {
     "Concat": [node("Concat", ["boxes", "scores"], ["c"], axis=1)],
     "Where": [node("Where", ["choice", "scores", "boxes"], ["c"])],
@@ -74,7 +76,7 @@ JOINED = {
         node("Concat", ["boxes1", "scores1"], ["c"], axis=0),
     ],
 }
-#: operators that read joined values; the small ones stay small
+#: Operators that read joined values; small values stay small.
 READERS = {
     "Transpose": [node("Transpose", ["{}"], ["{}t"])],
     "Neg": [node("Neg", ["{}"], ["{}n"])],
@@ -85,7 +87,7 @@ READERS = {
 
 
 def chain(value, names):
-    """Append readers to a value; returns their nodes, the last of which computes `y`."""
+    """Append readers to a value; returns their nodes. The last node computes `y`."""
     made = []
     for name in names:
         (reader,) = READERS[name]
@@ -129,7 +131,7 @@ def test_scores_survive_next_to_larger_values(join, readers, exponent, seed):
 @pytest.mark.parametrize("stored", ["", "FLOAT", "FLOAT16", "BFLOAT16", "FLOAT8E5M2"])
 @pytest.mark.parametrize("how", ["input", "operator without integers"])
 def test_softmax_sees_scores_that_nothing_has_measured_beside_a_mask(how, stored, computed, large):
-    """The mask is stored in the type of the scores, or in another one from which it is cast."""
+    """The mask has the type of the scores, or another type with a cast."""
     elem_type, held = getattr(TensorProto, computed), getattr(TensorProto, stored or computed)
     x = np.random.default_rng(8).standard_normal((4, 6)).astype(np.float32)
     nodes = [

@@ -1,4 +1,4 @@
-"""Models whose weights are in a checkpoint: every form of the description, every place of the files."""
+"""Models with weights in a checkpoint: every form of the description, and every location of the files."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def refused(path, text, code="external_data"):
     assert len(str(caught.value)) < 2000
 
 
-# --- what a program is ---------------------------------------------------------------------------------
+# --- properties of a program ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -102,7 +102,7 @@ def test_same_checkpoint_elsewhere_gives_the_same_container(tmp_path):
 
 
 def test_weights_of_any_size_are_streamed(tmp_path):
-    """A sparse file replaces a checkpoint that exceeds the memory."""
+    """A sparse file replaces a checkpoint that is larger than memory."""
     dims = [1 << 14, 1 << 21]
     header = {"w": {"dtype": "F16", "shape": dims, "data_offsets": [0, 1 << 36]}}
     file = tmp_path / "model.safetensors"
@@ -121,7 +121,7 @@ def test_weights_of_any_size_are_streamed(tmp_path):
 
 
 def test_weights_in_blocks_take_no_memory_of_their_size(tmp_path):
-    """A linear layer transposes its weight in the graph, so blocks are along the stored rows."""
+    """A linear layer transposes its weight in the graph, so blocks follow the stored rows."""
     dims = [1 << 12, 1 << 12]
     header = {"w": {"dtype": "F16", "shape": dims, "data_offsets": [0, 1 << 25]}}
     file = tmp_path / "model.safetensors"
@@ -308,7 +308,7 @@ def test_model_in_memory_is_refused(tmp_path):
             qaic.compile(model)
 
 
-# --- where the files are -------------------------------------------------------------------------------
+# --- locations of the files ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_checkpoint_named_by_a_relative_path_is_found_from_there(tmp_path, weigh
     path = models.export(tmp_path, weights, model_id="checkpoints/tiny-qeff-prepared-float32")
     link = tmp_path / "export" / "tiny-qeff-prepared-float32"
     link.unlink()
-    # The link that the exporter creates: to itself.
+    # The exporter creates a link that points to itself.
     link.symlink_to(link.name)
     refused(path, "no file 'tiny-qeff-prepared-float32/model_0000.safetensors' in .*export'")
     link.unlink()
@@ -364,7 +364,7 @@ def test_checkpoint_named_by_a_relative_path_is_found_from_there(tmp_path, weigh
 
 
 def test_cache_of_a_model_hub_is_followed(tmp_path, weights):
-    """Every file there is a link from the folder of a snapshot to a folder of blobs."""
+    """Every file is a link from the folder of a snapshot to a folder of blobs."""
     hub = tmp_path / "hub" / "models--org--tiny"
     snapshot = hub / "snapshots" / "0a1b2c"
     snapshot.mkdir(parents=True)
@@ -477,7 +477,7 @@ def test_warning_counts_values_that_the_input_cannot_hold_each_time(tmp_path, ca
     for _ in range(2):
         caplog.clear()
         qaic.Session(path)
-        # The head has the same values.
+        # The head has the same values as the embedding.
         assert "2 values of the checkpoint are beyond the range of float16" in caplog.text
 
 
@@ -559,12 +559,12 @@ def test_input_that_is_no_tensor_is_refused(tmp_path):
     refused(path, "'lm_head.weight' .*: found a type other than a tensor", "weight_spec")
 
 
-# --- the cache, and files that change ------------------------------------------------------------------
+# --- the cache, and files that change -------------------------------------------------------------------
 
 
 @pytest.fixture
 def hashed(monkeypatch):
-    """Count how often contents are hashed; files are cached regardless of their age."""
+    """Count the hashed files; the age of a file does not affect the cache."""
     monkeypatch.setattr(digest, "SETTLED_NS", 0)
     calls = []
     inner = digest.files_digest
@@ -591,20 +591,20 @@ def test_other_files_under_the_same_names_are_compiled_again(tmp_path, monkeypat
 
     check(0)
     name = "tiny-qeff-prepared-float32"
-    # The link next to the model leads to another folder.
+    # The link next to the model points to another folder.
     link = tmp_path / "export" / name
     safetensors_files.write(tmp_path / "export" / "other" / "model_0000.safetensors", models.arrays(1))
     link.unlink()
     link.symlink_to("other")
     check(1)
-    # A folder that comes first is named, and receives the file only later.
+    # A folder that is searched first is listed, and the file is added to it later.
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("AIC_EXTERNAL_DATA_ROOT", str(root))
     check(1)
     safetensors_files.write(root / name / "model_0000.safetensors", models.arrays(2))
     check(2)
-    # The same words mean another folder if the process runs in another folder.
+    # The same relative path means another folder if the working directory differs.
     monkeypatch.setenv("AIC_EXTERNAL_DATA_ROOT", "here")
     for seed, folder in ((2, "a"), (3, "b")):
         safetensors_files.write(
