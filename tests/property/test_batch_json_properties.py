@@ -1,4 +1,4 @@
-"""A batch file of ``qaic-runner`` may hold anything: it is read, or refused with the place of the mistake."""
+"""A batch file of ``qaic-runner`` with any contents is read, or refused with the location of the error."""
 
 import json
 
@@ -60,7 +60,7 @@ def good(**changes):
 
 
 def outcome(path, *, compare):
-    """Requests, and whether the place is named when there are none."""
+    """The requests, and True if an error states the location."""
     try:
         return read_batch(path, NETWORK, compare=compare), True
     except InputError as error:

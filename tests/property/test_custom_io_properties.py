@@ -1,4 +1,4 @@
-"""Custom I/O through container and runtime, bit for bit against numpy."""
+"""Custom I/O through container and runtime, compared bit by bit with numpy."""
 
 import json
 
@@ -37,7 +37,7 @@ def entries(draw, name, rank):
 
 
 def blocks_of(values):
-    """MXINT8 blocks of the last dim, as bytes: the encoder of OCP Microscaling in float64."""
+    """MXINT8 blocks along the last dimension, as bytes: the encoder of OCP Microscaling, in float64."""
     *outer, columns = values.shape
     count = -(-columns // 32)
     padded = np.zeros((*outer, count * 32))
@@ -67,7 +67,7 @@ def values_of(raw, columns):
 
 
 def border_form(shape, entry, model_type):
-    """Shape before blocks, shape and dtype of what the low-level interface has at the border."""
+    """Shape before conversion to blocks, and shape and dtype at the low-level interface."""
     if entry.get("Layout") == "NHWC":
         shape = tuple(shape[at] for at in (0, 2, 3, 1))
     precision = entry.get("Precision")
@@ -78,7 +78,7 @@ def border_form(shape, entry, model_type):
 
 
 def to_model(array, entry, shape, model_type):
-    """Return the value with which the model computes."""
+    """Return the value that the model reads."""
     precision = entry.get("Precision")
     if precision == "bfloat16":
         array = array.view(ml_dtypes.bfloat16)
@@ -110,7 +110,7 @@ def to_border(array, entry):
 
 
 def floats(rng, shape, dtype):
-    """Ordinary values, large and tiny ones, and ties of quantization."""
+    """Ordinary values, large and tiny values, and ties of the quantization."""
     values = rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 7, shape)
     values = np.where(rng.random(shape) < 0.2, rng.integers(-200, 200, shape) / 2, values)
     with np.errstate(over="ignore"):
@@ -138,7 +138,7 @@ def folder(tmp_path_factory):
 
 
 def low_level(folder, net, entries_, **options):
-    """Compile for the low-level interface, which moves the bytes as they are; returns a caller."""
+    """Compile for the low-level interface, which transfers the bytes unchanged; returns a caller."""
     path = compiled(folder, net, custom_io_list_file=CustomIoList().parse(entries_), **options)
     client = Client(path)
     outputs = json.loads(_core.Qpc(f"{path}/programqpc.bin").network_desc_json())["outputs"]

@@ -1,4 +1,4 @@
-"""Random small decoders, compared with onnxruntime, for which the caller keeps the caches."""
+"""Random small decoders, compared with onnxruntime, for which the caller stores the caches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_prefill_in_chunks_and_decode_give_the_logits_of_onnxruntime(folder, dat
         for _ in range(data.draw(st.integers(1, 6), "steps")):
             slot = data.draw(st.integers(0, len(oracles) - 1), "slot")
             oracle = oracles[slot]
-            # A slot is used again from position 0 on, over what it has kept.
+            # A slot is used again from position 0 and overwrites its old contents.
             if not lengths[slot] or data.draw(st.booleans(), "again"):
                 tokens = rng.integers(
                     0, sizes.vocabulary, data.draw(st.integers(1, sizes.context - 1), "length")
@@ -99,8 +99,8 @@ def test_prefill_in_chunks_and_decode_give_the_logits_of_onnxruntime(folder, dat
 @settings(max_examples=12, deadline=None)
 @given(sizes=decoders(), elem_type=st.sampled_from([TensorProto.FLOAT16, TensorProto.BFLOAT16]))
 def test_decoders_of_half_types_answer_near_those_of_float32(folder, sizes, elem_type):
-    """Weights have the values of their type on both sides; the program rounds what it computes, too."""
-    # Exporters take minus infinity, or the smallest number of the type.
+    """Weights have the values of their type on both sides; the program also rounds computed values."""
+    # Exporters use minus infinity, or the smallest number of the type.
     masked = sizes.masked if np.isinf(sizes.masked) else max(sizes.masked, -65504.0)
     sizes = replace(sizes, elem_type=elem_type, masked=masked)
     options = (

@@ -1,8 +1,8 @@
 """A decoder gives the same results whether or not its caches are kept in place.
 
-The tests compare each use with `whole_caches`, bit by bit: prompts and tokens in any order, several slots in
+The tests compare each use bit by bit with `whole_caches`: prompts and tokens in any order, several slots in
 one inference, states that are read, written and passed to another program, compute lengths, blocks, and
-inferences that fail or are canceled.
+inferences that fail or are cancelled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import decoder_model
 import qaic
 from decoder_client import compiled
 
-#: how caches are kept: the options of it; of float16 they are float32 at the border, but for one
+#: Storage of caches -> its options. Caches in float16 are float32 at the interface, except in one form.
 FORMS = {
     "float32": {},
     "float16 border": {"convert_to_fp16": True},
@@ -31,14 +31,14 @@ FORMS = {
 }
 
 
-#: Number of programs in the default profile. Several examples share one, because compiling takes most time;
-#: the profile `explore` takes other programs each time.
+#: Number of programs in the default profile. Several examples share a program, because compiling takes most
+#: of the time. The profile `explore` uses other programs each time.
 PROGRAMS = 8 if settings.default.derandomize else 1 << 32
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A decoder, how it is compiled, and how many slots its caches have; one without `batch_index`."""
+    """A decoder, its compile options, and the number of slots of its caches, None without `batch_index`."""
 
     sizes: decoder_model.Sizes
     form: str
@@ -57,7 +57,7 @@ class Setup:
 
 
 def setup_of(number, *, compute_lengths=False):
-    """Make the setup with a number; small numbers produce every form of caches with and without slots."""
+    """Create the setup with a number; small numbers create every form of caches, with and without slots."""
     rng = random.Random(number)
     groups = rng.randint(1, 2)
     sizes = decoder_model.Sizes(
@@ -83,7 +83,7 @@ WITH_LENGTHS = st.integers(0, PROGRAMS // 2 - 1).map(functools.partial(setup_of,
 
 
 def options_of(form, sizes):
-    """Compile options of a form of caches."""
+    """Compile options for a storage of caches."""
     options = FORMS[form]
     if form == "float16 border":
         names = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
@@ -101,7 +101,7 @@ def paths(tmp_path_factory):
     @functools.cache
     def compiled_once(setup):
         sizes = setup.sizes
-        # The next value of a cache is read if lengths are selected, so the graph computes it.
+        # If lengths are selected, the graph reads the next value of a cache, so it computes this value.
         is_in_place = not sizes.compute_lengths
         model = decoder_model.decoder(sizes)
         kept = {"split_retained_state_io": True, **options_of(setup.form, sizes)}
@@ -121,7 +121,7 @@ def paths(tmp_path_factory):
 
 @contextlib.contextmanager
 def both(found, sessions=1):
-    """Sessions of a program with whole caches, and of one that keeps them in place."""
+    """Sessions of a program with whole caches, and of a program with caches in place."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(qaic.Session(path)) for path in found for _ in range(sessions)]
 
@@ -141,7 +141,7 @@ def assert_equal_states(found, expected):
 
 
 def prompt(rng, sizes, chunk, start, count, slot=None):
-    """Tokens of a prompt at consecutive positions, filled up with padding."""
+    """Tokens of a prompt at consecutive positions, padded at the end."""
     feed = {
         "input_ids": rng.integers(0, sizes.vocabulary, (1, chunk)),
         "position_ids": np.full((1, chunk), -1),
@@ -151,7 +151,7 @@ def prompt(rng, sizes, chunk, start, count, slot=None):
 
 
 def tokens(rng, sizes, positions):
-    """A token for each slot, in any order of the slots; slots at -1 are unused."""
+    """A token for each slot, in any order of the slots; slots at position -1 are unused."""
     feed = {
         "input_ids": rng.integers(0, sizes.vocabulary, (len(positions), 1)),
         "position_ids": np.asarray(positions).reshape(-1, 1),
@@ -163,7 +163,7 @@ def tokens(rng, sizes, positions):
 
 
 def assert_equal_answers(sessions, feed):
-    """Run one inference in each session; what rows of padding alone are answered means nothing."""
+    """Run one inference in each session. Results of rows that contain only padding have no meaning."""
     answers = [session.run(feed)["logits"] for session in sessions]
     rows = feed["position_ids"].max(axis=1) >= 0
     for answer in answers[1:]:
@@ -185,7 +185,7 @@ def draw_feed(data, rng, sizes, chunk, slots):
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), setup=SETUPS)
 def test_any_order_of_prompts_tokens_reads_and_writes(paths, data, setup):
-    """Every slot has a separate position; states are read and written back, whole or for one sequence."""
+    """Every slot has its own position. States are read and written back, as a whole or for one sequence."""
     sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
     with both(paths(setup)) as sessions:
@@ -217,7 +217,9 @@ def test_any_order_of_prompts_tokens_reads_and_writes(paths, data, setup):
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), setup=SETUPS)
 def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(paths, data, setup):
-    """A program with whole caches continues from the state of one without, and the reverse."""
+    """A program with whole caches continues with the state of a program with caches in place, and the
+    reverse.
+    """
     sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
     slot = data.draw(st.integers(0, slots - 1), "slot") if sizes.slots else None
@@ -227,7 +229,7 @@ def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(paths, da
         for start in range(0, length, chunk):
             feed = prompt(rng, sizes, chunk, start, min(chunk, length - start), slot)
             assert_equal_answers([whole, narrow], feed)
-        # The others have something else in their caches, which is written over.
+        # The caches of the other program contain other values, which are overwritten.
         assert_equal_answers([other_whole, other_narrow], prompt(rng, sizes, chunk, 0, 2, slot))
         write(other_whole, states(narrow, sizes))
         write(other_narrow, states(whole, sizes))
@@ -241,7 +243,7 @@ def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(paths, da
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), setup=WITH_LENGTHS)
 def test_compute_lengths_share_the_state(paths, data, setup):
-    """Each inference states how many slots it reads; all of them write one cache."""
+    """Each inference selects the number of slots that it reads; all inferences write one cache."""
     sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
     with both(paths(setup)) as sessions:
@@ -262,7 +264,7 @@ def test_compute_lengths_share_the_state(paths, data, setup):
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), setup=SETUPS)
 def test_inferences_that_fail_leave_every_cache(paths, data, setup):
-    """A token that the vocabulary lacks, among others and in any slot, ends an inference in the engine."""
+    """A token outside the vocabulary, among others and in any slot, makes the engine end the inference."""
     sizes, chunk, slots = setup.sizes, setup.chunk, setup.slots
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
     with both(paths(setup)) as sessions:
@@ -286,7 +288,7 @@ def test_inferences_that_fail_leave_every_cache(paths, data, setup):
 @pytest.mark.virtual_card("a card completes an inference that it has accepted, even if nothing waits for it")
 @pytest.mark.parametrize("form", ["float32", "float16 border"])
 def test_inferences_that_are_ended_leave_every_cache(paths, form):
-    """Limits that grow end the same chunk at other places, until one is long enough."""
+    """Limits that increase end the same chunk at different steps, until a limit is long enough."""
     sizes = decoder_model.Sizes(layers=2, heads=8, groups=4, width=64, context=1024)
     setup = Setup(sizes, form, chunk=512, slots=1)
     rng = np.random.default_rng(0)

@@ -1,4 +1,6 @@
-"""Decoders that read only attended rows and write changed rows equal those with whole caches, bit by bit."""
+"""Decoders that read only attended rows and write only changed rows equal those with whole caches, bit by
+bit.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def folders(tmp_path_factory):
 
 
 def both(model, config, folders, **options):
-    """Clients of a program with whole caches and of one without, and the plan of the latter."""
+    """Clients of a program with whole caches and of one with caches in place, and the plan of the latter."""
     whole = compiled(model, config, next(folders), whole_caches=True, **options)
     narrow = compiled(model, config, next(folders), **options)
     clients = Client(whole), Client(narrow)
@@ -32,7 +34,7 @@ def both(model, config, folders, **options):
 
 
 def states(client, sizes, rows):
-    """Run only padding, which writes nothing, and return the caches afterwards."""
+    """Run an inference of only padding, which writes nothing, and return the caches."""
     names = [f"{name}_RetainedState" for name in sizes.caches]
     dtype = client.dtypes[names[0]]
     shape = sizes.cache_shape(rows)
@@ -65,7 +67,7 @@ def decoders(draw):
     )
 
 
-#: at the border and within -> options that need no names
+#: Types at the interface and inside -> options without names.
 BORDERS = {
     "float32": {},
     "float16": {"convert_to_fp16": True},
@@ -78,13 +80,13 @@ BORDERS = {
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), sizes=decoders(), border=st.sampled_from(list(BORDERS)))
 def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, border):
-    """Prompts and tokens in any order, at any position that has been reached, each in a separate slot."""
+    """Prompts and tokens in any order, at any position up to the last one, each in its own slot."""
     chunk = data.draw(st.integers(2, 9), "chunk")
     slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else None
     seed = data.draw(st.integers(0, 9), "seed")
     rng = np.random.default_rng(seed)
     config = decoder_model.specializations(chunk, context=sizes.context, slots=slots)
-    # The caches are float16 at the interface, too, as clients request it.
+    # Clients also request caches that are float16 at the interface.
     caches = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
     half = {"custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in caches]}
     options = BORDERS[border] | (half if border == "float16" else {})
@@ -97,7 +99,7 @@ def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, bord
 
     def compare(tokens, positions, **more):
         answers = [client.step(tokens, positions, **more)["logits"] for client in (whole, narrow)]
-        # Answers to padding alone have no meaning.
+        # Results of rows that contain only padding have no meaning.
         rows = np.atleast_2d(positions).max(axis=1) >= 0
         np.testing.assert_array_equal(*(answer[rows] for answer in answers))
 
@@ -128,7 +130,9 @@ def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, bord
 @pytest.mark.parametrize("is_half", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_heads_that_share_a_cache_add_in_the_order_of_copies(folders, groups, is_half):
-    """Regression: with one group, the engine made one matrix of all heads, which adds in another order."""
+    """Regression: with one group, the engine combined all heads in one matrix, which changed the order of
+    sums.
+    """
     sizes = decoder_model.Sizes(layers=2, heads=6, groups=groups, width=16, context=128)
     config = decoder_model.specializations(8, context=sizes.context)
     caches = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
@@ -142,7 +146,7 @@ def test_heads_that_share_a_cache_add_in_the_order_of_copies(folders, groups, is
 
 @pytest.mark.parametrize("heads", [2, 4])
 def test_a_scale_that_is_computed_of_sizes_stays_in_the_kernel(folders, heads):
-    """GPT-2 divides scores by a root of the width of values: logits were others in the last digits."""
+    """GPT-2 divides scores by a root of the width of values, and the last digits of the logits differed."""
     sizes = decoder_model.Sizes(layers=2, heads=heads, width=16, context=128, computed_scale=True)
     config = decoder_model.specializations(8, context=sizes.context)
     whole, narrow, _ = both(decoder_model.decoder(sizes), config, folders)

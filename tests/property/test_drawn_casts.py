@@ -1,4 +1,4 @@
-"""Casts between element types, in branches and in bodies of Loop and Scan, against the user's model."""
+"""Casts between element types, in branches and in bodies of Loop and Scan, compared with the user's model."""
 
 import numpy as np
 import pytest
@@ -11,22 +11,22 @@ from compiler_oracle import info, model_of, node, run
 from operator_cases import OPERATOR_SETS
 
 BOOL, INT32, INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
-#: types of casts from floats, in which the values of all steps fit
+#: Target types of casts from floats; the values of all steps are in their ranges.
 TYPES = [TensorProto.FLOAT16, TensorProto.DOUBLE, INT32, INT64, TensorProto.INT8, TensorProto.INT16, BOOL]
 STEPS = ["cast", "twice", "like", "divide", "remainder", "bytes", "compare", "If", "Loop", "Scan"]
-#: sets with the forms of all operators below
+#: Operator sets that have the forms of all operators below.
 SETS = [opset for opset in OPERATOR_SETS if opset >= 17]
 SHAPE = [3, 4]
 
 
 class Drawn:
-    """A graph while it grows: constants, and numbers that its values are named after."""
+    """A graph under construction: its constants, and the counter for names of its values."""
 
     def __init__(self, choices):
         self.choices, self.constants, self.count = list(choices), {}, 0
 
     def next(self, count):
-        """Take the next choice out of `count`; 0 after the last one."""
+        """Return the next choice, a number below `count`; 0 after the last choice."""
         return self.choices.pop(0) % count if self.choices else 0
 
     def name(self):
@@ -44,7 +44,7 @@ class Drawn:
         return result
 
     def chain(self, nodes, value, depth):
-        """Append one to three steps; returns the last value, whose elements are from -8 to 8."""
+        """Append one to three steps; return the last value, whose elements are from -8 to 8."""
         for _ in range(1 + self.next(3)):
             step = STEPS[self.next(len(STEPS) if depth < 3 else STEPS.index("If"))]
             value = self.step(nodes, step, value, depth)

@@ -1,4 +1,4 @@
-"""Training modes of Dropout: values that follow from constants, and options about such nodes."""
+"""Training modes of Dropout that follow from constants, and options that name such nodes."""
 
 import logging
 
@@ -16,7 +16,7 @@ def computed(model, feeds, **options):
         return session.run(feeds)
 
 
-#: nodes that compute a training mode `t` from constants -> whether values are dropped
+#: Nodes that compute a training mode `t` from constants -> True if values are dropped.
 MODES = {
     "t = Identity (on)": True,
     "t = Cast <to = 9> (one)": True,

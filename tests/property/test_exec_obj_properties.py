@@ -1,4 +1,4 @@
-"""Random sequences of calls on an ``ExecObj``, compared with a model in numpy."""
+"""Random sequences of calls to an ``ExecObj``, compared with a model in numpy."""
 
 import numpy as np
 import pytest
@@ -28,11 +28,11 @@ class Calls(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.exec_obj = self.client.exec_obj()
-        # Numpy views of the memory of every binding; None if it was not set or was omitted.
+        # Numpy views of the memory of every binding; None if the binding was not set or was omitted.
         self.wired = [None] * 4
 
     def array(self, data, values, index):
-        """An array of these values in one of the forms a client may use."""
+        """An array of these values in one of the forms that clients use."""
         plain = np.array(values, np.int32)
         forms = ["plain", "middle", "unaligned"]
         if index < 2:
@@ -62,7 +62,7 @@ class Calls(RuleBasedStateMachine):
         assert self.exec_obj.setData(arrays) == S.QS_SUCCESS
         for index, given in arrays:
             array = given
-            # A scattered input is copied; the copy is read-only.
+            # A scattered input is copied, and the copy is read-only.
             if not array.flags.c_contiguous:
                 array = array.copy()
                 array.flags.writeable = False

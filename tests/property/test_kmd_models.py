@@ -1,4 +1,4 @@
-"""Random programs on emulated cards have, byte for byte, the results of virtual cards."""
+"""Random programs give the same bytes on emulated cards and on virtual cards."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_random_models(drawn, level, combine_in, combine_out, fp16):
         try:
             kmd_sessions.on_both(program, [arrays, others], runs=2)
         except InferenceError:
-            # Indices may be out of range at other positions; then they are on both devices.
+            # At other positions, indices may be out of range, on both devices.
             kmd_sessions.on_both(program, [arrays], runs=2)

@@ -1,7 +1,7 @@
-"""Random fault plans under whole lives of programs on an emulated card.
+"""Random faults during the whole life of a program on an emulated card.
 
-Every step has the right result or one of the errors that are listed here; nothing is left on the card, and
-without faults the same program runs again. Time is virtual: a limit of a minute takes none.
+Every step has the right result or one of the errors that are listed here. Nothing remains on the card, and
+without faults the same program runs again. Time is virtual, so a limit of a minute takes no time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qaicrt import QStatus
 S = QStatus
 BYTES = 24
 
-#: what may go wrong with a sound program on a card that is not; the rest of the reference is not among it
+#: Errors that a valid program can cause on a faulty card. The other codes of the reference are not allowed.
 LISTED = {
     "device.lost",
     "device.channel_lost",
@@ -43,7 +43,7 @@ LISTED = {
     "device.timeout",
 }
 
-#: the statuses of these
+#: The statuses of these errors.
 STATUSES = {
     S.QS_DEV_ERROR,
     S.QS_PERM,
@@ -61,8 +61,8 @@ STATUSES = {
     S.QS_ERROR,
 }
 
-#: transfers in both directions through both memories, in two pieces, with semaphores and a last element
-#: without data
+#: Transfers in both directions through both memories, in two pieces, with semaphores and a last element
+#: without data.
 PROGRAM = CardProgram(
     buffers=((BYTES, IN), (BYTES, OUT)),
     requests=(
@@ -134,12 +134,12 @@ plans = st.lists(st.one_of(counted, counted, counted, timed), min_size=1, max_si
 profiles = st.sampled_from(["old", "new", "ssr"])
 
 
-# --- lives ---------------------------------------------------------------------------------------------
+# --- lives of programs ------------------------------------------------------------------------------------
 
 
 @contextmanager
 def emulated(profile):
-    """A card of this kind, with nothing on it and no faults."""
+    """A card of this kind, with no programs and no faults."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("QAIC_EMU_FAULTS", "QAIC_CPU_FAMILY", "QAIC_KMD_TRANSCRIPT"):
             patch.delenv(name, raising=False)
@@ -169,12 +169,12 @@ def recover(control):
 
 
 def assert_clean(control):
-    """Assert that only the file remains that the devices of the process share."""
+    """Assert that only the file remains open that the devices of the process share."""
     gc.collect()
     end = time.monotonic() + 30
     while True:
         left = [line for line in control.invariants() if line != "accel0: 1 open files"]
-        # A worker that has completed an inference releases it right after; no call waits for that release.
+        # A worker releases an inference after its completion; no call waits for this release.
         if not left or time.monotonic() > end:
             break
         threading.Event().wait(0.005)
@@ -186,19 +186,19 @@ def x_of(seed):
 
 
 def attempt(step):
-    """Return the result of a step, or ``None`` if it failed in a listed way."""
+    """Return the result of a step, or ``None`` if it failed with a listed error."""
     failure = None
     try:
         return step()
     except QaicError as error:
-        # The exception without its frames, which keep exec objects.
+        # The exception without its frames, which would keep exec objects alive.
         failure = error.with_traceback(None)
     assert failure.code in LISTED, repr(failure)
     return None
 
 
 def session_life(session, seed):
-    """Load, run, run many at a time, unload; every result that comes is right."""
+    """Load, run, run many inferences at a time, unload; every returned result is right."""
     attempt(session.setup)
     for turn in range(3):
         found = attempt(lambda turn=turn: session.run({"x": x_of(seed + turn)}))
@@ -246,7 +246,7 @@ def taken(status):
 
 
 def check_run(exec_obj, seed):
-    """A synchronous inference; whether it succeeded."""
+    """Run a synchronous inference; return true if it succeeded."""
     x, y = x_of(seed), np.zeros(BYTES, np.int8)
     if not taken(exec_obj.run([qaicrt.QBuffer(x), qaicrt.QBuffer(y)])):
         return False

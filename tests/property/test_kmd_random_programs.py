@@ -1,6 +1,7 @@
-"""Random programs on emulated cards give the outputs of a model, never end, or are refused when loaded.
+"""Random programs on emulated cards give the outputs of a model, do not end, or are refused when they are
+loaded.
 
-Time is virtual, so an inference that never ends takes no time. No program leaves anything on the card.
+Time is virtual, so an inference that does not end takes no time. No program leaves anything on the card.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from card_programs import (
 from qaic import _core
 from qaic.errors import DeviceError, DeviceTimeoutError
 
-#: addresses are drawn from so few that transfers meet
+#: Few different addresses, so that transfers overlap.
 ADDRESSES = 192
 
 
 @pytest.fixture(scope="module")
 def card():
-    """The hand on a card whose cores do nothing, in virtual time."""
+    """The control of a card whose cores do nothing, in virtual time."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("QAIC_EMU_FAULTS", "QAIC_EMU_PROFILE", "QAIC_CPU_FAMILY", "QAIC_KMD_TRANSCRIPT"):
             patch.delenv(name, raising=False)
@@ -61,7 +62,7 @@ def card():
 
 @st.composite
 def semaphore_ops(draw, most=4):
-    """Operations on few semaphores, with one before the transfer at most."""
+    """Operations on few semaphores, at most one of them before the transfer."""
     ops = []
     for _ in range(draw(st.integers(0, most))):
         op = draw(st.sampled_from([NOP, INIT, INC, INC, DEC, WAIT_EQ, WAIT_GE, P]))
@@ -82,7 +83,7 @@ def doorbells(draw):
 
 @st.composite
 def slices(draw, number, size, side, *, is_single):
-    """Requests of a buffer: ranges of it that may overlap and leave gaps."""
+    """Requests for a buffer; their ranges can overlap and leave gaps."""
     found = []
     for _ in range(1 if is_single else draw(st.integers(1, 3))):
         begin = draw(st.integers(0, size - 1))
@@ -91,7 +92,7 @@ def slices(draw, number, size, side, *, is_single):
         device = draw(st.integers(0, ADDRESSES))
         mc_id = draw(st.integers(0, 2)) if space == MULTICAST else 0
         if space == MULTICAST and mc_id > 0 and draw(st.booleans()):
-            # The same place, seen from the window before.
+            # The same address through the preceding window.
             device, mc_id = device + WINDOW, mc_id - 1
         found.append(
             Request(
@@ -111,7 +112,7 @@ def slices(draw, number, size, side, *, is_single):
 
 @st.composite
 def bindings_of(draw, number, size, side, *, is_partial):
-    """Bindings at any place of a buffer; partial ones have their headers at its start and room at its end."""
+    """Bindings at any offset of a buffer; partial bindings have headers at its start and space at its end."""
     found = []
     if side == IN and is_partial:
         count = draw(st.integers(0, 2))
@@ -131,7 +132,7 @@ def bindings_of(draw, number, size, side, *, is_partial):
 
 
 def without_waits(program: CardProgram) -> CardProgram:
-    """The program with every operation that would wait put right by setting the semaphore before."""
+    """The program, with a set semaphore before every operation that would otherwise wait."""
     requests = []
     for request in program.requests:
         ops = []
@@ -176,7 +177,7 @@ def programs(draw, *, waits):
 
 
 def inputs_for(data, program):
-    """Arrays for the inputs; partial ones may be shorter."""
+    """Arrays for the inputs; those of partial inputs can be shorter."""
     arrays = {}
     for binding in program.of_side(IN):
         size = data.draw(st.integers(0, binding.size)) if binding.is_partial else binding.size
@@ -186,7 +187,7 @@ def inputs_for(data, program):
 
 
 def finish(card):
-    """Check that only the file remains that the devices of the process share."""
+    """Assert that only the file remains open that the devices of the process share."""
     gc.collect()
     assert card.invariants() in ([], ["accel0: 1 open files"])
     ledger = card.ledger()
@@ -215,7 +216,7 @@ def check_against_model(tmp_path_factory, card, data, program):
                 with pytest.raises(DeviceTimeoutError) as caught:
                     session.run(arrays)
                 assert caught.value.code == "device.timeout"
-                # Nothing will raise the semaphore.
+                # No operation raises the semaphore.
                 assert model.is_stuck
                 continue
             found = session.run(arrays)
@@ -241,7 +242,7 @@ def test_a_wrong_plan_of_semaphores_ends_in_a_timeout(tmp_path_factory, card, da
 
 # --- hostile programs ----------------------------------------------------------------------------------
 
-#: values at which something begins to be too much, of fields of a request
+#: Values at the limits of fields in a request.
 EDGES = {
     "size": [0, 1, 97, 2**31, 2**32 - 1],
     "host": [1, 95, 96, 2**32, 2**63, 2**64 - 1],
@@ -275,7 +276,7 @@ hostile_fields = st.one_of(
 
 @st.composite
 def hostile_programs(draw):
-    """A sound program of which a few requests are changed, left out, or there far too often."""
+    """A valid program in which a few requests are changed, removed, or repeated many times."""
     program = draw(programs(waits=False))
     requests = list(program.requests)
     for _ in range(draw(st.integers(1, 3))):
@@ -296,7 +297,7 @@ def hostile_programs(draw):
 @given(st.data(), hostile_programs())
 def test_hostile_requests_are_refused_or_do_what_they_say(tmp_path_factory, card, data, program):
     session = opened(tmp_path_factory, program, set_size=1, num_activations=1)
-    # The model does not know the location of the card's memory, and so not the memory after its end.
+    # The model does not know where the card's memory is, so it does not know the memory after its end.
     is_far = any(request.device >= 2**62 for request in program.requests)
     is_far = is_far or any(bell[0] >= 2**62 for request in program.requests for bell in request.doorbells)
     model = Card(program)

@@ -1,4 +1,4 @@
-"""Forms in which exporters and editors write models, in every precision, compared with the user's model."""
+"""Models in the forms that exporters and editors write, in every precision, against the user's model."""
 
 import logging
 
@@ -43,7 +43,7 @@ WIDTH = 16
 
 
 def in_scopes(levels, seed):
-    """Nest If, Loop and Scan; each level has its own constant and reads the values of all others."""
+    """Nest If, Loop and Scan; each level has its own constant and reads the values of all outer levels."""
     rng = np.random.default_rng(seed)
     inputs, steps = [info("x", [4, WIDTH])], rng.standard_normal((2, WIDTH)).astype(np.float32)
     weights = (rng.standard_normal((WIDTH, WIDTH)) / 4).astype(np.float32)
@@ -72,7 +72,7 @@ def in_scopes(levels, seed):
             inputs.append(info(f"if{at}", [], BOOL))
             nodes, own, last = level(at + 1, value, outer)
             then = helper.make_graph(nodes, "then", [], [info(last, [4, WIDTH])], own)
-            # The two branches may use one name for different values.
+            # The two branches can use one name for different values.
             other = helper.make_graph(
                 [node("Neg", [value], [f"t{at + 1}"])], "else", [], [info(f"t{at + 1}", [4, WIDTH])]
             )
@@ -97,7 +97,7 @@ def in_scopes(levels, seed):
     return model_of(nodes, inputs, [info("y", [4, WIDTH])], [*held, *own]), feeds
 
 
-#: kind of the nested graph, elements of the constant (4 bytes to 1 MiB), its place, and the branch
+#: Kind of the nested graph, bytes of the constant (4 bytes to 1 MiB), its location, and the branch.
 LEVEL = st.tuples(
     st.sampled_from(["If", "Loop", "Scan"]),
     st.sampled_from([1, 255, 256, 257, 2**14, 2**18]),
@@ -271,7 +271,7 @@ def test_a_call_decides_whether_a_normalization_is_by_the_batch(precision, mode)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("opset", [18, 20, 21, 22])
 def test_group_normalization_of_every_set(opset, place, precision):
-    """Up to set 20 a group has one scale and one bias."""
+    """Up to operator set 20, a group has one scale and one bias."""
     rng = np.random.default_rng(41)
     x = rng.standard_normal((2, 6, 3, 2)).astype(np.float32)
     scale, bias = rng.standard_normal((2, 2 if opset < 21 else 6)).astype(np.float32)
@@ -290,7 +290,7 @@ def test_group_normalization_of_every_set(opset, place, precision):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("opset", [9, 13, 22])
 def test_normalization_over_default_axes(opset, place, precision, kind):
-    """Shape inference of onnx and of the engine fail without the attribute."""
+    """Without the attribute, shape inference fails in onnx and in the engine."""
     rng = np.random.default_rng(31)
     x, c = rng.standard_normal((2, 3, 4, 5)).astype(kind), rng.standard_normal(5).astype(kind)
     wide = x.astype(np.float64)
@@ -314,13 +314,14 @@ def test_normalization_over_default_axes(opset, place, precision, kind):
 @given(
     operator=st.sampled_from(["LayerNormalization", "SimplifiedLayerNormalization"]),
     opset=st.integers(9, 22),
-    # The engine infers wrong shapes of the second result of some, and the older one wrong values.
+    # For some operators, the engine infers wrong shapes of the second result, and the older engine wrong
+    # values.
     form=st.sampled_from([(kind, axis, 1) for kind in (np.float32, np.float16) for axis in (-1, 1, 2)])
     | st.just((np.float32, 2, 2)),
     is_branch=st.booleans(),
 )
 def test_normalizations_that_only_the_engine_has(precision, operator, opset, form, is_branch):
-    """Optimizers of the engine write them into the standard set, regardless of its version."""
+    """Optimizers of the engine write these operators into the standard set, regardless of its version."""
     rng, (kind, axis, results) = np.random.default_rng(opset), form
     x = rng.standard_normal((2, 3, 8)).astype(kind)
     constants = [("w", rng.standard_normal((8, 8)).astype(kind))]
@@ -385,7 +386,7 @@ def test_reductions_between_transposes(precision, operator, opset, axes, is_nega
         "LogSumExp": lambda: np.log(np.exp(u).sum(**along)),
         "SumSquare": lambda: (u**2).sum(**along),
     }[operator]()
-    # Inference of onnx returns no shape for a transposed scalar of the old sets.
+    # onnx infers no shape for a transposed scalar in the old sets.
     result = info("y", None if right.shape else [])
     model = model_of(nodes, [info("x", x.shape)], [result], constants, opset=opset)
     assert_close(computed(model, {"x": x}, precision), {"y": right.T.astype(np.float32)}, precision)
@@ -402,7 +403,7 @@ def test_reductions_between_transposes(precision, operator, opset, axes, is_nega
     st.booleans(),
 )
 def test_attributes_pass_through_functions_that_call_functions(precision, levels, is_nested):
-    """Each function calls the next with another slope, with its own slope, or with none."""
+    """Each function calls the next one with another slope, with its own slope, or without a slope."""
     functions, slope = [], 0.25
     for at, (how, number) in enumerate(levels):
         slope = number if how == "given" else slope if how == "passed" else at + 2.0
@@ -438,7 +439,7 @@ NARROW = {
 
 
 def weight_in(place, tensor, opset, size):
-    """Multiply an input by a weight of a narrow type, which a node widens."""
+    """Multiply an input by a weight of a narrow type, which a node casts to a wider type."""
     constant = node("Constant", [], ["w"], value=tensor)
     nodes = [node("Cast", ["w"], ["wide"], to=TensorProto.FLOAT), node("MatMul", ["x", "wide"], ["y"])]
     inputs, outputs, held = [info("x", [3, size])], [info("y", [3, size])], []
@@ -489,13 +490,13 @@ def numbers_around(kind):
 
 
 def narrowed(numbers, kind, saturates):
-    """Convert numbers as ONNX defines it."""
+    """Convert numbers as ONNX defines the conversion."""
     largest = float(ml_dtypes.finfo(NARROW[kind]).max) if saturates else np.inf
     with np.errstate(all="ignore"):
         return np.clip(numbers, -largest, largest).astype(NARROW[kind]).astype(np.float32)
 
 
-#: types that the engine rounds to wrongly beyond the largest number
+#: Types to which the engine rounds numbers beyond the largest one wrongly.
 MENDED = ("FLOAT8E4M3FN", "FLOAT8E5M2")
 
 
@@ -545,7 +546,7 @@ def test_quantization_to_narrow_floats(kind, shape, form, saturates, precision):
     rng = np.random.default_rng(19)
     scales = (0.5 ** rng.integers(1, 5, shape) * rng.choice([-1, 1], shape)).astype(np.float32)
     each = np.repeat(scales, 4, axis=1) if len(shape) > 1 else scales
-    # Half of the numbers are around the largest one.
+    # Half of the numbers are near the largest one.
     factors = np.where(rng.random((4, 8)) < 0.5, rng.uniform(0.9, 1.14, (4, 8)), rng.random((4, 8)) / 50)
     steps = float(ml_dtypes.finfo(NARROW[kind]).max) * factors * rng.choice([-1, 1], (4, 8))
     x = np.float32(np.float16(steps)) * each
@@ -568,7 +569,7 @@ INDICES = np.array([0, 2, 1, 5])
 
 
 def encoded(name, *texts):
-    """Write a node that converts texts to the numbers 1, 2, ..., and other texts to 9."""
+    """Write a node that converts given texts to the numbers 1, 2, ..., and other texts to 9."""
     numbers = ", ".join(f"{number}.0" for number in range(1, len(texts) + 1))
     keys = ", ".join(f'"{text}"' for text in texts)
     return (
@@ -577,7 +578,7 @@ def encoded(name, *texts):
     )
 
 
-#: nodes that compute a float `y` from the texts `s` and `n`; `i` are indices, `c` is a condition
+#: Nodes that compute a float `y` from the texts `s` and `n`; `i` are indices, `c` is a condition.
 STRINGS = {
     "looked up": f"t = Gather (s, i) {encoded('t', 'a', 'é')}",
     "of labels": f"""
@@ -640,7 +641,7 @@ def test_strings_inside_of_a_model(what, precision):
         assert_close(session.run(feeds), expected, precision)
 
 
-#: form of a Dropout -> operator sets that have it, attributes, and operands after the first
+#: Form of a Dropout -> operator sets that have it, attributes, and operands after the first one.
 DROPOUTS = {
     "plain": ((7, 9, 10, 11, 12, 13, 22), {}, {}),
     "share as an attribute": ((7, 10, 11), {"ratio": 0.4}, {}),
@@ -651,7 +652,7 @@ DROPOUTS = {
     "training in a node": ((12, 22), {"seed": 7}, {"r": np.float32(0.4), "t": np.array(True)}),
     "mode as an input": ((12, 13, 22), {"seed": 7}, {"r": np.float32(0.4), "t": None}),
 }
-#: forms that may drop values -> whether the compiler detects that they do
+#: Forms that can drop values -> True if the compiler detects that they do.
 RANDOM = {"training": True, "training in a node": True, "mode as an input": False}
 
 
@@ -709,7 +710,7 @@ def test_dropout(form, opset, results, place, precision, caplog):
         with caplog.at_level(logging.WARNING, "qaic"):
             found = computed(model, given, precision)
         assert_close(found, run(model, given, optimize=False), precision)
-        # The names of calls precede those of nodes in functions.
+        # Names of nodes in functions begin with the names of the calls.
         is_named = "random' is on, so each inference drops values at random" in caplog.text
         assert is_named is RANDOM.get(form, False)
 
@@ -733,7 +734,7 @@ POINTWISE = ["Abs", "Neg", "Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "Soft
     is_normalized=st.booleans(),
 )
 def test_functions_of_values_that_several_nodes_read(precision, steps, is_normalized):
-    """Each step reads one or two of the last values, counted from the latest one."""
+    """Each step reads one or two earlier values, counted from the latest one."""
     nodes, values = [], ["x"]
     if is_normalized:
         nodes = [
@@ -761,14 +762,14 @@ def test_functions_of_values_that_several_nodes_read(precision, steps, is_normal
     if precision in {"float32", "expanded"} or not np.abs(expected["y"]).max() > 0.1:
         assert_close(found, expected, precision)
     else:
-        # Differences of equal values have no digits to compare.
+        # Differences of equal values have no significant digits.
         largest = max(np.abs(value).max() for value in run(every(model), feeds).values())
         limit = largest * {"float16": 2**-6, "int8": 2**-5}[precision] * 16
         np.testing.assert_allclose(found["y"], expected["y"], rtol=0, atol=limit)
 
 
 def every(model):
-    """Copy a model, with the results of all its nodes as its results."""
+    """Copy a model; the results of all nodes become its outputs."""
     copy = type(model).FromString(model.SerializeToString())
     del copy.graph.output[:]
     copy.graph.output.extend(helper.make_empty_tensor_value_info(one.output[0]) for one in copy.graph.node)

@@ -1,4 +1,4 @@
-"""Matrix products with weights in MXFP6, against the format written out in numpy with ml_dtypes' elements."""
+"""Matrix products with weights in MXFP6, compared with the format in numpy and ml_dtypes."""
 
 import itertools
 import logging
@@ -23,7 +23,7 @@ FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 
 
 def oracle(values, axis):
-    """Return an array after rounding to blocks of 32 along an axis."""
+    """Return an array that is rounded in blocks of 32 along an axis."""
     rows = np.moveaxis(np.asarray(values, np.float64), axis, -1)
     size = rows.shape[-1]
     padded = np.zeros((*rows.shape[:-1], -(-size // 32) * 32))
@@ -76,7 +76,7 @@ sizes = st.integers(32, 70)
 
 
 def product(kind, weight):
-    """A model of one product, and the axis of its operand `weight` that it sums over."""
+    """A model of one product, and the axis of its operand `weight` over which it sums."""
     nodes, shape = [], [2, weight.shape[-2]]
     axis = weight.ndim - 2
     if kind == "Transposed":

@@ -1,4 +1,4 @@
-"""Random graphs over all operators, in every precision, against onnxruntime on the user's model."""
+"""Random graphs with all operators, in every precision, compared with onnxruntime on the user's model."""
 
 import numpy as np
 import onnxruntime
@@ -13,7 +13,7 @@ import engine_version
 import qaic
 from operator_cases import OPERATOR_SETS, OPERATORS, drawn
 
-#: operators whose results change much after a small change of their operand, so that integers prove nothing
+#: Operators whose results change a lot if an operand changes a little, so that int8 results prove nothing.
 UNSTEADY = frozenset(
     {"Div", "InstanceNormalization", "LayerNormalization", "Log", "LogSoftmax", "LpNormalization"}
 ) | {*("MeanVarianceNormalization", "RMSNormalization", "Sin", "Sinh", "Softmax", "Sqrt")}
@@ -55,7 +55,7 @@ def as_function(model):
 
 
 def evaluated(at, feeds):
-    """Run the nodes of `as_function` in ONNX's evaluator, which ignores its default attributes."""
+    """Run the nodes of `as_function` in ONNX's evaluator, which ignores default attributes of functions."""
     model = at.model()
     last = model.graph.node.pop()
     model.graph.node.append(helper.make_node("LeakyRelu", last.input, last.output, alpha=0.5))
@@ -67,12 +67,12 @@ def cases(draw):
     opset = draw(st.sampled_from(OPERATOR_SETS))
     known = sorted(name for name, (since, _) in OPERATORS.items() if since <= opset)
     operators = draw(st.lists(st.sampled_from(known), min_size=1, max_size=6))
-    # One channel to 300: constants of one element to 1 MiB, on both sides of a KiB.
+    # 1 to 300 channels: constants of one element to 1 MiB, below and above 1 KiB.
     channels = draw(st.sampled_from([1, 3, 16, 255, 256, 300]))
     shape = (1, channels, draw(st.integers(3, 8)), draw(st.integers(3, 8)))
     if draw(st.booleans()):
         operators = ["Transpose", *operators, "Transpose"]
-    # Constant has only floats before.
+    # In older sets, Constant has only floats.
     in_function = opset >= 9 and draw(st.booleans())
     return operators, opset, draw(st.integers(0, 2**16)), shape, in_function
 
@@ -93,17 +93,17 @@ def test_numbers_are_those_of_the_users_model(precision, case):
     try:
         expected = reference(model, feeds)
     except InvalidArgument:
-        # The oldest engine normalizes no single elements.
+        # The oldest engine does not normalize single elements.
         if engine_version.is_newest():
             raise
         reject()
     except Fail:
-        # The engine expands some standard functions wrongly inside of a function.
+        # The engine expands some standard functions wrongly inside a function.
         assume(precision != "float32")
         expected = evaluated(at, feeds)
     power = float((expected.astype(np.float64) ** 2).sum())
     if precision == "float16":
-        # Values beyond float16 become infinite.
+        # Values beyond the range of float16 become infinite.
         assume("Sinh" not in operators and np.abs(expected).max() < 3e4)
     assume(np.isfinite(expected).all() and 1e-6 < power / expected.size < 1e8)
     if precision == "int8":

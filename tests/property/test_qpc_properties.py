@@ -1,4 +1,4 @@
-"""Properties of every container and every sequence of bytes."""
+"""Properties of all containers and of all sequences of bytes."""
 
 import struct
 import tempfile
@@ -15,7 +15,7 @@ from qaic.qpc import Qpc, validate
 from qaic.qpc.extract import file_names
 from qpc_support import DATA, FIXTURES, container, program
 
-# Any name the format allows: UTF-8 without NUL, 1 to 255 bytes.
+# Any name that the format allows: UTF-8 without NUL, 1 to 255 bytes.
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40).filter(
     lambda name: len(name.encode()) <= 255
 )
@@ -62,7 +62,7 @@ def test_layout_and_base_do_not_matter(segments, alignment, base):
 
 
 def outcome(read):
-    """The value, or the code of the only kind of error there may be."""
+    """The value, or the code of the only allowed kind of error."""
     try:
         return read(), "qpc.fine"
     except QpcError as error:
@@ -70,7 +70,7 @@ def outcome(read):
 
 
 def read_everything(data: bytes) -> None:
-    """Read everything. A part may be damaged; then its error is one of this project's, and has a code."""
+    """Read everything. A damaged part must raise an error of this package, which has a code."""
     qpc, code = outcome(lambda: Qpc(data))
     if qpc is None:
         assert code.startswith("qpc.")
@@ -143,7 +143,7 @@ def test_mutated_containers(seed, edits, cut):
     if cut is not None:
         del data[cut:]
         if len(data) >= 16:
-            # Corrects the length, so that it is not the only defect.
+            # The length is corrected, so the other defect is the only one.
             data[8:16] = len(data).to_bytes(8, "little")
     read_everything(bytes(data))
 

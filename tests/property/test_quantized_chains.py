@@ -1,4 +1,4 @@
-"""Chains of QuantizeLinear and DequantizeLinear, equal to the unoptimized model to the bit."""
+"""Chains of QuantizeLinear and DequantizeLinear equal the unoptimized model bit by bit."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import qaic
 from compiler_oracle import PLACES, info, model_of, node, run
 
 SHAPE = [1, 2, 4, 4]
-#: type -> zero points, and the first operator set that has it
+#: Type -> zero points, and the first operator set that has the type.
 TYPES = {
     "INT8": ([-128, -9, -1, 0, 127], 13),
     "UINT8": ([0, 3, 128, 255], 13),
@@ -40,7 +40,7 @@ CONSTANTS = [
 
 
 def pair(at, value, opset, kind, scale, zero, form):
-    """Round a value; `form` states how the type is written."""
+    """Round a value; `form` is the way in which the type is written."""
     elem_type = getattr(TensorProto, kind)
     inputs, constants = [f"s{at}"], [(f"s{at}", np.float32(scale))]
     is_typed = opset >= 21 and (form == "both" or (form == "no zero point" and zero == 0))
@@ -73,7 +73,7 @@ pairs = st.sampled_from(sorted(TYPES)).flatmap(
     opset=st.sampled_from([13, 19, 21]),
     place=st.sampled_from(sorted(PLACES)),
 )
-# The engine merges pairs in a row.
+# The engine merges consecutive pairs.
 @example([("INT8", 0.01, 0, "zero point", []), ("INT8", 0.2, 0, "zero point", [])], 13, "graph")
 @example([("INT8", 0.05, -9, "zero point", []), ("INT8", 0.05, -1, "zero point", [])], 13, "graph")
 # The engine repeats pairs after operators that move values.
@@ -83,7 +83,7 @@ pairs = st.sampled_from(sorted(TYPES)).flatmap(
 @example([("INT8", 0.05, 3, "both", [])], 21, "function")
 @example([("FLOAT8E4M3FN", 0.01, 0, "zero point", ["MaxPool"])], 19, "graph")
 @example([("UINT8", 0.2, 128, "both", ["MaxPool"]), ("FLOAT8E5M2", 0.2, 0, "zero point", [])], 21, "graph")
-# The engine drops bounds before float8.
+# The engine removes bounds before float8.
 @example([("UINT8", 0.2, 128, "zero point", ["Relu"]), ("FLOAT8E5M2", 0.2, 0, "zero point", [])], 19, "graph")
 @example([("UINT8", 0.2, 128, "zero point", ["Clip"]), ("FLOAT8E4M3FN", 0.2, 0, "both", [])], 21, "function")
 def test_chains_keep_the_numbers_of_the_unoptimized_model(steps, opset, place):

@@ -41,7 +41,7 @@ FORMS = st.fixed_dictionaries(
 
 
 def recurrent(form, layout):
-    """Build a model of one operator; returns it with its inputs, which have the layout."""
+    """Build a model of one operator; returns the model and its inputs in its layout."""
     operator, rng = form["operator"], np.random.default_rng(41)
     directions, gates = 1 + (form["direction"] == "bidirectional"), GATES[form["operator"]]
 
@@ -132,7 +132,7 @@ def test_recurrent_operators_in_both_layouts(precision, form, layout, is_call):
 @pytest.mark.skipif(not engine_version.is_newest(), reason="the evaluator of onnx 1.18 lacks the layout")
 @pytest.mark.parametrize("operator", GATES)
 def test_the_other_layout_is_that_of_the_specification(operator):
-    """ONNX's evaluator has the layout, in one direction and with default activations."""
+    """ONNX's evaluator supports the layout in one direction and with default activations."""
     plain = dict.fromkeys(("own", "has_lengths", "has_states", "has_peepholes"), False)
     form = {**FULL, **plain, "operator": operator, "direction": "forward", "clip": 0, "results": (1,)}
     model, feeds = recurrent(form, 1)

@@ -1,4 +1,6 @@
-"""Random models through ``Session`` give what onnxruntime gives: exactly for integers, closely for floats."""
+"""Random models give the same results in ``Session`` and onnxruntime: exactly for integers, closely for
+floats.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ from qaic.errors import CompileError, DeviceError, InferenceError
 
 DTYPES = sorted(session_models.TYPES)
 SIGNED = {"float32", "float16", "int8", "int16", "int32", "int64"}
-#: a float16 model rounds after every operator, onnxruntime does not, so float16
-#: values are only moved, cast and negated here
+#: A float16 model rounds after every operator, and onnxruntime does not. Nodes in float16 therefore only
+#: move, cast and negate values.
 ARITHMETIC = {"float32", "int32", "int64", "int8", "uint8", "int16"}
 MAX_ELEMENTS = 4096
 
 
 @dataclass
 class Builder:
-    """A model that grows by random operators; ``values`` holds name -> (dtype, shape)."""
+    """A model that grows by random operators; ``values`` maps a name to its dtype and shape."""
 
     draw: st.DrawFn
     random: np.random.Generator
@@ -84,7 +86,7 @@ def binary(b: Builder) -> None:
         kept = tuple(d if b.draw(st.booleans()) else 1 for d in shape)
         other = kept[b.draw(st.integers(0, len(shape))) :]
         if len(shape) < 8 and b.draw(st.booleans()):
-            # One more dimension, large enough for the constant to leave the graph.
+            # One more dimension, with a size that moves the constant out of the graph.
             other = (b.draw(st.sampled_from([2, 300])), *((1,) * (len(shape) - len(other))), *other)
         y = b.constant(b.data(dtype, other))
     result = _broadcast(shape, other)
@@ -173,7 +175,7 @@ def slice_(b: Builder) -> None:
     if not shape:
         return
     axis = b.draw(st.integers(0, len(shape) - 1))
-    # ONNX clamps a start before the first element to it, Python returns nothing; other cases are equal.
+    # ONNX clamps a start before the first element, and Python returns nothing. Other cases are equal.
     start = b.draw(st.integers(-shape[axis], shape[axis] + 1))
     stop = b.draw(st.integers(-shape[axis] - 1, shape[axis] + 1))
     step = b.draw(st.sampled_from([1, 2, -1, -3] if shape[axis] else [1, 2]))
@@ -289,19 +291,19 @@ def test_random_model_gives_what_onnxruntime_gives(drawn):
 
 
 def check_session(built, arrays):
-    """Run a model in a session and in what is asked what is right."""
+    """Run a model in a session and in the reference."""
     with tempfile.TemporaryDirectory() as folder:
         path = session_models.save(Path(folder), built)
         try:
             reference = session_models.engine(built)
         except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
-            # Operators without a kernel of the engine are written as other operators, or refused at
+            # Operators without a kernel of the engine are replaced by other operators, or refused at
             # compilation.
             try:
                 session = qaic.Session(path)
             except CompileError:
                 return
-            # The optimizer of 1.22 fails on constants without elements, and that is seen at the load.
+            # The optimizer of 1.22 fails on constants without elements; loading reports this.
             if "graph_utils.cc" in str(error) and not all(array.size for array in constants_of(built)):
                 with pytest.raises(DeviceError, match="the engine refused the graph"):
                     session.run(arrays)
@@ -348,7 +350,7 @@ def test_what_the_engine_has_no_kernel_for_is_computed_or_refused():
 
 
 def check_shapes(session, built):
-    """The shape dictionaries are the interface of the graph."""
+    """The shape dictionaries describe the interface of the graph."""
     for shapes, declared in (
         (session.model_input_shape_dict, built.graph.input),
         (session.model_output_shape_dict, built.graph.output),

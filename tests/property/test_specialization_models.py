@@ -1,4 +1,6 @@
-"""Random models with two or three specializations give what onnxruntime gives for each set of shapes."""
+"""Random models with two or three specializations give the same results as onnxruntime for each set of
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import session_models
 
 @dataclass
 class Value:
-    """A tensor whose first two dims are symbols, in either order, and whose last one is a number."""
+    """A tensor whose first two dims are symbols in either order, and whose last dim is a number."""
 
     name: str
     swapped: bool
@@ -165,7 +167,7 @@ def test_every_specialization_gives_what_its_shapes_give(drawn, seed, convert):
             convert_to_fp16=convert,
         ) as session,
     ):
-        # Each specialization runs twice and in turns, so that every change to another one occurs.
+        # Each specialization runs twice, in an order that contains every change from one to another.
         for symbols in [*specializations, *reversed(specializations), *specializations]:
             feeds = feeds_of(model, symbols, random)
             found = session.run(feeds)

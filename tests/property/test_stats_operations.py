@@ -22,7 +22,7 @@ from qaic import _core
 from qaic.errors import CompileError, DeviceError, InferenceError
 from quantizable_graphs import graphs
 
-#: what a graph is lowered with
+#: Options with which a graph is lowered.
 PRECISIONS = [{}, {"convert_to_fp16": True}]
 
 
@@ -40,7 +40,7 @@ def name_of(node):
 
 
 def without_number(name):
-    """Name of a node that the engine created; its number among similar nodes is random."""
+    """Return the name of a node that the engine created, without its random number."""
     return re.sub(r"_token_\d+$", "", name)
 
 
@@ -59,7 +59,7 @@ def check_descriptor(program, built):
     with tempfile.TemporaryDirectory() as folder:
         engine = onnx.load(_core.save_optimized_graph(program, folder), load_external_data=False).graph
     run = list(nodes_of(engine))
-    # An engine that cannot profile single runs leaves nodes without a name.
+    # If the engine cannot profile single runs, nodes have no names.
     assert [(without_number(op.get("engine_name", "")), op["kind"]) for op in ops] == [
         *((without_number(node.name), node.op_type) for node in run),
         ("*", "engine"),
@@ -77,7 +77,7 @@ def check_descriptor(program, built):
 
 
 def check_every_node_is_described(ops, built):
-    """A node is in an operation, or needs no time: its result is constant or empty, or no node reads it."""
+    """A node belongs to an operation, or needs no time: its result is constant, empty, or not read."""
     graph = onnx.shape_inference.infer_shapes(built).graph
     empty = {
         value.name
@@ -102,7 +102,7 @@ def check_every_node_is_described(ops, built):
 
 
 def outcome(path, arrays, folder, **options):
-    """Results and stats buffer, or the code of the error."""
+    """The results and the stats buffer, or the code of the error."""
     try:
         with qaic.Session(path, output_dir=folder, **options) as session:
             profiler = _core.Profiler([session._ensure_loaded()], device_stats=True)
@@ -129,7 +129,7 @@ def check_program(built, feeds, options):
             assert array.tobytes() == measured[name].tobytes()
         program = Path(folder, "measured", "programqpc.bin")
         ops = check_descriptor(program, built)
-        # The engine runs each of them once, and reports no name that is not in the descriptor.
+        # The engine runs each operation once, and all names that it reports are in the descriptor.
         executed = qaic.stats.open(buffer, qpc=program).ops["oc"].tolist()
         assert sorted(executed) == (list(range(len(ops) - 1)) if engine_version.profiles_runs() else [])
 

@@ -1,8 +1,9 @@
-"""Containers with wrong plans of stored weights give an error, or the numbers that the plan describes.
+"""Containers with invalid plans of stored weights cause an error, or give the numbers that the plan
+describes.
 
 The container of a real program gets another plan, graph, constants and input. A reader of plans in numpy,
-from docs/reference/cpu-program.md, decides what is expected. Each container is opened in a child process
-whose memory is limited, so a crash or a large allocation fails the test.
+written from docs/reference/cpu-program.md, computes the expected result. Each container is opened in a child
+process with limited memory, so a crash or a large allocation fails the test.
 """
 
 import atexit
@@ -35,7 +36,7 @@ from qaic import _core
 
 EXPERTS, COLUMNS, LENGTH, ENTRIES = 3, 4, 40, 2
 ROWS = EXPERTS * COLUMNS
-#: form -> bytes of 32 elements
+#: Form -> bytes of 32 elements.
 FORMS = {
     "float32": 128,
     "float16": 64,
@@ -47,22 +48,22 @@ FORMS = {
 }
 DENSE = ("float32", "float16", "bfloat16")
 QUANTIZED = ("int8", "uint4")
-#: element types of tensors
+#: Element types of tensors.
 DTYPES = (*DENSE, "uint8", "int8", "bool")
 ENTRIES_OF_STATE, GROUPS, CONTEXT, ATTENDED = 2, 2, 6, 4
-#: element types of inputs
+#: Element types of inputs.
 FLOAT, UINT8, INT64, HALF = 1, 2, 7, 10
 NUMPY = {FLOAT: "float32", UINT8: "uint8", INT64: "int64", HALF: "float16"}
 
 
 def attended(elem_type, width):
-    """Inputs and result of `AttendedRows` with three rows, for a state of a type."""
+    """Inputs and result of `AttendedRows` with three rows, for a type of the state."""
     state = (elem_type, [ENTRIES_OF_STATE, GROUPS, CONTEXT, width])
     more = {"length": (INT64, [1]), "tuples": (INT64, [3, 3]), "rows": (FLOAT, [3, LENGTH])}
     return {"state": state, **more}, [ENTRIES_OF_STATE, GROUPS, ATTENDED, LENGTH]
 
 
-#: operator, or the type of its state -> inputs with their types and dims, and the dims of the result
+#: Operator, or the type of its state -> inputs with their types and dims, and the dims of the result.
 INTERFACES = {
     "StoredMatMul": ({"x": (FLOAT, [ENTRIES, LENGTH])}, [ENTRIES, ROWS]),
     "StoredExperts": (
@@ -74,7 +75,7 @@ INTERFACES = {
     "float16": attended(HALF, LENGTH),
     "mxint8": attended(UINT8, 2 * 33),
 }
-#: sizes that no container of a few kilobytes has, or that overflow
+#: Sizes that overflow, or that no container of a few kilobytes has.
 HUGE = (1 << 31, 1 << 33, 1 << 62, (1 << 63) - 1)
 
 WORKER = """
@@ -115,7 +116,7 @@ for line in sys.stdin:
 
 
 class Worker:
-    """A process that opens containers, replaced if it ended."""
+    """A process that opens containers; a new process replaces it when it ends."""
 
     def __init__(self, stack):
         self.stack, self.process = stack, None
@@ -127,7 +128,7 @@ class Worker:
             environment = {**os.environ, "QAIC_DEVICE": "cpu"}
             self.process = self.stack.enter_context(child_process.started(command, env=environment, **pipes))
         print(json.dumps(question), file=self.process.stdin, flush=True)
-        # The process writes one line for each question, so no text is buffered here.
+        # The process writes one line for each request, so the text needs no buffer here.
         if not select.select([self.process.stdout], [], [], child_process.WATCHDOG_S)[0]:
             self.process.kill()
             self.process.wait()
@@ -207,7 +208,7 @@ def numbers_of(answer):
 
 @dataclass
 class Lie:
-    """A container: its operator, what the plan and the graph state, the constants, and the input."""
+    """A container: its operator, the contents of the plan and the graph, the constants, and the input."""
 
     operator: str
     entry: dict
@@ -308,7 +309,7 @@ def agrees(lie):
 
 
 def expected(lie):
-    """The result and its bound, or None for an error."""
+    """The result and its error bound, or None for an error."""
     weight, attributes = matrix(lie), lie.attributes
     if not agrees(lie) or lie.version not in range(1, 5) or lie.own not in (None, [lie.operator]):
         return None
@@ -345,7 +346,7 @@ def expected(lie):
 
 
 def payload(form, group, seed):
-    """Random bytes of a matrix whose numbers are finite and of usual size."""
+    """Random bytes of a matrix whose numbers are finite and of ordinary size."""
     rng = np.random.default_rng(seed)
     units = -(-LENGTH // 32)
     if form in DENSE:
@@ -422,7 +423,7 @@ def lies(draw):
             outside = st.sampled_from([-count - 1, count, -(1 << 63), (1 << 63) - 1, 1 << 32, -(1 << 31)])
             lie.indices[draw(st.integers(0, 1))] = draw(st.one_of(outside, places))
         elif change == "other":
-            # Bytes or a name that belong to two weights, or one weight more.
+            # Bytes or a name that two weights share, or an additional weight.
             place = draw(st.sampled_from([0, -(-len(data) // 64) * 64]))
             lie.constants = lie.constants.ljust(place + len(data), b"\0")
             lie.more.append(entry | {"name": draw(st.sampled_from(["w", "v"])), "offset": place})
