@@ -1,4 +1,4 @@
-"""The compile cache keeps whole programs and nothing else, within the size that it may have."""
+"""The compile cache contains only complete programs, within the size limit."""
 
 import errno
 import importlib.metadata
@@ -26,7 +26,7 @@ from qaic.errors import OptionError
 from qaic.support.atomic_io import work_folder
 from session_models import model, save
 
-#: prints when the samples of a calibration are being run, which then takes as long as the test permits
+#: Prints when the samples of a calibration run, which takes as long as the test allows.
 HOOK = """
 import sys, threading
 from qaic.compiler.calibration import collector
@@ -55,13 +55,13 @@ def folder(tmp_path, monkeypatch):
 
 
 def unfinished(folder):
-    """Folders of work in progress: for the program that is written, and for the samples that are run."""
+    """Folders of work in progress: the program that is being written, and the samples that are running."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.tmp"))
 
 
 @pytest.fixture
 def calibrating(tmp_path, folder):
-    """A `qaic-compile` in the middle of a calibration."""
+    """A `qaic-compile` that is calibrating."""
     (tmp_path / "sitecustomize.py").write_text(HOOK)
     path = save(tmp_path, scaled())
     np.ones(4, np.float32).tofile(tmp_path / "x.raw")
@@ -110,7 +110,7 @@ def test_what_a_killed_writer_leaves_goes_with_the_next_compilation(folder, tmp_
 
 
 def test_a_compilation_lists_the_folder_of_no_other_program(folder, tmp_path, monkeypatch):
-    # Regression: each compilation looked into all of them for what killed processes had left.
+    # Regression: each compilation listed the folders of all programs to find files of killed processes.
     others = {str(qaic.compile(save(tmp_path, scaled(float(factor)))).path.parent) for factor in range(3)}
     listed, scandir = [], os.scandir
     monkeypatch.setattr(os, "scandir", lambda path=".": (listed.append(str(path)), scandir(path))[1])
@@ -120,12 +120,12 @@ def test_a_compilation_lists_the_folder_of_no_other_program(folder, tmp_path, mo
 
 
 def aged(path, seconds):
-    """Set the last use of a program to this long ago."""
+    """Set the last use of a program to this time ago."""
     found = path.stat()
     os.utime(path, ns=(found.st_atime_ns - seconds * 10**9, found.st_mtime_ns - seconds * 10**9))
 
 
-#: copies of a process that has imported the compiler
+#: Copies of a process that has imported the compiler.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["onnx.checker", "onnx.shape_inference", "qaic.compiler"])
 
@@ -137,7 +137,7 @@ def _compile(path, variables, answer):
 
 
 def compiled_and_let_go(path):
-    """Compile in a process that ends, so that its program is not in use."""
+    """Compile in a process that then ends, so that its program is not in use."""
     receiver, sender = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=_compile, args=(path, dict(os.environ), sender))
     process.start()
@@ -160,7 +160,7 @@ def test_programs_that_were_not_wanted_for_the_longest_time_go_first(folder, tmp
     assert {entry.path for entry in cache_contents.entries(folder)} == {programs[0], programs[2], newest}
     monkeypatch.setenv("QAIC_CACHE_LIMIT", "1K")
     assert compiled_and_let_go(paths[1]) == programs[1]
-    # The newest program stays, regardless of its size.
+    # The newest program is kept, for any size.
     assert [entry.path for entry in cache_contents.entries(folder)] == [programs[1]]
     assert cache_contents.shrink(folder, 0) == size
     assert cache_contents.entries(folder) == []
@@ -174,7 +174,7 @@ def test_a_limit_never_removes_a_program_that_a_live_process_was_given(folder, t
     mine = [qaic.compile(path).path for path in paths[:2]]
     other = compiled_and_let_go(paths[2])
     assert all(path.exists() for path in (*mine, other))
-    # A cached program is in use like a new one, also for the commands of another process.
+    # A program from the cache is in use like a new program, also for commands of other processes.
     assert qaic.compile(paths[2]).path == other
     subprocess.run([sys.executable, "-m", "qaic", "cache", "clear"], check=True, capture_output=True)
     assert all(path.exists() for path in (*mine, other))
@@ -196,7 +196,7 @@ def test_a_folder_where_others_may_write_has_a_folder_for_each_user(folder, tmp_
     own = folder / f"user-{os.geteuid()}"
     assert program.is_relative_to(own)
     assert own.stat().st_mode & 0o777 == 0o700
-    # Someone else was there first.
+    # Another user created the folder first.
     own.chmod(0o777)
     program = qaic.compile(save(tmp_path, scaled(3.0))).path
     assert not program.is_relative_to(folder)
@@ -207,7 +207,7 @@ def test_a_program_that_others_may_write_is_not_believed(folder, tmp_path, mode)
     path = save(tmp_path, scaled())
     program = qaic.compile(path).path
     program.chmod(mode)
-    # A file system may assign the number of a deleted file to the next file if no process has it open.
+    # A file system can assign the number of a deleted file to the next file if no process has it open.
     with program.open("rb") as before:
         assert qaic.compile(path).path == program
         assert program.stat().st_mode & 0o022 == 0
@@ -245,7 +245,7 @@ def test_what_is_no_lock_file_does_not_block(folder, tmp_path, kind):
     lock.with_name("programqpc.bin").write_bytes(b"damaged")
     assert qaic.compile(path).path == lock.with_name("programqpc.bin")
     assert not (tmp_path / "elsewhere").exists()
-    # A pipe or a link in the place of the lock is replaced; a folder stays.
+    # A pipe or a link in place of the lock is replaced; a folder is kept.
     assert stat.S_IFMT(lock.lstat().st_mode) == (stat.S_IFDIR if kind == "folder" else stat.S_IFREG)
 
 
@@ -263,7 +263,7 @@ def test_a_held_lock_is_waited_for_only_while_its_holder_works(folder, tmp_path,
             assert not third
         idle = len(waits)
         assert idle > 0
-        # The time limit does not pass while a process works on the program.
+        # The time limit does not expire while a process works on the program.
         with work_folder(folder) as working:
             steps = iter(range(3 * idle))
             monkeypatch.setattr(
@@ -288,7 +288,7 @@ def test_a_program_that_takes_long_is_made_once(folder, tmp_path, monkeypatch):
         shutil.copy(source, path)
 
     def sleep(_):
-        # Longer than patience lasts.
+        # Longer than a process waits for a writer.
         if next(polls) == 3 * cache_contents._PATIENCE_S / cache_contents._POLL_S:
             is_over.set()
             writer.join()
@@ -306,7 +306,7 @@ def test_a_program_that_takes_long_is_made_once(folder, tmp_path, monkeypatch):
 
 
 def test_a_program_that_is_looked_up_is_not_removed(folder, tmp_path, monkeypatch):
-    """Another process shrinks the cache in the middle of a lookup, or a lookup ends while it does."""
+    """Another process shrinks the cache during a lookup, or a lookup ends while the cache shrinks."""
     paths = [save(tmp_path, scaled(factor), f"{factor}.onnx") for factor in (2.0, 3.0)]
     program, other = (compiled_and_let_go(path) for path in paths)
     usable = cache._is_usable
@@ -334,7 +334,7 @@ def test_a_program_that_is_looked_up_is_not_removed(folder, tmp_path, monkeypatc
 
 
 def test_clear_removes_what_killed_processes_left(folder, tmp_path):
-    """More processes than there are numbered folders worked at once, and a profiler next to a program."""
+    """More processes than numbered folders ran at once, and a profiler ran next to a program."""
     program = qaic.compile(save(tmp_path, scaled())).path
     left = [parent / f".openqaic-{name}.tmp" for parent in (folder, program.parent) for name in ("0", "k1x")]
     for each in left:
@@ -369,7 +369,7 @@ def test_clear_goes_on_after_a_program_that_it_may_not_change(folder, tmp_path, 
 
 def test_clear_goes_on_after_what_it_cannot_remove(folder, tmp_path):
     programs = [compiled_and_let_go(save(tmp_path, scaled(factor), f"{factor}.onnx")) for factor in range(3)]
-    # Remains of a card's compiler, also in the format of earlier versions.
+    # Files that a card's compiler left, also in the format of earlier versions.
     (programs[1].parent / ".card-1" / "qpc").mkdir(parents=True)
     (programs[1].parent / ".programqpc.bin.1.0.tmp").touch()
     with cache_contents.locked(programs[0].with_name(cache_contents.LOCK_NAME)):
@@ -419,7 +419,7 @@ def test_a_clock_that_was_set_back_keeps_no_program_for_long(folder, tmp_path, m
     aged(stale, -365 * 86_400)
     aged(used, 100)
     assert [entry.path for entry in cache_contents.entries(folder)] == [newest, used, stale]
-    # Time of a clock before 1970.
+    # A time of a clock before 1970.
     os.utime(stale, ns=(-(10**18), -(10**18)))
     assert cache_contents.entries(folder)[-1] == cache_contents.Entry(stale, mock.ANY, 0)
     cache_contents.shrink(folder, 2 * cache_contents.entries(folder)[0].nbytes)
@@ -434,7 +434,7 @@ def test_a_clock_that_was_set_back_keeps_no_program_for_long(folder, tmp_path, m
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 @pytest.mark.parametrize("place", ["folder", "program"])
 def test_links_of_another_user_lead_to_no_file_of_this_one(folder, tmp_path, place):
-    """Another user created the folder of this user in a shared folder, or a link in its place."""
+    """Another user created this user's folder in a shared folder, or a link in its place."""
     victim = tmp_path / "home" / "program"
     victim.mkdir(parents=True)
     (victim / "programqpc.bin").write_bytes(bytes(100))

@@ -1,6 +1,7 @@
 """The compiler writes the same containers as before, part by part.
 
-A change that is meant to move bytes writes the digests again, and its commit says which parts moved and why:
+After a change that is meant to change bytes, this command writes the digests again; the commit states the
+changed parts and the reason:
 
     python tests/compiler/test_golden.py
 """
@@ -39,7 +40,7 @@ def test_the_pinned_versions_are_those_of_the_digests():
     assert dict(pin.split("==") for pin in groups["golden"]) == json.loads(VERSIONS.read_text())
 
 
-# A failure and not a skip: digests that are compared nowhere would go wrong unseen.
+# The test fails instead of skipping: otherwise, wrong digests could remain unnoticed.
 @pytest.fixture(scope="module", autouse=True)
 def _pinned_versions():
     installed, pinned = golden_programs.versions(), json.loads(VERSIONS.read_text())

@@ -1,7 +1,7 @@
-"""An interrupted compilation leaves no thread that could run code of onnx while the process exits.
+"""An interrupted compilation leaves no thread that could run onnx code while the process exits.
 
-At exit, a process destroys the data that the libraries of onnx and its engine share between threads. A thread
-that still uses them then crashes, and the exit code is that of a signal instead of 130.
+At exit, a process destroys data that the libraries of onnx and its engine share between threads. A thread
+that still uses this data crashes, and the exit code is that of a signal instead of 130.
 """
 
 import json
@@ -52,7 +52,7 @@ sys.exit(code)
 
 
 def compiled(path, at):
-    """Compile in a process of its own that gets SIGINT at a call of onnx; 0 for none."""
+    """Compile in a separate process that receives SIGINT at a call of onnx; 0 means no signal."""
     command = [sys.executable, "-c", CHILD, str(at), f"-m={path}", "-stats-level=70"]
     out = path.parent / f"program-{at}"
     done = subprocess.run(

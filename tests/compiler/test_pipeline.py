@@ -1,4 +1,4 @@
-"""The list of passes, the page that describes it, and what is checked after each of them."""
+"""The list of passes, the page that describes it, and the checks after each pass."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_copy_of_a_model_changes_alone():
 
 @pytest.mark.parametrize("step", dict.fromkeys(PASSES), ids=lambda step: step.name)
 def test_every_pass_has_its_tests(step):
-    """A file mirrors the module of a pass, or has the name of the pass, and names it."""
+    """A test file has the name of the module or of the pass, and mentions the pass."""
     module = step.run.__module__.removeprefix("qaic.").split(".")
     folder = Path(__file__).parents[1].joinpath(*module[:-1])
     files = [folder / f"test_{stem}.py" for stem in (module[-1], step.name.replace("-", "_"))]

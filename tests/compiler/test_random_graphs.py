@@ -1,7 +1,7 @@
 """Random small graphs through every pass, one by one.
 
-After each pass the model is valid, and it computes what the user's model computes, to the bit, as long as no
-float was rounded on purpose.
+After each pass, the model is valid and computes the same as the user's model, bit by bit unless an option
+rounds floats.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from qaic.compiler import pipeline
 from qaic.compiler.ir.verify import verify
 from single_pass import STEPS, begun, content, outputs, whole
 
-#: options under which no pass changes a number
+#: Options with which no pass changes a number.
 EXACT = ({}, {"always_expand_onnx_functions": True}, {"all_intermediate_outputs": True})
-#: options under which some do
+#: Options with which some passes round numbers.
 ROUNDING = ({"convert_to_fp16": True}, {"convert_to_fp16": True, "mxfp6_matmul": True})
 
 
 @dataclass
 class Graph:
-    """A graph that grows node by node; values have four dims or two."""
+    """A graph that grows node by node; values have two or four dims."""
 
     random: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Graph:
         self.shapes[name] = shape
 
     def grow(self, kind: str, value: str, other: int) -> None:
-        """Add a node of a kind that reads a value; `other` chooses what else it reads."""
+        """Add a node of a kind that reads a value; `other` selects its other operands."""
         shape = self.shapes[value]
         alike = [name for name, dims in self.shapes.items() if dims == shape]
         match kind:
@@ -106,7 +106,7 @@ KINDS = (
 
 @st.composite
 def models(draw: st.DrawFn) -> onnx.ModelProto:
-    """Draw a model whose last value and one other are its outputs."""
+    """Draw a model whose last value and one other value are its outputs."""
     graph = Graph(np.random.default_rng(draw(st.integers(0, 99))))
     inputs = {"x": draw(st.sampled_from([(1, 2, 3, 4), (2, 3), (4, 96)])), "z": (2, 3)}
     graph.shapes |= inputs
@@ -177,7 +177,7 @@ def test_every_pass_leaves_a_model_with_its_outputs(options, proto):
 @settings(max_examples=60)
 @given(models())
 def test_compiling_what_was_compiled_changes_nothing(proto):
-    """The finished graph of a model is a model whose finished graph it is."""
+    """Compiling the finished graph of a model gives the same graph."""
 
     def finished(given: onnx.ModelProto) -> onnx.ModelProto:
         model, context = begun(given)

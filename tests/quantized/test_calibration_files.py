@@ -130,7 +130,7 @@ def test_a_profile_of_another_compiler_is_matched_by_names(tmp_path, caplog):
 
 @given(st.data())
 def test_numbered_names_of_another_compiler_are_those_of_the_last_part(data):
-    """Keys ``X__N`` belong to node X; the highest number is that of its result. Other names have no effect."""
+    """Keys ``X__N`` belong to node X; the highest number is that of its result. Other names are ignored."""
     graph = convolutional().graph
     own = set(entry_keys(graph).values())
     wanted, text = {}, HEAD

@@ -63,7 +63,7 @@ def packed(numbers):
 
 
 def draw_weights(rng, shape, block, grid=np.float32):
-    """Draw numbers, and zero points and scales for blocks along the last axis; return them and their floats."""
+    """Draw numbers, and zero points and scales for blocks along the last axis; return all and the floats."""
     blocks = -(-shape[-1] // block)
     numbers = rng.integers(0, 16, shape).astype(np.uint8)
     zeros = rng.integers(0, 16, (*shape[:-1], blocks + blocks % 2)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Driving the vendor's compiler: a script of the test takes its place and writes a container."""
+"""Calls of the vendor's compiler, which a script of the test replaces; the script writes a container."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Make an executable that records its call and then does what the test requests."""
+    """Write an executable that records its call and then does what the test requests."""
 
     def make(body="", *, name="qaic-compile", folder="sdk", help_text=HELP, announce=True):
         place = tmp_path / folder / name
@@ -160,7 +160,7 @@ def test_without_a_directory_the_cache_keeps_it(model, fake, calls, tmp_path, mo
     assert build(model) != first
     assert calls()[-1][-2:] == ["-deep", "two words"]
     monkeypatch.delenv("QAIC_COMPILER_OPTS_UNSUPPORTED")
-    # Another version of the compiler creates another container.
+    # Another version of the compiler writes another container.
     place.write_text(place.read_text() + "\n")
     assert build(model) != first
     assert len(calls()) == 4
@@ -340,7 +340,7 @@ def test_compilers_that_end_after_a_dump_are_run_again(model, fake, calls, tmp_p
     assert content(build(model, dump_profile=profile, output_dir=tmp_path / "out")) == "made elsewhere"
     assert profile.read_text() == "profile"
     assert ["-dump-profile" in " ".join(argv) for argv in calls()] == [True, False]
-    # The tool stops after it, as the vendor's does.
+    # The tool stops after the error, as the vendor's tool does.
     argv = [f"-m={model}", "--target=card", f"-dump-profile={tmp_path / 'second.yaml'}"]
     assert compile_tool.main(argv) == 0
     assert len(calls()) == 3
@@ -352,7 +352,7 @@ def test_older_tool_gets_the_flag_not_to_run(model, fake, calls):
     assert calls()[0][-1] == "-compile-only"
 
 
-# --- where the compiler is looked for
+# --- search for the compiler
 
 
 @pytest.fixture
@@ -416,7 +416,7 @@ def test_a_wrong_variable_is_not_passed_over(kind, tmp_path, monkeypatch, fake):
         card_driver.find_compiler()
 
 
-# --- as users meet it
+# --- through Session and the tools
 
 
 def test_the_tool_shows_the_output_of_the_compiler(model, fake, tmp_path, capsys):
@@ -428,14 +428,14 @@ def test_the_tool_shows_the_output_of_the_compiler(model, fake, tmp_path, capsys
     assert "compiling for the card, 1 core" in printed.out
     assert "Compiling..." in printed.out.splitlines()
     assert "careful" in printed.err.splitlines()
-    # The result of the vendor's compiler may be replaced by another.
+    # The result of the vendor's compiler can be replaced by another result of it.
     assert compile_tool.main(argv) == 0
-    # One for the CPU takes no place of a card's.
+    # A program for the CPU does not replace one for a card.
     assert compile_tool.main([f"-m={model}", "-onnx-define-symbol=batch,1", f"-aic-binary-dir={out}"]) == 2
 
 
 def test_a_session_compiles_and_cannot_load(model, fake, tmp_path, monkeypatch):
-    # A virtual card refuses the program before anything is loaded.
+    # A virtual card refuses the program before it loads anything.
     monkeypatch.setenv("QAIC_DEVICE", "cpu")
     fake()
     session = qaic.Session(model, target="card", output_dir=tmp_path / "out")
@@ -450,7 +450,9 @@ def test_qaic_compile_returns_the_container(model, fake):
 
 
 def test_ctrl_c_ends_the_compiler_and_its_children(model, fake, tmp_path):
-    """A child of the compiler holds a pipe that the test reads; its end shows that no child is left."""
+    """A child of the compiler holds a pipe that the test reads; the end of the pipe shows that no child is
+    left.
+    """
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     fake(
@@ -480,13 +482,14 @@ def test_ctrl_c_ends_the_compiler_and_its_children(model, fake, tmp_path):
         child.send_signal(signal.SIGINT)
         assert child.communicate()[1].endswith("error: interrupted\n")
         assert child.returncode == 130
-        # Blocks until every process that held the pipe has ended.
+        # This read blocks until every process that held the pipe has ended.
         assert held.read() == ""
     assert not out.exists()
 
 
 def test_ctrl_c_while_the_compiler_is_started_ends_it(monkeypatch):
-    # Regression: the signal came when the program ran and `Popen` had not returned, and the program went on.
+    # Regression: the signal came when the program ran but `Popen` had not returned, and the program kept
+    # running.
     children = []
     popen = card_process.subprocess.Popen
 

@@ -82,7 +82,7 @@ def open_program(path):
 
 
 def run_program(path, feeds):
-    """Run the graph section with its constants from the container, as the device does."""
+    """Run the graph section with its constants from the container, as the device runs it."""
     qpc, _, graph = open_program(path)
     names = {segment[0] for segment in qpc.segments}
     options = ort.SessionOptions()
@@ -224,7 +224,7 @@ def test_known_model_is_neither_parsed_nor_hashed_again(cache_dir, model_path, m
     assert compiled(model_path) == first
 
 
-#: the parts of the compiler that find a program in the cache
+#: The parts of the compiler that find a program in the cache.
 OF_A_HIT = {
     *("qaic.compiler.backend", "qaic.compiler.cache"),
     *("qaic.compiler.cache_contents", "qaic.compiler.driver", "qaic.compiler.output_folder"),
@@ -248,7 +248,7 @@ def test_a_cache_hit_imports_neither_onnx_nor_passes(cache_dir, model_path, monk
     hit = loaded(model_path)
     assert not hit & {"onnx", "onnxruntime", "google.protobuf"}
     assert {name for name in hit if name.startswith("qaic.compiler.")} <= OF_A_HIT
-    # Another content is another program: the same script then imports what compiles.
+    # Other contents mean another program: the same script then imports the modules that compile.
     other = model_path.with_name("other.onnx")
     other.write_bytes(model_path.read_bytes().replace(W.tobytes(), (W + 1).tobytes()))
     assert {"onnx", "qaic.compiler.pipeline"} <= loaded(other)
@@ -371,7 +371,7 @@ def test_what_is_loaded_for_the_proof_is_what_is_kept(cache_dir, monkeypatch):
 
 @pytest.mark.parametrize("size", [8, 600])
 def test_weights_that_the_engine_refuses_when_it_loads_are_refused_by_the_compiler(cache_dir, size):
-    """A kernel reads constant operands at its creation."""
+    """A kernel reads constant operands when it is created."""
     scales = np.float32([1, 1, -2, 2])
     resize = node("Resize", ["x", "", "scales"], ["z"], mode="nearest")
     model = weighted(size, [resize], [info("x", [1, 1, 2, 2])], [("scales", scales)], "z")
@@ -382,7 +382,7 @@ def test_weights_that_the_engine_refuses_when_it_loads_are_refused_by_the_compil
 
 
 def weighted(size, nodes=(), inputs=(), initializers=(), output=None):
-    """Build a product with a square weight, and further nodes."""
+    """Build a product with a square weight, and more nodes."""
     outputs = [info("y", [1, size]), *([info(output, None)] if output else [])]
     return model_of(
         [node("MatMul", ["a", "w"], ["y"]), *nodes],
@@ -393,7 +393,7 @@ def weighted(size, nodes=(), inputs=(), initializers=(), output=None):
 
 
 def test_the_proof_needs_no_memory_for_large_weights(cache_dir, tmp_path):
-    """Weights that only the engine would copy: they are transposed before their product."""
+    """Weights that only the engine copies, because they are transposed before their product."""
     size = 6000
     model = model_of(
         [node("Transpose", ["w"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])],

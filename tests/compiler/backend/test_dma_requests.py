@@ -1,4 +1,4 @@
-"""The requests by which a card moves the buffers of a program cover them; an inference completes."""
+"""The requests with which a card transfers the buffers of a program cover them; an inference completes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN, OUT = 0, 1
 
 
 def requests_of(root: Table) -> list[dict]:
-    """The requests by the numbers of their fields."""
+    """The requests, by the numbers of their fields."""
     return [
         {
             "ops": [
@@ -52,7 +52,7 @@ def requests_of(root: Table) -> list[dict]:
 
 
 def check(root: Table, buffers: list[tuple[int, int]]) -> None:
-    """`buffers` are bytes and direction of each."""
+    """`buffers` contains the bytes and the direction of each buffer."""
     requests = requests_of(root)
     moving = [request for request in requests if request["size"]]
     assert sorted((r["num"], r["host"], r["size"], r["dir"]) for r in moving) == [
@@ -77,9 +77,11 @@ def check(root: Table, buffers: list[tuple[int, int]]) -> None:
 
 
 def play(requests: list[dict], semaphores: list[int]) -> None:
-    """Have a card do the requests in order, twice; it computes when a semaphore says that inputs are there.
+    """Let a card execute the requests in order, twice; it computes when a semaphore shows that the inputs are
+    present.
 
-    The driver cuts transfers where memory is in pieces: what is before is done for each, what is behind once.
+    The driver splits transfers if memory consists of pieces. It repeats the operations before a transfer for
+    each piece, and executes those after the transfer once.
     """
     moved: set[int] = set()
     inputs = {r["num"] for r in requests if r["dir"] == IN and r["size"]}
@@ -112,7 +114,7 @@ def encoded(buffers: DmaBuffers) -> Table:
 
 
 class Measured:
-    """The settings of statistics that this test uses."""
+    """The settings of statistics in this test."""
 
     def __init__(self, size):
         self.size = size

@@ -1,4 +1,4 @@
-"""Programs whose descriptor, plan and graph contradict each other about their shapes."""
+"""Programs whose descriptor, plan and graph contradict each other about shapes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ X = np.ones((1, 6, 4), np.float32)
 
 @pytest.fixture(autouse=True)
 def virtual_card(monkeypatch):
-    # The containers are put together here, without the requests that cards need.
+    # The test builds the containers without the requests that cards need.
     monkeypatch.setenv("QAIC_DEVICE", "cpu")
 
 
 @pytest.fixture(scope="module")
 def parts():
-    """Descriptor, plan and graph of a sound program with two specializations."""
+    """Descriptor, plan and graph of a valid program with two specializations."""
     model = session_models.model(
         [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Flatten", ["r"], ["y"], axis=1)],
         [("x", "float32", ["batch", "seq", 4])],
@@ -38,7 +38,7 @@ def parts():
 
 
 def opened(folder, parts, change):
-    """Write the program after `change` had its way with descriptor and plan."""
+    """Write the program after `change` has edited the descriptor and the plan."""
     network, plan = copied(parts[0]), copied(parts[1])
     graph = change(network, plan) or parts[2]
     network.pop("network_name", None)
@@ -54,7 +54,7 @@ def copied(value):
 
 
 def both(network, plan, variant, tensor, dims):
-    """Give a tensor other dims in a specialization, in the descriptor and in the plan."""
+    """Give a tensor other dims in one specialization, in the descriptor and in the plan."""
     network["allowed_shapes"][variant]["shapes"][tensor]["dims"] = dims
     side, place = ("inputs", tensor) if tensor == 0 else ("outputs", tensor - 1)
     plan["variants"][variant][side][place] = dims

@@ -1,4 +1,4 @@
-"""Operations of a program, and the nodes of the user's model that they compute."""
+"""Operations of a program, and the nodes of the user's model that the operations compute."""
 
 import json
 
@@ -43,7 +43,7 @@ def nodes_in(op):
 
 
 def residual():
-    """Convolutions that the engine lays out again, adds to each other and activates."""
+    """Convolutions whose layout the engine changes, and which it fuses with sums and activations."""
     nodes = [
         node("Conv", ["x", "w1"], ["c1"], name="/conv1", pads=[1] * 4),
         node("Relu", ["c1"], ["r1"], name="/relu1"),
@@ -77,12 +77,12 @@ def test_fused_convolutions(tmp_path):
     assert (nodes_in(dense), dense["macs"]) == (["/head/MatMul", "/head/Add"], 320)
     assert dense["constant_bytes"] == (320 + 10) * 4
     assert sum(op.get("macs", 0) for op in ops) == 32 * 256 * (27 + 288) + 320
-    # Each operation reads the result of the one before.
+    # Each operation reads the result of the previous one.
     assert [[dep["oc"] for dep in op.get("deps", [])] for op in ops][1:] == [[n] for n in range(len(ops) - 1)]
 
 
 def test_each_convolution_of_a_chain_of_integers_has_an_operation(tmp_path):
-    # The engine changes the layout of the chain, with new names for every result.
+    # The engine changes the layout of the chain, and gives new names to all results.
     ops = ops_of(residual(), tmp_path, convert_to_quantize=True, use_random_input_data="uniform")
     first, second = of_kind(ops, "QLinearConv")
     assert nodes_in(first) == ["/conv1", "/relu1"]
@@ -93,7 +93,7 @@ def test_each_convolution_of_a_chain_of_integers_has_an_operation(tmp_path):
 
 
 def test_nodes_between_convolutions_are_in_no_other_operation(tmp_path):
-    # The other layout removes the names of the results of these nodes, too.
+    # The other layout also removes the names of the results of these nodes.
     nodes = [
         node("Conv", ["x", "w1"], ["c1"], name="/conv1", pads=[1] * 4),
         node("Sigmoid", ["c1"], ["g1"], name="/gate1"),
@@ -106,7 +106,7 @@ def test_nodes_between_convolutions_are_in_no_other_operation(tmp_path):
     ]
     constants = [("w1", normal(32, 3, 3, 3)), ("w2", normal(32, 32, 3, 3)), ("w3", normal(16, 32, 3, 3))]
     model = model_of(nodes, [info("x", [1, 3, 16, 16])], [info("y", [1, 16, 16, 16])], constants)
-    # A reordering counts for the convolution that it serves.
+    # A reordering belongs to the convolution that needs it.
     ops = [op for op in ops_of(model, tmp_path) if not op["kind"].startswith("Reorder")]
     found = [name for op in ops for name in nodes_in(op)]
     assert sorted(found) == sorted(one.name for one in nodes)
@@ -158,7 +158,7 @@ def test_names_that_the_report_of_the_engine_cannot_hold(tmp_path, name):
     assert all(inner.isprintable() and not set(inner) & set('"\\') for inner in names)
     ops = json.loads(bytes(qpc.segments["opstatsdesc.open"].data))["cores"][0]["ops"][:-1]
     assert [op["engine_name"] for op in ops] == names
-    # The user's own names, or the names of the results.
+    # The user's names, or the names of the results.
     assert [nodes_in(op) for op in ops] == [[name or "n"], [name or "s"], ["dup"]]
     assert ops[0]["name"] == f"{name or 'n'}/__0"
 
@@ -184,7 +184,7 @@ def test_functions_of_the_model_and_of_the_standard(tmp_path):
 
 
 def looped(trips, *, inner=None):
-    """A loop of three nodes, or of two and another loop."""
+    """A loop with three nodes, or with two nodes and another loop."""
 
     def body(name, extra, state):
         values = [
@@ -227,7 +227,7 @@ def looped(trips, *, inner=None):
     [
         (7, None, 2 + 7 * 3),
         (0, None, 2 + 3),
-        # Unknown before the program runs.
+        # The number is unknown before the program runs.
         (None, None, 2 + 100 * 3),
         (7, 5, 2 + 7 * (3 + 5 * 3)),
         (2**40, 2**40, 1_000_000 - 16),
@@ -276,7 +276,7 @@ def test_shapes_that_a_model_computes_from_shapes(tmp_path, is_whole):
     if is_whole:
         assert [op["engine_name"] for op in ops if not op["output_bytes"] or not nodes_in(op)] == []
     else:
-        # Only the values of inputs determine how much of the context is attended.
+        # Only the values of inputs determine the attended part of the context.
         unknown = [op for op in ops if not op["output_bytes"]]
         assert unknown
         assert all("?" in op["shape"] for op in unknown)

@@ -1,4 +1,4 @@
-"""The same numbers in the three forms of an encodings file mean the same program."""
+"""The same numbers in the three versions of an encodings file give the same program."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def convolution(op="Conv"):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-#: tensors: kind, bits, scales and offsets counted from 0; floating-point tensors have no numbers
+#: Tensors: kind, bits, scales, and offsets counted from 0; floating-point tensors have no numbers.
 scales = st.floats(2**-12, 8, width=32)
 
 
 @st.composite
 def tables(draw):
-    """Encodings of the tensors of the model: name -> (is constant, bits, [(scale, offset)]), or a float."""
+    """Encodings of the model's tensors: name -> (is constant, bits, [(scale, offset)]), or a float type."""
     made = {}
     for name in ("x", "c", "y"):
         if draw(st.integers(0, 9)) == 0:
@@ -63,7 +63,7 @@ def tables(draw):
 
 
 def oldest(table):
-    """Version 0.6.1, which has the ends of the range in addition to scale and offset."""
+    """Version 0.6.1, which also contains the ends of the range."""
     held = {"version": "0.6.1", "activation_encodings": {}, "param_encodings": {}, "quantizer_args": {}}
     for name, (is_constant, bits, numbers) in table.items():
         section = held["param_encodings" if is_constant else "activation_encodings"]
@@ -86,7 +86,7 @@ def oldest(table):
 
 
 def middle(table):
-    """Version 1.0.0: lists, and lists in the entries."""
+    """Version 1.0.0: lists, and lists inside the entries."""
     held = {
         "version": "1.0.0",
         "activation_encodings": [],
@@ -108,7 +108,7 @@ def middle(table):
 
 
 def newest(table, signed, axis=0):
-    """Version 2.0.0: zero points of QuantizeLinear, signed or not; scalars if there is one number."""
+    """Version 2.0.0: zero points of QuantizeLinear, signed or unsigned; scalars if there is one number."""
     entries = []
     for name, (_, bits, numbers) in table.items():
         if numbers is None:
@@ -139,7 +139,7 @@ def test_three_forms_have_one_meaning(table, data):
         read_external(json.dumps(held).encode(), "file", graph, ["w", "b"])
         for held in (oldest(table), middle(table), newest(table, signed))
     ]
-    # The same in YAML, with lists of numbers in one line or not.
+    # The same in YAML, with lists of numbers in one line or in several.
     flow = data.draw(st.sampled_from([None, False]))
     for held, profile in zip((oldest(table), middle(table), newest(table, signed)), profiles, strict=True):
         text = yaml.safe_dump(held, default_flow_style=flow, sort_keys=data.draw(st.booleans()))
@@ -150,7 +150,7 @@ def test_three_forms_have_one_meaning(table, data):
     assert first.precisions == second.precisions == third.precisions
     for name, tensor in first.tensors.items():
         assert second.tensors[name] == tensor
-        # Only the newest version states the axis.
+        # Only the newest version contains the axis.
         is_channels = tensor.channel_scales is not None
         assert third.tensors[name].channel_axis == (0 if is_channels else None)
         for key in ("scale", "offset", "bits", "minimum", "maximum"):
@@ -172,7 +172,7 @@ def test_containers_of_the_three_forms_are_one(table, data, tmp_path_factory):
         built = qaic.compile(convolution(), external_quantization_file=path, output_dir=folder / str(number))
         digest = qaic.Qpc(built.path).options["external_quantization_file"]
         content = built.path.read_bytes()
-        # The container records the file and is otherwise equal.
+        # The container records the file; all other parts are equal.
         assert content.count(digest.encode()) >= 1
         contents.add(content.replace(digest.encode(), b"-" * len(digest)))
     assert len(contents) == 1

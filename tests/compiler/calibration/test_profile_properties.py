@@ -1,4 +1,4 @@
-"""Profiles are unchanged after writing and reading, with both readers; hostile text only causes errors."""
+"""Profiles stay equal when they are written and read, by both readers; hostile text only causes errors."""
 
 import re
 
@@ -21,14 +21,14 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 def tensor_profiles(draw):
     low, high = sorted((draw(FLOATS), draw(FLOATS)))
     counts = np.array(draw(st.lists(COUNTS, min_size=1, max_size=40)), np.float32)
-    # A histogram without counts has as little information as no histogram.
+    # A histogram without counts contains as little information as no histogram.
     counts[0] += 1
     return TensorProfile(low, high, counts)
 
 
 @st.composite
 def graphs(draw):
-    """A chain of nodes with any names, two results each."""
+    """A chain of nodes with any names and two results each."""
     names = draw(st.lists(NAMES, min_size=1, max_size=6))
     tensors = draw(st.lists(NAMES, min_size=1 + 2 * len(names), max_size=1 + 2 * len(names), unique=True))
     nodes = [
@@ -66,7 +66,7 @@ def test_the_file_is_yaml_of_three_documents(graph, data):
     tensor = profile.tensors[names[0]]
     assert np.float32(entry["Min"]) == np.float32(tensor.minimum)
     assert np.array_equal(np.array(entry["Histogram"], np.float32), tensor.histogram)
-    # Plain decimal numbers without zeros at their ends; names may have the form of any number.
+    # Decimal numbers without trailing or leading zeros; names can look like any number.
     numbers = re.search(r"\n  Min: (.*)\n  Max: (.*)\n  Histogram: \[ (.*) \]\n", text).groups()
     for number in ", ".join(numbers).split(", "):
         assert re.fullmatch(r"-?\d+(\.\d*[1-9])?", number)
@@ -138,7 +138,7 @@ PIECES = st.sampled_from(
 
 
 def refusal(data):
-    """Read a profile; returns the error if there is one."""
+    """Read a profile; return the error if there is one."""
     try:
         read_profile(data, "p.yaml")
     except OptionError as error:

@@ -1,4 +1,4 @@
-"""Calibrations against numpy written from the specification, and their error against onnxruntime's."""
+"""Calibrations compared with numpy code from the specification, and their error with onnxruntime's."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ schemas = st.sampled_from(oracle.SCHEMAS)
 
 @st.composite
 def histograms(draw):
-    """Shapes that tensors have: bells, one-sided bells, spikes, outliers, and nonsense."""
+    """Distributions of tensors: bells, one-sided bells, spikes, outliers, and arbitrary counts."""
     bins = draw(st.sampled_from([1, 2, 10, 127, 254, 255, 256, 300, 511, 512]))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     kind = draw(st.sampled_from(["bell", "relu", "sparse", "noise"]))
@@ -51,7 +51,7 @@ def test_percentiles_cut_what_they_say(histogram, schema, percentile):
     expected = oracle.calibrate(*histogram, "Percentile", schema, percentile=percentile)
     found = ours(*histogram, "Percentile", schema, percentile)
     counts, low, high = histogram
-    # A sum that is enough but for its last bits may take one bin more.
+    # If a sum reaches the limit except for its last bits, the range can contain one more bin.
     assert found == pytest.approx(expected, rel=1e-9, abs=1.01 * max(abs(low), abs(high)) / counts.size)
     assert low <= found[0] <= found[1] <= high
 
@@ -76,7 +76,7 @@ def test_no_candidate_has_less_error(histogram, schema, method, precision):
     ranges = oracle.candidate_ranges(whole, symmetric, precision)
     clipping = 3 if method == "SQNR" else 1
     errors = [oracle.range_error(counts, low, high, each, precision, clipping) for each in ranges]
-    # The error of the candidate counts: the last bit of a range may decide which level a bin is rounded to.
+    # The error of the candidate counts: the last bit of a range can decide to which level a bin is rounded.
     chosen = [
         error
         for each, error in zip(ranges, errors, strict=True)
@@ -102,14 +102,14 @@ def test_mse_leaves_the_least_error_of_all_methods(schema):
         return np.mean((back - values) ** 2)
 
     errors = {method: error(method) for method in METHODS}
-    # A scale raised to a power of two is another one than was looked at.
+    # A scale that is raised to a power of two is not the scale that was examined.
     slack = 1.01 if schema != "symmetric_with_power2_scale" else 5
     assert errors["MSE"] <= slack * min(errors.values())
     assert errors["MSE"] <= errors["None"]
 
 
 def test_entropy_of_onnxruntime_cuts_about_as_much():
-    """onnxruntime's windows have one more bin and integer counts, so the results are close but not equal."""
+    """onnxruntime's windows have one more bin and integer counts, so the results are close, not equal."""
     for seed in range(4):
         values, counts, low, high = bell(seed, 20_000)
         extent = max(-low, high)

@@ -1,4 +1,4 @@
-"""One-pass histograms: equal in any order and on any threads, and right to within a fine bin."""
+"""One-pass histograms: equal in any order and on any threads, and exact to a fine bin."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,7 +59,7 @@ def test_counts_are_right_to_within_a_fine_bin(arrays, bins):
         assert counts[0] == data.size
         return
     edges = np.linspace(data[0], data[-1], bins + 1)[1:-1]
-    # 8192 bins below the least power of two above every magnitude, which is at least 2^-100.
+    # 8192 bins below the smallest power of two above every magnitude, which is at least 2^-100.
     fine = np.exp2(max(np.frexp(np.abs(data).max())[1], -100) - 13) * (1 + 1e-6)
     up_to = np.cumsum(counts, dtype=np.float64)[:-1]
     assert (up_to >= np.searchsorted(data, edges - fine) - 1e-3).all()
@@ -70,7 +70,7 @@ def test_a_large_tensor_against_numpy():
     data = np.random.default_rng(0).normal(0.3, 1, (257, 1031)).astype(np.float32)
     histogram = histogram_of(data)
     expected, _ = np.histogram(data, 512, (float(data.min()), float(data.max())))
-    # Each bin may exchange the counts of the fine bins at its edges with its neighbors.
+    # Each bin can exchange the counts of the fine bins at its edges with its neighbors.
     assert np.abs(histogram.counts(512) - expected).sum() < 0.02 * data.size
 
 
@@ -82,7 +82,7 @@ def test_threads_that_share_and_merge_histograms_count_the_same():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(shared.add, samples[:40]))
         list(pool.map(other.add, samples[40:]))
-    # Merging two into each other at once must not lock up.
+    # Merging two histograms into each other at the same time must not cause a deadlock.
     a, b = histogram_of(samples[0]), histogram_of(samples[1])
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda pair: [pair[0].merge(pair[1]) for _ in range(20)], [(a, b), (b, a)]))

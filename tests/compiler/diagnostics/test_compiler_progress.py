@@ -14,7 +14,9 @@ class Terminal(io.StringIO):
 
 
 def plain_terminal(monkeypatch):
-    """Stand in for a terminal; called inside the test, for pytest puts its own stream back after fixtures."""
+    """Replace the stream by a terminal; called inside the test, because pytest restores its own stream after
+    fixtures.
+    """
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     return stream

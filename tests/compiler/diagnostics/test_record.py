@@ -1,4 +1,4 @@
-"""Diagnostics are objects that are shown once, and stored in the container."""
+"""Diagnostics are objects that are shown once and stored in the container."""
 
 from __future__ import annotations
 
@@ -104,6 +104,6 @@ def test_the_result_of_compiling_has_its_diagnostics(model):
     assert (found.severity, found.code) == ("warning", "symbols.unused_definition")
     assert "'absent'" in found.message
     assert cached.diagnostics == fresh.diagnostics
-    # The diagnostics are in the container, even after it is moved.
+    # The container keeps its diagnostics after it is moved.
     assert qaic.Qpc(bytes(fresh.content)).diagnostics == fresh.diagnostics
     assert qaic.Session(fresh.path).warnings == (found.message,)

@@ -1,4 +1,4 @@
-"""Diagnostics as a section of a container: a round trip, and damage that affects only this section."""
+"""Diagnostics as a section of a container: writing and reading, and damage that affects only this section."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIAGNOSTICS = st.builds(
 
 
 class Program:
-    """A container with the section and nothing else."""
+    """A container with only this section."""
 
     def __init__(self, content):
         self.content = content
@@ -76,14 +76,14 @@ def perceptron(weight):
 
 
 def test_a_large_weight_beyond_float16_is_told_of_in_the_container():
-    # The weight is converted while it is written, so the diagnostic is known only afterwards.
+    # The weight is converted while it is written, so the diagnostic is known only after that.
     weight = np.full((64, 64), 1e5, np.float32)
     compiled = qaic.compile(perceptron(weight), convert_to_fp16=True)
     (found,) = qaic.Qpc(compiled.path).diagnostics
     assert found.code == "float16.overflow"
     assert found.message.startswith("4096 constants beyond the range of float16")
     assert compiled.diagnostics == (found,)
-    # The second writing has the weights as the first had them.
+    # The second container has the same weights as the first.
     (written,) = compiled.initializers.values()
     assert np.all(np.asarray(written) == 65504)
 

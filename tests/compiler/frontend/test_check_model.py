@@ -1,4 +1,4 @@
-"""Refusal of files that are not models, and one form for all others."""
+"""Files that are not models are refused; all other files get one form."""
 
 import numpy as np
 import onnx
@@ -66,7 +66,7 @@ def test_constants_that_nothing_reads_are_removed(size):
     weights = [(name, np.ones(size, np.float32)) for name in ("w", "unused")]
     proto = model_of([node("Add", ["x", "w"], ["y"])], [info("x", [size])], [info("y", [size])], weights)
     model, context = before("remove-unused", proto)
-    # The state after a pass that has removed the last use of a constant.
+    # The state after a pass that removed the last use of a constant.
     model.proto.graph.node[0].input[1] = "x"
     applied("remove-unused", model, context)
     assert ops(model) == ["Add"]
@@ -79,7 +79,7 @@ def test_constants_that_nothing_reads_are_removed(size):
 
 
 def with_broken_text(proto, text):
-    """Serialize a model with bytes that are not UTF-8 in place of a text."""
+    """Serialize a model in which bytes that are not UTF-8 replace a text."""
     return proto.SerializeToString().replace(text.encode(), b"\xff\xfe"[: len(text)] * (len(text) // 2))
 
 
@@ -152,7 +152,7 @@ def test_a_scan_over_more_inputs_than_it_has_is_refused(scanned, count, is_funct
 @pytest.mark.parametrize("op", ["Scan", "Split"])
 @pytest.mark.parametrize("count", [None, 1, 2, 3, 5])
 def test_a_count_that_a_call_sets_is_checked(count, op):
-    """The oracle is the number of operands and results: a Scan over 1 or 2 of 2, a Split into 2."""
+    """The reference is the number of operands and results: a Scan over 1 or 2 of 2, a Split into 2."""
     body = helper.make_graph(
         [node("Identity", ["i0"], ["o0"]), node("Identity", ["i1"], ["o1"])],
         "body",
@@ -179,7 +179,8 @@ def test_a_count_that_a_call_sets_is_checked(count, op):
         lowered(model)
 
 
-#: operator -> operands, results, attributes, and the left out ones without which engines end the process
+#: Operator -> operands, results, attributes, and the omitted attributes without which engines end the
+#: process.
 READING = {
     "AttnLSTM": ("abcdefghijklmn", "y", {}, ["i", "j", "k", "l", "n"]),
     "ConvTransposeWithDynamicPads": ("abcd", "y", {}, ["c"]),
@@ -192,7 +193,7 @@ READING = {
     "QLinearLeakyRelu": ("abcde", "y", {}, ["e"]),
     "QLinearSigmoid": ("abcde", "y", {}, ["e"]),
 }
-#: operator -> what it leaves out to need none of them
+#: Operator -> the attributes that it omits so that it needs none of them.
 NEEDING_NONE = {
     **dict.fromkeys(["EmbedLayerNormalization", "QEmbedLayerNormalization"], "b"),
     "DecoderMaskedMultiHeadAttention": "h",

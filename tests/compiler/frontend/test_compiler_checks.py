@@ -121,7 +121,7 @@ def test_model_without_operator_set_is_refused():
     del model.opset_import[:]
     with pytest.raises(CompileError, match="at least one opset_import"):
         lowered(model)
-    # No version is assumed for a standard operator.
+    # The compiler assumes no version for a standard operator.
     model.opset_import.add(domain="ai.onnx.ml", version=3)
     with pytest.raises(CompileError, match="Relu"):
         lowered(model)
@@ -154,7 +154,7 @@ def edges(*sizes):
 
 
 def test_a_key_of_the_metadata_may_stand_twice():
-    """Exporters add their entry again when they change a file; onnx.checker refuses such a model."""
+    """Exporters add their entry again when they change a file, and onnx.checker refuses such a model."""
     model = model_of([node("Relu", ["x"], ["y"])], [info("x", [2])], [info("y", [2])])
     for value in ("first", "second"):
         model.metadata_props.append(onnx.StringStringEntryProto(key="transforms", value=value))
@@ -225,7 +225,7 @@ def test_broken_rules_name_the_node(name):
 
 @pytest.mark.parametrize("name", ["", "mine"])
 def test_contradictions_that_onnx_finds_name_the_node(name):
-    """A classifier without its second result ends the inference of onnx."""
+    """A classifier without its second result ends the shape inference of onnx."""
     attributes = {"coefficients": [1.0, 2.0], "intercepts": [0.5], "classlabels_ints": [3, 4]}
     classifier = node("LinearClassifier", ["x"], ["y"], name=name, domain="ai.onnx.ml", **attributes)
     model = model_of([classifier], [info("x", [3, 2])], [info("y", [3], TensorProto.INT64)])

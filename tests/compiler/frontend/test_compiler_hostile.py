@@ -1,4 +1,4 @@
-"""Damaged models: every outcome is a program or a clear error, never a crash or another exception."""
+"""Damaged models compile or cause a clear error; they never cause a crash or another exception."""
 
 import contextlib
 
@@ -24,7 +24,7 @@ MODEL = model_of(
     [("w", np.ones((16, 32), np.float32)), ("b", np.ones(32, np.float32))],
 ).SerializeToString()
 
-#: the payload of the large weight does not affect the reader, so damage is outside of it
+#: The payload of the large weight does not affect the reader, so the damage is in other bytes.
 _PAYLOAD = MODEL.index(np.ones(512, np.float32).tobytes())
 positions = st.one_of(st.integers(0, _PAYLOAD - 1), st.integers(_PAYLOAD + 2048, len(MODEL) - 1))
 

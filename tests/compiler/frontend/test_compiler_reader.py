@@ -88,7 +88,7 @@ def test_sub_byte_weights_stay_in_the_graph_packed():
     values = np.arange(4096) % 16 - 8
     tensor = helper.make_tensor("w", TensorProto.INT4, [4096], values, raw=False)
     model = add_model(tensor)
-    # onnxruntime 1.22 casts no int4, and reads it here.
+    # onnxruntime 1.22 has no cast from int4, and reads it here.
     model.graph.node[0].CopyFrom(node("DequantizeLinear", ["w", "one"], ["f"]))
     model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
     program = lowered(model)
@@ -194,7 +194,7 @@ def test_small_external_data_is_taken_into_the_graph(tmp_path):
 
 
 def outside(name, array, folder, offset=64):
-    """Write an array into a separate file, and describe it."""
+    """Write an array to a separate file, and describe it."""
     (folder / f"{name}.data").write_bytes(bytes(offset) + array.tobytes() + bytes(32))
     tensor = numpy_helper.from_array(array, name)
     tensor.ClearField("raw_data")
@@ -206,7 +206,7 @@ def outside(name, array, folder, offset=64):
 
 
 def test_external_constants_of_the_main_graph_are_weights_or_stay_when_small(tmp_path):
-    """Exporters write each constant above 1 KB to a separate file, including attributes of nodes."""
+    """Exporters write each constant above 1 KB to a separate file, also those in attributes of nodes."""
     large, small = np.arange(1000, dtype=np.int64), np.int64([0])
     nodes = [
         node("Constant", [], ["c"], value=outside("c", large, tmp_path)),
@@ -226,7 +226,7 @@ def test_external_constants_of_the_main_graph_are_weights_or_stay_when_small(tmp
 
 
 def test_external_constants_are_streamed_whatever_their_size(tmp_path):
-    """A sparse file replaces a payload that exceeds the memory."""
+    """A sparse file replaces a payload that is larger than memory."""
     tensor = outside("c", np.zeros(8, np.float32), tmp_path)
     dims = [1 << 20, 1 << 14]
     del tensor.dims[:]

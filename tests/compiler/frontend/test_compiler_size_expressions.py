@@ -1,4 +1,4 @@
-"""Arithmetic in dimensions, as exporters that trace with symbols write it."""
+"""Arithmetic in dimensions, in the form of exporters that trace with symbols."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ SIZES = {"batch": 3, "seq_len": 7, "s0": 5, "past.len": 11}
 
 @st.composite
 def expressions(draw, depth=3):
-    """Draw a text in the exporter's spelling, the same for Python's `eval`, and its symbols."""
+    """Draw an expression in the exporter's form, the same for Python's `eval`, and its symbols."""
     kind = draw(
         st.sampled_from(["number", "symbol"] + ["binary", "call", "parentheses", "minus"] * (depth > 0))
     )
@@ -34,7 +34,7 @@ def expressions(draw, depth=3):
     if kind == "call":
         name = draw(st.sampled_from(["Min", "Max"]))
         texts, pythons = ([operand[at] for operand in operands] for at in (0, 1))
-        # Python's functions need a list for one number.
+        # Python's functions need a list for a single number.
         return f"{name}({', '.join(texts)})", f"{name.lower()}([{', '.join(pythons)}])", names
     operator = draw(st.sampled_from([" + ", " - ", "*", " * ", "//", " % "]))
     return (

@@ -21,7 +21,7 @@ from qaic.qpc import Qpc
 
 
 def entries(*symbols, **named):
-    """Specializations from flat entries, or from names with their symbols."""
+    """Specializations as flat entries, or as names with symbols."""
     given = [*symbols, *({"name": name, "symbols": values} for name, values in named.items())]
     return {"network_specialization_config": Specializations().content(given)}
 
@@ -167,7 +167,7 @@ def test_buffers_of_the_largest_dims_must_be_possible():
 
 
 def test_bias_of_a_matrix_product_is_fused_as_with_fixed_shapes():
-    # One rounding for the product and its bias: rounding between them would show in the last bits.
+    # The product and its bias are rounded once; another rounding between them would change the last bits.
     for batch, seq in ((1, 6), (3, 2)):
         x = RNG.standard_normal((batch, seq, 4), dtype=np.float32)
         symbols = {"batch": batch, "seq": seq}
@@ -189,7 +189,7 @@ def test_container_lists_the_shapes_and_sizes_buffers_by_the_largest(tmp_path):
         [[1, 6, 4], [1, 30]],
         [[3, 2, 4], [3, 10]],
     ]
-    # The others are for statistics and control.
+    # The other bindings are for statistics and control.
     assert [buffer["size"] for buffer in network["dma_buffers"]][:-2] == [320, 384]
     assert program.plan["version"] == 2
     assert program.plan["variants"][1] == {
@@ -354,7 +354,7 @@ def test_as_many_graph_names_as_graphs_are_expected(names):
 
 
 def batching_decoder_shapes():
-    """Build y = relu(x), with an inner size that has a name, as exporters write it."""
+    """Build y = relu(x) with a named inner size, as exporters write it."""
     model = model_of([node("Relu", ["x"], ["r"]), node("Abs", ["r"], ["y"])], [], [])
     model.graph.input.append(info("x", ["batch_size", "seq_len"]))
     model.graph.output.append(info("y", ["batch_size", "seq_len"]))
@@ -362,7 +362,7 @@ def batching_decoder_shapes():
     return model
 
 
-#: sizes for continuous batching with compute context lengths, in addition to the sizes of the inputs
+#: Sizes for continuous batching with compute context lengths, in addition to the sizes of the inputs.
 OF_EXPORTERS = ["full_batch_size", "full_batch_exec_size", "ctx_len", "comp_ctx_lengths", "sliding_window"]
 
 

@@ -1,4 +1,4 @@
-"""Results that a node leaves out although the engine writes them; unnamed, they end the process."""
+"""Results that a node omits although the engine writes them; without names, they end the process."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Versions of operator sets: lowered if that changes nothing, unchanged otherwise."""
+"""Versions of operator sets: lowered if this changes nothing, otherwise unchanged."""
 
 import onnx
 import pytest

@@ -38,7 +38,7 @@ def refused(tmp_path, content, text):
 
 
 def changed(**entry):
-    """A file whose tensor `b` is described otherwise."""
+    """A file with another description of the tensor `b`."""
     entries, payload = described(ARRAYS)
     entries["b"] |= entry
     return encoded(entries, payload)
@@ -108,7 +108,7 @@ def test_order_in_the_file_is_that_of_the_offsets(tmp_path):
         (changed(shape=[1] * 65), "of shape"),
         (changed(shape=[2**63]), "of shape"),
         (changed(shape=[2**62, 2**62]), "with 32 bytes, expected .* bits for I64"),
-        # A product that is correct again after an overflow of 64 bits.
+        # A product that is correct again after it overflows 64 bits.
         (changed(shape=[2**62 + 1, 4]), "with 32 bytes, expected .* bits for I64"),
         (changed(data_offsets=[24]), "a range inside 56 bytes"),
         (changed(data_offsets=[24, 56, 56]), "a range inside 56 bytes"),
@@ -149,7 +149,7 @@ def test_huge_header_is_refused_unread(tmp_path):
 
 
 def test_late_repetition_among_many_keys_is_found_at_once(tmp_path):
-    # Counting each key would take the square of their number.
+    # Counting each key in the whole list would take quadratic time.
     keys = [f'"{index}":0' for index in range(200_000)]
     refused(
         tmp_path, encoded(("{" + ",".join([*keys, keys[-1]]) + "}").encode(), b""), "'199999' occurs twice"

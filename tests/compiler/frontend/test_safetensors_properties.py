@@ -1,4 +1,4 @@
-"""Safetensors files against the library of the format: both read the same, and refuse the same damage."""
+"""Safetensors files compared with the library of the format: both read and refuse the same files."""
 
 import contextlib
 from contextlib import closing
@@ -16,7 +16,7 @@ from safetensors_files import DTYPES, described, encoded
 library = pytest.importorskip("safetensors", reason="the extra `test` has the library of the format")
 save = pytest.importorskip("safetensors.numpy").save
 
-#: the library returns bytes unchanged; it defines its own names
+#: The library returns bytes unchanged, and defines its own names.
 names = st.text(max_size=12).filter(lambda name: name != "__metadata__")
 shapes = st.lists(st.integers(0, 4), max_size=4)
 

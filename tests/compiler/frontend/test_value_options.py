@@ -1,4 +1,4 @@
-"""Options that name values inside of functions."""
+"""Options that name values inside functions."""
 
 import pytest
 from onnx import helper

@@ -1,4 +1,4 @@
-"""Constants of floats that numpy does not have, as releases of onnx read them differently."""
+"""Constants of floating-point types that numpy does not have, which releases of onnx read differently."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from qaic.errors import CompileError
 
 
 def narrow(elem_type, codes, dims, in_numbers):
-    """Build a tensor by hand: its codes as raw data, or one number for each."""
+    """Build a tensor by hand, with its codes as raw data or as one number each."""
     tensor = TensorProto(name="w", data_type=elem_type, dims=dims)
     if in_numbers:
         tensor.int32_data.extend(codes)
@@ -49,7 +49,7 @@ def test_a_wrong_number_of_codes_is_an_error(codes):
 @pytest.mark.parametrize("hardware", ["ai100", "ai200"])
 @pytest.mark.parametrize("in_numbers", [False, True])
 def test_a_bfloat16_constant_keeps_its_value(hardware, in_numbers):
-    """A decoder's scale 0.25 was read as the number of its code, 16000, with onnx 1.18."""
+    """Regression: with onnx 1.18, a decoder's scale of 0.25 was read as the number of its code, 16000."""
     scale = narrow(TensorProto.BFLOAT16, [0x3E80], [], in_numbers)
     nodes = [
         node("Cast", ["x"], ["narrow"], to=TensorProto.BFLOAT16),

@@ -29,7 +29,7 @@ def test_every_name_is_the_first_free_one(present, bases):
 
 
 class Counted:
-    """Counts how often a name is looked up."""
+    """Counts the look-ups of names."""
 
     lookups = 0
 

@@ -21,13 +21,13 @@ def value(name: str, dims=(2, 3)) -> onnx.ValueInfoProto:
 
 
 def chain(*names: str) -> onnx.GraphProto:
-    """Relus from each name to the next."""
+    """Relus from each name to the next name."""
     nodes = [relu(source, result) for source, result in pairwise(names)]
     return helper.make_graph(nodes, "net", [value(names[0])], [value(names[-1])])
 
 
 def choice(source: str) -> onnx.NodeProto:
-    """An If whose branches read a value from outside."""
+    """An If whose branches read a value of the outer graph."""
     graphs = {
         branch: helper.make_graph([relu(source, f"{branch}_out")], branch, [], [value(f"{branch}_out")])
         for branch in ("then_branch", "else_branch")
@@ -201,7 +201,7 @@ def test_nodes_that_nothing_reads_are_removed_as_far_as_they_may():
     nodes = [relu("x", "a"), relu("a", "b"), relu("b", "c"), choice("a"), relu("x", "y")]
     graph = helper.make_graph(nodes, "net", [value("x")], [value("y")])
     graph_edits.remove_unused_nodes(graph, ["a", "b", "c", "y"])
-    # The branches read `a`, the graph returns `y`, and the If had to stay.
+    # The branches read `a`, the graph returns `y`, and the If must remain.
     assert [node.output[0] for node in graph.node] == ["a", "chosen", "y"]
     graph_edits.remove_unused_nodes(graph, ["a"], made_elsewhere=["a"])
     assert [node.output[0] for node in graph.node] == ["chosen", "y"]

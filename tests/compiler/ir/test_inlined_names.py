@@ -23,9 +23,10 @@ X = np.float32([300, 0.1])
 
 
 def layered(calls=2):
-    """Build a model of layers as exporters write them: one function, a call for each, results renamed there.
+    """Build a model of layers in the form of exporters: one function, a call for each layer, and renamed
+    results.
 
-    A layer computes ``(x * x * small) / large``, whose first product is beyond float16 for 300.
+    A layer computes ``(x * x * small) / large``. For 300, the first product exceeds float16.
     """
     scale = helper.make_function(
         "layers",
@@ -62,7 +63,7 @@ def layered(calls=2):
 
 
 def layer(x, *, square_in_fp32, scale_in_fp32):
-    """Compute one layer in fp16 but for the two nodes."""
+    """Compute one layer in float16 except the two nodes."""
     with np.errstate(over="ignore"):
         square = x * x if square_in_fp32 else half(half(x) * half(x))
         scaled = square * np.float32(1 / 300) if scale_in_fp32 else half(half(square) * half(1 / 300))
@@ -76,7 +77,7 @@ def result(names, **options):
 
 
 def expected(first, second):
-    """The result if the layers have these nodes in float32."""
+    """Return the result if the layers compute these nodes in float32."""
     with np.errstate(over="ignore"):
         values = layer(X, square_in_fp32="square" in first, scale_in_fp32="scale" in first)
         values = layer(values, square_in_fp32="square" in second, scale_in_fp32="scale" in second)
@@ -90,7 +91,8 @@ BOTH = ("square", "scale")
     ("names", "first", "second"),
     [
         (["onnx::Scale_5", "scaled"], BOTH, BOTH),
-        # A result of an inner function is called otherwise by its caller, and by the caller of that.
+        # The caller of an inner function has another name for its result, and so does the caller of that
+        # caller.
         (["onnx::Scale_5", "attn_output"], BOTH, BOTH),
         (["/layers.0/DecoderLayer/onnx::Scale_5", "/layers.0/DecoderLayer/Scale_6/scaled"], BOTH, ()),
         (["/layers.1/DecoderLayer/onnx::Scale_5", "/layers.1/DecoderLayer/attn_output"], (), BOTH),
@@ -129,13 +131,13 @@ def test_a_file_of_which_nothing_matches_is_refused_with_a_name_of_a_body():
 
 
 def test_values_that_are_no_nodes_any_more_are_known(caplog):
-    """Constants of bodies become initializers before precisions are decided."""
+    """Constants of bodies become initializers before precisions are assigned."""
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(result(["onnx::Mul_7"]), expected((), ()))
     assert caplog.messages == []
 
 
-#: what the generator of exporters leaves out
+#: Operators that the generator of exporters omits.
 EXCLUDED = {
     "Constant",
     "Gather",
@@ -164,7 +166,7 @@ def fp32_file_of(model):
 
 
 def test_the_generated_list_of_a_client_makes_all_of_it_fp32(caplog):
-    """Body names of nested functions are not in it; they are reached by what the caller names the result."""
+    """The list omits names in bodies of nested functions; the callers' names of results select them."""
     with caplog.at_level(logging.WARNING):
         found = result(fp32_file_of(layered()))
     assert caplog.messages == []
@@ -180,7 +182,7 @@ def test_names_of_one_call_leave_the_other_alone(first, second):
         for number, parts in enumerate((first, second))
         for part in parts
     ]
-    # A constant is listed too, so that the file is never of no node.
+    # The list contains a constant, so the file always lists a node.
     np.testing.assert_array_equal(result([*names, "onnx::Mul_7"]), expected(first, second))
 
 
@@ -201,7 +203,7 @@ def test_further_outputs_from_inside_of_functions_are_named_after_their_calls():
     np.testing.assert_array_equal(found["/layers.0/DecoderLayer/onnx::Scale_5"], X * X)
     np.testing.assert_array_equal(found["/layers.1/DecoderLayer/onnx::Scale_5"], first * first)
     np.testing.assert_array_equal(found["y"], -found["/layers.1/DecoderLayer/Scale_6/scaled"])
-    # Values of the main graph are not renamed.
+    # Values of the main graph keep their names.
     result_of_first = lowered(layered(), extra_output_tensors=("/layers.0/DecoderLayer/hidden_states.3",))
     assert [spec.name for spec in result_of_first.outputs] == ["y", "/layers.0/DecoderLayer_output_0"]
 
@@ -262,7 +264,7 @@ def test_products_inside_of_functions_keep_their_weights(caplog):
         ("two/onnx::Out_2",): [False, True],
         ("one/MatMul_1",): [True, False],
     }
-    # There is nothing to compress without a remaining product, and a warning reports this.
+    # Without a remaining product, there is nothing to compress, and a warning reports this.
     assert [text.split(":")[0] for text in caplog.messages] == ["mxfp6_matmul"]
 
 
@@ -307,7 +309,7 @@ def test_values_of_an_operator_of_the_card_are_that_operator(caplog):
 
 
 def test_equal_nodes_of_two_precisions_stay_two():
-    """Work on masks is the same in every layer, and is done once if the precision is also the same."""
+    """Operations on masks are the same in every layer, and run once if their precision is also the same."""
     gather = helper.make_function(
         "com.qualcomm.cloud",
         "CtxGather",

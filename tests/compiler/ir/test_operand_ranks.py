@@ -1,4 +1,4 @@
-"""Operands of unknown types; without the guards of inference some of these tests end the process."""
+"""Operands of unknown types; without the guards of inference, some of these tests end the process."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def behind_unknown(schema, names, operands, results):
 
 
 def test_no_operator_behind_an_unknown_type_ends_inference():
-    """All operators of all sets, with the attributes they need, with each other one, and with all."""
+    """All operators of all sets, with required attributes only, with each optional one, and with all."""
     known = [schema for schema in defs.get_all_schemas_with_history() if not schema.deprecated]
     assert len(known) > 500
     for schema in known:
@@ -105,7 +105,7 @@ def test_operands_of_other_kinds_are_refused(op, operands, opset):
 
 @pytest.mark.parametrize("place", [*PLACES.values(), nested])
 def test_readers_of_known_types_are_inferred(place):
-    """The second node gets the type of its operand from the first."""
+    """The second node gets the type of its operand from the first node."""
     # Inference writes the domain of a node that it has hidden.
     first = node("EyeLike", ["x"], ["h"], dtype=TensorProto.INT32, domain="")
     nodes = [first, node("EyeLike", ["h"], ["y"], domain="")]

@@ -13,7 +13,7 @@ def values(*names):
 
 
 def graph(made, inner=None):
-    """A graph with the input x, the initializer c and the weight w, whose second node makes a value."""
+    """A graph with the input x, the initializer c and the weight w; its second node computes a value."""
     nodes = [helper.make_node("Relu", ["x"], ["a"])]
     if inner is None:
         nodes.append(helper.make_node("Relu", ["a"], [made]))

@@ -1,4 +1,4 @@
-"""A pass that writes a wrong element type or shape is found, wherever the model holds it."""
+"""A wrong element type or shape that a pass writes is found, at any place in the model."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ INFERRED = next(at for at, step in enumerate(STEPS) if step.name == "survey-type
 
 
 def branches():
-    """Graph with the inner value a, the result b of a branch, the constant c and the output y."""
+    """A graph with the inner value a, the result b of a branch, the constant c and the output y."""
     body = {
         side: helper.make_graph(
             [

@@ -148,7 +148,7 @@ def test_node_of_a_float16_model_in_fp32_does_not_overflow():
     plain = run(whole(lowered(model)), {"x": x})["y"]
     listed = run(whole(lowered(model, node_precision_info_file=NodePrecision((), ("s",)))), {"x": x})["y"]
     assert plain == np.inf
-    # The second product reads 90000 rounded.
+    # The second product reads a rounded 90000.
     assert listed == np.inf
     both = lowered(model, node_precision_info_file=NodePrecision((), ("s", "y")))
     assert run(whole(both), {"x": x})["y"] == np.float16(90000 * np.float32(np.float16(1 / 300)))
@@ -220,7 +220,7 @@ def test_function_bodies_are_reached_by_kinds():
 
 
 def bfloat(array):
-    """Round to bfloat16 by hand: the upper half of a float32, to nearest even."""
+    """Round to bfloat16 by hand: the upper half of a float32, rounded to nearest even."""
     # numpy 1 converts scalars that combine uint64 and Python's int to floats.
     bits = np.atleast_1d(np.asarray(array, np.float32)).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
@@ -263,7 +263,7 @@ def test_bfloat16_is_float32_elsewhere_with_a_warning(version, caplog):
     assert "bfloat16" in caplog.text
     assert "ai200" in caplog.text
     out = run(whole(program), {"x": x})["y"]
-    # The casts of the model are computing nodes like any other, so nothing is rounded.
+    # The casts of the model compute like other nodes, so nothing is rounded.
     np.testing.assert_allclose(out, x * x * bfloat(np.float32(0.3)), rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""State that stays on the device, as far as the interface shows."""
+"""State that stays on the device, at the interface of the program."""
 
 import pytest
 from onnx import TensorProto

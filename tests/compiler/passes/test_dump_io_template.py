@@ -15,7 +15,7 @@ def test_template_names_every_tensor_with_its_type(tmp_path):
     found = content(model)
     assert not applied(NAME, model, context)
     assert content(model) == found
-    # The file is written with the container, not before it.
+    # The file is written together with the container, not before it.
     assert not target.exists()
     (side_file,) = context.side_files
     side_file.write(side_file.path)

@@ -1,4 +1,4 @@
-"""A convolution and the following normalization as one node."""
+"""A convolution and its normalization, folded into one node."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CONSTANT = "an operand is no float32 constant"
 def normalized(
     *, bias=True, attributes=None, results=("y",), outputs=("y",), extra=(), given=None, reads=None, opset=13
 ):
-    """Make a convolution of 3 to 4 channels and its normalization; `reads` replaces operands by others."""
+    """Build a convolution of 3 to 4 channels and its normalization; `reads` replaces operands."""
     reads = reads or {}
     random = np.random.default_rng(3)
     constants = [("k", random.standard_normal((4, 3, 3, 3), np.float32))]
@@ -31,7 +31,7 @@ def normalized(
         node("Conv", ["x", "k", *(["b"] if bias else [])], ["c"], name="conv", pads=[1, 1, 1, 1]),
         node("BatchNormalization", ["c", *STATISTICS], results, epsilon=0.1, **(attributes or {})),
     ]
-    # A second pair that folds.
+    # A second pair that is folded.
     old = {"is_test": 1} if opset < 7 else {}
     second = [
         node("Conv", ["x", "k", "b"], ["c2"], name="conv2", pads=[1, 1, 1, 1]),
@@ -57,7 +57,7 @@ def test_both_become_one_convolution_with_the_same_result(bias):
     assert ops(model) == ["Conv"]
     assert model.proto.graph.node[0].output == ["y"]
     np.testing.assert_allclose(outputs(model, x)["y"], expected, rtol=1e-5, atol=1e-5)
-    # The types and shapes of what was added are known.
+    # The types and shapes of the added values are known.
     assert all(model.facts.types[name] == TensorProto.FLOAT for name in model.proto.graph.node[0].input)
 
 

@@ -1,4 +1,4 @@
-"""Functions that are expanded, and when."""
+"""Functions that are expanded, and the pass that expands them."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 
 
 def nested(body):
-    """Make a model with a function in a function, each called by a node with and without a name."""
+    """Build a model with a function in a function; nodes with and without a name call each of them."""
     inner = helper.make_function("local", "Inner", ["a", "b"], ["c"], body, SETS[:1])
     calls = [
         helper.make_node("Inner", ["a", "a"], ["q"], name="squared", domain="local"),

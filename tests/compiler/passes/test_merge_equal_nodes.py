@@ -47,7 +47,7 @@ def test_repeated_work_is_done_once_and_the_results_stay():
         [info("y", [2]), info("z", [2])],
     )
     found = merged(model)
-    # `z` repeats `y`, but both are results.
+    # `z` equals `y`, but both are outputs.
     assert kinds(found) == {"Constant": 2, "Add": 2, "Mul": 1, "Sub": 2}
     feeds = {"x": np.float32([3, -1])}
     assert all(np.array_equal(run(found, feeds)[name], run(model, feeds)[name]) for name in ("y", "z"))

@@ -40,7 +40,7 @@ def test_every_result_of_a_known_shape_becomes_an_output():
     model, context = before(EVERY, chain(), **options)
     assert applied(EVERY, model, context)
     assert names(model) == ["y", "a", "s"]
-    # Their sizes are to be inferred.
+    # Their sizes must be inferred.
     assert not model.specialized
     assert not applied("infer-shapes", model, context)
     assert [(spec.name, spec.dims) for spec in model.outputs] == [("y", (2, 3)), ("a", (2, 3)), ("s", (2,))]

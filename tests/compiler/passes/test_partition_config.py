@@ -65,7 +65,7 @@ def test_a_written_template_can_be_loaded_and_fits_the_model(tmp_path, caplog):
 
 
 def refusals(model, config):
-    """Return what the card's compiler would refuse, by what it is."""
+    """Return the kinds of partitions that the card's compiler would refuse."""
     survey = Survey()
     check_placement(model, (), config, survey)
     check_partitions(inline_small_functions(model).graph, config, survey)
@@ -102,7 +102,7 @@ def test_lists_in_any_order_and_with_gaps(operands, data):
     listed = data.draw(
         st.permutations(names).map(lambda order: order[: data.draw(st.integers(1, len(names)))])
     )
-    # Refused: a node before one that it reads, and a node that is used and not listed.
+    # Refused: a node before one that it reads, and a node that is used but not listed.
     place = {name: number for number, name in enumerate(listed)}
     used, pending = set(), [len(operands) - 1]
     while pending:

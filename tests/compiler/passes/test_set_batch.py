@@ -13,7 +13,7 @@ MATRIX = GENERATOR.standard_normal((4 * 16, 5)).astype(np.float32)
 
 
 def traced(first=1, shape=(1, 64)):
-    """A convolution whose result is flattened by a constant shape, as exporters write it."""
+    """A convolution whose result is flattened with a constant shape, as exporters write it."""
     return model_of(
         [
             node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),

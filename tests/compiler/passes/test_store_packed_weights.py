@@ -1,4 +1,4 @@
-"""Products that read packed weights in the container."""
+"""Products that read packed weights from the container."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Products and gathers that read their weights in the container, and the layout of the weights."""
+"""Products and gathers that read their weights from the container, and the layout of the weights."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
 from single_pass import applied, before, ops, skipped
 
 NAME = "store-weights"
-#: not square, and no multiple of a unit
+#: Not square, and not a multiple of a unit.
 WIDE, HIGH = 300, 264
 HALF = {"convert_to_fp16": True}
 
@@ -118,7 +118,7 @@ def test_rounded_value_that_is_read_narrow_too_stays():
 
 
 def test_table_of_a_gather_and_a_product_is_stored_once():
-    """Tied embeddings: rows that are taken are rows that products sum along."""
+    """Tied embeddings: a gather reads the rows over which the product sums."""
     nodes = [
         node("Gather", ["w", "ids"], ["rows"]),
         node("Transpose", ["w"], ["t"], perm=[1, 0]),
@@ -170,7 +170,7 @@ def test_small_weights_stay_with_the_engine():
 @pytest.mark.parametrize("options", [{}, HALF])
 @pytest.mark.parametrize(("rows", "is_stored"), [(1, True), (16, True), (17, False)])
 def test_products_with_many_rows_stay_with_the_engine(rows, is_stored, options, monkeypatch):
-    """Until copies of their weights would take gigabytes."""
+    """The engine computes these products unless copies of their weights would take gigabytes."""
     proto = product([node("MatMul", ["x", "w"], ["y"])], rows=rows)
     assert rewritten(proto, **options)[1] is is_stored
     monkeypatch.setattr(store_weights, "MANY_ELEMENTS", HIGH * WIDE)
@@ -236,7 +236,7 @@ def test_blocks_of_a_float16_product_decode_to_float16(exponent):
 
 
 def test_blocks_decode_as_those_of_ml_dtypes():
-    """Every element of six bits, at exponents at and between the ends."""
+    """All six-bit elements, with the smallest and largest exponents and some between them."""
     codes = np.arange(64, dtype=np.uint8)
     elements = codes.view(ml_dtypes.float6_e2m3fn).astype(np.float64)
     for exponent in (0, 1, 106, 127, 240, 241, 254):

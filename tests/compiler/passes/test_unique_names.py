@@ -1,4 +1,4 @@
-"""One name, one value, also in branches that are never alive together."""
+"""Each name belongs to one value, even in branches that never run together."""
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ NAME = "unique-names"
 
 
 def branches(inner="t"):
-    """Make an If whose branches use one name for two values, and read one value of the graph around them."""
+    """Build an If whose branches use one name for two values, and read one value of the outer graph."""
     made = {
         "then_branch": [node("Relu", ["x"], [inner]), node("Add", [inner, "x"], ["result"])],
         "else_branch": [node("Neg", ["x"], [inner]), node("Mul", [inner, "x"], ["result"])],

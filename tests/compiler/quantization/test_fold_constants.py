@@ -1,4 +1,4 @@
-"""Operands that a model computes from constants, as constants."""
+"""Operands that a model computes from constants become constants."""
 
 import numpy as np
 import pytest

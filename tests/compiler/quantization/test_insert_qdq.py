@@ -1,4 +1,4 @@
-"""The inserter puts Q and DQ exactly where the plan requires them, with the parameters of the plan."""
+"""The pass inserts Q and DQ nodes exactly where the plan requires them, with the parameters of the plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVING = {Scheme.INTEGERS, Scheme.EQUAL_INTEGERS}
 
 
 def value_of(name):
-    """Name the value of which a tensor holds the integers."""
+    """Return the name of the value whose integers a tensor contains."""
     return name.partition("/quantized")[0]
 
 
@@ -37,14 +37,15 @@ def check(model, seed, chosen):
         assert (scale, zero) == (np.float32(params.scale), params.zero_point)
         assert zero.dtype == (np.uint8 if params.precision == "Int8" else np.int16)
     quantized_values = [value_of(node.output[0]) for node in quantizers]
-    # Each value once; integers that a node moves are not quantized again, constants are stored as integers.
+    # Each value is quantized once; integers that a node moves are not quantized again; constants are
+    # integers.
     assert len(set(quantized_values)) == len(quantized_values)
     assert not set(quantized_values) & (moved | plan.constants | weights)
     made = {name for group in plan.groups() for name in group.results}
     entering = {name for group in plan.groups() for name in group.operands} - made - plan.constants
     assert entering <= set(quantized_values)
     assert set(quantized_values) <= entering | (made - moved)
-    # Nodes in floating point keep their names and their inputs.
+    # Nodes in floating point keep their names and inputs.
     left = {node_key(node): node for node in graph.node}
     for entry in plan.floats():
         for node in entry.nodes:

@@ -1,4 +1,4 @@
-"""Operators that are written out in simpler ones are quantized, or not, like the operator itself."""
+"""Operators that are written as simpler operators are quantized in the same way as the operator itself."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""The plan of a graph: what is quantized, how, and why not the rest."""
+"""The plan of a graph: the quantized values, their parameters, and the reason for all other values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from quantize_support import context_of, quantized
 FLOAT = onnx.TensorProto.FLOAT
 PASSES = [step for phase in PHASES.values() for step in phase]
 BEFORE_INSERTION = PASSES[: PASSES.index(plan_quantization_pass) + 1]
-#: programs that are quantized with a file; measuring is a separate pass
+#: Programs that are quantized with a file; measuring is a separate pass.
 QUANTIZED = (
     "shufflenet-quantized",
     "encoder-quantized",
@@ -42,7 +42,7 @@ QUANTIZED = (
 
 
 class Ranges:
-    """A profile of a tiny graph."""
+    """A profile of a small graph."""
 
     graph_hash = 0
 
@@ -69,7 +69,7 @@ def plan_of(model, *names, **options):
 
 
 def planned(program, folder):
-    """Run the passes up to the plan over a golden program; returns its nodes and the plan."""
+    """Run the passes up to the plan on a golden program; return its nodes and the plan."""
     made, given = golden_programs.PROGRAMS[program](folder)
     options = resolve(given, options_path=None, model_is_container=False).compile
     assert is_quantizing(options)
@@ -136,7 +136,7 @@ REASONS = {
 @pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason.code)
 def test_a_node_stays_in_float_for_a_reason(reason):
     nodes, constants, options = REASONS[reason]
-    # A further node is quantized, so that there is a plan.
+    # Another node is quantized, so that a plan exists.
     nodes = [*nodes, helper.make_node("Sigmoid", ["x"], ["q"])]
     model = model_of(nodes, outputs=("y", "q"), **constants)
     names = {"x", *(name for node in nodes for name in node.output)}
@@ -152,7 +152,7 @@ def test_a_node_without_a_range_has_that_reason():
 
 
 def test_a_group_that_stays_in_float_keeps_the_nodes_that_were_joined_to_it():
-    """A mask of minus infinity and the following Relu make one group."""
+    """A mask of minus infinity and the following Relu form one group."""
     model = model_of(
         [helper.make_node("Add", ["x", "c"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
         c=np.float32([-np.inf, 0, 0, 0]),
@@ -190,7 +190,7 @@ def test_text_of_a_plan():
 
 
 def lowered(program, folder, more=None, without=()):
-    """Run all passes over a golden program."""
+    """Run all passes on a golden program."""
     made, given = golden_programs.PROGRAMS[program](folder)
     given = {name: value for name, value in given.items() if name not in without} | (more or {})
     options = resolve(given, options_path=None, model_is_container=False).compile

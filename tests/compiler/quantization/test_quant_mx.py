@@ -1,4 +1,4 @@
-"""MX blocks against numpy and the element types of ml_dtypes, and the vector of the specification."""
+"""MX blocks compared with numpy and the element types of ml_dtypes, and the vector of the specification."""
 
 import ml_dtypes
 import numpy as np
@@ -69,7 +69,7 @@ def test_rounding_again_changes_nothing(values, name):
 
 @given(finite_tensors, st.sampled_from(["mxfp6_e2m3", "mxfp6_e3m2"]))
 def test_elements_are_those_of_ml_dtypes(values, name):
-    """The scale byte as float8_e8m0fnu, the six bits as float6 of the same name."""
+    """The scale byte as float8_e8m0fnu, and the six bits as float6 of the same name."""
     element = np.dtype(getattr(ml_dtypes, f"float6_{name[-4:]}fn"))
     stored = np.frombuffer(_core.mx_encode(values, name), np.uint8).reshape(-1, 25)
     exponents = stored[:, 0].copy().view(ml_dtypes.float8_e8m0fnu).astype(np.float64)

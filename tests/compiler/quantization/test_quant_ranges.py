@@ -1,4 +1,4 @@
-"""Scales, offsets and quantized tensors against numpy and onnxruntime."""
+"""Scales, offsets and quantized tensors, compared with numpy and onnxruntime."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_parameters_are_those_of_the_specification(ends, schema, precision):
 def test_the_range_can_be_represented(ends, schema):
     scale, offset = _core.quant_range(*ends, schema, "Int8")
     low, high = oracle.dequantize(np.array([-128, 127], np.int8), scale, offset).astype(np.float64)
-    # Rounding the offset loses half a step; a range within epsilon of symmetry gets offset 0.
+    # Rounding the offset loses half a step. A range that is symmetric within epsilon gets offset 0.
     slack = 0.51 * scale + np.finfo(np.float32).eps
     assert low - slack <= ends[0]
     assert ends[1] <= high + slack

@@ -1,4 +1,4 @@
-"""Random graphs: every quantized result is the oracle's, within a step."""
+"""Random graphs: every quantized result equals that of the reference within one step."""
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -14,10 +14,10 @@ def check(model, seed, chosen):
     samples = [{"x": rng.standard_normal((1, 3, 6, 6)).astype(np.float32)} for _ in range(3)]
     profile = profile_of(model, samples)
     result = quantized(model, profile, **chosen)
-    # Values inside a unit stay in floating point, under their names.
+    # Values inside a unit stay in floating point and keep their names.
     made = {node.output[0] for node in result.graph.node if node.op_type == "DequantizeLinear"}
     names = [name for node in model.graph.node for name in node.output if name in made]
-    # Beyond what was seen, too: then integers saturate.
+    # Inputs also exceed the measured range, so integers saturate.
     feeds = {"x": (samples[0]["x"] * 1.5).astype(np.float32)}
     probe = with_outputs(result, names)
     for way in ({}, {"unsigned_weights": True}, {"optimize": False}):

@@ -52,7 +52,7 @@ def samples_of(shape, count=4):
 
 
 def kernels(model, feeds, tmp_path):
-    """Operators the engine runs after optimizing."""
+    """Operators that the engine runs after optimization."""
     path = tmp_path / "optimized.onnx"
     run(model, feeds, path=path)
     return [made.op_type for made in onnx.load(path).graph.node]
@@ -62,7 +62,7 @@ def integers(*values):
     return np.int64(values)
 
 
-# operator -> shape of x, other inputs, attributes
+# Operator -> shape of x, other inputs, attributes.
 SINGLE = {
     "Add": ([2, 6], [draw(6)], {}),
     "AveragePool": ([1, 3, 8, 8], [], {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}),
@@ -143,7 +143,7 @@ def test_one_operator_is_within_a_step_of_the_reference(op, precision, schema):
     for name in ("y", "z") if op == "Split" else ("y",):
         step = reference.params(name)[0]
         assert np.abs(actual[name] - reference.result(name)).max() <= 1.001 * step
-        # The value is on the grid of its parameters.
+        # The value is a multiple of the step of its parameters.
         assert np.array_equal(actual[name], through(actual[name], *reference.params(name), precision))
 
 

@@ -1,4 +1,4 @@
-"""Operators that can be quantized; the engine runs the quantized ones with integers."""
+"""Operators that can be quantized; the engine runs them in integers."""
 
 import numpy as np
 import onnx
@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.ir import quantization
 
-# Typed in here, not taken from the table that is tested.
+# These names are written here, not read from the table under test.
 COMPUTING = """Conv ConvTranspose MatMul Gemm Add Sub Mul Div Max Min Relu LeakyRelu PRelu Clip Sigmoid Tanh
 HardSwish HardSigmoid Gelu Erf Softmax AveragePool GlobalAveragePool ReduceMean Resize Pad Concat Split"""
 PICKING = """MaxPool Reshape Flatten Squeeze Unsqueeze Transpose Slice Gather Expand Tile TopK LRN
@@ -36,7 +36,7 @@ SIZES = {
 
 
 def model_of(op, elem_type, opset):
-    """One node on integers, in the form of an operator set: constants were attributes once."""
+    """One node in integers, in the form of an operator set: in older sets, constants are attributes."""
     shape, constants, attributes = SIZES[op]
     schema = onnx.defs.get_schema(op, opset, "")
     attributes = {name: value for name, value in attributes.items() if name in schema.attributes}

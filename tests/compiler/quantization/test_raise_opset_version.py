@@ -34,7 +34,7 @@ def test_old_set_becomes_the_first_with_integers_and_results_stay(opset, raised)
     x = {"x": np.random.default_rng(9).standard_normal((2, 3), np.float32)}
     expected, imported = outputs(model, x)["y"], versions(model)
     assert applied(NAME, model, context) == (raised != opset)
-    # Other domains are imported as before.
+    # The imports of other domains do not change.
     assert versions(model) == imported | {"": raised}
     np.testing.assert_array_equal(outputs(model, x)["y"], expected)
     found = content(model)
@@ -59,7 +59,7 @@ def test_set_that_cannot_be_converted_is_said(caplog):
 
 
 def test_set_of_a_reader_of_an_unknown_type_stays(caplog):
-    """The converter of onnx infers types, which ends the process for this model."""
+    """onnx's converter infers types, which ends the process for this model."""
     nodes = [node("FastGelu", ["x"], ["h"], domain="com.microsoft"), node("EyeLike", ["h"], ["y"], dtype=1)]
     assert not raise_operator_set(model_of(nodes, [info("x", [2, 3])], [info("y", [2, 3])], opset=9), {})
     assert "an operand of an unknown type" in caplog.text
@@ -77,7 +77,7 @@ def test_coordinates_of_a_converted_resize_are_given_once(name):
     assert next(attribute.s for attribute in made.attribute if attribute.name == name) == b""
 
 
-#: operator that changed in set 28 -> nodes from `c` to `r`, which also have a form in older sets
+#: Operator that changed in set 28 -> nodes from `c` to `r`, which also have a form in older sets.
 CHANGED = {
     "Cast": [node("Cast", ["c"], ["h"], to=TensorProto.INT32), node("Cast", ["h"], ["r"], to=1)],
     "Celu": [node("Celu", ["c"], ["r"], alpha=2.0)],
@@ -103,7 +103,7 @@ CHANGED = {
         node("Unsqueeze", ["h", "zero"], ["r"]),
     ],
 }
-#: nodes from `c` to `r` that do not exist in older sets
+#: Nodes from `c` to `r` that do not exist in older sets.
 NEW = {
     "Mod of floats": [node("Mod", ["c", "one"], ["r"])],
     "SpaceToDepth": [

@@ -1,4 +1,4 @@
-"""Reports of the compiler: times of passes, graphs between passes, costs, hints."""
+"""Reports of the compiler: times of passes, graphs after passes, costs, hints."""
 
 import logging
 import subprocess
@@ -120,7 +120,7 @@ def test_nodes_of_unknown_cost_are_counted_as_such():
 
 
 def test_activations_that_are_alive_at_one_time():
-    # x -> a (400 bytes) -> b (400) ; a is read again by the end, c (40) frees b
+    # x -> a (400 bytes) -> b (400); a is read again at the end, and c (40) frees b.
     nodes = [
         NODE("Relu", ["x"], ["a"]),
         NODE("Neg", ["a"], ["b"]),
@@ -252,7 +252,7 @@ def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     log = (folder / emit_report.DEBUG_LOG).read_text()
     assert "debug qaic.compiler: pass check-model: " in log
     assert onnx.load(graphs[1]) != first
-    # Remains of an earlier run are not a result of this run; files of other programs stay.
+    # Files of an earlier run do not belong to this run; files of other programs are kept.
     (folder / "thesis.txt").touch()
     build(model, enable_debug=True, output_dir=out)
     assert len(list(folder.glob("*.onnx"))) < len(graphs)

@@ -1,4 +1,4 @@
-"""Nodes that a card is unlikely to support are named; models that cards run have none."""
+"""The report lists nodes that a card is unlikely to support; models that cards run have none."""
 
 import logging
 
@@ -85,7 +85,7 @@ def test_operands_that_must_be_constants(kind, operands):
     assert findings(dynamic) == {f"{kind} whose operand {at} is not constant": ["n"]}
     fixed = built([node], [floats("x", 2, 2)], [floats("y", 2, 2)], [constant("s", 1, 1)])
     assert findings(fixed) == {}
-    # Values that are computed from shapes are constant if the shapes are.
+    # Values that are computed from shapes are constant if the shapes are constant.
     shaped = built(
         [NODE("Shape", ["x"], ["shape"]), NODE("Add", ["shape", "one"], ["s"]), node],
         [floats("x", "a", "b")],
@@ -187,7 +187,7 @@ def test_element_types(code, version, expected):
 
 @pytest.fixture
 def selecting(tmp_path):
-    """Model with a Compress in the middle, whose result has a size again."""
+    """A model with a Compress in the middle; a later result has a known size again."""
     nodes = [
         NODE("Compress", ["x", "c"], ["s"], name="select"),
         NODE("ReduceSum", ["s"], ["y"], keepdims=0),
@@ -246,7 +246,7 @@ def test_the_shipped_list_names_operators_that_exist():
     known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history()}
     newest = onnx.defs.onnx_opset_version()
     old = {key for key, entry in shipped.operators.items() if entry.first_opset <= newest}
-    # The engine's own operator that exporters for the card write.
+    # The engine's own operator, which exporters for the card write.
     assert old - known == {("com.microsoft", "MatMulNBits")}
     for operator in shipped.operators.values():
         assert operator.dtypes
@@ -288,7 +288,7 @@ def test_files_that_are_no_list(tmp_path, content, message):
 
 
 def interface(inputs, sets, outputs=()):
-    """Make an interface of inputs by name, with their shapes in each set."""
+    """Create an interface of inputs by name, with their shapes in each set."""
     specs = tuple(TensorSpec(name, TensorProto.FLOAT, (9, 9)) for name in inputs)
     results = tuple(TensorSpec(name, TensorProto.FLOAT, (9, 9)) for name in outputs)
     named = tuple(Specialization(f"S{n}", {}, dims, ()) for n, dims in enumerate(sets))
@@ -301,7 +301,7 @@ def interface(inputs, sets, outputs=()):
         (["x"], [], False),
         (["x"], [((1, 8),), ((1, 1),)], False),
         (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 4))], False),
-        # The two inputs together distinguish the sets; neither does alone.
+        # Only the two inputs together distinguish the sets.
         (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 4)), ((1, 1), (4, 8))], True),
         (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 8)), ((1, 1), (4, 16))], False),
         # The state stays on the device.

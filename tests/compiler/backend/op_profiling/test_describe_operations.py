@@ -1,4 +1,4 @@
-"""The operations into which the engine converts a program."""
+"""Operations into which the engine converts a program."""
 
 from compiler_oracle import info, model_of, node
 from single_pass import applied, before

@@ -1,4 +1,4 @@
-"""Types and shapes of the values that passes have added."""
+"""Types and shapes of values that passes have added."""
 
 from compiler_oracle import info, model_of, node
 from qaic.compiler.ir.value_info import collect_shapes
@@ -20,7 +20,7 @@ def test_values_that_passes_added_have_shapes():
     shapes = collect_shapes(forms[0])
     assert {shapes[name] for one in model.proto.graph.node for name in one.output} == {(2, 3)}
     assert len({name for one in model.proto.graph.node for name in one.output}) > 2
-    # The facts that were known about the model follow.
+    # The known facts about the model follow.
     assert forms[1] is model.specialized[0]
     assert not applied(NAME, model, context)
     assert content(model) == found

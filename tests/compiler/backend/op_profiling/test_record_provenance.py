@@ -1,4 +1,4 @@
-"""Names of nodes, and the user's nodes that the nodes of a program come from."""
+"""Names of nodes, and the user's nodes from which the nodes of a program come."""
 
 from compiler_oracle import info, model_of, node
 from single_pass import applied, before

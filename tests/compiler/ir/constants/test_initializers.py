@@ -1,4 +1,4 @@
-"""Small constants in the graph, large ones outside of it."""
+"""Small constants in the graph, large constants outside it."""
 
 import numpy as np
 import onnx
@@ -23,7 +23,7 @@ def sum_of(*arrays):
 def test_constants_go_where_their_size_says():
     small, large = np.ones((1, 1), np.float32), np.arange(INLINE_LIMIT, dtype=np.float32)
     model, context = before(NAME, sum_of(small, large))
-    # The form that passes leave: a large constant in the graph, a small one outside of it.
+    # The state after passes: a large constant in the graph, a small one outside it.
     held = model.weights.pop("c1")
     model.proto.graph.initializer.append(numpy_helper.from_array(large, "c1"))
     model.weights["c0"] = as_weight(next(t for t in model.proto.graph.initializer if t.name == "c0"))

@@ -1,4 +1,4 @@
-"""Copies of attended rows of a cache by one operator of the device, and its operands."""
+"""One operator of the device copies the attended rows of a cache; its operands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def half_border(sizes):
 @pytest.mark.parametrize("only_tokens", [False, True])
 @pytest.mark.parametrize("is_half", [False, True])
 def test_each_cache_is_read_by_one_copy(tmp_path, is_half, only_tokens):
-    """Rows of values that are not used are blanked by it, and the float16 of a buffer is widened."""
+    """The operator clears unused rows of values, and converts the float16 of a buffer to float32."""
     options = {"convert_to_fp16": True, **half_border(SIZES)} if is_half else {}
     qpc, graph = compiled(SIZES, tmp_path / "qpc", only_tokens=only_tokens, **options)
     found = {node.input[0]: node for node in copies(graph)}
@@ -67,7 +67,7 @@ def test_caches_with_slots_of_their_own_are_copied_once_too(tmp_path):
 
 
 def test_a_cache_of_another_type_is_read_by_plain_operators(tmp_path, monkeypatch):
-    """The operator supports float32 and float16; bfloat16 uses the earlier nodes."""
+    """The operator supports float32 and float16; bfloat16 uses the original nodes."""
     monkeypatch.setenv("QAIC_CPU_FAMILY", "ai200")
     sizes = decoder_model.Sizes(layers=1, context=128, elem_type=TensorProto.BFLOAT16)
     qpc, graph = compiled(sizes, tmp_path / "qpc", aic_hw_version="ai200")
@@ -91,7 +91,7 @@ def test_the_reason_for_a_scatter_that_stays_is_reported():
 
 
 def scattering(domain):
-    """A function that writes rows, called once."""
+    """A function that writes rows and is called once."""
     body = [node("ScatterND", ["data", "at", "rows"], ["written"])]
     function = helper.make_function(
         domain, "Write", ["data", "at", "rows"], ["written"], body, [helper.make_opsetid("", 17)]
@@ -111,7 +111,7 @@ def scattering(domain):
 
 
 def test_operands_of_a_guarded_scatter_are_found_again():
-    """Replacements of rows out of range are undone if the device skips these rows; others do not change."""
+    """If the device skips rows out of range, their replacements are undone; others do not change."""
     model = scattering("com.qualcomm.cloud")
     assert legalize(model)
     makers = producers(model.functions[0].node)
@@ -119,7 +119,7 @@ def test_operands_of_a_guarded_scatter_are_found_again():
     indices, rows = unguarded(scatter, makers, {})
     assert rows == "rows"
     assert (makers[indices].op_type, makers[indices].input[0]) == ("Cast", "at")
-    # Rows and indices that were selected in different ways are not a pair.
+    # Rows and indices that were selected in different ways do not form a pair.
     chosen = makers[makers[scatter.input[2]].input[0]]
     other = helper.make_node("Where", ["other", "counting", "count"], ["moved"])
     makers["moved"] = other

@@ -1,4 +1,4 @@
-"""Slots of a cache are counted in the dimension that is written at positions, wherever that is."""
+"""The number of slots of a cache is the size of the dimension that is written at positions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def slots(nodes, dims):
 
 
 def views(source, count):
-    """Change shapes and types, not numbers."""
+    """Change shapes and types, but no numbers."""
     kinds = [("Unsqueeze", {}), ("Cast", {"to": TensorProto.INT32}), ("Identity", {}), ("Expand", {})]
     nodes, name = [], source
     for at in range(count):

@@ -1,4 +1,4 @@
-"""Sizes of decoders that become constants, with unchanged results."""
+"""Sizes in decoders become constants, and the results do not change."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_layers_of_a_decoder_compute_no_sizes(tmp_path, is_half):
     sized = {"Shape", "ConstantOfShape", "CastLike"}
     assert [(node.op_type, *node.input) for node in inside if node.op_type in sized] == []
     shapes = [makers[node.input[1]].op_type for node in inside if node.op_type == "Reshape"]
-    # Values that depend on the attended length are computed once, for all layers.
+    # Values that depend on the attended length are computed once for all layers.
     assert Counter(shapes)["Constant"] >= 6
     whole = compiled(decoder_model.decoder(sizes), config, tmp_path / "whole", whole_caches=True, **half)
     assert [node for node in whole.node if node.op_type == "ConstantOfShape"]
 
 
 def folded(nodes, inputs, outputs, symbols, skip=lambda _reason, _node: None):
-    """Fold a graph whose inputs have symbols; `symbols` has the sizes of each set of shapes."""
+    """Fold a graph whose inputs have symbols; `symbols` contains the sizes of each set of shapes."""
     graph = helper.make_graph(nodes, "net", inputs, outputs)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     requested = [type("Entry", (), {"name": str(number)})() for number in range(len(symbols))]
@@ -112,7 +112,7 @@ def test_the_reason_for_a_shape_that_stays_is_reported():
 
 @pytest.mark.parametrize("is_other", [False, True])
 def test_a_filled_tensor_is_one_number_where_it_has_the_shape_of_the_choice(is_other):
-    """A tensor that fills the shape of another value may broadcast, and does not change."""
+    """A tensor that fills the shape of another value can broadcast instead, and does not change."""
     number = numpy_helper.from_array(np.array([7], np.float32))
     nodes = [
         helper.make_node("Shape", ["z" if is_other else "x"], ["sizes"]),

@@ -56,18 +56,18 @@ def later_mask(model):
 
 
 def turned_mask(model):
-    """The mask hides what is before a position."""
+    """The mask hides the rows before a position."""
     next(node for node in nodes(model, "Greater") if "Unsqueeze" in node.input[1]).op_type = "Less"
 
 
 def weak_mask(model):
-    """Hidden scores are small instead of minus infinity."""
+    """Hidden scores are small numbers instead of minus infinity."""
     for node in nodes(model, "ConstantOfShape"):
         node.attribute[0].t.CopyFrom(numpy_helper.from_array(np.array([-9.0], np.float32)))
 
 
 def values_of_unused_rows(model):
-    """Set the values that replace unused rows to one."""
+    """Unused rows are replaced by ones."""
     for node in nodes(model, "Where"):
         attribute = constant_of(model, node.input[1]) if "Constant_" in node.input[1] else None
         if attribute is not None and numpy_helper.to_array(attribute.t).dtype == np.float32:
@@ -92,7 +92,7 @@ def fixed_context(model):
 
 
 def other_positions(model):
-    """One cache is written elsewhere."""
+    """One cache is written at another place."""
     model.graph.input.append(
         helper.make_tensor_value_info("places", onnx.TensorProto.INT64, ["batch_size", "seq_len"])
     )
@@ -164,7 +164,7 @@ def with_plain_copies(model):
 
 
 def made_by_a_step(qpc, folder, position, sizes=SIZES):
-    """Run one token in the engine; returns operator and bytes of every computed value."""
+    """Run one token in the engine; return the operator and the bytes of every computed value."""
     model = with_plain_copies(onnx.ModelProto.FromString(qpc.graph.tobytes()))
     weights = {name: np.array(array) for name, array in qpc.initializers.items()}
     small = [tensor for tensor in model.graph.initializer if tensor.name not in weights]
@@ -187,7 +187,7 @@ def made_by_a_step(qpc, folder, position, sizes=SIZES):
 
 
 def test_a_token_moves_what_is_attended(tmp_path):
-    """No value is as large as a cache, and heads are not repeated, regardless of the context."""
+    """No value has the size of a cache, and heads are not repeated, for any context."""
     cache = np.prod(SIZES.cache_shape()) * 4
     attended = cache * GRANULE // SIZES.context
     plain = made_by_a_step(compiled(tmp_path / "whole", whole_caches=True), tmp_path, 30)
@@ -196,7 +196,7 @@ def test_a_token_moves_what_is_attended(tmp_path):
     made = made_by_a_step(qpc, tmp_path, 30)
     # Views of a value share its memory.
     large = [(kind, size) for kind, size in made if size >= attended and kind not in {"Unsqueeze", "Reshape"}]
-    # A slice of each cache, its row written into that, and unused rows of values blanked.
+    # A slice of each cache, the written row in the slice, and values with cleared unused rows.
     assert {size for _, size in large} == {attended}
     layers = SIZES.layers
     assert Counter(kind for kind, _ in large) == {
@@ -213,7 +213,7 @@ def test_a_token_moves_what_is_attended(tmp_path):
 
 
 def test_what_a_token_makes_is_the_same_with_any_context(tmp_path):
-    """The engine computes the same number of values and bytes with four times the context."""
+    """With four times the context, the engine computes the same number of values and bytes."""
     longer = replace(SIZES, context=4 * SIZES.context)
     for position in (30, GRANULE, 1000):
         made, more = (
@@ -232,7 +232,7 @@ def test_what_a_token_makes_is_the_same_with_any_context(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"stats_level": 70}])
 def test_programs_that_measure_operations_are_narrowed_too(tmp_path, options):
-    """Measured programs run the same operations as other programs."""
+    """Programs that measure operations run the same operations as other programs."""
     qpc = compiled(tmp_path / "measured", **options)
     assert qpc.plan["own_operators"] == [OPERATOR]
     assert len(qpc.plan["state_rows"]["updates"]) == len(SIZES.caches)

@@ -1,4 +1,4 @@
-"""States of which only rows are computed, and their description in the plan."""
+"""States of which only some rows are computed, and their description in the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from state_row_models import STATE, writer
 
 
 def planned(folder, model, **options):
-    """Compile; returns the plan's entry about rows, or None."""
+    """Compile; return the entry of the plan about rows, or None."""
     path = qaic.compile(save(folder, model), retained_state=True, **options)
     return qaic.Qpc(path).plan.get("state_rows")
 
@@ -36,7 +36,7 @@ HALF, WIDE = TensorProto.FLOAT16, TensorProto.FLOAT
         (HALF, [WIDE], [HALF], True),
         (WIDE, [HALF], [WIDE], True),
         (WIDE, [HALF, WIDE], [HALF, WIDE], True),
-        # Rows that nothing writes would be rounded on their way out alone.
+        # Rows that no node writes would be rounded only in the output.
         (WIDE, [WIDE], [HALF, WIDE], False),
     ],
 )

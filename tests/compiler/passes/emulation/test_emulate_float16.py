@@ -54,8 +54,8 @@ def test_chain_of_matmuls_equals_rounding_after_each(optimize):
             [info("a", [8, 96]), info("b", [96, 96])],
             [info("c", [8, 96])],
         )
-        # Uses the engine's float32 product, because the engine determines the order of summation; the
-        # rounding is tested.
+        # The engine's float32 product is the reference, because the engine selects the order of summation.
+        # The test checks the rounding.
         expected = half(run(step, {"a": expected, "b": half(weight)})["c"])
     np.testing.assert_array_equal(run_fp16(model, {"h0": x}, optimize)["h4"], expected)
 
@@ -75,7 +75,7 @@ def test_matmul_with_bias_and_relu_is_rounded_once():
     program = lowered(model, convert_to_fp16=True)
     computing = [kind for kind in kinds(program) if kind != "Cast"]
     assert computing == ["MatMul", "Add", "Relu"]
-    # x, the result, and one cast back per constant
+    # x, the result, and one cast back for each constant
     assert kinds(program).count("Cast") == 2 + 2 + 2
     expected = half(np.maximum(half(x) @ half(w) + half(b), 0))
     actual = run(whole(program), {"x": x})["y"]
@@ -93,7 +93,7 @@ def test_result_read_twice_is_rounded_before_the_bias():
     )
     out = run_fp16(model, {"x": np.float32([[683]])})
     assert out["z"] == -2048
-    assert out["y"] == 2048  # 2049 without rounding would result in 2050
+    assert out["y"] == 2048  # 2049 without rounding would give 2050
 
 
 def test_batch_normalization_is_folded_into_the_convolution():
@@ -178,7 +178,7 @@ def test_constant_subexpression_is_folded_before_rounding(optimize):
         [info("y", [1, 1])],
         [("p", np.float32([[300]])), ("q", np.float32([[300]])), ("r", np.float32([[89999]]))],
     )
-    # Rounded step by step this would be infinite.
+    # Rounding in each step would give infinity.
     assert run_fp16(model, {"x": np.float32([[1]])}, optimize)["y"] == 2
 
 
@@ -340,7 +340,7 @@ def test_branches_may_use_one_name_for_different_values():
 
     model = model_of(
         [
-            # t is constant in one branch and must be folded there; in the other it overflows.
+            # t is constant in one branch and must be folded there; in the other branch, it overflows.
             node("If", ["p"], ["r"], then_branch=inner(["c", "c"], "d"), else_branch=inner(["x", "x"], "d")),
             node("Add", ["r", "x"], ["y"]),
         ],
@@ -351,7 +351,7 @@ def test_branches_may_use_one_name_for_different_values():
     x = np.float32([300])
     assert run_fp16(model, {"p": np.array(True), "x": x}, clip_fp16_constants=False)["y"] == 301
     assert np.isnan(run_fp16(model, {"p": np.array(False), "x": x}, clip_fp16_constants=False)["y"])
-    # Clipping is for what enters the rest of the graph: what is folded is folded in fp32.
+    # Values that enter the rest of the graph are clipped; folding computes in float32.
     assert run_fp16(model, {"p": np.array(True), "x": x})["y"] == 301
     assert np.isposinf(run_fp16(model, {"p": np.array(False), "x": x})["y"])
 

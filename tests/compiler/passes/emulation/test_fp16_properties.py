@@ -1,4 +1,4 @@
-"""Random graphs against node-wise rounding in numpy; all operators used are exact in IEEE arithmetic."""
+"""Random graphs compared with rounding of each node in numpy; all operators are exact in IEEE arithmetic."""
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ from qaic.options.table import CompileOptions
 FLOAT = onnx.TensorProto.FLOAT
 SIZE = 4
 
-# No division, which distinguishes 0 from -0: the sign of Relu's zero is not defined.
+# Division is excluded: it distinguishes 0 from -0, and the sign of Relu's zero is not defined.
 COMPUTING = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -56,7 +56,7 @@ def programs(draw):
         operands = [draw(st.sampled_from(values)) for _ in range(1 if op in UNARY else 2)]
         nodes.append((op, operands, f"v{i}"))
         values.append(f"v{i}")
-    # Something must depend on the input.
+    # At least one node must depend on the input.
     nodes.append(("Add", ["x", values[-1]], "last"))
     outputs = draw(st.lists(st.sampled_from([n[2] for n in nodes]), unique=True, max_size=3))
     return nodes, constants, sorted({*outputs, "last"})
@@ -70,7 +70,7 @@ def half_constant(array, *, clip):
 
 
 def expected(nodes, constants, x, *, clip):
-    """Evaluate node by node; constants are folded in float32, and clipped and rounded if data meets them."""
+    """Evaluate node by node. Constants fold in float32; nodes that also read data clip and round them."""
     values = {"x": half(x)}
     folded = dict(constants)
     for op, operands, name in nodes:

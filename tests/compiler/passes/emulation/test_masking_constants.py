@@ -1,4 +1,4 @@
-"""Masks that are the most negative float32, in programs that compute in fp16."""
+"""Masks with the most negative float32 number, in programs that compute in float16."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def softmax(scores):
 
 
 def disentangled_attention():
-    """Attention whose mask is a product of rows and columns, so that padded rows keep nothing."""
+    """Attention with a mask that is a product of rows and columns, so padded rows attend to no key."""
     nodes = [
         node("Unsqueeze", ["mask", "one"], ["row"]),
         node("Unsqueeze", ["mask", "two"], ["column"]),
@@ -71,7 +71,7 @@ def test_rows_that_are_completely_masked_are_no_nan(seed, length):
     weights = half(softmax(masked))
     np.testing.assert_allclose(found["weights"], weights, rtol=2e-3, atol=1e-7)
     np.testing.assert_allclose(found["y"], half(weights @ half(feeds["v"])), rtol=4e-3, atol=4e-3)
-    # If no key is kept, all keys have the same weight.
+    # If a row attends to no key, all keys have the same weight.
     assert (found["weights"][0, length:] == 1 / SEQ).all()
 
 

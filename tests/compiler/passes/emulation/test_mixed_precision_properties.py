@@ -1,4 +1,4 @@
-"""Random graphs whose nodes compute in fp16 or fp32, against node-wise evaluation in numpy."""
+"""Random graphs with nodes in float16 or float32, compared with evaluation of each node in numpy."""
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ from qaic.options.table import CompileOptions
 
 @st.composite
 def choices(draw, nodes):
-    """Options about precision, and the nodes that they put on fp16."""
+    """Options of precision, and the nodes that they select for float16."""
     kinds = sorted({op for op, _, _ in nodes})
     names = [name for _, _, name in nodes]
     convert = draw(st.booleans())
@@ -43,10 +43,11 @@ def choices(draw, nodes):
 
 
 def expected(nodes, constants, x, halves, *, clip):
-    """Evaluate node by node: a node in fp16 rounds what it reads and makes, one in fp32 takes what is there.
+    """Evaluate node by node: a float16 node rounds its operands and results, and a float32 node rounds
+    nothing.
 
-    What depends on no input is folded in fp32; as an output it has the precision of its node. Constants are
-    clipped where they are rounded.
+    Expressions without inputs are folded in float32; an output that is one has the precision of its node.
+    Constants are clipped where they are rounded.
     """
     values, folded, outputs = {"x": x}, dict(constants), {}
     for op, operands, name in nodes:

@@ -1,4 +1,4 @@
-"""MXINT8 in a graph against the definition of the format, written out in numpy from its text."""
+"""MXINT8 in a graph, compared with numpy code that follows the text of the format."""
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +18,7 @@ BLOCK = 32
 
 
 def oracle(x):
-    """Return the rounded values of an array of at least one dimension."""
+    """Return the rounded values of an array with at least one dimension."""
     lead, size = x.shape[:-1], x.shape[-1]
     count = -(-size // BLOCK)
     blocks = np.zeros((*lead, count * BLOCK), np.float64)
@@ -28,7 +28,7 @@ def oracle(x):
     magnitude = np.where(broken, 0, np.abs(blocks)).max(-1, keepdims=True)
     exponent = np.clip(np.frexp(magnitude)[1] - 1, -127, 127)
     exponent = np.where(magnitude == 0, -127, exponent)
-    # The type's own power of two, so that this does not share an idea with what is tested.
+    # The type computes its own power of two, so this code is independent of the code under test.
     scale = (exponent + 127).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
     steps = np.clip(np.rint(np.where(broken, 0, blocks) / scale * 64), -127, 127)
     decoded = np.where(broken, np.nan, steps / 64 * scale).astype(np.float32)

@@ -62,7 +62,7 @@ def test_values_are_rounded_where_they_cross(opset):
     step = model_of([node("Cos", ["a"], ["b"])], [info("a", [3, 40])], [info("b", [3, 40])])
     a = run(model_of([node("Sin", ["x"], ["a"])], [info("x", [3, 40])], [info("a", [3, 40])]), {"x": X})["a"]
     b = run(step, {"a": mx(a)})["b"]
-    # Outputs of the program are not changed for the host.
+    # Outputs of the program to the host do not change.
     np.testing.assert_array_equal(out["a"], a)
     np.testing.assert_array_equal(out["y"], -b + mx(a))
 

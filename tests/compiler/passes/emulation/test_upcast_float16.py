@@ -1,4 +1,4 @@
-"""Models of type float16 with float32 inside."""
+"""Models of the type float16 that compute in float32."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_nodes_compute_in_float32_and_the_interface_keeps_its_type():
         name for one in model.proto.graph.node if one.op_type != "Cast" for name in (*one.input, *one.output)
     }
     assert {model.facts.types[name] for name in computed} == {TensorProto.FLOAT}
-    # The rounding pass needs the values that were narrow, and their original names.
+    # The rounding pass needs the values that were float16, and their original names.
     assert {model.facts.narrow[name] for name in computed} == {HALF}
     assert set(model.facts.original.values()) == {"x", "y"}
     x = np.float16([1, 2, 3])

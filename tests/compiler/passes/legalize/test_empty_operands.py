@@ -39,8 +39,8 @@ BLOCKS = [
     )
     for axis, shape in enumerate(((2, 4), (4, 2)))
 ]
-#: node and operands, the dims that are reduced at run time, whether no elements are an error, and the
-#: operator set
+#: Node and operands, the dims that are reduced at run time, whether no elements are an error, and the
+#: operator set.
 CUT = [
     *((GRU, cuts, True, 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
     *((LSTM, cuts, cuts != "x0", 17) for cuts in ("x0", "x1", "x0 x1", "x2 w2", "x0 x1 x2 w2")),
@@ -107,7 +107,7 @@ def test_recurrent_operators_need_a_batch_in_both_layouts(cut, other, is_error):
     ],
 )
 def test_pieces_without_elements_are_not_concatenated(pieces, axis, kept, maker):
-    """The engine moves the Transpose after the Concat, and transposes the constants."""
+    """The engine moves the Transpose after the Concat and transposes the constants."""
     x, nodes, constants, names = grid(*pieces[0]).T, [node("Transpose", ["x"], ["t"])], {}, []
     for at, shape in enumerate(pieces):
         names.append("t" if shape == pieces[0] else f"c{at}")
@@ -144,7 +144,7 @@ def test_pieces_without_elements_are_not_concatenated(pieces, axis, kept, maker)
     ],
 )
 def test_operators_compute_no_result_without_elements(op, rows):
-    """The engine moves the Transpose after the operator, and transposes the constant."""
+    """The engine moves the Transpose after the operator and transposes the constant."""
     operands = (
         ["c", "t", "t"] if op == "Where" else ["t", "c", "t"] if op in {"Max", "Mean", "Sum"} else ["t", "c"]
     )
@@ -162,10 +162,10 @@ def test_operators_compute_no_result_without_elements(op, rows):
 
 
 def cut_model(last, operands, cuts, opset):
-    """Make a model of one node, some of whose operands are cut to a size that the model reads.
+    """Build a model of one node; some of its operands are cut to a size that the model reads.
 
-    A cut has the name of an operand and a dim, such as x1. Returns the model, and a function that makes its
-    inputs for a share of each dim, of which there are 4.
+    A cut has the name of an operand and a dim, such as x1. Returns the model, and a function that creates its
+    inputs for a part of each dim, which has 4 elements.
     """
     nodes, constants = [], {"first": np.array([0])}
     names, ends = {name: name for name in operands}, {}

@@ -1,6 +1,7 @@
-"""Bodies of control flow that capture what a DequantizeLinear and a moving operator make.
+"""Bodies of control flow that capture results of a DequantizeLinear and of an operator that moves values.
 
-Without the pass the engine ends the process (onnxruntime 1.22 to 1.32), so a failure here is a lost worker.
+Without the pass, the engine ends the process (onnxruntime 1.22 to 1.32), so a failure of this test is a lost
+worker.
 """
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_a_moved_value_reaches_the_bodies(move, is_nested, domain, go, values):
     moving = helper.make_node(move, ["d", *inputs], ["m"], **attributes)
     choice = helper.make_node("If", ["go"], ["y"], **branches("m"))
     if is_nested:
-        # The engine takes the body of an If with a constant condition into the graph around it.
+        # The engine inlines the body of an If with a constant condition.
         inner = helper.make_graph([moving], "moved", [], [info("m", None)])
         other = helper.make_graph([node("Identity", ["d"], ["same"])], "other", [], [info("same", None)])
         moving = helper.make_node("If", ["true"], ["taken"], then_branch=inner, else_branch=other)

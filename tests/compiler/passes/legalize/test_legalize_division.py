@@ -1,4 +1,4 @@
-"""Integer divisions by 0 and -1; without their rewriting they end the process of the tests."""
+"""Integer divisions by 0 and -1; without the pass, they end the test process."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from onnxruntime import __version__ as engine_version
 from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
 
 TYPES = [np.int8, np.int16, np.int32, np.int64]
-#: position of the division, and kind of its operands
+#: Position of the division, and kind of its operands.
 PLACES = ["main", "nested", "function", "constants", "constant dividend", "constant divisor"]
 
 
@@ -22,7 +22,7 @@ def _elem_type(dtype):
 
 
 def _expected(op, dividend, divisor, fmod):
-    """Compute with Python's integers; a result without a place in the type wraps."""
+    """Compute with Python's integers; a result outside the range of the type wraps."""
     results = []
     for left, right in zip(dividend.tolist(), divisor.tolist(), strict=True):
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
@@ -58,7 +58,7 @@ def _program(op, dividend, divisor, place, fmod=0, opset=17):
     if place == "nested":
         feeds["go"] = np.array(True)
         inputs.append(info("go", [], TensorProto.BOOL))
-    # A value that is computed only from constants would itself be a constant.
+    # Without the input x, the output would be a constant.
     nodes.append(node("Concat", ["quotient", "x"], ["y"], axis=0))
     model = model_of(
         nodes,
@@ -84,7 +84,7 @@ def _operands(draw):
     return dividend, draw(hnp.arrays(dtype, count, elements=numbers.filter(bool)))
 
 
-#: takes remainders with the sign of the dividend in double
+#: Computes remainders with the sign of the dividend in double.
 OLD_ENGINE = int(engine_version.split(".")[1]) < 32
 
 
@@ -198,7 +198,7 @@ def test_a_cast_of_a_constant_may_make_a_divisor_that_traps(values, dtype, op):
         got = run(whole(lowered(model)), {"a": dividend})["y"]
         np.testing.assert_array_equal(got, _expected(op, dividend, divisor, 0))
     else:
-        # The compiler finds the zero, or the engine does when it loads the program or runs it.
+        # The compiler finds the zero, or the engine finds it when it loads or runs the program.
         with pytest.raises(Exception, match=r"division by zero|out of data bounds"):
             run(whole(lowered(model)), {"a": dividend})
 

@@ -1,4 +1,4 @@
-"""Operators as exporters write them, if the engine requires another form."""
+"""Operators in the form of exporters, if the engine requires another form."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ INT64 = TensorProto.INT64
 
 
 def in_branch(nodes, result, shape):
-    """Put nodes into both branches of a choice."""
+    """Put nodes into both branches of an If."""
     branches = {
         f"{name}_branch": helper.make_graph(nodes, name, [], [info(result, shape)])
         for name in ("then", "else")
@@ -27,7 +27,7 @@ def in_branch(nodes, result, shape):
 
 
 def counting(operand):
-    """Write 0, 1, ... below the rows of x, and add them to it; `operand` is the shape of Range's operands."""
+    """Write 0, 1, ... below the rows of x and add them to it; `operand` is the shape of Range's operands."""
     shape = [helper.make_node("Shape", ["x"], ["sizes"])]
     zero, one = (
         [node("Constant", [], [n], value=helper.make_tensor("v", INT64, operand, [v]))]
@@ -76,7 +76,7 @@ def test_a_range_of_scalars_is_left_alone():
 
 @st.composite
 def pieces(draw):
-    """Draw the length of an axis, how it is split, and the piece that is taken."""
+    """Draw the length of an axis, its split, and the piece that is selected."""
     lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     kind = draw(st.sampled_from(["lengths", "chunks", "ones"]))
     if kind == "lengths":
@@ -104,7 +104,7 @@ def test_pieces_of_a_split_tensor_are_slices(piece, axis, opset, is_function):
     operands = ["x"] if split is None else ["x", "split"]
     constants = [("at", np.int64(at))] + ([] if split is None else [("split", split)])
     if is_function:
-        # The form of exporters: one function splits, another one selects a piece.
+        # The form of exporters: one function splits, another function selects a piece.
         imports = [helper.make_opsetid("", opset)]
         body = node("SplitToSequence", operands, ["all"], keepdims=int(keeps))
         reference = helper.make_attribute("axis", 0)
@@ -138,7 +138,7 @@ def test_pieces_of_a_split_tensor_are_slices(piece, axis, opset, is_function):
 
 
 def test_what_is_computed_from_pieces_is_rounded(caplog):
-    """The element type of a sequence is unknown to the passes about precision."""
+    """The passes for precision do not know the element type of a sequence."""
     nodes = [
         node("SplitToSequence", ["x", "split"], ["sequence"], axis=1),
         node("SequenceAt", ["sequence", "at"], ["piece"]),
@@ -182,7 +182,7 @@ def test_a_piece_whose_place_an_input_gives_stays():
 
 # --- Attention ----------------------------------------------------------------------------------------------
 
-#: the operator is younger than the oldest engine
+#: The oldest engine does not have the operator.
 has_attention = pytest.mark.skipif(
     tuple(map(int, engine_version.split(".")[:2])) < (1, 23), reason="onnxruntime has Attention from 1.23 on"
 )
@@ -237,7 +237,7 @@ def test_a_mask_with_all_rows_and_columns_is_not_copied():
 
 
 def test_constants_that_are_declared_twice_keep_their_values_for_shape_inference():
-    """Exporters list initializers among the inner values; the axis of the slice was lost with its shape."""
+    """Exporters list initializers among the inner values; then the slice had no shape and lost its axis."""
     constants = [
         (name, np.array([value]))
         for name, value in (("from", 0), ("to", 2**63 - 1), ("axis", 1), ("step", 2))
@@ -266,7 +266,7 @@ def test_large_constants_may_be_declared_twice():
 @pytest.mark.parametrize("onesided", [None, 0, 1])
 @pytest.mark.parametrize("windowed", [False, True])
 def test_spectra_have_the_sizes_that_the_engine_gives_them(onesided, windowed, is_called):
-    """The default of `onesided` is 1; a product with so many rows follows, as in a mel spectrogram."""
+    """The default of `onesided` is 1. A product with this number of rows follows, as in a mel spectrogram."""
     window = ["window"] if windowed else ["", "length"]
     attributes = {} if onesided is None else {"onesided": onesided}
     nodes = [
@@ -281,7 +281,7 @@ def test_spectra_have_the_sizes_that_the_engine_gives_them(onesided, windowed, i
     }
     read = ["signal", *constants]
     edge = [info("signal", [1, 32])], [info("y", None)], constants.items()
-    # The engine infers the wrong size inside a function, too, so the oracle has none.
+    # The engine also infers the wrong size inside a function, so the reference has no function.
     signal = np.random.default_rng(1).standard_normal((1, 32)).astype(np.float32)
     expected = run(model_of(nodes, *edge), {"signal": signal}, optimize=False)["y"]
     nodes, functions = in_function(nodes, read, "y", 17) if is_called else (nodes, [])
@@ -351,7 +351,7 @@ def test_axes_from_the_end_of_an_unknown_rank(policy):
 @pytest.mark.parametrize("left_out", ["", None])
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_attention_without_a_bias_adds_zeros(place, left_out, is_constant):
-    """The oracle is the node with a bias of zeros; older engines end the process for a left out bias."""
+    """The reference is the node with a bias of zeros; older engines end the process without a bias."""
     draw = np.random.default_rng(0)
     x, weights = (draw.standard_normal(shape).astype(np.float32) for shape in ([2, 3, 8], [8, 24]))
     if place == "call" and left_out is None:

@@ -1,4 +1,4 @@
-"""Casts to float8 without saturation; the numbers are in tests/property/test_model_forms.py."""
+"""Casts to float8 without saturation; tests/property/test_model_forms.py compares the numbers."""
 
 import logging
 

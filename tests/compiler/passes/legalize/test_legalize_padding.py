@@ -33,7 +33,7 @@ def pool(op, axes, mode, shape, opset=19, **attributes):
 
 
 def in_engine(model, x):
-    """Run the model of the user; None if the engine refuses it."""
+    """Run the user's model; None if the engine refuses it."""
     try:
         return run(model, {"x": x}, optimize=False)["y"]
     except Exception:  # noqa: BLE001 - the engine has no exception type of its own
@@ -41,7 +41,7 @@ def in_engine(model, x):
 
 
 def compiled(model, x):
-    """Compile and run a model, and compare the result with its declared shape."""
+    """Compile and run a model, and compare the shape of the result with the declared shape."""
     program = whole(lowered(model))
     declared = [dim.dim_value for dim in program.graph.output[0].type.tensor_type.shape.dim]
     result = run(program, {"x": x}, optimize=False)["y"]
@@ -50,7 +50,7 @@ def compiled(model, x):
 
 
 def paddings(axes, mode):
-    """Compute the padding before and after each axis as ONNX defines it."""
+    """Compute the padding before and after each axis, as ONNX defines it."""
     totals = [
         max((-(-size // stride) - 1) * stride + (edge - 1) * step + 1 - size, 0)
         for size, edge, stride, step in axes
@@ -66,13 +66,13 @@ def pooled(op, axes, pads, x, *, counts_padding, rounds_up=False):
         length = (edge - 1) * step + 1
         count = (windows.shape[at] - length) // stride + 1
         if rounds_up:
-            # The last window begins before the padding that follows the elements.
+            # The last window starts before the padding that follows the elements.
             count = min(
                 -(-(windows.shape[at] - length) // stride) + 1, -(-(pads[at - 2][0] + size) // stride)
             )
         beyond = max((count - 1) * stride + length - windows.shape[at], 0)
         widths = [(0, beyond if axis == at else 0) for axis in range(windows.ndim)]
-        # Elements after the padding do not count.
+        # Elements in the padding at the end do not count.
         windows = np.pad(windows, widths, constant_values=np.inf)
         windows = sliding_window_view(windows, length, at)[..., ::step]
         windows = windows[(slice(None),) * at + (slice(None, count * stride, stride),)]
@@ -142,7 +142,7 @@ def test_any_pool_without_padding_has_the_sizes_of_the_engine(op, axes, rounds_u
     sizes = [size for size, *_ in axes]
     model = pool(op, axes, "VALID", sizes, ceil_mode=int(rounds_up))
     if is_quantized:
-        # Onnx does not infer the sizes of the result, so the engine does.
+        # onnx does not infer the sizes of the result, so the engine infers them.
         model.graph.node[0].output[0] = "pooled"
         model.graph.initializer.append(helper.make_tensor("scale", TensorProto.FLOAT, [], [0.1]))
         model.graph.initializer.append(helper.make_tensor("zero", TensorProto.UINT8, [], [128]))
@@ -172,7 +172,7 @@ def test_any_pool_without_padding_has_the_sizes_of_the_engine(op, axes, rounds_u
 )
 def test_any_transposed_convolution_is_that_of_the_engine(axes, mode, states_kernel, place):
     sizes, kernel, strides, dilations, drawn = zip(*axes, strict=True)
-    # Older engines do not compute the elements that more output padding adds.
+    # Older engines do not compute the elements that a larger output padding adds.
     added = [more % stride for more, stride in zip(drawn, strides, strict=True)]
     attributes = {"strides": strides, "dilations": dilations, "output_padding": added, "auto_pad": mode}
     if states_kernel:

@@ -12,7 +12,7 @@ LARGEST = np.iinfo(np.int32).max
 
 
 def with_function(body, inputs, outputs, opset=17, domain=DOMAIN):
-    """Build a model of one call of a function for the card."""
+    """Build a model with one call of a function for the card."""
     function = helper.make_function(
         domain,
         "Moved",
@@ -30,7 +30,7 @@ def with_function(body, inputs, outputs, opset=17, domain=DOMAIN):
 
 
 def scatter(data, indices, updates, opset=17, domain=DOMAIN, **options):
-    """Scatter in a function; returns what the compiled model computes."""
+    """Scatter in a function; return the result of the compiled model."""
     elem_type = helper.np_dtype_to_tensor_dtype(data.dtype)
     model = with_function(
         [node("ScatterND", ["data", "indices", "updates"], ["y"])],
@@ -169,14 +169,14 @@ def norm_model(elem_type, opset, rows=3, width=16):
 def test_a_normalization_is_one_operator_with_float32_inside(opset, elem_type, options):
     rng = np.random.default_rng(1)
     dtype = helper.tensor_dtype_to_np_dtype(elem_type)
-    # The square of 3000 is beyond float16: rounding the operators of the body would lose everything.
+    # The square of 3000 exceeds float16, so rounding each operator of the body would lose the result.
     x = (rng.standard_normal((3, 16)) * 3000).astype(np.float16).astype(dtype)
     weight = rng.uniform(0.5, 1.5, 16).astype(np.float16).astype(dtype)
     program = whole(lowered(norm_model(elem_type, opset), **options))
     found = run(program, {"x": x, "weight": weight})["y"]
     expected = norm(x, weight)
     if elem_type == TensorProto.FLOAT16 or options:
-        # One rounding, of the result.
+        # The result is rounded once.
         off = np.abs(found.astype(np.float64) - expected) / np.spacing(np.abs(expected).astype(np.float16))
         assert off.max() <= 0.5 + 1e-3
         np.testing.assert_array_equal(found, found.astype(np.float16))
@@ -193,7 +193,7 @@ def test_the_engine_has_one_kernel_for_a_normalization(tmp_path):
     program = whole(lowered(norm_model(TensorProto.FLOAT, 17)))
     ort.InferenceSession(program.SerializeToString(), options, providers=["CPUExecutionProvider"])
     kinds = [n.op_type for n in onnx.load(tmp_path / "optimized.onnx").graph.node]
-    # The cast at the end is to the type that the result has.
+    # The last cast is to the type of the result.
     assert kinds == ["SimplifiedLayerNormalization", "Cast"]
 
 

@@ -1,4 +1,4 @@
-"""Casts to integers of four bits, for which some supported engines have no kernel."""
+"""Casts to 4-bit integers, for which some supported engines have no kernel."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ UINT4, INT4, UINT8, INT8 = TensorProto.UINT4, TensorProto.INT4, TensorProto.UINT
 
 
 def kept(values, elem_type):
-    """Return integers truncated to four bits."""
+    """Return integers that are truncated to four bits."""
     lowest = values & 15
     return lowest - 16 * (lowest > 7) if elem_type == INT4 else lowest
 
@@ -50,7 +50,7 @@ def test_casts_keep_the_lowest_four_bits(elem_type, source, place):
 @pytest.mark.parametrize("size", [3, 4096])
 @pytest.mark.parametrize("form", ["initializer", "constant"])
 def test_constants_of_four_bits_stay_operands_of_the_same_type(elem_type, size, form):
-    """Small constants are in the graph, large ones are not; an odd number of them ends with half a byte."""
+    """Small constants are in the graph, large ones are not. An odd number of values ends with half a byte."""
     low = 0 if elem_type == UINT4 else -8
     values = np.random.default_rng(0).integers(low, low + 16, size)
     tensor = helper.make_tensor("w", elem_type, [size], values.tolist())
@@ -75,7 +75,7 @@ def test_a_model_without_such_casts_keeps_its_four_bits():
 
 @pytest.mark.parametrize("elem_type", [UINT4, INT4])
 def test_outputs_of_four_bits_are_refused_by_their_type(elem_type):
-    """The program keeps them in eight bits; a caller that received eight bits would not know."""
+    """The program stores the values in eight bits, which a caller that receives them would not expect."""
     name = {UINT4: "uint4", INT4: "int4"}[elem_type]
     model = model_of(
         [node("Cast", ["x"], ["y"], to=elem_type)], [info("x", [3])], [info("y", [3], elem_type)], opset=21

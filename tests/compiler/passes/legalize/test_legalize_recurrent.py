@@ -1,4 +1,4 @@
-"""Recurrent operators with the batch first equal those with the steps first, apart from the axes."""
+"""Recurrent operators with the batch first equal those with the steps first, except for the axes."""
 
 import numpy as np
 import pytest

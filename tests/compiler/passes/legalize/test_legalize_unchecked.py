@@ -1,4 +1,4 @@
-"""Operands that older engines do not check; without their guards some of these tests end the process."""
+"""Operands that older engines do not check; without their guards, some of these tests end the process."""
 
 from contextlib import suppress
 
@@ -209,7 +209,7 @@ def one_hot(shape, axis):
 
 
 def of_engine(operator, shape, **attributes):
-    """A node of the engine's own set, with its further operands."""
+    """A node of the engine's own set, and its other operands."""
     operands = ["x", *(["x"] if operator.startswith("Skip") else []), "vector"]
     if operator == "MultiHeadAttention":
         operands = ["x", "x", "x"]
@@ -221,7 +221,7 @@ def of_engine(operator, shape, **attributes):
     )
 
 
-#: each of them ends the process of some supported engine
+#: Each of these nodes ends the process of some supported engine.
 EMPTY_RESULTS = [
     *(ranked(shape, axis, 1) for shape, axis in (((0, 3), 1), ((0, 0, 2), 2), ((2, 0, 3), 2))),
     *(one_hot(shape, at) for shape in ((0,), (0, 3), (3, 0), (2, 0, 3)) for at in range(1, len(shape) + 1)),
@@ -287,7 +287,7 @@ def test_a_transform_of_nothing_is_zero():
 @pytest.mark.parametrize("axis", [1, 2, -1, -2])
 @pytest.mark.parametrize("place", [0, 1])
 def test_rows_that_only_the_run_counts(operator, axis, place, is_nested, options):
-    # The chosen rows are the last axis but one, or the first.
+    # The selected rows are along the last axis but one, or along the first axis.
     constants = {"count": np.array([2]), "depth": np.array(4), "values": np.float32([2, 5])}
     nodes = [
         node("NonZero", ["chosen"], ["found"]),
@@ -310,7 +310,7 @@ def test_rows_that_only_the_run_counts(operator, axis, place, is_nested, options
     inputs += [info("c", [], TensorProto.BOOL)] if is_nested else []
     model = model_of([*nodes, last], inputs, [info("y", [])], constants.items())
     program = whole(lowered(model, **options))
-    # Releases of the reference differ in places of equal values and in indices beyond the depth.
+    # Releases of the reference differ for equal values and for indices beyond the depth.
     x = np.arange(0, 252, 7, np.float32).reshape(3, 3, 4) % (37 if operator == "TopK" else 4)
     for chosen in ([True, False, True], [True] * 3, [False] * 3):
         feeds = {"x": x, "chosen": np.array(chosen)} | ({"c": np.array(True)} if is_nested else {})
@@ -318,7 +318,7 @@ def test_rows_that_only_the_run_counts(operator, axis, place, is_nested, options
         if too_few:
             continue
         if is_nested and not any(chosen):
-            # The number of axes of the rows is not known in a branch.
+            # In a branch, the number of axes of the rows is not known.
             with pytest.raises(Exception, match=r"rf? .operand without elements"):
                 run(program, feeds)
             continue
@@ -407,7 +407,7 @@ def test_an_axis_of_dft_that_is_listed_and_missing_is_the_default():
 
 
 @pytest.mark.parametrize("size", [8, "n"])
-# The default axis of set 17 is the axis of the parts.
+# The default axis of operator set 17 is the axis of the parts.
 @pytest.mark.parametrize(("opset", "axis"), [(17, 0), (17, -2), (20, None), (20, 0), (20, -2)])
 def test_a_signal_without_a_batch_has_its_own_transform(opset, axis, size):
     is_constant = axis is not None and opset == 20
@@ -432,7 +432,7 @@ GROUPS = {
     "scales": np.float32([1, 2, 3, 4, 5, 6, 7, 8]),
     "product": np.linspace(-1, 1, 128, dtype=np.float32).reshape(1, 128),
 }
-#: operator -> node, its other operands, the shape of its result, right indices, and their number
+#: Operator -> node, its other operands, the shape of its result, valid indices, and the number of them.
 SELECTING = {
     "RoiAlign": (
         node("RoiAlign", ["x", "boxes", "i"], ["y"], output_height=1, output_width=1),
@@ -578,13 +578,13 @@ def attention(samples, tokens, past, rotates):
 @pytest.mark.parametrize(
     ("tokens", "past", "rotates", "lengths", "total", "fits"),
     [
-        # One token, with a cache that grows, that has room for more, and with a table of 8 rows.
+        # One token with a cache that grows, with a cache that has free rows, and with a table of 8 rows.
         *((1, 4, False, (last, 4), 5, 0 <= last < 5) for last in (-(10**6), -1, 0, 2, 4, 5, 10**6)),
         *((1, 6, False, (last, 3), 4, 0 <= last < 6) for last in (-1, 0, 3, 5, 6, 7)),
         *((1, 12, True, (last, 3), 4, 0 <= last < 8) for last in (-1, 3, 7, 8, 11)),
         (1, 4, False, (9, 4), 20, False),
         (1, 4, False, (4, 4), -(10**6), False),
-        # A first step, in which a sample may be short, and chunks after others.
+        # A first step, in which a sample can be short, and later chunks.
         *((4, 0, False, (last, 3), 4, 0 <= last < 4) for last in (-1, 0, 1, 3, 4)),
         *((4, 0, False, (0, 0), total, False) for total in (1, 3, 0)),
         *((4, 4, False, (last,), 8, 3 <= last < 8) for last in (0, 2, 3, 7, 8)),
@@ -600,7 +600,7 @@ def test_lengths_of_attention_stay_in_the_cache(tokens, past, rotates, lengths, 
         return
     found, expected = run(whole(program), feeds)["y"], run(model, feeds)["y"]
     for sample, last in enumerate(lengths):
-        # Older engines write no defined results for tokens after the end of a sample.
+        # In older engines, results after the end of a sample are undefined.
         count = tokens if past else last + 1
         np.testing.assert_array_equal(found[sample, :count], expected[sample, :count])
 
@@ -627,13 +627,13 @@ def test_a_node_with_few_or_wrong_operands_is_left_to_the_engine(operator, count
         operator, names, ["y"], num_heads=2, kv_num_heads=2, K=16, N=16, bits=4, block_size=16, **ENGINE
     )
     constants = [(name, np.array(["text"])) for name in names[1:]]
-    # Any other exception would be a defect of the guards.
+    # Any other exception is a defect of the guards.
     with suppress(CompileError):
         lowered(model_of([made], [info("x0", [1, 1, 32])], [info("y", [1, 1, 32])], constants))
 
 
 def decoder(layers):
-    """Layers with a cache each, which share positions, lengths and a table of angles."""
+    """Layers with separate caches, which share positions, lengths and a table of angles."""
     nodes, inputs = [], [info("x", [1, 1, 32])]
     inputs += [info("positions", [1, 1], INT64), info("lengths", [1], TensorProto.INT32)]
     inputs.append(info("total", [1], TensorProto.INT32))

@@ -1,4 +1,4 @@
-"""The operator Where for element types without a kernel in some supported engine."""
+"""The operator Where for element types without a kernel in a supported engine."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ TYPES = [bool, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64, np.fl
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_where_selects_on_every_type(dtype, is_nested):
     elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    # Inputs of the border have fewer types than values inside.
+    # Inputs of a program have fewer types than inner values.
     border = elem_type if dtype is not np.uint16 else TensorProto.INT32
     nodes = [
         node("Cast", ["a"], ["a_cast"], to=elem_type),
@@ -44,7 +44,7 @@ def test_where_selects_on_every_type(dtype, is_nested):
 
 
 def test_shapes_of_operators_without_a_schema_are_known_behind_such_a_where():
-    """The engine infers their shapes, and refuses a graph with an operator for which it has no kernel."""
+    """The engine infers their shapes, and refuses a graph with an operator that has no kernel."""
     nodes = [
         node("Where", ["c", "p", "q"], ["flags"]),
         node("Cast", ["flags"], ["floats"], to=TensorProto.FLOAT),

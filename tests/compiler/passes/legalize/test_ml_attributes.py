@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml with attributes that contradict each other; some would end or hang the process."""
+"""Operators of ai.onnx.ml with contradicting attributes; some of them end or hang the process."""
 
 from functools import cache
 
@@ -50,7 +50,7 @@ ENSEMBLE = {
 }
 PROBABILITIES = {"prob_a": [-0.1, -0.2, -0.3], "prob_b": [0.1, 0.2, 0.3]}
 LINEAR = {"coefficients": NUMBERS, "intercepts": [0.1, 0.2, 0.3], "classlabels_ints": [5, 6, 7]}
-#: operator -> valid attributes
+#: Operator -> valid attributes.
 VALID = {
     "SVMClassifier, pairs": SVM,
     "SVMClassifier, probabilities": {**SVM, **PROBABILITIES, "kernel_type": "RBF"},
@@ -93,7 +93,7 @@ VALID = {
     "Imputer": {"imputed_value_floats": [1.0, 2.0], "replaced_value_float": 3.0},
     "FeatureVectorizer": {"inputdimensions": [2]},
 }
-#: lists that may have other lengths: only as many entries count as others have, or none is needed
+#: Lists that can have other lengths: extra entries are ignored, or none is needed.
 TOLERATED = {
     *(
         (what, name, "longer")
@@ -117,7 +117,7 @@ TOLERATED = {
 
 
 def model_with(what, attributes, columns=2, source="x", before=()):
-    """Make a model of one node that reads three rows; all its results are outputs."""
+    """Build a model of one node that reads three rows; all its results are outputs."""
     name = what.partition(",")[0]
     made = {
         key: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
@@ -136,12 +136,12 @@ def model_with(what, attributes, columns=2, source="x", before=()):
 
 @cache
 def computed(what):
-    """Return the results of a node with valid attributes, by the engine."""
+    """Return the results of a node with valid attributes, computed by the engine."""
     return run(model_with(what, VALID[what]), {"x": X}, optimize=False)
 
 
 def compiled(what, model):
-    """Compile a model whose results have the shapes of those of valid attributes."""
+    """Compile a model whose results have the same shapes as with valid attributes."""
     # onnx infers the shapes of a few operators.
     is_inferred = (
         what.startswith(("LinearClassifier", "TreeEnsemble")) and "cut" not in model.graph.node[-1].input
@@ -268,7 +268,7 @@ def test_an_operator_without_operands_is_refused(what):
     assert caught.value.code == "compile.invalid_model"
 
 
-#: operators that read columns by their attributes
+#: Operators whose attributes select columns.
 READING = [what for what in VALID if what != "FeatureVectorizer"]
 
 
@@ -277,7 +277,7 @@ READING = [what for what in VALID if what != "FeatureVectorizer"]
 def test_an_operand_of_other_columns_is_refused(what, columns):
     model = model_with(what, VALID[what], columns)
     if what.startswith("TreeEnsemble") and columns > 2:
-        # Trees may leave columns out.
+        # Trees can omit columns.
         x = np.zeros((3, columns), np.float32)
         x[:, :2] = X
         for name, value in run(whole(compiled(what, model)), {"x": x}).items():
@@ -308,7 +308,7 @@ def test_columns_that_only_the_run_counts_are_compared(what):
 
 
 def resized(what, choices):
-    """Make a model whose run chooses the sizes of the operand, and so their number, among these."""
+    """Build a model whose run selects the sizes of the operand, and their number, among these."""
     before = [
         node("Constant", [], ["choices"], value=numpy_helper.from_array(np.array(choices))),
         node("Compress", ["choices", "chosen"], ["sizes"]),
@@ -318,7 +318,7 @@ def resized(what, choices):
     size = int(np.prod(choices))
     model.graph.input[0].CopyFrom(info("x", [size]))
     model.graph.input.append(info("chosen", [len(choices)], TensorProto.BOOL))
-    # Results of one shape.
+    # The results have one shape.
     model.graph.node[-1].output[0] = "sized"
     model.graph.initializer.append(numpy_helper.from_array(np.array([size]), "one"))
     model.graph.node.append(node("Reshape", ["sized", "one"], ["y"]))
@@ -357,7 +357,7 @@ def test_columns_of_more_dims_that_only_the_run_counts_are_compared(what):
         run(program, {"x": x, "kept": np.array([True, True, True, False])})
 
 
-#: operators with the ranks that their first operand cannot have
+#: Operators, with the ranks that their first operand cannot have.
 RANKS = [
     *((what, 0) for what in (*VALID, "Normalizer")),
     *((what, 3) for what in (*VALID, "Normalizer") if what not in {"Imputer", "Scaler", "FeatureVectorizer"}),

@@ -1,4 +1,4 @@
-"""Options about single nodes and about operators, on nodes that passes guard, move or replace."""
+"""Options that name nodes or operators, for nodes that passes guard, move or replace."""
 
 import logging
 
@@ -22,7 +22,7 @@ def grid(*shape):
 
 
 def of_rows(operator, axis):
-    """Make a TopK or OneHot over rows that only the run counts."""
+    """Build a TopK or OneHot over a number of rows that is known only at run time."""
     constants = {"count": np.array([2]), "depth": np.array(4), "values": np.float32([2.001, 5.001])}
     nodes = [
         node("NonZero", ["chosen"], ["found"]),
@@ -44,7 +44,7 @@ def of_rows(operator, axis):
 
 
 def of_one(last, feeds, opset=17, constants=(), before=()):
-    """Make a model of one node, whose result is y, after the nodes `before`."""
+    """Build a model of one node with the result y, after the nodes `before`."""
     inputs = [
         info(name, value.shape, helper.np_dtype_to_tensor_dtype(value.dtype)) for name, value in feeds.items()
     ]
@@ -54,7 +54,7 @@ def of_one(last, feeds, opset=17, constants=(), before=()):
 
 
 def of_cuts(made, operands, cuts, opset=17):
-    """Make a model of one node, some of whose sizes are known only at run time."""
+    """Build a model of one node, some of whose sizes are known only at run time."""
     model, feeds = cut_model(made, operands, cuts.split(), opset)
     return model, feeds(2)
 
@@ -120,7 +120,7 @@ CASES = {
 }
 
 
-#: operators that passes insert before and after nodes
+#: Operators that passes insert before and after nodes.
 MOVING = {"Expand", "Gather", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 
@@ -168,7 +168,7 @@ def test_a_moved_node_of_a_float16_model_in_fp32_does_not_overflow():
         assert found["y"][0, 0] == expected
 
 
-#: operators of a decoder, and whether its caches are read in part if a file lists their nodes
+#: Operators of a decoder -> True if its caches are read in part when a file lists their nodes.
 LISTED = {
     ("MatMul",): True,
     ("MatMul", "Mul"): True,

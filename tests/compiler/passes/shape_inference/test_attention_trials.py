@@ -1,4 +1,4 @@
-"""A node of attention compiles if and only if onnxruntime runs it with its numbers and sizes of heads."""
+"""An attention node compiles if and only if onnxruntime runs it with the same numbers and sizes of heads."""
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ _PACKED = {"x": [SAMPLES, TOKENS, WIDTH + 2 * KEYS]}
 _ONE_TOKEN = {name: [SAMPLES, 1, WIDTH] for name in ("x", "keys", "values")}
 _CACHES_OF_ALL = {name: [SAMPLES, HEADS, 5, HEAD] for name in _CACHES}
 
-#: operator, form: attributes, operands in their order with "" for none, and their sizes
+#: Operator, form: attributes, operands in order with "" for omitted ones, and their sizes.
 FORMS = {
     "GroupQueryAttention": (
         GROUPED | ENGINE,
@@ -97,7 +97,7 @@ def forms(draw):
 
 
 def built(form):
-    """Make a model of one node, and operands for the first step of its caches."""
+    """Build a model of one node, and operands for the first step of its caches."""
     name, attributes, operands, sizes = form
     operator, is_standard = name.partition(",")[0], "domain" not in attributes
     results = ["y", "new_keys", "new_values"] if "old_keys" in sizes else ["y"]
@@ -124,7 +124,7 @@ def built(form):
 
 
 def wrong(name, numbers=(), **sizes):
-    """Make a form with other attributes and sizes."""
+    """Build a form with other attributes and sizes."""
     attributes, operands, right = FORMS[name]
     return name, attributes | dict(numbers), operands, right | sizes
 

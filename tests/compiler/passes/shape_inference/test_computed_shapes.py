@@ -9,7 +9,7 @@ from qaic.errors import CompileError
 
 
 def halved(reader):
-    """A Reshape to half as many columns; the sizes go through floats."""
+    """A Reshape to half the number of columns; the sizes are computed in floats."""
     nodes = [
         node("Shape", ["x"], ["s"]),
         node("Cast", ["s"], ["f"], to=FLOAT),

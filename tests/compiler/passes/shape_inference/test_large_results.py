@@ -12,7 +12,7 @@ LARGE = 1 << 40
 
 
 def _sized(count):
-    """Return each operator whose result has about `count` elements, a number that inference does not know."""
+    """Return each operator whose result has about `count` elements; inference does not know this number."""
     list_of, number = {"a": np.array([count])}, np.array(count)
     mel = {"a": number, "b": np.array(8000), "c": np.array(1.0, np.float32)}
     scale = {"a": np.array([count], np.float32)}
@@ -41,7 +41,7 @@ def _sized(count):
 @pytest.mark.parametrize("count", [1, LARGE])
 @pytest.mark.parametrize("op", sorted(_sized(1).keys() | size_conflicts._SIZED_BY_VALUES.keys()))
 def test_no_node_with_a_large_result_is_run(op, count, monkeypatch):
-    """Regression: the failed allocation of a result was taken for a contradiction of sizes."""
+    """Regression: the failed allocation of a result was reported as a contradiction of sizes."""
     asked = []
     monkeypatch.setattr(
         size_conflicts, "_answer", lambda model, integers, *, is_run: asked.append(is_run) or ""

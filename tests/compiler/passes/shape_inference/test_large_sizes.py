@@ -1,4 +1,4 @@
-"""Sizes that are large: no object for each element, and none for what no buffer holds."""
+"""Large sizes: no object for each element, and no objects for sizes that no buffer can hold."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CONSTANTS = [
 
 SETS = (SpecializationEntry("short", {"n": 4}), SpecializationEntry("long", {"n": 2**40}))
 
-#: nodes from "x" to "y", and the shape of "x"
+#: Nodes from "x" to "y", and the shape of "x".
 LISTS = {
     "input": ([node("Add", ["x", "x"], ["y"])], [LONG]),
     "weight": ([node("Mul", ["x", "w"], ["y"])], [1]),
@@ -51,7 +51,9 @@ LISTS = {
 
 @pytest.mark.parametrize("case", LISTS)
 def test_inference_follows_no_values_of_long_lists(case, monkeypatch):
-    """Inference of onnx creates an object per element, at each operator: one second for a million of them."""
+    """Inference of onnx creates an object per element at each operator, which takes a second per million
+    elements.
+    """
     followed = []
     infer = shape_inference.infer_shapes
 
@@ -68,7 +70,7 @@ def test_inference_follows_no_values_of_long_lists(case, monkeypatch):
 
 
 def test_values_of_short_lists_are_followed():
-    """A part of a shape is known although the rest depends on data."""
+    """Part of a shape is known although the rest depends on data."""
     nodes = [
         node("NonZero", ["x"], ["n"]),
         node("Shape", ["n"], ["s"]),

@@ -1,4 +1,4 @@
-"""Inference follows the values of short lists only, because it creates an object for each element."""
+"""Inference tracks only the values of short lists, because it creates an object for each element."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Outputs without a known number of dims in the bodies of Loop and If, and shapes that the user gives."""
+"""Outputs with an unknown number of dims in bodies of Loop and If, and shapes that the user specifies."""
 
 import numpy as np
 import onnxruntime as ort
@@ -14,7 +14,7 @@ from qaic.options.files.specializations import SpecializationEntry
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 24
 
-#: nodes of a body from "s" to "t", and whether the state keeps its shape
+#: Nodes of a body from "s" to "t" -> True if the state keeps its shape.
 STEPS = {
     "product": ([node("Mul", ["s", "half"], ["t"])], True),
     "captured": ([node("Add", ["s", "x"], ["t"])], True),
@@ -30,7 +30,7 @@ STEPS = {
 
 
 def looping(step, trips, has_scan, stops, depth=1):
-    """A Loop over a step, inside of `depth` other loops."""
+    """A Loop over a step, inside `depth` other loops."""
     nodes, body = list(STEPS[step][0]), None
     constants = {"half": np.float32(0.5), "trips": np.array(trips), "limit": np.float32(-1)}
     for level in range(depth):
@@ -68,7 +68,7 @@ def test_a_loop_has_the_shapes_of_a_run_or_is_refused(step, trips, has_scan, sto
         return
     found = [spec.dims for spec in lowered(model).outputs]
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    # An engine that has not scanned once does not know the other sizes of the scan's result.
+    # If the engine has not run the scan once, it does not know the other sizes of the result.
     expected = [value.shape for value in session.run(None, {"x": X})]
     assert found[0] == expected[0]
     assert len(found) == 1 or not trips or found[1] == expected[1]

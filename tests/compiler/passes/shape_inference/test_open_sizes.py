@@ -1,4 +1,4 @@
-"""Models that choose between branches for inputs of different sizes."""
+"""Models that select a branch by the size of an input."""
 
 import numpy as np
 import onnxruntime as ort
@@ -9,7 +9,7 @@ from compiler_oracle import info, lowered, model_of, node, run, whole
 
 
 def branch(name, length):
-    """Run an LSTM over rows of `length` values; other sizes leave a rank that no LSTM takes."""
+    """Run an LSTM over rows of `length` values; other sizes give a rank that an LSTM does not accept."""
     wanted = helper.make_tensor("v", TensorProto.INT64, [], [length])
     fits = helper.make_graph(
         [node("Unsqueeze", ["x", "front"], [f"{name}_3d"])], "fits", [], [info(f"{name}_3d", None)]

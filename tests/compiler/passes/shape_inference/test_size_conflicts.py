@@ -30,7 +30,7 @@ def _filled(*shape):
     return np.full(shape, 0.25, np.float32)
 
 
-#: operator: its nodes from "x" (and "z") to "y", the inputs with symbols, and constants
+#: Operator: its nodes from "x" (and "z") to "y", the inputs with symbols, and constants.
 CASES = {
     "Add": ([node("Add", ["x", "z"], ["y"])], {"x": ["m", 3], "z": ["n", 3]}, {}),
     "Mul, suffix": ([node("Mul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n"]}, {}),
@@ -125,7 +125,7 @@ CASES = {
     "FusedMatMul": ([_microsoft("FusedMatMul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n", 3]}, {}),
 }
 
-#: positions of the nodes
+#: Positions of the nodes.
 PLACES = ["main", "function", "loop", "scan"]
 
 
@@ -171,7 +171,7 @@ def _model(case, place):
 
 
 def _runs(model, shapes, sizes, dtype=np.float32):
-    """Ask onnxruntime about the user's model; its optimizer would remove nodes that cannot run."""
+    """Run the user's model in onnxruntime; its optimizer would remove nodes that cannot run."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -224,7 +224,9 @@ def test_a_set_compiles_if_and_only_if_the_engine_runs_the_model(case, place, fi
     SIZES,
 )
 def test_a_conflict_in_a_branch_has_the_words_of_another(case, place, sizes):
-    """A model with a branch that fits compiles if the engine loads it, because the other may never run."""
+    """A model in which one branch fits compiles if the engine loads it, because the other branch may never
+    run.
+    """
     inner = "loop" if "loop in" in place else "main"
     model, shapes = _model(case, inner)
     other = helper.make_graph(
@@ -297,7 +299,7 @@ def _bytes(*shape):
 
 
 SCALE, ZERO = np.float32(0.5), np.uint8(3)
-#: operator -> constants that fit, and attributes
+#: Operator -> constants that fit, and attributes.
 ALL_CONSTANT = {
     "Gemm": ([_filled(3, 4), _filled(4, 5), _filled(5)], {}),
     "MatMul": ([_filled(2, 3, 4), _filled(4, 5)], {}),
@@ -366,7 +368,7 @@ ALL_CONSTANT = {
 
 
 def _of_another_shape(array, how, axis):
-    """Add a dim, leave one out, or change one."""
+    """Add, remove or change a dim."""
     array = np.asarray(array)
     if not array.ndim or how == "stacked":
         return np.stack([array] * 2)
@@ -413,7 +415,7 @@ def test_constants_that_contradict_each_other_are_refused_before_they_are_folded
     arrays = list(map(np.asarray, arrays))
     at = operand % len(arrays)
     arrays[at] = _of_another_shape(arrays[at], how, axis)
-    # Operators of the engine may end the process over nothing.
+    # Operators of the engine can end the process for operands without elements.
     assume(arrays[at].size or "domain" not in attributes)
     names = [f"k{number}" for number in range(len(arrays))]
     nodes = []
@@ -483,7 +485,7 @@ def _held(made, place):
     [*("Conv", "ConvInteger", "ConvTranspose", "Einsum", "GRU", "LSTM", "MaxUnpool", "QLinearConv", "RNN")],
 )
 def test_operands_of_another_rank_end_no_process(operator, place):
-    """Inference of onnx 1.18 and onnxruntime 1.22 read beyond the dims of an operand."""
+    """Inference of onnx 1.18 and onnxruntime 1.22 reads beyond the dims of an operand."""
     arrays, attributes = ALL_CONSTANT[operator]
     texts = []
     for at, array in enumerate(map(np.asarray, arrays)):
@@ -514,7 +516,7 @@ def test_operands_of_another_rank_end_no_process(operator, place):
     assert len(texts) >= len([array for array in arrays if np.ndim(array) >= 3])
 
 
-#: operators whose operands are read for other reasons -> operands and attributes
+#: Operators that read their operands for other reasons -> operands and attributes.
 LEFT_OUT = {
     **{name: case for name, case in ALL_CONSTANT.items() if "domain" not in case[1]},
     "Col2Im": ([_filled(1, 4, 4), _integers(4, 4), _integers(2, 2)], {}),
@@ -604,7 +606,8 @@ def test_attributes_that_the_engine_refuses_are_no_conflict(attributes, tmp_path
     assert caught.value.code == "compile.engine_refused"
 
 
-#: operator of the engine -> operands, attributes, forms of both that it refuses or not, and a word of sizes
+#: Operator of the engine -> operands, attributes, forms of both that it refuses or accepts, and a word in the
+#: message.
 ENGINE_FORMS = {
     "Attention": (
         [_filled(1, 3, 8), _filled(8, 24), _filled(24)],
@@ -731,7 +734,7 @@ def test_groups_that_a_convolution_cannot_have_are_refused(group):
 
 
 def test_sizes_of_dynamic_inputs_are_checked_together():
-    """Outputs follow from the symbols by name, although most pairs of inner sizes contradict each other."""
+    """Outputs follow from the names of symbols, although most pairs of inner sizes contradict each other."""
     inputs = [info("x", [2, "m"]), info("z", ["n", 3])]
     model = model_of([node("MatMul", ["x", "z"], ["y"])], inputs, [info("y", [2, 3])])
     with pytest.raises(CompileError, match="specialization 'm=") as caught:
@@ -740,7 +743,7 @@ def test_sizes_of_dynamic_inputs_are_checked_together():
 
 
 def test_float16_and_large_operands_are_no_conflict():
-    """Nodes for which the engine has no kernel, or that are too costly to run, are not refused."""
+    """Nodes that have no kernel in the engine, or that take too long to run, are not refused."""
     half = TensorProto.FLOAT16
     nodes = [
         node("LayerNormalization", ["x", "g"], ["n"]),
@@ -753,7 +756,7 @@ def test_float16_and_large_operands_are_no_conflict():
 @pytest.mark.parametrize("depth", [1, 30])
 @pytest.mark.parametrize("sets", [1, 5, 40])
 def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, monkeypatch):
-    """At most 16 sets of sizes are checked, each with one pass over the nodes."""
+    """At most 16 sets of sizes are checked, each in one pass over the nodes."""
     counts = {"_answer": 0, "_is_asked": 0, "_suspects": 0}
 
     def counting(name):
@@ -780,6 +783,6 @@ def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, mo
     model = model_of(nodes, [info("x", ["m", 4])], [info(values[-1], ["m", 4])], constants)
     lowered(model, dynamic_shape_input=("x",), onnx_define_symbol={"m": sets})
     checked = min(sets, 16)
-    # Each node is looked at once in a set.
+    # Each node is visited once for each set.
     assert counts.pop("_is_asked") <= 3 * depth * checked
     assert counts == {"_answer": 3 * checked, "_suspects": checked}
