@@ -1,4 +1,4 @@
-"""Print what a program container holds.
+"""Print the contents of a program container.
 
 python examples/inspect_qpc.py build/programqpc.bin
 """
@@ -9,7 +9,7 @@ import qaic
 
 
 def main() -> None:
-    """Print target, segments and buffers of a container."""
+    """Print the target, segments and buffers of a container."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("container", help="file, or folder that holds programqpc.bin")
     qpc = qaic.Qpc(parser.parse_args().container)

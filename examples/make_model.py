@@ -14,7 +14,7 @@ VOCABULARY, WIDTH = 32, 16
 
 
 def dense() -> onnx.GraphProto:
-    """One input `x`, one output `y` and two weights."""
+    """Build a model with one input `x`, one output `y` and two weights."""
     generator = np.random.default_rng(0)
     weights = {
         "dense.weight": generator.standard_normal((16, 16), dtype=np.float32),
@@ -33,7 +33,7 @@ def dense() -> onnx.GraphProto:
 
 
 def decoder() -> onnx.GraphProto:
-    """Attention over a cache of embeddings: `past_key.0` comes in, `past_key.0_RetainedState` goes out.
+    """Build attention over a cache of embeddings, the input `past_key.0`, whose next value is an output.
 
     Position -1 is padding: it writes the last row of the cache, which no earlier position reads.
     """
@@ -55,7 +55,7 @@ def decoder() -> onnx.GraphProto:
         helper.make_node("Squeeze", ["past_key.0", "first"], ["before"]),
         helper.make_node("ScatterND", ["before", "rows", "written"], ["after"]),
         helper.make_node("Unsqueeze", ["after", "first"], ["past_key.0_RetainedState"]),
-        # Rows of the cache that a position may read: its own and all before it.
+        # Rows of the cache that a position can read: its own and all earlier ones.
         helper.make_node("Shape", ["after"], ["ctx_len"], start=0, end=1),
         helper.make_node("Squeeze", ["ctx_len", "first"], ["count"]),
         helper.make_node("Range", ["zero", "count", "one"], ["numbers"]),

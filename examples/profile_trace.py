@@ -1,8 +1,8 @@
-"""Record some inferences of a model and write their trace, for chrome://tracing or https://ui.perfetto.dev.
+"""Record inferences of a model and write their trace, for chrome://tracing or https://ui.perfetto.dev.
 
     python examples/profile_trace.py model.onnx trace.json
 
-With the ending `.pftrace` the trace has Perfetto's own, smaller form.
+With the suffix `.pftrace`, the trace has Perfetto's own, smaller format.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import qaic
 
 
 def random_inputs(session: qaic.Session) -> dict[str, np.ndarray]:
-    """Make an array for every input: floats in [0, 1), integers 0 or 1."""
+    """Create an array for every input: floats in [0, 1), integers 0 or 1."""
     generator = np.random.default_rng(0)
     return {
         name: generator.random(shape).astype(dtype)
@@ -30,10 +30,10 @@ def main() -> None:
     parser.add_argument("trace")
     arguments = parser.parse_args()
 
-    # Level 70 has the times of operators; a container is as good as a model if it was compiled with it.
+    # Level 70 measures operators. A container that was compiled with this level also works.
     with qaic.Session(arguments.model, stats_level=70) as session:
         inputs = random_inputs(session)
-        session.run(inputs)  # the first one pays for the start
+        session.run(inputs)  # the first run includes the start
         with session.profile(samples=20) as profile:
             for _ in session.map(inputs for _ in range(20)):
                 pass

@@ -1,4 +1,4 @@
-"""Compile an ONNX model, run it on the host, compare two precisions.
+"""Compile an ONNX model, run it on the host, and compare two precisions.
 
 python examples/run_onnx.py model.onnx --symbol batch=1
 """
@@ -11,7 +11,7 @@ import qaic
 
 
 def main() -> None:
-    """Run the model once in float32 and once with the rounding of fp16, on the same random inputs."""
+    """Run the model in float32 and with the rounding of float16, on the same random inputs."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("model", help="ONNX file")
     parser.add_argument(

@@ -32,7 +32,7 @@ def compiled(model: str, folder: str) -> None:
 
 
 class Decoder:
-    """A decoder on a device: buffers and dims of all bindings, of which each step replaces a few."""
+    """A decoder on a device: buffers and dims of all bindings. Each step replaces a few of them."""
 
     def __init__(self, folder: str, device: int = 0) -> None:
         self.context = qaicrt.Context(qaicrt.QIDList([device]))
@@ -52,7 +52,7 @@ class Decoder:
         self.buffers = [qaicrt.QBuffer(bytes(binding.size)) for binding in bindings]
         self.dims = qaicrt.BufferDimensionsVecRef([(1, [binding.size]) for binding in bindings])
         self.vocabulary = bindings[self.index["logits"]].dims[-1]
-        # Caches stay where they are: an empty buffer is not copied, in neither direction.
+        # Caches stay on the device: an empty buffer is not copied in either direction.
         self.set({name: np.array([]) for name in self.index if name.startswith("past_")})
 
     def set(self, arrays: dict[str, np.ndarray]) -> None:

@@ -3,8 +3,8 @@
 pip install '.[ray]'
 python examples/ray/batch_job.py model.onnx rows results [ACTORS]
 
-On a machine alone it starts Ray with as many units of ``QAIC`` as there are devices; in a cluster
-(``RAY_ADDRESS``) it takes those of the nodes. A model has its inputs in columns of their names.
+Without a cluster, the job starts Ray with the number of devices as the resource ``QAIC``. With
+``RAY_ADDRESS``, it uses the nodes of that cluster. The columns of the rows have the names of the inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(model: str, rows: str, results: str, actors: int | str = 1) -> None:
         ray.init()
     else:
         ready = [device for device in qaic.devices() if device.is_ready]
-        # An address of the loopback, which no other host reaches.
+        # A loopback address, which no other host reaches.
         ray.init(resources={"QAIC": len(ready)}, include_dashboard=False, _node_ip_address="127.0.0.2")
     dataset = qaic.ray.map_batches(
         ray.data.read_parquet(rows), model, num_actors=(1, int(actors)), output_format="arrow"

@@ -1,15 +1,15 @@
-"""Cloud AI 100 as an accelerator of Ray: nodes find their cards, and actors get them by their ids.
+"""Cloud AI 100 as an accelerator of Ray: nodes detect their cards, and Ray assigns cards to actors by id.
 
-Ray knows a fixed list of accelerators. `QAICAcceleratorManager` has the form that Ray's own have, and
-`register` adds it to the list of the process that calls it. Until Ray has it, start with
+Ray has a fixed list of accelerators. `QAICAcceleratorManager` has the form of Ray's own managers, and
+`register` adds it to the list in the calling process. Until Ray contains it, start Ray with
 
     import qaic_accelerator, ray
 
     qaic_accelerator.register()
     ray.init(**qaic_accelerator.init_options())
 
-which gives the node as many units of ``QAIC`` as it has cards, and each actor ``QAIC_VISIBLE_DEVICES``.
-Without it, say ``--resources "$(openqaic devices --format ray)"``, and actors claim cards by themselves.
+The node then has one unit of ``QAIC`` for each card, and each actor has ``QAIC_VISIBLE_DEVICES``. Without
+this module, use ``--resources="$(openqaic devices --format ray)"``; actors then claim cards themselves.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class QAICAcceleratorManager(AcceleratorManager):
 
     @staticmethod
     def get_visible_accelerator_ids_env_var() -> str:
-        """Return the variable that names the cards of a process."""
+        """Return the variable that lists the cards of a process."""
         return VISIBLE_DEVICES
 
     @staticmethod
     def get_current_node_num_accelerators() -> int:
-        """Count the cards that are ready; 0 where the package is missing."""
+        """Count the cards that are ready; 0 if the package is missing."""
         return len(_ready())
 
     @staticmethod
@@ -50,25 +50,25 @@ class QAICAcceleratorManager(AcceleratorManager):
 
     @staticmethod
     def get_current_node_additional_resources() -> dict[str, float] | None:
-        """Return nothing: a card is all there is."""
+        """Return nothing: a node has no additional resources."""
         return None
 
     @staticmethod
     def validate_resource_request_quantity(quantity: float) -> tuple[bool, str | None]:
-        """Allow whole cards, and shares of one."""
+        """Allow whole cards, and shares of one card."""
         if quantity > 1 and not float(quantity).is_integer():
             return False, f"{RESOURCE} is {quantity}; a whole number, or a share of one card, is expected"
         return True, None
 
     @staticmethod
     def get_current_process_visible_accelerator_ids() -> list[str] | None:
-        """Return the cards of this process; None: all."""
-        # Empty means all, as for `qaic` itself.
+        """Return the cards of this process; None means all."""
+        # As in `qaic`, an empty list means all.
         return [one.strip() for one in os.environ.get(VISIBLE_DEVICES, "").split(",") if one.strip()] or None
 
     @staticmethod
     def set_current_process_visible_accelerator_ids(ids: list[str]) -> None:
-        """Show this process some cards."""
+        """Make only these cards visible to this process."""
         if os.environ.get(KEEP_VISIBLE_DEVICES, "0") in ("", "0"):
             os.environ[VISIBLE_DEVICES] = ",".join(map(str, ids))
 
@@ -82,17 +82,17 @@ def _ready() -> list:
 
 
 def register() -> None:
-    """Add the manager to the list of this process."""
+    """Add the manager to the list in this process."""
     known = accelerators.get_all_accelerator_managers()
     if QAICAcceleratorManager in known:
         return
     accelerators.get_all_accelerator_managers = lambda: {*known, QAICAcceleratorManager}
-    # Made at the first question, from the list before.
+    # Ray builds this mapping at its first use, from the earlier list.
     accelerators.get_accelerator_manager_for_resource.__dict__.clear()
 
 
 def init_options() -> dict[str, object]:
-    """Return options of ``ray.init`` with which units have ids, and workers register the manager too."""
+    """Return options of ``ray.init`` that assign ids to units and register the manager in workers."""
     return {
         "_system_config": {"custom_unit_instance_resources": f"{_own_unit_resources()},{RESOURCE}"},
         "runtime_env": {"worker_process_setup_hook": f"{__name__}.register"},

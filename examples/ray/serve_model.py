@@ -1,13 +1,13 @@
-"""Serve a model by Ray Serve, with as many replicas as the load asks for.
+"""Serve a model with Ray Serve, with a number of replicas that follows the load.
 
 pip install '.[ray]'
 RAY_ADDRESS=... serve run examples.ray.serve_model:application model=model.onnx
 
-or, on a machine alone, until Ctrl-C:
+or, on one machine, until Ctrl-C:
 
 python examples/ray/serve_model.py model.onnx [PORT]
 
-Clients of the Open Inference Protocol ask ``http://127.0.0.1:PORT/v2/models/NAME/infer``.
+Clients of the Open Inference Protocol send requests to ``http://127.0.0.1:PORT/v2/models/NAME/infer``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import qaic.ray
 
 
 def application(arguments: dict[str, str]) -> serve.Application:
-    """Make the application; ``serve run`` gives the arguments."""
+    """Create the application; ``serve run`` passes the arguments."""
     return qaic.ray.deployment(
         arguments["model"],
         autoscaling_config={"min_replicas": 1, "max_replicas": int(arguments.get("replicas", 1))},
@@ -34,7 +34,7 @@ def application(arguments: dict[str, str]) -> serve.Application:
 def main(model: str, port: int | str = 8000) -> None:
     """Serve until a signal."""
     ready = [device for device in qaic.devices() if device.is_ready]
-    # An address of the loopback, which no other host reaches.
+    # A loopback address, which no other host reaches.
     ray.init(resources={"QAIC": len(ready)}, include_dashboard=False, _node_ip_address="127.0.0.2")
     serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
     serve.run(application({"model": model, "replicas": str(len(ready))}))

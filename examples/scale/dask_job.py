@@ -1,13 +1,13 @@
-"""Run a model over the rows of a file on Dask, and write the results in their order.
+"""Run a model over the rows of a file on Dask, and write the results in the same order.
 
 pip install . 'dask[distributed]'
 python examples/scale/dask_job.py model.onnx rows.npy results.npy [SCHEDULER]
 
-Workers of a cluster are started with one card each, as many on a host as it has cards:
+In a cluster, start one worker process for each card of a host, with one card each:
 
     dask worker SCHEDULER --nthreads 1 --nworkers 4 --resources QAIC=1
 
-Dask counts resources and gives no ids, so a worker's process claims its card.
+Dask counts resources but assigns no ids, so the process of each worker claims its card.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def opened(container: bytes) -> qaic.Session:
 
 
 def infer(container: bytes, rows: np.ndarray) -> np.ndarray:
-    """Run a program over rows; the last batch is filled up with copies of the last row."""
+    """Run a program over rows; copies of the last row fill the last batch."""
     session = opened(container)
     size = session.inputs[0].shape[0]
     starts = range(0, len(rows), size)
@@ -41,7 +41,7 @@ def infer(container: bytes, rows: np.ndarray) -> np.ndarray:
 
 
 def run(client: Client, model: str, rows: np.ndarray) -> np.ndarray:
-    """Get the results of all rows, in order; a worker that dies is replaced, and its tasks run again."""
+    """Return the results of all rows, in order. Dask replaces a worker that ends, and repeats its tasks."""
     container = client.scatter(qaic.compile(model).content.tobytes(), broadcast=True)
     pieces = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
     tasks = client.map(infer, [container] * len(pieces), pieces, pure=False, resources={"QAIC": 1}, retries=2)

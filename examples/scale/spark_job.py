@@ -3,8 +3,8 @@
 pip install . pyspark pandas pyarrow
 python examples/scale/spark_job.py model.onnx rows results [MASTER]
 
-Spark finds the cards of a host by a script, gives each executor and each task its own, and says their
-addresses: ``openqaic devices --format spark`` is in its form.
+A script reports the cards of a host to Spark, in the format of ``openqaic devices --format spark``. Spark
+assigns cards to each executor and each task, and passes their addresses.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def discovery_script(folder: str) -> str:
 
 def start(master: str, script: str) -> SparkSession:
     """Start Spark with one card for each executor and each task."""
-    # Tasks run with the Python that has the package, which is not that of the PATH.
+    # Tasks run with the Python that contains the package, which may differ from that of the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
-        # Of the loopback, which no other host reaches.
+        # A loopback address, which no other host reaches.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName("openqaic")
     settings = {
@@ -50,7 +50,7 @@ def start(master: str, script: str) -> SparkSession:
         "spark.executor.resource.qaic.amount": "1",
         "spark.executor.resource.qaic.discoveryScript": script,
         "spark.task.resource.qaic.amount": "1",
-        # Of a host, here two; the workers of a standalone cluster have a file for it.
+        # Cards of a host, here two; the workers of a standalone cluster have a file for this.
         "spark.worker.resource.qaic.amount": "2",
         "spark.worker.resource.qaic.discoveryScript": script,
     }
@@ -60,7 +60,7 @@ def start(master: str, script: str) -> SparkSession:
 
 
 def inference(container: bytes) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
-    """Make what runs in a task: it loads once and goes through all its batches."""
+    """Return the function of a task, which loads the program once and runs all batches."""
 
     def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         os.environ["QAIC_VISIBLE_DEVICES"] = ",".join(TaskContext.get().resources()["qaic"].addresses)
@@ -69,7 +69,7 @@ def inference(container: bytes) -> Callable[[Iterator[pd.DataFrame]], Iterator[p
             for frame in frames:
                 rows = np.stack(frame[INPUT].to_numpy()).astype(np.float32)
                 starts = range(0, len(rows), size)
-                # The last batch is filled up with copies of its last row.
+                # Copies of the last row fill the last batch.
                 batches = (rows[np.minimum(np.arange(at, at + size), len(rows) - 1)] for at in starts)
                 results = np.concatenate([outputs[OUTPUT] for outputs in session.map(batches)])
                 yield pd.DataFrame({"id": frame["id"], OUTPUT: list(results[: len(rows)])})

@@ -1,10 +1,10 @@
-"""Send the rows of a file through a server, many at a time, and write the results in their order.
+"""Send the rows of a file to a server, many at a time, and write the results in the same order.
 
 pip install 'tritonclient[grpc]'
 python examples/serving/batch_job.py rows.npy results.npy [GRPC_PORT]
 
-The server puts requests that are there together into one inference, so a job keeps several under way. A
-server whose queue is full says so at once, and the job asks again.
+The server combines waiting requests in one inference, so the job keeps several requests in flight. If the
+queue of the server is full, the server refuses a request at once, and the job repeats it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FULL = "StatusCode.RESOURCE_EXHAUSTED"
 
 
 async def infer(client: triton.InferenceServerClient, rows: np.ndarray) -> np.ndarray:
-    """Get the results of some rows; waits and asks again while the queue is full."""
+    """Return the results of some rows; wait and repeat the request while the queue is full."""
     given = triton.InferInput(INPUT, list(rows.shape), "FP32")
     given.set_data_from_numpy(rows)
     delay_s = 0.01
@@ -37,7 +37,7 @@ async def infer(client: triton.InferenceServerClient, rows: np.ndarray) -> np.nd
 
 
 async def run(rows: np.ndarray, port: int | str) -> np.ndarray:
-    """Get the results of all rows, in order."""
+    """Return the results of all rows, in order."""
     client = triton.InferenceServerClient(f"127.0.0.1:{port}")
     pieces = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
     results: list[np.ndarray] = [rows] * len(pieces)
@@ -57,7 +57,7 @@ async def run(rows: np.ndarray, port: int | str) -> np.ndarray:
 
 
 def main(source: str, target: str, port: int | str = 8001) -> None:
-    """Read, ask and write."""
+    """Read, send and write."""
     rows = np.load(source)
     results = asyncio.run(run(rows, port))
     np.save(target, results)

@@ -1,4 +1,4 @@
-"""Ask a server for one inference, by HTTP and by gRPC.
+"""Send one request to a server over HTTP and over gRPC.
 
 pip install 'tritonclient[http,grpc]'
 python examples/serving/client.py [HTTP_PORT GRPC_PORT]
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def ask(protocol: ModuleType, address: str) -> dict[str, np.ndarray]:
-    """Ask the first model that is ready, with ones; returns its outputs by name."""
+    """Send ones to the first model that is ready; return its outputs by name."""
     client = protocol.InferenceServerClient(address)
     options = {"as_json": True} if protocol is tritonclient.grpc else {}
     index = client.get_model_repository_index(**options)
@@ -27,7 +27,7 @@ def ask(protocol: ModuleType, address: str) -> dict[str, np.ndarray]:
     metadata = client.get_model_metadata(name, **options)
     inputs = []
     for tensor in metadata["inputs"]:
-        # -1 is the batch: one row.
+        # -1 means the batch, here one row.
         shape = [max(1, int(size)) for size in tensor["shape"]]
         inputs.append(protocol.InferInput(tensor["name"], shape, tensor["datatype"]))
         inputs[-1].set_data_from_numpy(np.ones(shape, np.float32))
@@ -36,7 +36,7 @@ def ask(protocol: ModuleType, address: str) -> dict[str, np.ndarray]:
 
 
 def main(http_port: int | str = 8000, grpc_port: int | str = 8001) -> None:
-    """Show that both protocols give the same."""
+    """Show that both protocols give the same outputs."""
     by_http = ask(tritonclient.http, f"127.0.0.1:{http_port}")
     by_grpc = ask(tritonclient.grpc, f"127.0.0.1:{grpc_port}")
     for name, array in by_http.items():

@@ -1,9 +1,9 @@
-"""Write a Triton model repository with one model and serve it until Ctrl-C.
+"""Write a Triton model repository with one model, and serve it until Ctrl-C.
 
 pip install '.[serve]'
 python examples/serving/server.py model_repository [HTTP_PORT GRPC_PORT]
 
-The repository has the form that the vendor's backend for Triton reads: ``affine/config.pbtxt`` and
+The repository has the form of the vendor's backend for Triton: ``affine/config.pbtxt`` and
 ``affine/1/programqpc.bin``.
 """
 
@@ -32,7 +32,7 @@ parameters [
 
 
 def model() -> onnx.ModelProto:
-    """Make ``y = relu(x @ w)`` for batches of 8 rows."""
+    """Build ``y = relu(x @ w)`` for batches of 8 rows."""
     weight = np.linspace(-1, 1, 16 * 4, dtype=np.float32).reshape(16, 4)
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
@@ -45,7 +45,7 @@ def model() -> onnx.ModelProto:
 
 
 def main(repository: str, http_port: int | str = 8000, grpc_port: int | str = 8001) -> None:
-    """Write the repository and serve it."""
+    """Write the repository, and serve it."""
     folder = Path(repository) / "affine"
     (folder / "1").mkdir(parents=True, exist_ok=True)
     shutil.copy(qaic.compile(model()), folder / "1" / "programqpc.bin")

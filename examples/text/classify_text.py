@@ -39,7 +39,7 @@ def find_model() -> Path:
 
 
 def features(path: Path, config: dict[str, int]) -> dict[str, np.ndarray]:
-    """Return the first and the last bytes of a file, padded to the length that the model takes."""
+    """Return the first and the last bytes of a file, padded to the length of the input."""
     data = path.read_bytes()
     begin = data[: config["block_size"]].lstrip()[: config["beg_size"]]
     end = data[-config["block_size"] :].rstrip()[-config["end_size"] :]
