@@ -1,8 +1,8 @@
-"""Compare answers in reduced precision with those of float32, beside onnxruntime's: ``docs/accuracy.md``.
+"""Compare results in reduced precision with those of float32 and of onnxruntime: ``docs/accuracy.md``.
 
 python benches/accuracy.py                everything, ten minutes on an idle machine
-python benches/accuracy.py --samples 8    a look: to standard output
-python benches/accuracy.py --searches     only the part about nodes to keep, in place of that of the page
+python benches/accuracy.py --samples 8    a short run, to standard output
+python benches/accuracy.py --searches     only the section of the page about nodes in a higher precision
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def report(samples: int, *, quick: bool) -> Iterator[str]:
     for make in (accuracy_tasks.magika, accuracy_tasks.recognizer):
         task = make(CALIBRATION, samples)
         with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder:
-            # Containers of this run are of no use to a later process.
+            # Later processes do not use the containers of this run.
             os.environ["QAIC_CACHE_DIR"] = folder
             yield from Part(task, Path(folder), quick=quick).lines()
 
@@ -146,7 +146,7 @@ class Part:
         yield from self._verdict(integers, grid, theirs)
 
     def _heading(self, what: str) -> str:
-        """Write a title that the other model's part does not have."""
+        """Write a title that differs from that in the other model's section."""
         return f"\n### {self._task.title.partition(',')[0]}: {what}\n"
 
     def _judge(self, **options: object) -> Score:
@@ -191,7 +191,7 @@ class Part:
         return {name: (self._judge(**options), options) for name, options in named.items()}
 
     def _integers(self) -> dict[str, tuple[Score, dict[str, object]]]:
-        """Settings beside the grid: what is int8, and how fine."""
+        """Settings in addition to the grid: the quantized kinds, and the granularity of scales."""
         keep = {"keep_original_precision_for_nodes": self._others}
         named: dict[str, dict[str, object]] = {}
         for calibration in settings.CALIBRATIONS:
@@ -223,7 +223,9 @@ class Part:
         }
 
     def _theirs(self) -> dict[str, tuple[Score, Path]]:
-        """Their calibrators, with one scale per tensor and per channel, on all kinds and on weighted ones."""
+        """onnxruntime's calibrations, with one scale per tensor and per channel, for all and for weighted
+        kinds.
+        """
         results = {}
         methods = (
             ("MinMax", "MinMax"),
@@ -248,7 +250,7 @@ class Part:
         grid: dict[tuple[str, str], Score],
         theirs: dict[str, tuple[Score, Path]],
     ) -> Iterator[str]:
-        """Name the best of both sides, and time them."""
+        """Select the best settings of both sides, and measure their time."""
         eights = {name: pair for name, pair in integers.items() if "int16" not in name}
         everything = {
             f"all int8, {schema}, {calibration}": (score, self._quantized(calibration, schema))

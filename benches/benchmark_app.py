@@ -81,7 +81,7 @@ def _row(model: Path, streams: int, arguments: argparse.Namespace) -> list[str]:
     theirs: list[tuple[float, float]] = []
     for turn in range(arguments.turns):
         sides = [(ours, _ours), (theirs, _theirs)]
-        # The sides begin in turn, so that neither always has the warmer machine.
+        # The sides start in turn, so neither always has the warmer machine.
         for found, measure in sides if turn % 2 == 0 else sides[::-1]:
             found.append(measure(model, streams, arguments))
     cells = [f"`{model.name}`", str(streams)]
@@ -94,7 +94,7 @@ def _row(model: Path, streams: int, arguments: argparse.Namespace) -> list[str]:
 
 
 def _ours(model: Path, streams: int, arguments: argparse.Namespace) -> tuple[float, float]:
-    """Measure with our tool: milliseconds, inferences per second."""
+    """Measure with openqaic: milliseconds, inferences per second."""
     command = [sys.executable, "-m", "qaic", "bench", str(model), "--json"]
     found = _json([*command, "--streams", str(streams), "--seconds", str(arguments.seconds)])
     (row,) = found["measurements"]

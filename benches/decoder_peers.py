@@ -1,9 +1,8 @@
 """Tokens per second of llama.cpp, PyTorch and onnxruntime, for the decoders of `language_models.py`.
 
 `language_models.py` runs this file, for llama.cpp and PyTorch with the Python of `--peers`, which needs no
-openqaic. A peer is measured
-as openqaic is: the same shapes, random weights, tokens at the same places of the context, and the read
-bandwidth in the same process.
+openqaic. Peers are measured like openqaic: the same shapes, random weights, tokens at the same positions of
+the context, and the read bandwidth in the same process.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 
 SETTLED = 2
 REPEATS = 3
-#: form of a GGUF -> elements and bytes of a block, and the place of its scale in half precision
+#: Form of a GGUF -> elements and bytes of a block, and the offset of its float16 scale.
 _BLOCKS = {"F16": (1, 2, None), "Q8_0": (32, 34, 0), "Q6_K": (256, 210, 208), "Q4_0": (32, 18, 0)}
-#: peer -> forms of weights
+#: Peer -> forms of weights.
 PEERS = {"llama.cpp": tuple(_BLOCKS), "PyTorch": ("float32", "bfloat16"), "onnxruntime": ("float32",)}
 _MOST_READ = 1 << 30
 _SEED = 20
@@ -72,7 +71,7 @@ def measured(
         started = time.perf_counter()
         step(prompt, 0)
         found["prompt"].append(time.perf_counter() - started)
-    # After the prompt, then near the end of the context.
+    # Tokens after the prompt, then tokens near the end of the context.
     for first in (CHUNK, context - CHUNK):
         for start in range(CHUNK, first, CHUNK):
             step(prompt, start)
@@ -97,7 +96,7 @@ def rollup(field: str) -> int:
 
 
 def _shapes(model: str) -> dict[str, tuple[int, ...]]:
-    """Return name and dims of each tensor of a GGUF."""
+    """Return the name and dims of each tensor of a GGUF."""
     sizes = MODELS[model]
     wide, narrow = sizes["heads"] * sizes["width"], sizes["groups"] * sizes["width"]
     layer = {
@@ -121,7 +120,7 @@ def _shapes(model: str) -> dict[str, tuple[int, ...]]:
 
 
 def _write_gguf(path: Path, model: str, form: str, context: int) -> int:
-    """Write a model with random weights; returns the bytes that a token reads."""
+    """Write a model with random weights; return the bytes that a token reads."""
     import gguf
 
     sizes = MODELS[model]
@@ -250,7 +249,7 @@ def _onnxruntime(
     sizes = sizes_of(model, context, 1)
     import decoder_model
 
-    # The engine refuses rows outside of the cache, which a card takes for padding.
+    # The engine refuses rows outside the cache, which a card treats as padding.
     decoder_model.OUTSIDE = 0
     with tempfile.TemporaryDirectory(dir=folder) as place:
         path = write_decoder(Path(place), sizes)

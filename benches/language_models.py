@@ -1,15 +1,15 @@
-"""Load, memory and tokens per second of decoders of real size, compared with llama.cpp and PyTorch.
+"""Load time, memory and tokens per second of decoders of real size, compared with llama.cpp and PyTorch.
 
     python benches/language_models.py --peers PYTHON --write      every form and peer of 1.1B; 27 minutes
     python benches/language_models.py --model 8B --forms MXFP6 --threads 2
 
-PYTHON is an interpreter with llama-cpp-python, gguf, torch and transformers. A peer that is not installed
-is left out, with the reason; onnxruntime needs no `--peers`. `--write` puts the table into
-docs/language-models.md, and its limits into docs/performance.md.
+PYTHON is an interpreter with llama-cpp-python, gguf, torch and transformers. A peer that is not installed is
+skipped, with the reason; onnxruntime needs no `--peers`. `--write` writes the table to
+docs/language-models.md, and its limits to docs/performance.md.
 
 Weights are random. The limit is the rate at which the same threads read the mapped weights, measured between
-tokens in the same process; the share is the time of reading what a token reads, divided by the time of the
-token.
+tokens in the same process. The share of the limit is the time to read the weights of a token, divided by the
+time of the token.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HALF = {"convert_to_fp16": True}
-#: form -> element type of the model, bits of packed weights, compile options
+#: Form -> element type of the model, bits of packed weights, compile options.
 FORMS: dict[str, tuple[int, int | None, dict[str, object]]] = {
     "float32": (1, None, {}),
     "float16": (10, None, _HALF),
@@ -185,7 +185,7 @@ def _compiled(path: str, **options: Any) -> dict[str, Any]:
 
 
 def _measured(container: str, threads: int, tokens: int, context: int) -> dict[str, float]:
-    # The device takes as many threads as the process has processors.
+    # The device uses as many threads as the process has processors.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import qaic
     from qaic.cli.stored_weights import stored_weights

@@ -1,7 +1,7 @@
-"""Run ONNX's own operator tests on ``qaic`` and on onnxruntime, and write down what became of them.
+"""Run ONNX's own operator tests with ``qaic`` and with onnxruntime, and write the results.
 
-Writes ``docs/reference/onnx-node-tests.md`` for people and ``tests/conformance/expected.json``, against which
-``tests/conformance`` compares every run. Usage: ``python benches/node_tests.py [--check]``.
+The results are ``docs/reference/onnx-node-tests.md`` for readers and ``tests/conformance/expected.json``,
+with which ``tests/conformance`` compares every run. Usage: ``python benches/node_tests.py [--check]``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qaic_backend import QaicBackend  # noqa: E402
 REPORT = ROOT / "docs" / "reference" / "onnx-node-tests.md"
 EXPECTED = ROOT / "tests" / "conformance" / "expected.json"
 
-#: what each class of refusal means to a user
+#: Meaning of each class of refusal for a user.
 MEANING = {
     "compile.unsupported_type": "An input or output has a type that card buffers do not support.",
     "compile.engine_refused": "onnxruntime has no kernel for the operator, its types or its version.",
@@ -132,7 +132,7 @@ def report(
 
 
 def expected(ours: dict[str, Outcome]) -> str:
-    """Write what the tests compare with: every test that does not pass, by class."""
+    """Write the results for the comparison: every test that does not pass, by class."""
     groups: dict[str, dict[str, list[str]]] = {status: {} for status in Status if status is not Status.PASSED}
     for name, outcome in ours.items():
         if outcome.status is not Status.PASSED:
@@ -142,7 +142,7 @@ def expected(ours: dict[str, Outcome]) -> str:
 
 
 def main() -> int:
-    """Run, then write or compare."""
+    """Run the tests, then write or compare the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail when the files are out of date"

@@ -88,7 +88,7 @@ def main() -> None:
 
 
 class Results:
-    """Judgements of the code that is checked out, kept in a file until the code changes."""
+    """Judgements of the current code, stored in a file until the code changes."""
 
     def __init__(self, folder: Path) -> None:
         def git(*arguments: str) -> str:
@@ -106,7 +106,7 @@ class Results:
                 self._known[entry["key"]] = Judgement(**entry["judgement"])
 
     def get(self, model: RealModel, kind: str) -> Judgement:
-        """Return what is known of a model in a precision; judge it otherwise."""
+        """Return the known judgement of a model in a precision, or judge the model."""
         given = [model.package, model.version, model.path, model.symbols, model.inputs, model.options, kind]
         key = json.dumps(given, sort_keys=True)
         if key not in self._known:
@@ -166,7 +166,7 @@ def _cell(precision: str, item: Judgement) -> str:
     if item.equal is not None and item.equal < 1:
         parts.append(f"{item.equal:.1%} equal")
     if item.nonfinite:
-        # Where no result is finite nothing was compared.
+        # If no result is finite, nothing was compared.
         parts = [] if item.sqnr_db is None else parts
         parts.append(f"{item.nonfinite} not finite")
     return ", ".join(parts)

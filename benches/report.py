@@ -1,7 +1,7 @@
 """Measure the budgets of the project and the alternatives, and write ``docs/performance.md``.
 
 python benches/report.py                    everything, ten to twenty minutes on an idle machine
-python benches/report.py --quick            a look: short, to standard output
+python benches/report.py --quick            a short run, to standard output
 python benches/report.py --only run import  some groups, to standard output
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 TARGET = criterion.ROOT / "docs" / "performance.md"
 
-#: What a worker process can be asked for.
+#: Functions that a worker process can run.
 MEASUREMENTS = {
     function.__name__: function
     for function in (
@@ -76,7 +76,7 @@ MEASUREMENTS = {
     )
 }
 
-#: Group -> heading, what to know when reading it.
+#: Group -> heading, introduction.
 GROUPS = {
     "run": (
         "Latency of a run",

@@ -1,10 +1,11 @@
-"""Measure what running on a cluster costs: actors, rows, memory, start-up, traffic.
+"""Measure the costs of a cluster: actors, rows, memory, start, traffic.
 
-python benches/scale.py            ten minutes on an idle machine of two cores
-python benches/scale.py --quick    a look
+python benches/scale.py            ten minutes on an idle machine with two cores
+python benches/scale.py --quick    a short run
 
-Run it in the environment of `make test-scale`. Ray, its nodes and its actors are processes of this machine,
-on its loopback. One and two actors are measured in turns, and the machine's load is told with the figures.
+Run it in the environment of `make test-scale`. Ray, its nodes and its actors are processes of this machine
+and use its loopback interface. One and two actors are measured in turns. The output includes the load of the
+machine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def model(width: int, layers: int, distinct: int | None = None) -> onnx.ModelProto:
-    """Make a network of fully connected layers for batches of 8 rows, with so many distinct weights."""
+    """Build fully connected layers for batches of 8 rows, with this number of distinct weights."""
     distinct = distinct or layers
     rng = np.random.default_rng(0)
     weights = [
@@ -47,7 +48,7 @@ def model(width: int, layers: int, distinct: int | None = None) -> onnx.ModelPro
 
 
 def dataset(rows: int, width: int, rows_of_a_block: int):
-    """Make rows where they are needed, block by block."""
+    """Create rows in the process that reads them, block by block."""
     import ray
 
     def numbers(batch):
@@ -60,7 +61,7 @@ def dataset(rows: int, width: int, rows_of_a_block: int):
 
 
 def processor_s(title: str) -> float:
-    """Processor time so far of all processes whose title holds a text."""
+    """Total processor time of all processes whose title contains a text."""
     ticks = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -72,24 +73,24 @@ def processor_s(title: str) -> float:
 
 
 def run(rows: int, width: int, layers: int, actors: int) -> tuple[float, float]:
-    """Run a dataset through; returns rows per second, and per second of the actors' processors.
+    """Run a dataset; return rows per second, and rows per second of the actors' processor time.
 
-    Both from the first to the last row, so without the start of the actors.
+    Both rates are from the first to the last row, so they exclude the start of the actors.
     """
     x = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(rows * width, np.float32)), width)
     whole = pa.table({"x": x})
     import ray
 
-    # A task is a block, and Ray takes some 30 ms to hand one out: blocks last a third of a second.
+    # A task is a block, and Ray takes about 30 ms to start a task, so blocks take a third of a second.
     blocks = ray.data.from_arrow([whole.slice(start, 512) for start in range(0, rows, 512)])
     found = qaic.ray.map_batches(
         blocks,
-        # Its weights stay in the cache of a core, so that actors do not wait for each other's memory.
+        # Its weights stay in the cache of a core, so actors do not compete for memory.
         model(width, layers, 1),
         num_actors=actors,
         batch_size=64,
         keep=[],
-        # One core: one thread, so that a second actor has a processor of its own.
+        # One core: with one thread, a second actor has its own processor.
         options={"aic_num_cores": 1, "num_activations": 1, "set_size": 1},
         num_cpus=0.5,
     )
@@ -102,13 +103,13 @@ def run(rows: int, width: int, layers: int, actors: int) -> tuple[float, float]:
             first, before_s = last, now_s
         else:
             count += len(batch["y"])
-            # Less when actors have ended already.
+            # The number is lower if actors have already ended.
             used_s = max(used_s, now_s - before_s)
     return count / (last - first), count / max(used_s, 1e-9)
 
 
 def resident_bytes(title: str) -> int:
-    """Memory of the largest process whose title holds a text."""
+    """Memory of the largest process whose title contains a text."""
     found = [0]
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -121,13 +122,13 @@ def resident_bytes(title: str) -> int:
 
 
 def own_bytes() -> int:
-    """Memory of this process that it shares with none."""
+    """Memory of this process that it shares with no other process."""
     resident, shared = (int(text) for text in Path("/proc/self/statm").read_text().split()[1:3])
     return (resident - shared) * PAGE
 
 
 def memory(rows: int) -> list[list[str]]:
-    """Run many rows through one actor; returns memory after each tenth."""
+    """Run many rows through one actor; return its memory after each tenth."""
     import ray
 
     found = qaic.ray.map_batches(
@@ -153,7 +154,7 @@ def memory(rows: int) -> list[list[str]]:
 
 
 def start_up(times: int) -> dict[str, list[float]]:
-    """Measure what an actor does before its first row, one after another, in milliseconds."""
+    """Measure the steps of an actor before its first row, one after another, in milliseconds."""
     import ray
 
     @ray.remote(num_cpus=0.5, resources={"QAIC": 1})
@@ -185,7 +186,7 @@ def start_up(times: int) -> dict[str, list[float]]:
 
 
 def own_cost(rows: int) -> tuple[float, float]:
-    """Microseconds of the calling thread for a row in `BatchInference`, and by `Session.run`."""
+    """Microseconds of the calling thread for a row in `BatchInference`, and in `Session.run`."""
     from qaic.ray.batch_inference import BatchInference, Columns
     from qaic.ray.shared_program import SharedProgram
 

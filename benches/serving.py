@@ -1,12 +1,12 @@
-"""Compare serving with other servers over plain onnxruntime: requests per second, latency, our own share.
+"""Compare the server with other servers for onnxruntime: requests per second, latency, own overhead.
 
 python benches/serving.py --kserve PYTHON --mlserver PYTHON            six minutes on an idle machine
-python benches/serving.py --kserve PYTHON --mlserver PYTHON --quick    a look
+python benches/serving.py --kserve PYTHON --mlserver PYTHON --quick    a short run
 
-Run it in an environment with the extra ``serve`` and the dependency group ``scale`` (`make test-scale` makes
-one). Each ``PYTHON`` has that server and onnxruntime: kserve, MLServer and Triton's client do not fit into
-one process. Servers, clients and this program are processes of their own; all traffic is on the loopback.
-The servers are measured in turns.
+Run it in an environment with the extra ``serve`` and the dependency group ``scale`` (`make test-scale`
+creates one). Each ``PYTHON`` has one of the servers and onnxruntime, because kserve, MLServer and Triton's
+client cannot share a process. Servers, clients and this program are separate processes on the loopback
+interface. The servers are measured in turns.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ HERE = Path(__file__).parent
 WIDTH, LAYERS, BATCH = 1024, 3, 16
 BATCH_SIZES = (1, 2, 4, 8, BATCH)
 CONCURRENCY = (1, 8, 64)
-#: JSON of what a client measured follows this
+#: JSON with the measurements of a client follows this text.
 RESULT = "result "
 
 
 def model(path: Path, batch: int | str, width: int, layers: int) -> Path:
-    """Write a network of fully connected layers, whose weights are read once a batch."""
+    """Write a network of fully connected layers, whose weights are read once per batch."""
     rng = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array((rng.normal(size=(width, width)) / width**0.5).astype(np.float32), f"w{i}")
@@ -63,7 +63,7 @@ def model(path: Path, batch: int | str, width: int, layers: int) -> Path:
 
 
 def with_batch_sizes(path: Path) -> Path:
-    """Compile a model for batches of 1, 2, 4, 8 and 16 rows; returns a container with the model's name."""
+    """Compile a model for batches of 1, 2, 4, 8 and 16 rows; return a container with the model's name."""
     import qaic
 
     sizes = path.with_name("specializations.json")
@@ -73,7 +73,7 @@ def with_batch_sizes(path: Path) -> Path:
 
 
 def client(port: int, width: int, concurrency: int, form: str, seconds: float) -> None:
-    """Ask with Triton's client, so many requests at a time; prints requests per second and latencies."""
+    """Send requests with Triton's client, this number at a time; print requests per second and latencies."""
     import gevent
 
     x = np.random.default_rng(1).normal(size=(1, width)).astype(np.float32)
@@ -97,7 +97,7 @@ def client(port: int, width: int, concurrency: int, form: str, seconds: float) -
     def ask(until: float) -> None:
         while time.perf_counter() < until:
             started = time.perf_counter()
-            # kserve answers 500 where a request has no id.
+            # kserve returns 500 for a request without an id.
             connection.infer("layers", [given], outputs=wanted, request_id="1")
             latencies.append(time.perf_counter() - started)
 
@@ -113,9 +113,9 @@ def client(port: int, width: int, concurrency: int, form: str, seconds: float) -
 
 @contextlib.contextmanager
 def serving(command: list[str], port: int) -> Iterator[None]:
-    """Run a server until it is not needed any more."""
+    """Run a server until the block ends."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    # MLServer imports the model's class from beside this file.
+    # MLServer imports the model's class from the folder of this file.
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(HERE)}, **quiet) as process:
         try:
             until = time.monotonic() + 120
@@ -132,7 +132,7 @@ def serving(command: list[str], port: int) -> Iterator[None]:
 
 
 def measured(port: int, width: int, concurrency: int, form: str, seconds: float) -> tuple[float, float]:
-    """Run a client in a process of its own; returns requests per second and the 99th percentile in ms."""
+    """Run a client in a separate process; return requests per second and the 99th percentile in ms."""
     done = subprocess.run(
         [sys.executable, __file__, "--client", str(port), str(width), str(concurrency), form, str(seconds)],
         stdout=subprocess.PIPE,
@@ -146,7 +146,7 @@ def measured(port: int, width: int, concurrency: int, form: str, seconds: float)
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on."""
+    """Return a port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -154,7 +154,7 @@ def free_port() -> int:
 def command_of(
     name: str, python: str, folder: Path, path: Path, port: int, grpc: int | str = "no"
 ) -> list[str]:
-    """Return the command of a server of the model `path`."""
+    """Return the command of a server for the model `path`."""
     if name == "ours":
         return [python, "-m", "qaic", "serve", str(path), "--http", str(port), "--grpc", str(grpc)]
     if name == "kserve":
@@ -166,8 +166,8 @@ def command_of(
 def compare(
     folder: Path, other: str, python: str, width: int, layers: int, turns: int, seconds: float
 ) -> None:
-    """Print a table of both servers with one model."""
-    # MLServer knows tensors as JSON only, so both are asked for that.
+    """Print a table of both servers for one model."""
+    # MLServer supports tensors only in JSON, so both servers receive JSON.
     form = "json" if other == "MLServer" else "binary"
     folder.mkdir()
     path = model(folder / "layers.onnx", "batch", width, layers)
@@ -199,7 +199,7 @@ def compare(
 
 
 def own_share(folder: Path, calls: int) -> None:
-    """Print what a request costs beyond the inference, without the libraries of HTTP."""
+    """Print the cost of a request in addition to the inference, without the HTTP libraries."""
     import uvloop
 
     from qaic.serving.model_sources import find_sources
@@ -237,7 +237,7 @@ def own_share(folder: Path, calls: int) -> None:
         await asyncio.to_thread(repository.close)
         return times
 
-    # On the event loop that the server has.
+    # The server uses this event loop.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         times = runner.run(ask())
     whole, submitted, run = (statistics.median(column) * 1e6 for column in zip(*times, strict=True))

@@ -1,11 +1,11 @@
 """Load a server before, during and after each attack: requests per second, 99th percentile, memory.
 
 python benches/serving_attacks.py                                             four minutes on an idle machine
-python benches/serving_attacks.py --seconds 0.5 --share 0.01 --requests 500   a look
+python benches/serving_attacks.py --seconds 0.5 --share 0.01 --requests 500   a short run
 
-Run it in an environment with the extra ``serve`` and the dependency group ``scale``. All traffic is on the
-loopback, and every attack has a bounded number of bytes and connections. The last lines compare the memory
-before and after many requests in JSON, as bytes, and over gRPC.
+Run it in an environment with the extra ``serve`` and the dependency group ``scale``. All traffic uses the
+loopback interface, and every attack has a limited number of bytes and connections. The last lines compare the
+memory before and after many requests in JSON, as bytes, and over gRPC.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAD = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,64],"data":['
 
 
 def post(port: int, body: bytes) -> None:
-    """Send a body and read the answer."""
+    """Send a body and read the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
         connection.request("POST", INFER, body)
@@ -47,7 +47,7 @@ def post(port: int, body: bytes) -> None:
 
 
 def hold(port: int, count: int, sent: bytes) -> Callable[[], None]:
-    """Open connections, send the same on each, and return what closes them."""
+    """Open connections, send the same data on each, and return a function that closes them."""
     connections = []
     for _ in range(count):
         connection = socket.create_connection(("127.0.0.1", port))
@@ -64,7 +64,7 @@ def hold(port: int, count: int, sent: bytes) -> Callable[[], None]:
 
 
 def answered(port: int, count: int, sent: bytes) -> None:
-    """Open connections, send the same on each, and wait for the answers."""
+    """Open connections, send the same data on each, and wait for the responses."""
     with contextlib.ExitStack() as stack:
         connections = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
@@ -78,9 +78,9 @@ def answered(port: int, count: int, sent: bytes) -> None:
 
 
 def attacks(port: int, share: float) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield names of attacks, and functions that start one and may return one that ends it.
+    """Yield names of attacks, and functions that start one and can return a function that ends it.
 
-    The names state the sizes of a whole attack; `share` makes all of them smaller.
+    The names state the sizes of a complete attack; `share` scales all sizes.
     """
 
     def some(whole: int) -> int:
@@ -113,7 +113,7 @@ def resident_mb(pid: int) -> float:
 
 
 def watch(port: int) -> None:
-    """Ask whether the server lives until standard input ends, and print the longest answer in ms."""
+    """Send health checks until standard input ends, and print the longest response time in ms."""
     ended, longest = threading.Event(), 0.0
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     while not ended.wait(0.01):
@@ -127,7 +127,7 @@ def watch(port: int) -> None:
 
 
 def loaded(port: int, seconds: float) -> tuple[float, float, float]:
-    """Load the server; returns rate, p99 in ms and longest health check in ms, asked by another process."""
+    """Load the server; return rate, p99 in ms and the longest health check in ms, from another process."""
     command = [sys.executable, __file__, "--watch", str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watching:
         rate, p99_ms = measured(port, WIDTH, CONCURRENCY, "json", seconds)
@@ -136,7 +136,7 @@ def loaded(port: int, seconds: float) -> tuple[float, float, float]:
 
 
 def during(port: int, attack: Callable[[], object], seconds: float) -> tuple[float, float, float]:
-    """Load the server while an attack is repeated; returns what `loaded` does."""
+    """Load the server while an attack is repeated; return the results of `loaded`."""
     stopped = threading.Event()
 
     def repeat() -> None:
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=50_000, help="requests of each form at the end")
     arguments = parser.parse_args()
     seconds = arguments.seconds
-    # Each connection takes a descriptor of this process.
+    # Each connection uses a file descriptor of this process.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tempfile.TemporaryDirectory() as folder:
@@ -195,7 +195,7 @@ def main() -> None:
                     memories, sent = [resident_mb(server.pid)], 0.0
                     while sent < arguments.requests:
                         rate, _ = measured(asked, WIDTH, CONCURRENCY, form, seconds)
-                        # Without those that warm up.
+                        # Requests without those of the warm-up.
                         sent += rate * seconds
                         memories.append(resident_mb(server.pid))
                     half = memories[len(memories) // 2 :]

@@ -1,9 +1,9 @@
-"""The yardstick of serving: kserve over a plain onnxruntime model; arguments are its file and a port."""
+"""The reference for serving: kserve with a plain onnxruntime model; arguments are its file and a port."""
 
 import sys
 
 path, port = sys.argv[1], int(sys.argv[2])
-# kserve reads them when it is imported.
+# kserve reads these variables when it is imported.
 sys.argv = sys.argv[:1]
 
 import kserve.protocol.rest.server as rest  # noqa: E402
@@ -12,17 +12,17 @@ import onnxruntime as ort  # noqa: E402
 from kserve import InferOutput, InferResponse, Model, ModelServer  # noqa: E402
 
 config = rest.uvicorn.Config
-# It would listen on all addresses.
+# By default, it listens on all addresses.
 rest.uvicorn.Config = lambda *arguments, **named: config(*arguments, **{**named, "host": "127.0.0.1"})
 
 
 class Layers(Model):
-    """The model, as kserve's own examples are written."""
+    """The model, in the form of kserve's own examples."""
 
     def __init__(self):
         super().__init__("layers")
         options = ort.SessionOptions()
-        # Its best setting: with a thread a core it fights with the event loop and the client.
+        # Its best setting: with one thread per core, it competes with the event loop and the client.
         options.intra_op_num_threads = 1
         self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.ready = True

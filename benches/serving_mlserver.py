@@ -1,6 +1,6 @@
-"""A second yardstick of serving: MLServer, with its own batching, over a plain onnxruntime model.
+"""The second reference for serving: MLServer, with its own batches, and a plain onnxruntime model.
 
-``write_settings`` writes the folder that ``mlserver start`` takes; MLServer imports this file for ``Layers``.
+``write_settings`` writes the folder for ``mlserver start``; MLServer imports this file for ``Layers``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def write_settings(folder: Path, model: Path, port: int, batch: int) -> Path:
-    """Write the settings of a server on the loopback, without processes of workers; returns the folder."""
+    """Write the settings of a loopback server without worker processes; return the folder."""
     folder.mkdir()
     server = {
         "host": "127.0.0.1",
         "http_port": port,
         "grpc_port": 0,
         "metrics_endpoint": None,
-        # With one model, a worker of its own is one more hop for each request.
+        # With one model, a separate worker adds a hop to each request.
         "parallel_workers": 0,
         "debug": False,
     }
@@ -45,7 +45,7 @@ def _layers() -> type[MLModel]:
     from mlserver.types import InferenceResponse
 
     class Layers(MLModel):
-        """The model, as MLServer's guide to runtimes of one's own has it."""
+        """The model, in the form of MLServer's guide to custom runtimes."""
 
         async def load(self) -> bool:
             options = onnxruntime.SessionOptions()

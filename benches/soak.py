@@ -46,28 +46,28 @@ if TYPE_CHECKING:
 
 S = qaicrt.QStatus
 ROWS, WIDTH = 2, 64
-#: seconds without the end of a call on one thread, and of a child, after which the soak looks again
+#: Seconds without progress of a thread, and of a child, after which the soak test checks it again.
 STALL_S, FORK_S = 180, 120
-#: processor seconds of the second look
+#: Processor seconds of the second check.
 LOOK_S = 10.0
-#: seconds at the end without faults and resets of the card, so that a leak is still there when it is checked
+#: Seconds at the end without faults and resets of the card, so that a leak remains visible.
 QUIET_S = 20.0
-#: largest duration of an explicit teardown, in seconds
+#: Largest duration of an explicit teardown, in seconds.
 TEARDOWN_S = 3600
-#: seconds between two resets, forks and faults
+#: Seconds between two resets, forks and faults.
 RESET_S, FORK_PERIOD_S, FAULT_PERIOD_S, FAULT_S = 1.0, 10.0, 3.0, 1.0
 
-#: codes of errors that a passed deadline may cause
+#: Codes of errors that an expired deadline can cause.
 DEADLINE = {"device.timeout"}
-#: codes of errors that faults of a card may cause
+#: Codes of errors that faults of a card can cause.
 FAULTS = {
     *("device.lost", "device.channel_lost", "device.unavailable", "device.permission", "device.firmware"),
     *("device.firmware_protocol", "device.firmware_version", "device.driver", "device.ring_full"),
     *("device.memory", "device.timeout"),
-    # A program that a fault ended keeps its cores until the last thread has left it.
+    # A program that a fault ended keeps its cores until no thread uses it.
     "device.busy",
 }
-#: statuses of these errors in the low-level interface
+#: Statuses of these errors in the low-level interface.
 STATUSES = {
     *("QS_DEV_ERROR", "QS_PERM", "QS_NOMEM", "QS_BUSY", "QS_NODEV", "QS_INVAL", "QS_NOSPC", "QS_BADFD"),
     *("QS_TIMEDOUT", "QS_PROTOCOL", "QS_UNSUPPORTED", "QS_DATA_CRC_ERROR", "QS_AGAIN", "QS_ERROR"),
@@ -83,7 +83,7 @@ class WrongResultError(Exception):
 
 
 class RefusedError(Exception):
-    """A status of the low-level interface that is no success."""
+    """A status of the low-level interface other than success."""
 
 
 def must(status: qaicrt.QStatus) -> None:
@@ -93,7 +93,7 @@ def must(status: qaicrt.QStatus) -> None:
 
 
 def model() -> onnx.ModelProto:
-    """Make ``y = relu(x @ w)`` with known weights."""
+    """Build ``y = relu(x @ w)`` with known weights."""
     edges = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [ROWS, WIDTH]) for n in ("x", "y")]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
     graph = helper.make_graph(nodes, "net", edges[:1], edges[1:], [numpy_helper.from_array(weights(), "w")])
@@ -101,7 +101,7 @@ def model() -> onnx.ModelProto:
 
 
 def weights() -> NDArray[np.float32]:
-    """Return small integers, so that every order of additions has the same sum."""
+    """Return small integers, so that every order of summation gives the same result."""
     return (np.arange(WIDTH * WIDTH, dtype=np.float32).reshape(WIDTH, WIDTH) % 7) - 3
 
 
@@ -147,9 +147,10 @@ class LowLevel:
 
 
 def persists(is_so: Callable[[], bool]) -> bool:
-    """Return True if something stays so while this thread computes for ``LOOK_S`` of its processor time.
+    """Return True if a condition persists while this thread computes for ``LOOK_S`` of its processor time.
 
-    A thread or child that only waits for a processor gets a similar share meanwhile, also on a busy machine.
+    A thread or child that only waits for a processor gets a similar share in this time, even on a busy
+    machine.
     """
     end = time.thread_time() + LOOK_S
     while time.thread_time() < end:
@@ -237,7 +238,7 @@ class Soak:
         check(x, y)
 
     def deadline(self, rng: random.Random) -> None:
-        """Run an inference whose deadline passes in any of its phases, or does not."""
+        """Run an inference whose deadline can expire in any of its phases."""
         x = self.x(rng)
         try:
             check(x, rng.choice(self.sessions).run({"x": x}, timeout=10 ** rng.uniform(-6, -1))["y"])
@@ -264,7 +265,7 @@ class Soak:
         print(f"PROBLEM {text}", flush=True)
 
     def attempt(self, name: str, work: Callable[[], object]) -> None:
-        """Do something and judge its exception."""
+        """Run a function and judge its exception."""
         try:
             work()
             self.counts[name] += 1
@@ -301,7 +302,7 @@ class Soak:
                 self.attempt("reset", lambda session=session: session.reset(timeout=TEARDOWN_S))
 
     def fail(self) -> None:
-        """Plan random faults of the card for a second, then recover it."""
+        """Plan random faults of the card for a second, then recover the card."""
         rng = random.Random(self.seed)
         assert self.control is not None
         for _ in self.turns(self.threads + 1, FAULT_PERIOD_S, self.ends_at - QUIET_S):
@@ -363,7 +364,7 @@ class Soak:
         threads = [threading.Thread(target=self.call, args=(number,)) for number in range(self.threads)]
         threads += [threading.Thread(target=self.attempt, args=("thread", one)) for one in work]
         for thread in threads:
-            thread.daemon = True  # a hang must not keep the process
+            thread.daemon = True  # a hang must not keep the process alive
             thread.start()
         said = 0.0
         while any(thread.is_alive() for thread in threads):
@@ -398,7 +399,7 @@ class Soak:
 
 
 def remains() -> list[str]:
-    """Return what stays on the emulated cards."""
+    """Return the resources that remain allocated on the emulated cards."""
     found = left()
     while found and not persists(lambda before=found: left() == before):
         found = left()
@@ -406,7 +407,7 @@ def remains() -> list[str]:
 
 
 def left() -> list[str]:
-    """Return what is on the emulated cards now, beyond the file that the process keeps open."""
+    """Return the current state of the emulated cards, without the file that the process keeps open."""
     gc.collect()
     _core.await_teardown(1)
     found = [line for card in _core.EmuControl.every() for line in card.invariants()]
@@ -445,7 +446,7 @@ def main() -> int:
             soak.finish()
     print(*lines(soak), f"{resident() / 1e6:.0f} MB, {len(soak.problems)} problems", sep="\n", flush=True)
     if soak.problems:
-        os._exit(1)  # threads that hang do not keep the process
+        os._exit(1)  # hanging threads do not keep the process alive
     return 0
 
 

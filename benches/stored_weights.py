@@ -1,11 +1,11 @@
-"""Decode and memory by the form of weights, compared with the plain way and with the read bandwidth.
+"""Speed of decoding and memory by the form of weights, compared with unstored weights and read bandwidth.
 
-A chain of products with one row of activations, of any size, from a checkpoint that is written for it:
+The model is a chain of products with one row of activations, of any size, with its own checkpoint:
 
     python benches/stored_weights.py --gigabytes 0.8 --threads 1 2
 
-The bandwidth is that of reading the mapped container once, between inferences in the same process, so that
-ratios are of neighbors in time.
+The bandwidth is that of reading the mapped container once. It is measured between inferences in the same
+process, so ratios compare neighboring measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from python import checkpoints
 from python.harness.row import table
 from python.harness.worker import in_process
 
-#: form -> types of the checkpoint and of the model, and compile options
+#: Form -> types of the checkpoint and of the model, and compile options.
 FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
     "float32": ("F32", "float32", {}),
     "float16": ("F16", "float16", {"convert_to_fp16": True}),
@@ -88,7 +88,7 @@ def _measured(path: str, threads: int, declared: str) -> dict[str, float]:
         return time.perf_counter() - started
 
     x = np.ones((1, _ROWS), declared)
-    # What the engine and the interpreter take by themselves is paid for before.
+    # Memory of the engine and the interpreter is excluded.
     read()
     before = _anonymous()
     started = time.perf_counter()

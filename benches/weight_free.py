@@ -1,10 +1,10 @@
-"""Measure what compiling a model without weights takes, beside copying its checkpoint.
+"""Measure the costs of compiling a model without weights, compared with copying its checkpoint.
 
-python benches/weight_free.py                    4 GB, four kinds, some minutes; needs 13 GB of disk
-python benches/weight_free.py --gigabytes 1      a look
+python benches/weight_free.py                    4 GB, four kinds, some minutes; needs 13 GB of disk space
+python benches/weight_free.py --gigabytes 1      a short run
 
-The files are made in the folder for temporary files (TMPDIR) and removed. The budget is for memory that is no
-page of a file: pages of files are given back when others need the room.
+The files are created in the folder for temporary files (TMPDIR) and removed. The budget is for memory other
+than pages of files, which the system can reclaim.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LIMIT_BYTES = 500e6
 
-#: what is compiled -> type in the checkpoint, type of the inputs, options
+#: Variant -> type in the checkpoint, type of the inputs, options.
 _KINDS = {
     "float16 as it is": ("F16", "float16", {}),
     "float16 with mxfp6_matmul": ("F16", "float16", {"convert_to_fp16": True, "mxfp6_matmul": True}),
@@ -35,7 +35,7 @@ _KINDS = {
 
 
 def rows(gigabytes: float) -> Iterator[Row]:
-    """Make, compile, copy and remove a checkpoint of each kind."""
+    """Create, compile, copy and remove a checkpoint of each kind."""
     for title, (stored, declared, options) in _KINDS.items():
         with tempfile.TemporaryDirectory(prefix="openqaic-bench-checkpoint-") as name:
             folder = Path(name)

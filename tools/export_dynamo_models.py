@@ -2,15 +2,15 @@
 # requires-python = ">=3.11"
 # dependencies = ["torch>=2.13", "onnxscript==0.6.2", "onnx>=1.20", "numpy"]
 # ///
-"""Write `tests/data/dynamo`: tiny networks, exported by torch's dynamo exporter, with what torch computes.
+"""Write `tests/data/dynamo`: tiny networks, exported with torch's dynamo exporter, and torch's outputs.
 
-The files are committed, so torch is needed only to make them again: in an environment with the packages above
-(newer versions of onnxscript expand every function, which `Recipe.inlined` does here),
+The files are committed, so torch is needed only to write them again, in an environment with the packages
+above (newer versions of onnxscript expand every function, as `Recipe.inlined` does here):
 
     python tools/export_dynamo_models.py [NAME ...]
 
-Each network becomes ``NAME.onnx`` (with ``NAME.onnx.data`` where its weights lie outside) and ``NAME.npz``,
-whose arrays are called ``CASE/inputs/TENSOR`` and ``CASE/outputs/TENSOR``; bfloat16 is stored as float32.
+Each network becomes ``NAME.onnx`` (with ``NAME.onnx.data`` for external weights) and ``NAME.npz``, whose
+arrays have the names ``CASE/inputs/TENSOR`` and ``CASE/outputs/TENSOR``; bfloat16 is stored as float32.
 ``exports.json`` lists the networks with the sizes of their symbols in each case.
 """
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "data" / "dynamo"
 
-#: bytes of a model with its weights at most
+#: Maximum bytes of a model with its weights.
 LARGEST_BYTES = 100_000
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Export the networks that are named, by default all."""
+    """Export the named networks, by default all."""
     parser = argparse.ArgumentParser(description="Export the networks of tests/data/dynamo.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="networks to export; default: all")
     names = parser.parse_args(argv).names
@@ -95,7 +95,7 @@ def write(recipe: Recipe) -> int:
 
 
 def compute(recipe: Recipe, case: Case) -> list[torch.Tensor]:
-    """Let torch compute the outputs of a case, flat and in the order of the ONNX outputs."""
+    """Compute the outputs of a case in torch, flat and in the order of the ONNX outputs."""
     with torch.no_grad():
         copies = {name: tensor.clone() for name, tensor in case.inputs.items()}
         return torch.utils._pytree.tree_leaves(recipe.network(**recipe.pack(copies)))
@@ -135,7 +135,7 @@ def export(recipe: Recipe, path: Path) -> None:
 
 @contextlib.contextmanager
 def as_functions(recipe: Recipe) -> Iterator[None]:
-    """Make ONNX functions of the layers while the context is entered."""
+    """Convert the layers to ONNX functions while the context is active."""
     layers = [module for module in recipe.network.modules() if isinstance(module, tuple(recipe.layers))]
     for layer in layers:
         layer.forward = torch.compiler.nested_compile_region(type(layer).forward).__get__(layer)
@@ -150,9 +150,9 @@ def as_functions(recipe: Recipe) -> Iterator[None]:
 
 
 def settle(model: onnx.ModelProto, *, keep_traces: bool) -> None:
-    """Make the same file of the same network anywhere.
+    """Write the same file for the same network on every machine.
 
-    Attributes are sorted, and stack traces keep what lies in this repository, with paths relative to it.
+    Attributes are sorted. Stack traces keep only files of this repository, with relative paths.
     """
     graphs: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
     while graphs:
@@ -172,7 +172,7 @@ def settle(model: onnx.ModelProto, *, keep_traces: bool) -> None:
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """Copy a tensor; bfloat16, which numpy has not, as float32."""
+    """Copy a tensor; bfloat16, which numpy does not have, becomes float32."""
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return tensor.detach().numpy().copy()

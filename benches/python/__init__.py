@@ -1,1 +1,1 @@
-"""The parts of ``benches/report.py``: what is measured, how, and how it is written down."""
+"""The parts of ``benches/report.py``: measurements, methods, and output."""

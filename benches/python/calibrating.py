@@ -1,4 +1,4 @@
-"""Cost of calibrating on one more sample, beside a plain inference of the same model."""
+"""Cost of calibration with one more sample, compared with an ordinary inference of the same model."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
     from .harness.effort import Effort
 
-#: calibrated with and without, so that what a calibration costs once drops out
+#: Samples for calibrations of two sizes, so that costs of each calibration cancel.
 _FEW = 3
 
-#: fresh processes for each row
+#: New processes for each row.
 _PROCESSES = 5
 
-#: title -> `quantization_calibration`
+#: Title -> `quantization_calibration`.
 _KINDS = {"ranges": "None", "histograms": "MSE"}
 
 
 def calibrating(folder: str, name: str, calibration: str, samples: int) -> dict[str, float]:
-    """Processor time per sample: calibrating, a plain inference, taking the values of tensors (in a worker).
+    """Processor time per sample: calibration, an ordinary inference, and processing of values (in a worker).
 
-    All on one thread, so processor time is time, on a busy machine too. Loading, lowering and what else
-    happens once is not in it.
+    All work runs on one thread, so processor time equals time even on a busy machine. It excludes loading,
+    lowering and other work that runs once.
     """
     import qaic
 
@@ -81,11 +81,11 @@ def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[Cali
 
 
 def _counting(profile: CalibrationProfile, calibration: str) -> float:
-    """Time the records on arrays as large as the tensors."""
+    """Measure the processing of arrays with the sizes of the tensors."""
     from qaic.compiler.calibration.collector import HistogramRecord, RangeRecord
 
     generator = np.random.default_rng(0)
-    # Tensors with the same values share what was measured once.
+    # Tensors with equal values are measured once.
     measured = {id(tensor): tensor.histogram for tensor in profile.tensors.values()}
     arrays = [
         generator.standard_normal(int(histogram.sum(dtype=np.float64)), np.float32)

@@ -1,4 +1,4 @@
-"""A language model without weights, a checkpoint of any size for it, and what compiling the two takes."""
+"""A language model without weights, a checkpoint of any size for it, and the costs of compiling both."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _HIDDEN, _WIDE = 4096, 14336
 _SEED = 20
-#: tensors of one file, about 2 GB of float16 as checkpoints are cut
+#: Tensors of one file, about 2 GB of float16, as in published checkpoints.
 _PER_FILE = 16
 _SAMPLE_SECONDS = 0.002
-#: type in the checkpoint -> bytes of an element
+#: Type in the checkpoint -> bytes of an element.
 _BYTES = {"F16": 2, "BF16": 2, "F32": 4}
 _ELEM_TYPES = {"float32": 1, "float16": 10}
 
@@ -109,7 +109,7 @@ def _model(
 
 
 def compile_checkpoint(path: str, **options: object) -> dict[str, float]:
-    """Compile a model (in a worker); imports are paid for before."""
+    """Compile a model (in a worker); imports are excluded."""
     import qaic
 
     started = time.perf_counter()
@@ -149,7 +149,7 @@ def watched(script: Path, path: Path, cache: Path, options: dict[str, object]) -
 
 
 def copied(files: list[Path], folder: Path) -> float:
-    """Time of copying files and removing nothing; seconds."""
+    """Time of copying files, without removing them; seconds."""
     started = time.perf_counter()
     for file in files:
         shutil.copyfile(file, folder / file.name)

@@ -1,4 +1,4 @@
-"""Time and memory of compiling, beside the creation of onnxruntime's session."""
+"""Time and memory of compilation, compared with the creation of onnxruntime's session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIXED_BYTES = 200e6
 
 
 def compiling(folder: str, name: str, side: str) -> dict[str, float]:
-    """Compile once, or create onnxruntime's session once (in a worker); imports are paid for before."""
+    """Compile once, or create onnxruntime's session once (in a worker); imports are excluded."""
     started = time.perf_counter()
     tiny, model = models.load("tiny", Path(folder)), models.load(name, Path(folder))
     if side == "ours":
@@ -36,7 +36,7 @@ def compiling(folder: str, name: str, side: str) -> dict[str, float]:
     if side == "ours":
         session = qaic.Session(model.path, **model.options)
         result["seconds"] = time.perf_counter() - started
-        # Only now: the weights of a loaded session would count as memory of compiling.
+        # Loaded only now: the weights of a loaded session would count as memory of the compilation.
         result["peak"] = status_bytes("VmHWM")
         started = time.perf_counter()
         session.setup()

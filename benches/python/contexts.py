@@ -1,4 +1,4 @@
-"""A token of a Llama by the length of the context that was compiled and by the tokens that are attended."""
+"""Time of a Llama's token by the compiled context and by the number of attended tokens."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
     from .harness.effort import Effort
 
-#: compiled context -> how many times the tokens per second of onnxruntime
+#: Compiled context -> required multiple of onnxruntime's tokens per second.
 BUDGETS = {128: 1.1, 1024: 1.5, 4096: 2.0}
-#: how many times the tokens per second of PyTorch
+#: Required multiple of PyTorch's tokens per second.
 _BUDGET_OF_TORCH = 1.0
 LAYERS = (8, 32)
 _MODELS = Path(__file__).parents[2] / "tests" / "models"
 _ATTENDED = 32
 _TOKENS = 16
-#: tokens before those that count, as caches of the processor are cold after a rest
+#: Tokens before the measured ones, because caches of the processor are cold after a rest.
 _WARM = 4
 _CHUNK = 8
 _WIDTHS = {"heads": 8, "groups": 2, "width": 64, "vocabulary": 8192}
-#: operators that copy numbers, and those that work on sizes
+#: Operators that copy numbers, and operators that work on sizes.
 _MOVES = ("Slice", "Split", "ScatterND", "GatherND", "Expand", "Where", "Concat", "Transpose", "AttendedRows")
 _SIZES = ("Shape", "Gather", "Unsqueeze", "Squeeze", "Reshape", "ConstantOfShape", "Range", "Cast")
 _PRODUCTS = ("MatMul", "FusedMatMul", "Gemm")
@@ -88,12 +88,12 @@ def _steps_of_theirs(model: Any, sizes: Any, threads: int) -> Callable[[int, int
 
 
 def has_torch() -> bool:
-    """Return True if PyTorch and the loop of transformers are available for comparison."""
+    """Return True if PyTorch and transformers are available for the comparison."""
     return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 
 
 def _turns_of_torch(layers: int, context: int, threads: int) -> Callable[[int], float]:
-    """Make a function that generates tokens behind some others; returns the seconds of each."""
+    """Return a function that generates tokens after given tokens, and returns the seconds of each."""
     import torch
     from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -114,7 +114,7 @@ def _turns_of_torch(layers: int, context: int, threads: int) -> Callable[[int], 
     prompts: dict[int, tuple[Any, Any]] = {}
 
     class Clock:
-        """Notes when `generate` has a token."""
+        """Records when `generate` has a token."""
 
         def __init__(self) -> None:
             self.times: list[float] = []
@@ -139,7 +139,7 @@ def _turns_of_torch(layers: int, context: int, threads: int) -> Callable[[int], 
             tokens, past_key_values=cache, do_sample=False, pad_token_id=0, streamer=clock, **length
         )
         cache.crop(attended - 1)
-        # The first time is that of the prompt; the first token runs with what `generate` prepares.
+        # The first time is that of the prompt. The first token includes the preparation of `generate`.
         times = clock.times[1:]
         return (times[-1] - times[0]) / (len(times) - 1)
 
@@ -153,7 +153,7 @@ def _steps(kind: str, context: int, threads: int, layers: int, folder: str) -> C
     sizes = decoder_model.Sizes(layers=layers, context=context, **_WIDTHS)
     if kind == "ours":
         return _steps_of_ours(decoder_model.decoder(sizes), context, threads, folder)
-    # Rows outside of the cache are read from its begin: the engine refuses what a card takes for padding.
+    # Rows outside the cache are read from its start: the engine refuses rows that a card treats as padding.
     decoder_model.OUTSIDE = 0
     return _steps_of_theirs(decoder_model.decoder(sizes), sizes, threads)
 
@@ -171,7 +171,9 @@ def _turns_of_steps(step: Callable[[int, int], Any]) -> Callable[[int], float]:
 
 
 def _side(pipe: Connection, kind: str, context: int, threads: int, layers: int, folder: str) -> None:
-    """Prepare one side, send its first logits, then run a turn whenever asked, until asked for none."""
+    """Prepare one side, send its first logits, then run a turn for each request until the request is for
+    none.
+    """
     if kind == "torch":
         turn, logits = _turns_of_torch(layers, context, threads), None
     else:
@@ -188,11 +190,11 @@ def _side(pipe: Connection, kind: str, context: int, threads: int, layers: int, 
 def context_steps(
     context: int, threads: int, layers: int, folder: str, batches: int
 ) -> dict[str, list[float]]:
-    """Measure tokens of all sides, in seconds per token, few and nearly all attended (in a worker).
+    """Measure tokens of all sides in seconds per token, with few and with nearly all attended (in a worker).
 
-    A side is a process, and a turn begins after a rest: threads of onnxruntime that have nothing to do
-    spin for about 30 ms, and on a host with as many cores as one side has threads they would take a core
-    from the side whose turn it is.
+    Each side is a process, and a turn starts after a rest. Idle threads of onnxruntime spin for about 30 ms;
+    without the rest, they would take a core from the next side on a host with as many cores as a side has
+    threads.
     """
     kinds = ("ours", "theirs", *(("torch",) if has_torch() else ()))
     spawn = multiprocessing.get_context("spawn")
@@ -288,7 +290,7 @@ def context_operations(context: int, layers: int, folder: str) -> dict[str, dict
 
 
 def operations_of_a_token(folder: str) -> tuple[list[str], list[list[str]]]:
-    """Operations that the engine runs for a token of `LAYERS` layers, with what they do."""
+    """Operations that the engine runs for a token of `LAYERS` layers, by their task."""
     header: list[str] = []
     rows = []
     for layers in LAYERS:

@@ -1,4 +1,4 @@
-"""One token of a decoder through ``qaicrt``, called as clients for language models call it."""
+"""One token of a decoder through ``qaicrt``, in the way of clients for language models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _caches() -> list[str]:
 
 
 def decoder() -> onnx.ModelProto:
-    """Build a decoder whose caches go in and come out; rows of tokens are written at their positions."""
+    """Build a decoder whose caches are inputs and outputs; tokens write rows at their positions."""
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(0)
@@ -130,9 +130,9 @@ def _compiled(model: onnx.ModelProto, folder: Path) -> str:
 
 
 class Client:
-    """A program as a client of language models keeps it: a buffer and dims for every binding, by name.
+    """A program as used by a client for language models: a buffer and dims for every binding, by name.
 
-    All buffers are passed for every token, those of the caches empty, and an input is a new buffer each time.
+    Every token passes all buffers; the buffers of caches are empty, and each input is a new buffer.
     """
 
     def __init__(self, path: str) -> None:
@@ -157,19 +157,19 @@ class Client:
         self.set({"logits": np.zeros((1, 1, _VOCABULARY), np.float32)})
 
     def check(self, status: object) -> None:
-        """End the measurement unless a call was a success."""
+        """End the measurement unless a call succeeded."""
         if status != self._qaicrt.QStatus.QS_SUCCESS:
             raise SystemExit(f"a call of qaicrt answered {status}")
 
     def set(self, arrays: dict[str, NDArray[np.generic]]) -> None:
-        """Give bindings new buffers."""
+        """Replace the buffers of bindings."""
         for name, array in arrays.items():
             index = self.index[name]
             self.buffers[index] = self._qaicrt.QBuffer(array.tobytes())
             self.dims[index] = (array.itemsize, array.shape)
 
     def get(self) -> dict[str, NDArray[np.float32]]:
-        """Return the outputs that were not left out."""
+        """Return the outputs that were not omitted."""
         status, buffers = self.exec_obj.getData()
         self.check(status)
         found = {}
@@ -181,7 +181,7 @@ class Client:
         return found
 
     def token(self, token: int, position: int, times: list[float]) -> NDArray[np.float32]:
-        """Return the logits after a token; `times` receives the clock between the steps."""
+        """Return the logits after a token; `times` receives the time of each step."""
         clock = time.perf_counter
         times.append(clock())
         self.set({"input_ids": np.array([[token]]), "position_ids": np.array([[position]])})
@@ -198,9 +198,9 @@ class Client:
 
 
 def decode_steps(folder: str, batches: int) -> dict[str, list[float]]:
-    """Measure tokens of both sides, in seconds per token and step, a mean for each batch (in a worker).
+    """Measure tokens of both sides, in seconds per token and step, one mean for each batch (in a worker).
 
-    A mean and no median: a thread that loses its CPU now and then costs as much as one that is always slow.
+    The mean, unlike the median, includes the times at which the thread loses its CPU.
     """
     import onnxruntime
 

@@ -1,4 +1,4 @@
-"""Time of imports, and from a new process to the first answer of a model."""
+"""Time of imports, and time from a new process to the first result of a model."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def import_rows(effort: Effort) -> Iterator[Row]:
         )
 
 
-#: seconds after which the compile cache recognizes a file by its time of modification
+#: Seconds after which the compile cache identifies a file by its modification time.
 _SETTLED_S = 2.1
-#: programs that compute the sum of two inputs with the tiny model
+#: Programs that compute the sum of two inputs with the tiny model.
 _OURS = "import numpy, qaic; a = numpy.ones((1, 16), 'f'); qaic.Session({path!r}).run(x=a, y=a)"
 _THEIRS = (
     "import numpy, onnxruntime; a = numpy.ones((1, 16), 'f'); "
@@ -65,7 +65,7 @@ _THEIRS = (
 
 
 def first_answer_rows(folder: str, effort: Effort) -> Iterator[Row]:
-    """Rows about the first answer of a new process, which are part of the group `import`."""
+    """Rows about the first result of a new process, which belong to the group `import`."""
     path = str(models.load("tiny", Path(folder)).path)
     ours, theirs = _OURS.format(path=path), _THEIRS.format(path=path)
     results: dict[str, list[float]] = {"theirs": [], "compiled": [], "cached": []}
@@ -84,7 +84,7 @@ def first_answer_rows(folder: str, effort: Effort) -> Iterator[Row]:
 
 
 def _import_seconds(statement: str, cache: str | None = None) -> float:
-    """Time a statement in a fresh interpreter, without the interpreter's own start."""
+    """Time a statement in a new interpreter, without the start of the interpreter."""
     code = f"import time; t = time.perf_counter()\n{statement}\nprint(time.perf_counter() - t)"
     environment = os.environ if cache is None else {**os.environ, "QAIC_CACHE_DIR": cache}
     done = subprocess.run(

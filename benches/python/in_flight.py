@@ -1,4 +1,4 @@
-"""Many inferences in flight from Python: what one costs, and what threads that wait cost the others."""
+"""Many inferences in flight from Python: their cost, and the cost of waiting threads for others."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from .harness.effort import Effort
 
-#: Inferences that are submitted before the first is collected.
+#: Number of inferences that are submitted before the first one is collected.
 BATCH = 8
 _OURS = "ours"
 _OPENVINO_JOBS = (1, 2, 4)
 _LIMIT_S = 2e-6
 _TIMES_OPENVINO = 8
-#: Threads that wait, each for an inference of its own.
+#: Number of waiting threads, each for its own inference.
 CROWD = 2000
 _CROWD_STACK = 256 << 10
 _QUIET_LOOKS, _QUIET_LOOK_S, _QUIET_SHARE = 50, 0.1, 0.1
@@ -40,7 +40,7 @@ _SIDES = (1, 16)
 
 
 def _container(name: str, folder: str, **options: object) -> tuple[models.Model, str]:
-    """Compile a model; returns it and the folder of its container."""
+    """Compile a model; return it and the folder of its container."""
     from qaic.compiler.driver import compile_model
     from qaic.options import resolve
 
@@ -59,7 +59,7 @@ def _inference_set(path: str, set_size: int, activations: int) -> tuple[qaicrt.I
 def _vector(
     qpc: qaicrt.Qpc, arrays: list[NDArray[np.float32]]
 ) -> tuple[qaicrt.InferenceVector, NDArray[np.float32]]:
-    """Return a vector over these inputs and the array its output goes to."""
+    """Return a vector of these inputs, and the array for its output."""
     import qaicrt
 
     output = np.zeros_like(arrays[0])
@@ -76,7 +76,7 @@ def _good(status: object) -> None:
 
 
 def _batch(handles: qaicrt.InferenceSet, vectors: list[qaicrt.InferenceVector]) -> None:
-    """Submit all, then collect all by id; whatever is not a success ends the measurement."""
+    """Submit all inferences, then collect all by id; any failure ends the measurement."""
     for number, vector in enumerate(vectors):
         if handles.submit(vector, number).value:
             raise SystemExit("submit failed")
@@ -104,7 +104,7 @@ def tiny_batches(folder: str, batches: int, seconds: float) -> dict[str, list[fl
 
 
 def _openvino(model: models.Model) -> dict[str, Callable[[], object]]:
-    """Return batches on OpenVINO's queue of requests, where it is installed, by number of requests."""
+    """Return batches on OpenVINO's queue of requests, if it is installed, by number of requests."""
     try:
         import openvino
     except ImportError:
@@ -128,7 +128,7 @@ def one_by_one(folder: str, batches: int, seconds: float) -> dict[str, list[floa
     model, path = _container("tiny", folder, aic_num_cores=1)
     subjects: dict[str, Callable[[], object]] = {}
     for side in _SIDES:
-        # Other settings, other cards: the larger set takes all cores of one.
+        # Other settings use other cards: the larger set takes all cores of a card.
         os.environ["QAIC_CPU_DEVICES"] = str(side)
         handles, qpc = _inference_set(path, side, side)
         vector, _ = _vector(qpc, list(model.feeds.values()))
@@ -137,7 +137,7 @@ def one_by_one(folder: str, batches: int, seconds: float) -> dict[str, list[floa
 
 
 def _wait_for_quiet() -> None:
-    """Return when this process uses next to no CPU, so its threads are asleep, or after a while."""
+    """Return when this process uses almost no CPU, so its threads are asleep, or after a time limit."""
     for _ in range(_QUIET_LOOKS):
         before = time.process_time()
         time.sleep(_QUIET_LOOK_S)
@@ -146,12 +146,12 @@ def _wait_for_quiet() -> None:
 
 
 class _Crowd:
-    """Threads that wait for inferences which a `noop` device holds back."""
+    """Threads that wait for inferences which a `noop` device holds."""
 
     def __init__(self, path: str) -> None:
         from qaic import _core
 
-        # Contexts read the variable when they are made; the worker beside the crowd uses the real device.
+        # A context reads the variable when it is created; the measured worker uses the real device.
         os.environ["QAIC_DEVICE"] = "noop"
         self._control = _core.NoopControl()
         self._handles, qpc = _inference_set(path, CROWD, 1)
@@ -162,7 +162,7 @@ class _Crowd:
         self._right = 0
 
     def gather(self) -> None:
-        """Start all threads and return when they wait."""
+        """Start all threads, and return when they wait."""
         self._control.hold()
         self._right = 0
         waiting = threading.Semaphore(0)
@@ -186,7 +186,7 @@ class _Crowd:
         _wait_for_quiet()
 
     def dismiss(self) -> None:
-        """Let the inferences end; every thread gets its own."""
+        """Let the inferences end; every thread receives its own."""
         self._control.release()
         for thread in self._threads:
             thread.join()
@@ -195,7 +195,7 @@ class _Crowd:
 
 
 def crowded(folder: str, name: str, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Measure a worker alone and beside threads that wait, in inferences per second (in a worker)."""
+    """Measure a worker alone and next to waiting threads, in inferences per second (in a worker)."""
     from .harness import sessions
     from .harness.timing import REST_S
 
@@ -219,7 +219,7 @@ def crowded(folder: str, name: str, rounds: int, seconds: float) -> dict[str, li
         crowd.gather()
         beside = rate()
         crowd.dismiss()
-        if turn:  # the first round only warms up
+        if turn:  # the first round is a warm-up
             results[_ALONE].append(alone)
             results[_BESIDE].append(beside)
     return results
@@ -236,7 +236,7 @@ def in_flight_rows(folder: str, effort: Effort) -> Iterator[Row]:
     if measured:
         spreads = {key: Spread.of(values, "s") for key, values in measured.items()}
         best = min(measured, key=lambda key: spreads[key].median)
-        # A rate is the inverse of a time, so their ratio is turned around.
+        # A rate is the inverse of a time, so their ratio is inverted.
         ratio = ratios(measured[best], ours)
         title += ", compared with OpenVINO"
         yield Row(title, spread, tuple(spreads.items()), **at_least(ratio, _TIMES_OPENVINO))

@@ -1,4 +1,4 @@
-"""Decoders of real size in the report of performance, from the table that `language_models.py` writes."""
+"""Decoders of real size in the performance report, from the table that `language_models.py` writes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def limits() -> tuple[list[str], list[list[str]]]:
     made = []
     for row in rows:
         of = dict(zip(heads, row, strict=True))
-        # Each token reads the same bytes.
+        # Each token reads the same number of bytes.
         limit = float(of["tokens/s"]) * float(of["limit, GB/s"]) / float(of["read, GB/s"])
         made.append([*(of[head] for head in _KEPT), digits3(limit), of["share of the limit"]])
     return _HEADS, made
@@ -60,7 +60,7 @@ def section() -> str:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Put a measured table into the page of language models, and its limits into the report."""
+    """Write a measured table to the page of language models, and its limits to the report."""
     before, _, after = _parts()
     PAGE.write_text(before + _BEGIN + "\n".join(lines) + "\n" + _END + after)
     text, _, rest = _REPORT.read_text().partition(f"\n## {HEADING}\n")

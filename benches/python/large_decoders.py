@@ -1,7 +1,7 @@
-"""Decoders in the shapes of published models, with random weights that take little room on the disk.
+"""Decoders in the shapes of published models, with random weights that use little disk space.
 
-The weights of a model overlap in one file of random numbers: each begins a page behind the one before. So the
-model takes the disk of its largest weight, and the container that is compiled has all of them.
+The weights of a model overlap in one file of random numbers: each starts one page after the previous one. The
+model therefore uses the disk space of its largest weight; the compiled container contains all weights.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import onnx
 
 _TESTS = Path(__file__).parents[2] / "tests"
-#: model -> sizes of `decoder_model`
+#: Model -> sizes of `decoder_model`.
 MODELS = {
-    # Small enough for a trial run of a benchmark.
+    # A small model for a trial run of a benchmark.
     "0.1B": {
         "layers": 4,
         "heads": 16,
@@ -45,13 +45,13 @@ MODELS = {
         "vocabulary": 128256,
     },
 }
-#: tokens of a chunk of a prompt
+#: Tokens in a chunk of a prompt.
 CHUNK = 128
 _SEED = 20
 _SPREAD = 1 / 64
 _STEP = 4096
 _HELD = 1 << 22
-#: elements that share a scale in packed weights
+#: Elements that share a scale in packed weights.
 GROUP = 32
 
 
@@ -113,7 +113,7 @@ def _external(
 
 
 def _pack(model: onnx.ModelProto, bits: int) -> None:
-    """Make products read codes of `bits` bits, which are the bytes of the file, with a scale a group."""
+    """Replace weights of products by codes of `bits` bits, the bytes of the file, with a scale per group."""
     from onnx import helper
 
     graph = model.graph

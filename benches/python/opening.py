@@ -1,4 +1,4 @@
-"""Opening containers from Python, beside reading the file."""
+"""Opening containers from Python, compared with reading the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIXED_S, _PER_BINDING_S = 40e-6, 0.5e-6
 
 
 def write_large(folder: str) -> None:
-    """Write the tiny program with a GiB of constants that nothing uses (in a worker)."""
+    """Write the tiny program with 1 GiB of unused constants (in a worker)."""
     import qaic
     from qaic import _core
 
@@ -75,7 +75,7 @@ def bindings(path: str) -> int:
 
 
 def compiled(folder: str, name: str) -> str:
-    """Compile a model of `folder` there and return the container (in a worker)."""
+    """Compile a model in `folder` and return the container (in a worker)."""
     import qaic
 
     model = models.load(name, Path(folder))

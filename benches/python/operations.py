@@ -1,4 +1,4 @@
-"""Locks and atomic read-modify-writes of an inference, as the tests of the runtime count them."""
+"""Locks and atomic read-modify-write operations of an inference, as the tests of the runtime count them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINE = re.compile(r"operations on ([^,]+), (.+): (\d+) locks, (\d+) read-modify
 
 
 def operations_table() -> tuple[list[str], list[list[str]]]:
-    """Counts by device and by the way of running an inference."""
+    """Counts by device and by the way in which an inference runs."""
     from qaic import _core
 
     command = ["cargo", "test", "--quiet", "-p", "qaic-runtime", "--test", "costs", "--"]

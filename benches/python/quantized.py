@@ -1,4 +1,4 @@
-"""Int8 beside float32, and beside what onnxruntime's own quantizer makes of the same model and samples."""
+"""int8 compared with float32, and with onnxruntime's quantizer for the same model and samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .harness.effort import Effort
 
-#: model -> its heading
+#: Model -> its heading.
 _SUBJECTS = {
     "products": "MatMul-Gelu-MatMul 128 x 768 x 3072",
     "convolutions": "Conv-Relu-Conv 64 channels 56 x 56",
@@ -93,7 +93,7 @@ def _quantized_by_onnxruntime(model: models.Model, samples: list[dict[str, Any]]
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            # Without it, version 1.31 fails on Magika.
+            # Without this setting, version 1.31 fails on Magika.
             extra_options={"QDQDisableWeightAdjustForInt32Bias": True},
         )
         options = onnxruntime.SessionOptions()

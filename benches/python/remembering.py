@@ -1,4 +1,4 @@
-"""Memory: what opening, activating and running leave in the process."""
+"""Memory: growth of a process after opening, activating and running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPEN_LIMIT, _LEAK_LIMIT, _ACTIVATIONS, _ACTIVATIONS_LIMIT = 5e6, 1e6, 8, 1.3
 
 
 def open_memory(folder: str, how: str) -> int:
-    """Return the growth by opening the large container (in a worker); all code has run before."""
+    """Return the growth by opening the large container (in a worker); all code ran before."""
     import qaic
     from qaic import _core
 
@@ -36,9 +36,9 @@ def open_memory(folder: str, how: str) -> int:
 
 
 def activation_memory(folder: str, name: str, activations: int, *, together: bool) -> int:
-    """Return what a loaded program takes after its activations ran (in a worker).
+    """Return the memory of a loaded program after its activations ran (in a worker).
 
-    They run one after the other, or all at the same time.
+    The activations run one after another, or all at the same time.
     """
     import qaic
 
@@ -55,7 +55,7 @@ def activation_memory(folder: str, name: str, activations: int, *, together: boo
 
 
 def onnxruntime_memory(folder: str, name: str, threads: int) -> int:
-    """Return what onnxruntime's session takes after `threads` threads used it at once (in a worker)."""
+    """Return the memory of onnxruntime's session after `threads` threads used it at once (in a worker)."""
     from .harness import sessions
 
     tiny = models.load("tiny", Path(folder))
@@ -86,7 +86,7 @@ def _call(call: Callable[[], object], threads: int, *, together: bool) -> None:
 
 
 def run_growth(folder: str, name: str, runs: int) -> int:
-    """Return the growth by many runs, after a tenth of them to warm up (in a worker)."""
+    """Return the growth by many runs, after a warm-up of a tenth of them (in a worker)."""
     import qaic
 
     model = models.load(name, Path(folder))

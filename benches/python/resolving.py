@@ -1,4 +1,4 @@
-"""Cost of the resolution of the options of one session."""
+"""Cost of resolving the options of one session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 0.001
 
-# As large as those of public samples.
+# Files as large as those of public samples.
 _OPTIONS = {
     "aic_num_cores": 14,
     "convert_to_fp16": True,

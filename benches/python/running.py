@@ -1,4 +1,4 @@
-"""Latency of a call and throughput of many, beside onnxruntime."""
+"""Latency of a call and throughput of many calls, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def latency_rows(folder: str, effort: Effort) -> Iterator[Row]:
 
 
 def throughput(folder: str, name: str, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Measure inferences per second with everything this machine has (in a worker)."""
+    """Measure inferences per second on all cores of this machine (in a worker)."""
     from .harness import sessions
     from .harness.timing import REST_S
 
@@ -96,7 +96,7 @@ def throughput(folder: str, name: str, rounds: int, seconds: float) -> dict[str,
     for turn in range(rounds + 1):
         for key, rate in subjects.items():
             value = rate()
-            if turn:  # the first round only warms up
+            if turn:  # the first round is a warm-up
                 results[key].append(value)
             time.sleep(REST_S)
     return results
@@ -115,7 +115,7 @@ def _mapped(session: qaic.Session, model: models.Model, seconds: float) -> float
 
 
 def _rate(call: Callable[[], object], threads: int, seconds: float) -> float:
-    """Count calls of `threads` threads until the time is over, with those under way at its end."""
+    """Count calls of `threads` threads until the time is over, including those in progress at the end."""
     counts = [0] * threads
     started = time.perf_counter()
 
@@ -133,7 +133,7 @@ def _rate(call: Callable[[], object], threads: int, seconds: float) -> float:
 
 
 def _openvino(model: models.Model, seconds: float) -> dict[str, Callable[[], float]]:
-    """Return OpenVINO's queue of requests at the same precision, where it is installed."""
+    """Return OpenVINO's queue of requests with the same precision, if OpenVINO is installed."""
     try:
         import openvino
     except ImportError:

@@ -1,4 +1,4 @@
-"""Summaries and traces of stats buffers, from Rust and beside orjson."""
+"""Summaries and traces of stats buffers, from Rust, compared with orjson."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .harness.criterion import Figure
     from .harness.effort import Effort
 
-#: events that fit into memory as Python objects, too
+#: Number of events that also fit into memory as Python objects.
 _EVENTS = 130_000
 _OPS_A_CORE = 12_000
 _LARGE_OPS = 10_000_000
@@ -45,7 +45,7 @@ def descriptor() -> bytes:
 
 
 def events(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
-    """Write the same events by us and by orjson, in turns (in a worker)."""
+    """Write the same events with openqaic and with orjson, in turns (in a worker)."""
     import orjson
 
     from qaic import _core
@@ -57,7 +57,7 @@ def events(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
     parts = [(buffer, described, "net", None)]
     written = bytes(_core.stats_trace(parts))
     same = json.loads(written)["traceEvents"]
-    # A trace without the operations would be quick.
+    # A trace without the operations would be fast.
     assert len(same) > ops
     times = in_turns(
         {"ours": lambda: _core.stats_trace(parts), "orjson": lambda: orjson.dumps(same)}, batches, seconds
@@ -66,12 +66,12 @@ def events(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
 
 
 def write_large_buffer(path: str) -> int:
-    """Write a buffer of :data:`_LARGE_OPS` operations, and say how many bytes it has (in a worker)."""
+    """Write a buffer of :data:`_LARGE_OPS` operations, and return its bytes (in a worker)."""
     return Path(path).write_bytes(even_buffer(_LARGE_OPS))
 
 
 def large_memory(path: str) -> int:
-    """Return the most memory that a process had which summed up and drew a large buffer (in a worker).
+    """Return the peak memory of a process that wrote the summary and trace of a large buffer (in a worker).
 
     Pages of the mapped file count.
     """

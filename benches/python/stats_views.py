@@ -1,4 +1,4 @@
-"""Stats buffers from Python: views, checks and columns of a real buffer's number of operations."""
+"""Stats buffers from Python: views, checks and columns, with the number of operations of a real buffer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .harness.effort import Effort
 
-#: operations of a real inference
+#: Number of operations in a real inference.
 REAL_OPS = 1_300_000
 _VIEWS_LIMIT_S = 5e-6
 _COLUMNS_LIMIT_BYTES_PER_S = 20e9
@@ -24,7 +24,7 @@ _COPY_SHARE = 0.8
 
 
 def even_buffer(ops: int) -> bytes:
-    """Make the buffer of an inference of one thread."""
+    """Create the buffer of an inference on one thread."""
     from qaic import _core, stats
 
     core = np.zeros(1, stats.RECORDS["CORE"])
@@ -41,7 +41,7 @@ def even_buffer(ops: int) -> bytes:
 
 
 def views(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
-    """Open a buffer, and read it in other ways, in turns (in a worker)."""
+    """Open a buffer and read it in several ways, in turns (in a worker)."""
     from qaic import stats
 
     from .harness.timing import in_turns

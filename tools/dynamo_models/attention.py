@@ -32,7 +32,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Two layers over tokens; the mean over the tokens that are not masked is the second output."""
+    """Two layers over tokens; the second output is the mean of the tokens that are not masked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
 
 
 class GrowingCaches(nn.Module):
-    """One layer of grouped causal attention; what it returns for a cache is longer than what it got."""
+    """One layer of grouped causal attention; the returned cache is longer than the given one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class GrowingCaches(nn.Module):
 
 
 def recipes() -> list[Recipe]:
-    """List what is exported from this file."""
+    """List the exports of this file."""
     shapes = {name: {0: "batch_size", 1: "seq_len"} for name in ("input_ids", "attention_mask")}
     made = [
         Recipe(
@@ -93,7 +93,7 @@ def recipes() -> list[Recipe]:
             ("encoder-opset18", 18, ()),
             ("encoder-opset20", 20, ()),
             ("encoder-opset23", 23, ()),
-            # The exporter keeps functions only in the operator set that it translates to.
+            # The exporter keeps functions only in the operator set to which it translates.
             ("encoder-functions", 18, (EncoderLayer,)),
         )
     ]
@@ -116,7 +116,7 @@ def recipes() -> list[Recipe]:
 
 
 def _tokens(batch: int, length: int) -> Case:
-    """Tokens of which each sequence has one less that is not masked."""
+    """Tokens; each sequence has one unmasked token less than the previous one."""
     counts = (length - torch.arange(batch)).clamp(min=1)
     inputs: Inputs = {
         "input_ids": integers(length, 23, batch, length),

@@ -1,8 +1,8 @@
-"""Decoders whose caches are inputs and outputs, written and read by functions that a card knows.
+"""Decoders whose caches are inputs and outputs, written and read by functions that a card has.
 
-The functions have the names, domains and operands that exporters for the card give them: caches are
-``[batch, heads, context, width]``, positions ``[batch, rows]``, and sizes inside of the bodies are of shape
-[1], also where they are operands of ``Range``. Position -1 is padding: the card writes nothing there.
+The functions have the names, domains and operands that exporters for the card use. Caches are ``[batch,
+heads, context, width]``, and positions are ``[batch, rows]``. Sizes inside the bodies have the shape [1],
+even as operands of ``Range``. Position -1 is padding: the card writes nothing for it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def CtxGatherCB(  # noqa: N802
     data: FLOAT,
     batch_index: INT64,
     ctx_indices: INT64,
-    comp_ctx_len: INT64,  # noqa: ARG001 - the size of `ctx_indices`, which the body takes from there
+    comp_ctx_len: INT64,  # noqa: ARG001 - the size of `ctx_indices`, which the body reads from that operand
 ) -> FLOAT:
     """Read rows of the slots that belong to the sequences."""
     nil = op.Constant(value_ints=[0])
@@ -91,7 +91,7 @@ def CtxGatherCB(  # noqa: N802
     return op.GatherND(data, op.Concat(of_slot, of_head, of_row, axis=3))
 
 
-# --- the same as operators of torch -------------------------------------------------------------------------
+# --- the same functions as operators of torch ---------------------------------------------------------------
 
 
 @torch.library.custom_op("openqaic_tools::rms_norm", mutates_args=())
@@ -108,7 +108,7 @@ def _(hidden_states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torc
 
 @torch.library.custom_op("openqaic_tools::scatter", mutates_args=())
 def scatter(data: torch.Tensor, position_ids: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Write rows at their positions; nothing for positions below 0."""
+    """Write rows at their positions; positions below 0 write nothing."""
     return _written(data, torch.arange(data.shape[0]), position_ids, updates)
 
 
@@ -122,7 +122,7 @@ def _(data: torch.Tensor, position_ids: torch.Tensor, updates: torch.Tensor) -> 
 def scatter_cb(
     data: torch.Tensor, batch_index: torch.Tensor, position_ids: torch.Tensor, updates: torch.Tensor
 ) -> torch.Tensor:
-    """Write rows at their positions, each sequence into its slot; nothing for positions below 0."""
+    """Write rows at their positions, each sequence into its slot; positions below 0 write nothing."""
     return _written(data, batch_index[:, 0], position_ids, updates)
 
 
@@ -188,7 +188,7 @@ TRANSLATIONS = {
 
 
 class Norm(nn.Module):
-    """The normalization that a card has built in."""
+    """The normalization that is built into a card."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class DecoderLayer(nn.Module):
 
 
 def rotated(x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-    """Turn pairs of a head by angles that grow with the position."""
+    """Rotate pairs of a head by angles that grow with the position."""
     rates = 100.0 ** (-torch.arange(0, WIDTH, 2, dtype=torch.float32) / WIDTH)
     angles = position_ids[:, None, :, None].float() * rates
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
@@ -263,7 +263,7 @@ def rotated(x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
 
 
 class Decoder(nn.Module):
-    """Tokens and caches to the scores behind the last position, and the caches."""
+    """Maps tokens and caches to the scores after the last position, and the caches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ CACHES = [f"past_{kind}.{layer}" for layer in range(LAYERS) for kind in ("key", 
 
 
 def pack(inputs: Inputs) -> dict[str, Any]:
-    """Put the caches into the list of pairs that the network takes."""
+    """Collect the caches in the list of pairs that the network takes."""
     packed: dict[str, Any] = {name: tensor for name, tensor in inputs.items() if not name.startswith("past_")}
     packed["past_key_values"] = [
         [inputs[f"past_{kind}.{layer}"] for kind in ("key", "value")] for layer in range(LAYERS)
@@ -303,7 +303,7 @@ def pack(inputs: Inputs) -> dict[str, Any]:
 
 
 def recipes() -> list[Recipe]:
-    """List what is exported from this file."""
+    """List the exports of this file."""
     return [
         _recipe("decoder", optimize=False),
         _recipe("decoder-inlined", optimize=False, inlined=True),
@@ -324,7 +324,7 @@ def _recipe(
     optimize: bool,
     inlined: bool = False,
 ) -> Recipe:
-    """Export a decoder; with `slots` its caches have that many, and sequences say which is theirs."""
+    """Export a decoder; with `slots`, its caches have this number of slots, and sequences name theirs."""
     network = seeded(Decoder(), 13).to(dtype)
     batch, rows, context = (
         Dim("batch_size", min=2, max=64),
@@ -360,7 +360,7 @@ def _recipe(
 
 
 def _call(batch: int, rows: int, slots: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Make the inputs of the first call: empty caches and the beginnings of sequences."""
+    """Create the inputs of the first call: empty caches and the first tokens of sequences."""
     inputs = {
         "input_ids": integers(14, VOCABULARY, batch, rows),
         "position_ids": torch.arange(rows).repeat(batch, 1),
@@ -373,7 +373,7 @@ def _call(batch: int, rows: int, slots: int, dtype: torch.dtype) -> dict[str, to
 
 
 def _conversation(network: nn.Module, slots: int, dtype: torch.dtype) -> list[Case]:
-    """Read a padded prompt, then write tokens: each call gets the caches of the one before."""
+    """Read a padded prompt, then write tokens; each call receives the caches of the previous call."""
     batch = 2 if slots else 1
     inputs = _call(batch, 5, slots, dtype)
     for sequence in range(batch):

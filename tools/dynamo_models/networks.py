@@ -23,7 +23,7 @@ class Perceptron(nn.Module):
 
 
 class NarrowPerceptron(Perceptron):
-    """The same in bfloat16, between float32 inputs and outputs."""
+    """Two linear layers in bfloat16, between float32 inputs and outputs."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return super().forward(features.to(self.up.weight.dtype)).to(features.dtype)
@@ -52,7 +52,7 @@ class Picture(nn.Module):
 
 
 class Norms(nn.Module):
-    """An embedding, and normalizations and activations as language models have them."""
+    """An embedding, with the normalizations and activations of language models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Norms(nn.Module):
 
 
 class Indexing(nn.Module):
-    """Reading and writing parts of tensors in the ways of torch."""
+    """Reads and writes of parts of tensors, in the ways of torch."""
 
     def forward(
         self, table: torch.Tensor, rows: torch.Tensor, updates: torch.Tensor
@@ -88,7 +88,7 @@ class Indexing(nn.Module):
 
 
 class Branches(nn.Module):
-    """A choice between two computations that depends on the values of an input."""
+    """A selection between two computations by the values of an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Recurrence(nn.Module):
 
 
 def recipes() -> list[Recipe]:
-    """List what is exported from this file."""
+    """List the exports of this file."""
     batch = {"features": {0: "batch"}}
     made = [
         Recipe(
@@ -184,7 +184,7 @@ def recipes() -> list[Recipe]:
 
 
 def _picture() -> Recipe:
-    """Sides are multiples of four, which the exporter writes as an expression of a symbol."""
+    """Sides that are multiples of four, which the exporter writes as an expression of a symbol."""
     height, width = Dim("height4", min=2, max=64), Dim("width4", min=2, max=64)
     cases = [
         Case(

@@ -18,7 +18,7 @@ BUILT_IN = onnxscript.values.Opset("com.qti.aisw.onnx", 1)
 
 @onnxscript.script(BUILT_IN, default_opset=op)
 def CastToUInt4(weight_packed: UINT8) -> UINT8:  # noqa: N802 - onnxscript has no name for UINT4
-    """Make two numbers of four bits from each byte, the lower one first."""
+    """Convert each byte to two 4-bit numbers, the lower one first."""
     sixteen = op.CastLike(op.Constant(value_ints=[16]), weight_packed)
     four = op.CastLike(op.Constant(value_ints=[4]), weight_packed)
     lower = op.Unsqueeze(op.Mod(weight_packed, sixteen), [-1])
@@ -30,7 +30,7 @@ def CastToUInt4(weight_packed: UINT8) -> UINT8:  # noqa: N802 - onnxscript has n
 
 @torch.library.custom_op("openqaic_tools::unpack", mutates_args=())
 def unpack(packed: torch.Tensor) -> torch.Tensor:
-    """Make two numbers of four bits from each byte, the lower one first; in torch they are uint8."""
+    """Convert each byte to two 4-bit numbers, the lower one first; in torch, they are uint8."""
     return torch.stack([packed % 16, packed // 16], dim=-1).flatten(-2)
 
 
@@ -146,9 +146,9 @@ class ChannelWeights(nn.Module):
 
 
 def recipes() -> list[Recipe]:
-    """List what is exported from this file."""
+    """List the exports of this file."""
     cases = [Case(f"batch{n}", {"features": normal(n, n, INTO)}, {"batch": n}) for n in (3, 1)]
-    # On the steps of the activation, so that rounding to float16 does not choose other ones.
+    # The values are multiples of the activation's step, so rounding to float16 does not select other steps.
     on_grid = [
         Case(case.name, {name: (x * 32).round() / 32 for name, x in case.inputs.items()}, case.symbols)
         for case in cases

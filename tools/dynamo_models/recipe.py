@@ -1,4 +1,4 @@
-"""Recipes to export networks, and the inputs whose outputs torch computes."""
+"""Recipes for exports of networks, and the inputs for which torch computes the outputs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-#: one call of a network: name of an ONNX input -> tensor
+#: One call of a network: name of an ONNX input -> tensor.
 Inputs = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One set of inputs that torch computes the outputs of.
+    """One set of inputs for which torch computes the outputs.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Case:
     inputs : Mapping[str, torch.Tensor]
         Name of an ONNX input -> its value.
     symbols : Mapping[str, int]
-        Sizes of the symbolic dimensions in this case; empty where shapes are fixed.
+        Sizes of the symbolic dimensions in this case; empty if shapes are fixed.
     """
 
     name: str
@@ -42,31 +42,31 @@ class Recipe:
     network : torch.nn.Module
         Network in evaluation mode. Its parameters in order are the ONNX inputs.
     cases : Sequence[Case]
-        Inputs; the first one with `traced` unset is also the example that is traced.
+        Inputs; if `traced` is not set, the first case is also the example that is traced.
     opset : int
         Version of the ONNX operator set.
     dynamic_shapes : mapping or None
-        What `torch.export` takes: parameter -> axis -> name or `torch.export.Dim`.
+        Argument of `torch.export`: parameter -> axis -> name or `torch.export.Dim`.
     output_names : Sequence[str]
         Names of the ONNX outputs.
     input_names : Sequence[str] or None
-        Names of the ONNX inputs where they differ from the parameters, as those in nested lists do.
+        Names of the ONNX inputs if they differ from the parameters, as in nested lists.
     translations : Mapping
-        Operator of torch -> function of onnxscript that stands for it.
+        Operator of torch -> function of onnxscript that represents it.
     optimize : bool
-        Whether the exporter folds constants and removes what is superfluous.
+        True if the exporter folds constants and removes unused nodes.
     external_data : bool
-        Whether weights go to a file of their own beside the model.
+        True if weights are written to a separate file next to the model.
     pack : callable
-        Makes the keyword arguments of `network` from the inputs of a case.
+        Creates the keyword arguments of `network` from the inputs of a case.
     traced : Inputs or None
-        Example to trace, where every case has sizes that tracing would take for constants.
+        Example to trace, if tracing would treat sizes of every case as constants.
     layers : Sequence[type[torch.nn.Module]]
         Classes whose instances become ONNX functions.
     inlined : bool
-        Whether all functions are expanded, as onnxscript does from version 0.7 on.
+        True if all functions are expanded, as in onnxscript 0.7 and newer.
     traces : bool
-        Whether nodes keep what the exporter says of their origin, which is longer than the nodes.
+        True if nodes keep the exporter's records of their origin, which are longer than the nodes.
     """
 
     name: str
@@ -87,17 +87,17 @@ class Recipe:
 
 
 def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Draw normal numbers that depend on the seed alone."""
+    """Draw normal numbers that depend only on the seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def integers(seed: int, limit: int, *shape: int) -> torch.Tensor:
-    """Draw int64 numbers from 0 to `limit` - 1 that depend on the seed alone."""
+    """Draw int64 numbers from 0 to `limit` - 1 that depend only on the seed."""
     return torch.randint(limit, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def seeded(network: torch.nn.Module, seed: int) -> torch.nn.Module:
-    """Give every parameter and buffer of floats values that depend on the seed alone; evaluation mode."""
+    """Set all floating-point parameters and buffers to values that the seed determines; evaluation mode."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in sorted(

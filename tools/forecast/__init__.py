@@ -1,1 +1,1 @@
-"""Measured rows, the fit of the forecast to them, and its figures. The wheel does not contain them."""
+"""Measured rows, the fit of the forecast, and its errors. The wheel does not contain them."""

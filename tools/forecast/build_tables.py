@@ -1,7 +1,7 @@
 """Writes the operation tables of the measured models: ``PYTHONPATH=tools python -m forecast.build_tables``.
 
-The networks are written from their public definitions, without weights, and pass the compiler up to the
-shapes of all values. It takes a minute and downloads nothing.
+The networks are written from their public definitions, without weights. The compiler infers the shapes of all
+values. The command takes a minute and downloads nothing.
 """
 
 from __future__ import annotations

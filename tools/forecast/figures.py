@@ -1,4 +1,4 @@
-"""Figures of the forecast on models that it has not seen: errors, intervals, ranks, and a baseline."""
+"""Figures of the forecast for models that the fit did not use: errors, intervals, ranks, and a baseline."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: share of the rows that an interval is to contain
+#: Share of the rows that an interval should contain.
 LEVEL = 0.9
 QUANTITIES = ("samples_per_s", "latency_s")
 _DIGITS = 4
 
 
 def held_out(data: Measured, left_out: Mapping[str, Mapping[str, float]]) -> Array:
-    """Return forecasts of each row, in logarithms, by parameters that were fitted without its model."""
+    """Return forecasts of each row, in logarithms, with parameters that were fitted without its model."""
     found = np.zeros((len(data.rows), 2))
     models = data.texts("model")
     for model, parameters in left_out.items():
@@ -35,9 +35,9 @@ def held_out(data: Measured, left_out: Mapping[str, Mapping[str, float]]) -> Arr
 
 
 def twins(data: Measured) -> NDArray[np.int64]:
-    """Return the group of each row: models whose multiply-accumulates and vector work are equal within 5 %.
+    """Return the group of each row: models with equal multiply-accumulates and vector work within 5 %.
 
-    The head of a task does not count: of a model with several tasks the smallest table decides.
+    The head of a task is ignored: for a model with several tasks, the smallest table decides.
     """
     models = data.texts("model")
     work: dict[str, tuple[float, float]] = {}
@@ -56,7 +56,7 @@ def twins(data: Measured) -> NDArray[np.int64]:
 
 
 def held_out_twins(data: Measured, left_out: Mapping[str, Mapping[str, float]]) -> Array:
-    """Return forecasts of each row, by parameters that were fitted without the models of its group."""
+    """Return forecasts of each row, with parameters that were fitted without the models of its group."""
     found = np.zeros((len(data.rows), 2))
     groups = twins(data)
     for group, parameters in left_out.items():
@@ -84,8 +84,8 @@ def noise(data: Measured) -> tuple[float, float, int]:
 def baseline(data: Measured) -> Array:
     """Return forecasts of each row by a linear fit of eight logarithms, without the rows of its model.
 
-    They are multiply-accumulates, weights, vector work, bytes of inputs and outputs, and the batch, cores,
-    instances and set size.
+    The quantities are multiply-accumulates, weights, vector work, bytes of inputs and outputs, and the batch,
+    cores, instances and set size.
     """
     work = {
         key: (
@@ -109,7 +109,7 @@ def baseline(data: Measured) -> Array:
 
 
 def errors(data: Measured, forecasts: Array) -> Array:
-    """Return relative errors of forecasts, without sign."""
+    """Return absolute relative errors of forecasts."""
     return np.abs(np.expm1(forecasts - data.measured))
 
 
@@ -117,7 +117,8 @@ def half_widths(data: Measured, forecasts: Array, rows: NDArray[np.bool_]) -> Ar
     """Return half of the interval of each row, in logarithms, from the residuals of some rows.
 
     Each kind of model has its own scale: the quantile of its rows whose latency and throughput agree. A
-    common factor makes the intervals contain the wanted share of all rows, also of those that do not agree.
+    common factor extends the intervals until they contain the desired share of all rows, including those that
+    do not agree.
     """
     apart = np.abs(data.measured - forecasts)
     widths = np.zeros_like(apart)
@@ -129,13 +130,13 @@ def half_widths(data: Measured, forecasts: Array, rows: NDArray[np.bool_]) -> Ar
 
 
 def _conformal(scores: Array) -> float:
-    """Return the score that a new one exceeds with probability 1 - `LEVEL` at most."""
+    """Return the score that a new score exceeds with a probability of at most 1 - `LEVEL`."""
     rank = math.ceil(LEVEL * (len(scores) + 1))
     return float(np.sort(scores)[min(rank, len(scores)) - 1])
 
 
 def is_covered(data: Measured, forecasts: Array) -> NDArray[np.bool_]:
-    """Return which figures are in the intervals that follow from the rows of the other models."""
+    """Return true for the figures within the intervals that follow from the rows of the other models."""
     models = data.texts("model")
     covered = np.zeros(data.measured.shape, np.bool_)
     for model in set(models):
@@ -146,7 +147,7 @@ def is_covered(data: Measured, forecasts: Array) -> NDArray[np.bool_]:
 
 
 def rank_correlations(data: Measured, forecasts: Array, quantity: int) -> Array:
-    """Return Spearman's correlation for each model with three different configurations or more."""
+    """Return Spearman's correlation for each model with at least three different configurations."""
     found = []
     for rows in _of_models(data):
         if len({tuple(row) for row in np.stack(data.settings, axis=1)[rows]}) >= 3:
@@ -156,7 +157,7 @@ def rank_correlations(data: Measured, forecasts: Array, quantity: int) -> Array:
 
 
 def best_in_three(data: Measured, forecasts: Array, least: int) -> tuple[int, int]:
-    """Count tasks of at least so many rows, and those whose fastest row is among our first three."""
+    """Count tasks with at least this number of rows, and those whose fastest row is in the best three."""
     hits = total = 0
     for rows in _of_models(data):
         for key in set(data.keys[rows]):
@@ -205,7 +206,7 @@ def _of_models(data: Measured) -> list[NDArray[np.int64]]:
 
 
 def _ranks(values: Array) -> Array:
-    """Return ranks; equal values share the mean of theirs."""
+    """Return ranks; equal values share their mean rank."""
     _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[at]
@@ -245,7 +246,7 @@ def option_effects(data: Measured, forecasts: Array) -> list[tuple[str, int, flo
 
 
 def shipped(data: Measured, parameters: Mapping[str, float], forecasts: Array) -> dict[str, Any]:
-    """Return what the package holds: parameters, half widths of the intervals, and ranges of the rows."""
+    """Return the parameters of the package: the fit, half widths of the intervals, and ranges of the rows."""
     widths = half_widths(data, forecasts, np.ones(len(data.rows), np.bool_))
     kinds = {"products": data.is_language, "convolutions": ~data.is_language}
     tables = data.tables.values()
@@ -271,7 +272,7 @@ def shipped(data: Measured, parameters: Mapping[str, float], forecasts: Array) -
 
 
 def _within(data: Measured, forecasts: Array, rows: NDArray[np.bool_]) -> float:
-    """Return the part of the variance of residuals of throughput that is within models."""
+    """Return the share of the variance of throughput residuals that is within models."""
     apart = (data.measured - forecasts)[:, 0]
     models = data.texts("model")
     inside = [apart[rows & (models == model)] for model in set(models[rows])]

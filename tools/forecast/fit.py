@@ -1,7 +1,8 @@
 """Fits the parameters of the forecast: ``PYTHONPATH=tools python -m forecast.fit``.
 
-It writes ``python/qaic/forecast/parameters.json``, which is shipped, and ``left_out.json``: the parameters
-that are fitted without each model. A fit minimizes a robust loss of the logarithms of throughput and latency.
+The command writes ``python/qaic/forecast/parameters.json``, which the wheel contains, and ``left_out.json``
+with the parameters that are fitted without each model. A fit minimizes a robust loss of the logarithms of
+throughput and latency.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ LEFT_OUT = FOLDER / "left_out.json"
 TWINS_LEFT_OUT = FOLDER / "twins_left_out.json"
 PARAMETERS = FOLDER.parents[1] / "python" / "qaic" / "forecast" / "parameters.json"
 
-#: where a fit begins; what the rows leave open stays near it
+#: Start of a fit; parameters that the rows do not determine stay near it.
 START = Parameters(
     mac_rate=3.5e12, depthwise_rate=8e10, depth_half=36, width_half=11, step_rate=35e9, function_rate=12e9,
     ddr_rate=116e9, kept_bytes=8e6, operation_s=5e-7, cut_s=4e-8, cut_loss=0.15, request_s=1.4e-4,
     input_rate=11.9e9, output_rate=10.6e9, host_input_rate=3.1e9, host_output_rate=6e9,
 )  # fmt: skip
 _NAMES = [field.name for field in fields(Parameters)]
-#: weight of a distance from `START`, as one residual
+#: Weight of a distance from `START`, as one residual.
 _PULL = 0.02
-#: logarithm from which on a residual counts less than its square
+#: Logarithm above which the weight of a residual decreases.
 _SCALE = 0.1
 _STEP = 1e-4
 
 
 def fit(data: Measured, rows: NDArray[np.int64], start: Parameters = START, *, most: int = 40) -> Parameters:
-    """Fit all parameters on some rows by Levenberg and Marquardt's method with a soft absolute loss."""
+    """Fit all parameters to some rows with the method of Levenberg and Marquardt and a soft absolute loss."""
     first = _vector(START)
     x, damping = _vector(start), 1e-2
     target, counted = data.measured[rows], np.ones((len(rows), 2))
@@ -80,14 +81,14 @@ def _parameters(vector: NDArray[np.float64]) -> Parameters:
 
 
 def rounded(parameters: Parameters) -> dict[str, float]:
-    """Return the parameters with four digits, as files hold them."""
+    """Return the parameters with four digits, as in the files."""
     return {name: float(f"{value:.4g}") for name, value in asdict(parameters).items()}
 
 
 def without_each(
     data: Measured, groups: NDArray[np.str_] | NDArray[np.int64], start: Parameters
 ) -> dict[str, dict[str, float]]:
-    """Fit all rows but those of each group, beginning with the fit of all."""
+    """Fit all rows except those of each group, starting with the fit of all rows."""
     found = {}
     for group in np.unique(groups).tolist():
         found[str(group)] = rounded(fit(data, np.flatnonzero(groups != group), start, most=4))
@@ -96,7 +97,7 @@ def without_each(
 
 
 def main() -> None:
-    """Fit all rows, then all but those of each model, and write the files."""
+    """Fit all rows, then all rows except those of each model, and write the files."""
     data = read()
     whole = fit(data, np.arange(len(data.rows)))
     apart = without_each(data, data.texts("model"), whole)

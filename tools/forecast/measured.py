@@ -1,4 +1,4 @@
-"""The measured rows and the operation tables of their models, as they are committed."""
+"""The measured rows and the operation tables of their models, from the committed files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FOLDER = Path(__file__).parent
-#: rows of the lookup tables of the benchmarking samples in quic/cloud-ai-sdk: two of three models
+#: Rows of the lookup tables in the benchmarking samples of quic/cloud-ai-sdk: two of three models.
 ROWS = FOLDER / "ai100_measurements.csv"
 TABLES = FOLDER / "operation_tables.json"
 
-#: how far latency times throughput may be from the samples in flight, where both are of one run
+#: Largest factor between latency times throughput and the samples in flight, if both are from one run.
 _AGREEMENT = 4 / 3
 
 
@@ -71,20 +71,20 @@ class Measured:
 
     @property
     def is_language(self) -> NDArray[np.bool_]:
-        """True for transformers of text."""
+        """True for text transformers."""
         is_language: NDArray[np.bool_] = np.char.startswith(self.texts("table"), "nlp")
         return is_language
 
     @cached_property
     def agrees(self) -> NDArray[np.bool_]:
-        """True where latency and throughput can be of one run: their product is the samples in flight."""
+        """True if latency and throughput can be from one run: their product is the samples in flight."""
         _, instances, batch, set_size = self.settings
         ratio = self.measured.sum(axis=1) - np.log(instances * batch * set_size)
         agrees: NDArray[np.bool_] = np.abs(ratio) < np.log(_AGREEMENT)
         return agrees
 
     def groups(self, rows: NDArray[np.int64]) -> Iterator[tuple[OperationTable, NDArray[np.int64]]]:
-        """Yield each operation table with those of some rows that are of its model."""
+        """Yield each operation table with those of the given rows that belong to its model."""
         names, codes = self._codes
         order = rows[np.argsort(codes[rows], kind="stable")]
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))

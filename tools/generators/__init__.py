@@ -1,1 +1,1 @@
-"""Writers of the files that are made from tables and sources; `make docs` runs them."""
+"""Generators of files from tables and sources; `make docs` runs them."""

@@ -1,7 +1,7 @@
 """The stub of the generated classes, ``python/qaic/configs/aic_models.pyi``.
 
-The classes are made of the option table when they are first used, which no type checker can follow. The
-stub is checked in; a test compares it with what this module writes.
+The classes are created from the option table at their first use, which type checkers cannot follow. The stub
+is committed; a test compares it with the output of this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generates `docs/adr/README.md`: the index of decisions with their status, from the head of each record."""
+"""Generates `docs/adr/README.md`: the index of decisions with their status, from the records."""
 
 from __future__ import annotations
 

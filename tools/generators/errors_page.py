@@ -1,7 +1,7 @@
 """The reference page of the errors.
 
-Codes, exceptions and statuses of the compiled module come from the module itself, those of Python code from
-the sources of the package. The page is checked in as ``docs/reference/errors.md``; a test compares the two.
+The compiled module lists its own codes, exceptions and statuses; those of Python code are read from the
+sources. The page is committed as ``docs/reference/errors.md``; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The page of the forecast: the model, its parameters, its errors on models it has not seen, and every row.
+"""The page of the forecast: the model, its parameters, its errors for unseen models, and every row.
 
-The page is checked in as ``docs/forecast.md``; a test compares the two.
+The page is committed as ``docs/forecast.md``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ throughput.
 {table}
 """
 
-#: parameter -> meaning, unit, factor, and its physical limit
+#: Parameter -> meaning, unit, factor, and its physical limit.
 _UNITS: Final = {
     "mac_rate": ("rate of the matrix unit of a core", "TMAC/s", 1e-12, "3.93, from 110 TFLOPS"),
     "depthwise_rate": ("rate of convolutions of single channels, of a core", "GMAC/s", 1e-9, ""),
@@ -151,7 +151,7 @@ _UNITS: Final = {
 }
 _BUDGETS: Final = {"language": 12, "vision": 20}
 _QUANTITIES: Final = ("throughput", "latency")
-#: standard errors from which on an effect is called one
+#: Number of standard errors above which an effect is reported.
 _CLEAR: Final = 3.0
 
 

@@ -1,10 +1,10 @@
-"""Makes the list of operators that is shipped: an estimate, because the vendor publishes none.
+"""Writes the list of operators that the wheel contains: an estimate, because the vendor publishes no list.
 
 ``PYTHONPATH=tools python -m generators.operator_estimate > python/qaic/compiler/reports/aic_operators.json``
 
-An operator is listed when the engine has a kernel for it in a type that the card computes with, or ONNX
-defines it by others; unless it is of a kind that compilers for the card do not take:
-control flow, results whose size depends on data, random numbers, text, classical machine learning, training.
+The list contains an operator if the engine has a kernel for it in a type of the card, or if ONNX defines the
+operator by others. It excludes kinds that compilers for the card do not support: control flow, results whose
+size depends on data, random numbers, text, classical machine learning, and training.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _ENGINE: Final = "CPUExecutionProvider"
 _DOMAINS: Final = ("",)
-#: the engine's name for "no later version is known"
+#: The engine's name for "no later version is known".
 _OPEN: Final = 2**31 - 1
 
-#: element types the card computes with or moves, by the engine's names
+#: Element types in which the card computes or which it moves, by the engine's names.
 _CARD_TYPES: Final = {
     "float": "float32",
     "float16": "float16",
@@ -33,7 +33,7 @@ _CARD_TYPES: Final = {
     "bool": "bool",
 }
 
-#: kinds that are left out, and why
+#: Kinds that are excluded, and the reason.
 _LEFT_OUT: Final = {
     "control flow": ("Loop", "Scan"),
     "the size of a result depends on data": ("Compress", "NonZero", "Unique"),
@@ -53,13 +53,13 @@ _LEFT_OUT: Final = {
     "training": ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
 }
 
-#: what no kernel or definition says, because it is no computation
+#: Operators that no kernel or definition covers, because they compute nothing.
 _ALWAYS: Final = {"Constant": 1, "If": 1}
 
-#: operators of other domains that exporters for the card write
+#: Operators of other domains that exporters for the card write.
 _OF_EXPORTERS: Final = {("com.microsoft", "MatMulNBits"): 1}
 
-#: what is worth knowing about operators that are listed
+#: Notes about operators in the list.
 _NOTES: Final = {
     "Einsum": "older compilers for the card refuse it; newer models use it",
     "If": "the condition must be a constant",
@@ -77,7 +77,7 @@ _NOTES: Final = {
 
 
 def operators() -> list[dict[str, Any]]:
-    """Derive the list from the installed engine and the installed ONNX definitions."""
+    """Create the list from the installed engine and the installed ONNX definitions."""
     import onnxruntime
     from onnx import defs
     from onnxruntime.capi import onnxruntime_pybind11_state as engine
@@ -105,7 +105,7 @@ def operators() -> list[dict[str, Any]]:
     source = f"kernels of onnxruntime {'.'.join(onnxruntime.__version__.split('.')[:2])}"
     for kernel in engine.get_all_opkernel_def():
         key = (kernel.domain, kernel.op_name)
-        # The engine has operators of its own that no model can hold.
+        # The engine has internal operators that no model can contain.
         is_standard = kernel.domain in _DOMAINS and key in known and kernel.op_name not in excluded
         if kernel.provider != _ENGINE or not is_standard or kernel.op_name in _ALWAYS:
             continue
@@ -114,11 +114,11 @@ def operators() -> list[dict[str, Any]]:
         entry["first"] = min(entry["first"], first)
         entry["last"] = max(entry["last"], last)
         entry["types"] |= _card_types(text for kinds in kernel.type_constraints.values() for text in kinds)
-        # An operator whose operands have one type each has no constraints.
+        # If each operand of an operator has one type, the operator has no constraints.
         entry["types"] |= _card_types(operand.type_str for operand in known[key].inputs)
     for schema in defs.get_all_schemas_with_history():
         key = (schema.domain, schema.name)
-        # The stubs of onnx lack both.
+        # The stubs of onnx have neither of them.
         is_composed = any(
             getattr(schema, name) for name in ("has_function", "has_context_dependent_function")
         )

@@ -1,7 +1,7 @@
 """The keyword arguments of sessions as types, for editors and type checkers.
 
-They are checked in as `qaic.options.keywords`; a test compares the two. The table itself cannot be followed
-by a type checker.
+The types are committed as `qaic.options.keywords`; a test compares the two. Type checkers cannot follow the
+option table itself.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class CompileKeywords(SessionKeywords, total=False):
 
 '''
 
-#: Parameters of their own in the signature of Session; `compile` has the last two as keyword arguments.
+#: Separate parameters in the signature of Session; `compile` has the last two as keyword arguments.
 _MODEL = "model_path"
 _IN_SIGNATURE = ("options_path", "backend")
 
-#: Names that are not there at run time: what has them stays text.
+#: Names that do not exist at run time; annotations with them stay text.
 _ONLY_FOR_CHECKERS = ("np.", "ModelInput")
 
-#: A spelling that the documents have instead of the canonical one.
+#: A spelling that the documents use instead of the canonical one.
 _DOCUMENTED_ALIASES = {"allocator_dealloc_delay": "allocator_dealloac_delay"}
 
 
@@ -100,7 +100,7 @@ def _literal(codec: Enum) -> str:
 
 @singledispatch
 def annotation(codec: Codec[Any]) -> str:
-    """Return the Python type of the values that a codec takes, without None and general text."""
+    """Return the Python type of the values that a codec accepts, without None and general text."""
     message = f"{type(codec).__name__} has no annotation"
     raise TypeError(message)
 
@@ -177,7 +177,7 @@ def _(codec: CustomIoList) -> str:
 
 
 @annotation.register
-def _(codec: ListOf) -> str:  # type: ignore[type-arg]  # singledispatch wants the bare class
+def _(codec: ListOf) -> str:  # type: ignore[type-arg]  # singledispatch needs the bare class
     item = annotation(codec.item)
     return {"str": "_Names", "_Path": "Sequence[_Path] | str"}.get(item, f"Sequence[{item}] | str")
 

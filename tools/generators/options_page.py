@@ -1,7 +1,7 @@
-"""The reference page of the options, written from the table.
+"""The reference page of the options, generated from the table.
 
-The page is checked in as ``docs/reference/options.md``; a test compares the two. With ``--flags`` it is the
-help of the command line tools, checked in beside it.
+The page is committed as ``docs/reference/options.md``; a test compares the two. With ``--flags``, the module
+writes the help of the command line tools, which is committed next to the page.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def render() -> str:
 
 
 def _runner() -> str:
-    """Return the section of the options that ``qaic-runner`` alone has."""
+    """Return the section about the options that only ``qaic-runner`` has."""
     text = (
         "These flags belong to `qaic-runner` only; they are not keyword arguments or YAML keys. Flags with\n"
         "more than one letter have one or two dashes.\n\n"

@@ -1,7 +1,7 @@
-"""The JSON Schema of an options file, so that editors complete its keys and check its values.
+"""The JSON Schema of an options file, with which editors complete keys and check values.
 
-It is checked in as ``docs/reference/options.schema.json``; a test compares the two. It knows every spelling
-of a key that people use, and values as YAML types or as text; words have their documented case.
+The schema is committed as ``docs/reference/options.schema.json``; a test compares the two. It contains every
+spelling of a key that people use, and values as YAML types or as text; words have their documented case.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
 
-#: Texts of the two truth values, beside the YAML ones.
+#: Texts of the two truth values, in addition to the YAML values.
 _SWITCH_TEXT = "^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Yy][Ee][Ss]|[Nn][Oo]|[Oo][Nn]|[Oo][Ff][Ff]|[01])$"
 
 
 def render() -> str:
     """Return the schema as JSON text."""
-    # A file cannot name another one, and samples exist only in Python.
+    # A file cannot refer to another options file, and samples exist only in Python.
     options = [spec for spec in SPECS if spec.name not in {"options_path", "calibration_data"}]
     properties: dict[str, Schema] = {}
     for spec in options:
@@ -79,7 +79,7 @@ def _definition(spec: OptionSpec) -> Schema:
 
 @singledispatch
 def schema(codec: Codec[Any]) -> Schema:
-    """Return the schema of the values that a codec takes from YAML; paths and names are text."""
+    """Return the schema of the values that a codec accepts from YAML; paths and names are text."""
     del codec
     return _TEXT
 
@@ -134,7 +134,7 @@ def _(codec: RandomInputData) -> Schema:
 
 
 @schema.register
-def _(codec: ListOf) -> Schema:  # type: ignore[type-arg]  # singledispatch wants the bare class
+def _(codec: ListOf) -> Schema:  # type: ignore[type-arg]  # singledispatch needs the bare class
     listed: Schema = {"type": "array", "items": schema(codec.item)}
     if codec.most is not None:
         listed["maxItems"] = codec.most
@@ -149,7 +149,7 @@ def _(codec: MostCores) -> Schema:
 
 @schema.register
 def _(codec: HexCodes) -> Schema:
-    # Digits alone look like an integer, and are read as the hexadecimal text that they are.
+    # YAML reads digits as an integer; the option reads them as hexadecimal text.
     return {
         "anyOf": [
             {"type": ["string", "integer"]},
@@ -213,7 +213,7 @@ def _(codec: ModelInputs) -> Schema:
 @schema.register(NodePrecisionLists)
 @schema.register(JsonFile)
 def _(codec: Codec[Any]) -> Schema:
-    # The path, or the content itself, whose form is the affair of the file's own description.
+    # The path, or the content itself, which has its own description.
     del codec
     return {"type": ["string", "array", "object"]}
 

@@ -1,6 +1,6 @@
 """The reference page of the passes: their order, and the first sentence of each.
 
-The page is checked in as ``docs/reference/passes.md``; a test compares the two.
+The page is committed as ``docs/reference/passes.md``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTRODUCTION = """\
 of each pass. `enable_debug` writes the graph after each pass that changed it, and verifies it after each one.
 """
 
-#: phase -> what it is for
+#: Phase -> its purpose.
 _PURPOSES = {
     "legalize": "The user's model is converted to the form that the other passes expect.",
     "shapes": "Every dimension gets a size, and every value a type and a shape.",

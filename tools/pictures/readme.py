@@ -36,7 +36,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def run_in_terminal(command: str, folder: Path) -> str:
-    """Run a command in a terminal and return what it showed, colors and all."""
+    """Run a command in a terminal and return its output, with colors."""
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
@@ -61,7 +61,7 @@ def run_in_terminal(command: str, folder: Path) -> str:
 
 
 def last_state(shown: str) -> str:
-    """Drop what a line showed before it was drawn again (progress)."""
+    """Remove the states of a line that were drawn again (progress)."""
     lines = (
         line.rsplit("\r", 1)[-1].removeprefix("\x1b[2K").removeprefix("\x1b[K")
         for line in shown.replace("\r\n", "\n").split("\n")
@@ -70,8 +70,8 @@ def last_state(shown: str) -> str:
 
 
 def draw_terminal(texts: dict[str, str], target: Path) -> None:
-    """Draw commands and what they showed."""
-    # Here, because the test of these pictures does not draw.
+    """Draw commands and their output."""
+    # Imported here, because the test of these pictures does not draw.
     from rich.console import Console
     from rich.text import Text
 
@@ -84,7 +84,7 @@ def draw_terminal(texts: dict[str, str], target: Path) -> None:
             console.print(Text.from_ansi(shown))
             console.print()
         drawn = console.export_svg(title="openqaic")
-    # Without the fonts of another host.
+    # The fonts of another host are not embedded.
     target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
 
 
@@ -101,7 +101,7 @@ def draw_page(page: Path, target: Path) -> None:
 
 
 def run_commands(folder: Path) -> dict[str, str]:
-    """Run the commands in a folder and return what each showed."""
+    """Run the commands in a folder and return the output of each."""
     model = resources.files("onnx") / "backend" / "test" / "data" / "light" / "light_shufflenet.onnx"
     (folder / "shufflenet.onnx").write_bytes(model.read_bytes())
     os.environ["QAIC_CACHE_DIR"] = str(folder / "cache")
@@ -109,7 +109,7 @@ def run_commands(folder: Path) -> dict[str, str]:
 
 
 def shown(texts: dict[str, str]) -> dict[str, object]:
-    """Return the contents of the pictures, without what differs from run to run: figures and verdicts."""
+    """Return the contents of the pictures without figures and verdicts, which differ from run to run."""
     lines = {
         command: [
             " ".join(
@@ -119,7 +119,7 @@ def shown(texts: dict[str, str]) -> dict[str, object]:
         ]
         for command, text in texts.items()
     }
-    # The verdict is about what was slowest in this run; the page is drawn by these files.
+    # The verdict depends on the slowest operation in this run; these files draw the page.
     lines[COMMANDS[-1]] = lines[COMMANDS[-1]][-1:]
     sources = sorted(
         path for suffix in ("js", "css") for path in (ROOT / "python/qaic/page").rglob(f"*.{suffix}")
@@ -129,7 +129,7 @@ def shown(texts: dict[str, str]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run all and draw."""
+    """Run all commands and draw the pictures."""
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

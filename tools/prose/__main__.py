@@ -1,8 +1,7 @@
 """Compares the texts of the repository with the writing rules; lists all matches of the rules that are named.
 
-Lines that a merge left are not allowed in any text file.
-
-`allowed.toml` has the number of matches of each rule that may be left. These numbers only go down.
+Lines that a merge left are not allowed in any text file. `allowed.toml` contains the number of remaining
+matches of each rule, which only decreases.
 """
 
 import sys
@@ -19,12 +18,12 @@ _SHOWN = 20
 
 
 def places(rule: Rule, texts: Iterable[Text]) -> list[str]:
-    """Return place and line of each match of a rule."""
+    """Return the location and line of each match of a rule."""
     return [f"{text.path}:{number}: {line}" for text in texts for number, line in rule.matches(text)]
 
 
 def verdict(texts: Sequence[Text], allowed: Mapping[str, int]) -> tuple[list[str], bool]:
-    """Return what to print about all rules, and whether no rule has more matches than are allowed."""
+    """Return the report about all rules, and true if no rule has more matches than are allowed."""
     lines, is_good = [], True
     for rule in RULES:
         found, most = places(rule, texts), allowed[rule.name]
@@ -41,7 +40,7 @@ def verdict(texts: Sequence[Text], allowed: Mapping[str, int]) -> tuple[list[str
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the verdict, or the matches of the rules that are named; return the exit code."""
+    """Print the verdict, or the matches of the named rules; return the exit code."""
     root = _HERE.parents[1]
     texts = [text for path in tracked(root) for text in of_file(root, path)]
     if arguments:

@@ -26,7 +26,7 @@ class Text(NamedTuple):
 
 
 def tracked(root: Path) -> Iterator[str]:
-    """Paths of the files to check that git knows, relative to the root of the repository."""
+    """Paths of the tracked files to check, relative to the root of the repository."""
     listed = subprocess.run(
         ["git", "ls-files", "*.md", "*.py", "*.pyi", "*.rs"],
         cwd=root,

@@ -1,6 +1,6 @@
 """Hook of the documentation site: links to the repository, if its address is known.
 
-The address is that of the CI job (``GITHUB_REPOSITORY``), or of the remote ``origin``.
+The address is that of the CI job (``GITHUB_REPOSITORY``) or of the remote ``origin``.
 """
 
 import os
@@ -10,7 +10,7 @@ import subprocess
 from typing import Any
 from urllib.parse import urlsplit
 
-#: a link to another folder, or code, which stays as it is
+#: A link to another folder, or code, which does not change.
 _LINK = re.compile(
     r"^ *(?P<fence>```+|~~~+).*?^ *(?P=fence)"
     r"|`[^`\n]+`"
@@ -28,7 +28,7 @@ def on_config(config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Point links to files outside of docs/ at the repository; without an address, they become text."""
+    """Point links to files outside docs/ to the repository; without an address, they become text."""
     folder = posixpath.dirname(posixpath.join("docs", page.file.src_uri))
 
     def linked(found: re.Match[str]) -> str:
@@ -53,6 +53,6 @@ def address() -> str:
     except OSError:
         return ""
     url = re.sub(r"^git@([^:]+):", r"https://\1/", asked.stdout.strip()).removesuffix(".git")
-    # An address may contain a user name or a password.
+    # An address can contain a user name or a password.
     url = re.sub(r"^https://[^/]*@", "https://", url)
     return url if url.startswith("https://") else ""

@@ -1,7 +1,7 @@
-"""Compares the lines of code of each crate and package with the most that `limits.toml` allows.
+"""Compares the lines of code of each crate and package with the limits in `limits.toml`.
 
-A line of code is not blank and not a comment alone. A limit goes down with the code; a commit that raises one
-states in its message what the lines are for.
+A line of code is neither blank nor only a comment. A limit decreases with the code; a commit that raises a
+limit states the reason.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 _HERE = Path(__file__).parent
-#: a crate that only tests use
+#: A crate that only tests use.
 _CARD = PurePosixPath("tests/kernel/pci_card")
 _COMMENT = {".rs": "//", ".py": "#"}
 _HEAD = (
@@ -25,7 +25,7 @@ _RAISE = (
 
 
 def part(path: PurePosixPath) -> str | None:
-    """Return the crate or package that a source file counts for; None if the file is no source."""
+    """Return the crate or package to which a source file belongs; None if the file is not a source."""
     if path.parts[: len(_CARD.parts)] == _CARD.parts and path.suffix == ".rs":
         return str(_CARD)
     if path.suffix not in _COMMENT or path.parts[0] not in ("python", "rust"):
@@ -36,13 +36,13 @@ def part(path: PurePosixPath) -> str | None:
 
 
 def code_lines(text: str, suffix: str) -> int:
-    """Return the number of lines that are not blank and not a comment alone."""
+    """Return the number of lines that are neither blank nor only a comment."""
     lines = (line.strip() for line in text.splitlines())
     return sum(bool(line) and not line.startswith(_COMMENT[suffix]) for line in lines)
 
 
 def measured(root: Path) -> Counter[str]:
-    """Return the lines of code of each crate and package, of the files that git tracks."""
+    """Return the lines of code of each crate and package, in the files that git tracks."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True)
     sizes: Counter[str] = Counter()
     for name in filter(None, listed.stdout.split("\0")):
@@ -54,7 +54,7 @@ def measured(root: Path) -> Counter[str]:
 
 
 def verdict(sizes: Mapping[str, int], limits: Mapping[str, int]) -> tuple[list[str], bool]:
-    """Return what to print, and whether no crate or package is larger than its limit."""
+    """Return the report, and true if no crate or package exceeds its limit."""
     lines, is_good = [], True
     for name in sorted({*sizes, *limits}):
         found, most = sizes.get(name, 0), limits.get(name, 0)
@@ -67,7 +67,7 @@ def verdict(sizes: Mapping[str, int], limits: Mapping[str, int]) -> tuple[list[s
 
 
 def lowered(sizes: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Return limits that are no higher than the sizes; a limit that is exceeded stays as it is."""
+    """Return limits that are no higher than the sizes; a limit that is exceeded does not change."""
     return {name: min(sizes[name], most) for name, most in limits.items() if sizes.get(name)}
 
 

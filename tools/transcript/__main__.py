@@ -1,6 +1,7 @@
 """Lists and compares the system calls to cards that QAIC_KMD_TRANSCRIPT records.
 
-``diff`` ends as ``diff`` does: 0 the calls are the same, 1 they differ, 2 a file cannot be compared.
+``diff`` has the exit codes of the tool ``diff``: 0 for equal calls, 1 for differences, 2 if a file cannot be
+compared.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _LONGEST_VALUE: Final = 60
-#: said by other parts of a line, or nothing at all
+#: Fields that other parts of a line already show, or that contain nothing.
 _NOT_SHOWN: Final = frozenset({"type", "command", "pad"})
 
 
 def tool(argv: Sequence[str]) -> int:
-    """Read the arguments and do what they ask for; return the exit code."""
+    """Parse the arguments and run the command; return the exit code."""
     parser = Parser(prog="transcript", description="List and compare recorded system calls of cards.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listed = actions.add_parser("show", help="list the calls")
@@ -43,7 +44,7 @@ def tool(argv: Sequence[str]) -> int:
 
 
 def diff(a: str, b: str, *, lrt: bool) -> int:
-    """Show what differs. Returns the exit code. Blocking."""
+    """Show the differences. Returns the exit code. Blocking."""
     sides: list[list[Line]] = []
     for path in (a, b):
         lines = _read(path)
@@ -58,7 +59,7 @@ def diff(a: str, b: str, *, lrt: bool) -> int:
 
 
 def show_calls(path: str) -> int:
-    """List the calls, one a line. Returns the exit code. Blocking."""
+    """List the calls, one per line. Returns the exit code. Blocking."""
     lines = _read(path)
     if lines is None:
         return USAGE
@@ -120,7 +121,7 @@ def _cut(value: Any) -> str:
 
 
 def _told(fields: dict[str, Any]) -> str:
-    """Fields in short; lists by their items."""
+    """Fields in short form; lists by their items."""
     shown = []
     for name, value in fields.items():
         if name in _NOT_SHOWN or value == VOLATILE:

@@ -1,7 +1,7 @@
 """Differences between two transcripts of system calls.
 
-Calls are compared file by file, in their order, because calls of different open files come in an order of
-chance. Where the calls themselves differ, both sides are followed to the next place where they agree.
+Calls are compared file by file, in order, because the order of calls of different open files is random. If
+the calls differ, both sides are searched for the next place where they agree.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from transcript.lines import Line, normalized, without_dma_padding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: what is recorded without a call, and what varies from moment to moment
+#: Records without a call, and values that vary all the time.
 _NOT_COMPARED: Final = frozenset({"HEADER", "EVENT", "TELEMETRY"})
-#: how far apart two transcripts are looked through for a place where they agree, and how many calls have to
+#: Number of calls in which a place of agreement is searched, and the number of calls that must agree.
 _WINDOW: Final = 64
 _AGREEING: Final = 3
 _PAGE_BYTES_MAX: Final = 65536
@@ -26,7 +26,10 @@ _PAGE_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference. A call that only one side has no number on the other, and no field."""
+    """One difference.
+
+    If only one side has a call, the number on the other side and the field are None.
+    """
 
     file: int | None
     seq_a: int | None
@@ -42,7 +45,7 @@ class Comparison:
     """All differences, in the order of the files and of their calls."""
 
     differences: list[Difference] = field(default_factory=list)
-    #: differences that were expected and left out, by their number in the specification
+    #: Expected differences that were omitted, by their number in the specification.
     known: Counter[str] = field(default_factory=Counter)
     calls_a: int = 0
     calls_b: int = 0
@@ -51,14 +54,14 @@ class Comparison:
 def compare(a: Sequence[Line], b: Sequence[Line], *, lrt: bool = False) -> Comparison:
     """Compare two transcripts.
 
-    With ``lrt``, `b` is the open runtime's, and what it is known to do otherwise is left out.
+    With ``lrt``, `b` is from the open runtime, and its known differences are omitted.
     """
     comparison = Comparison()
     lanes_a, lanes_b = _lanes(a), _lanes(b)
     comparison.calls_a, comparison.calls_b = (sum(map(len, lanes.values())) for lanes in (lanes_a, lanes_b))
     for file in [*lanes_a, *(file for file in lanes_b if file not in lanes_a)]:
         one, two = lanes_a.get(file, []), lanes_b.get(file, [])
-        # What is known of buffer objects is known per file, as their handles are.
+        # The state of buffer objects is stored per file, as are their handles.
         open_runtime = _OpenRuntime(comparison.known) if lrt else None
         for i, j in _aligned([_kind(line) for line in one], [_kind(line) for line in two]):
             if i is None or j is None:
@@ -71,7 +74,7 @@ def compare(a: Sequence[Line], b: Sequence[Line], *, lrt: bool = False) -> Compa
 
 
 def call_name(line: Line) -> str:
-    """Name of a call; a control message has those of its commands too."""
+    """Name of a call; for a control message, also the names of its commands."""
     commands = [str(kind) for kind in _kind(line)[1:]]
     return f"{line.name} {'+'.join(commands)}" if commands else line.name
 
@@ -145,11 +148,11 @@ def _values(path: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _bytes(a: Line, b: Line, *, ignores_padding: bool) -> Iterator[tuple[str, Any, Any]]:
-    """Bytes that differ although all fields are the same: those that have no names."""
+    """Bytes that differ although all fields are equal; these bytes have no names."""
     if a.name == "MANAGE":
         names = ("data", "data_reply")
     elif a.fields or b.fields:
-        # Names for every byte.
+        # Names for all bytes.
         return
     else:
         names = ("raw", "reply")
@@ -168,18 +171,18 @@ def _bytes(a: Line, b: Line, *, ignores_padding: bool) -> Iterator[tuple[str, An
 
 @dataclass
 class _OpenRuntime:
-    """Rules for the calls in which the open runtime differs from an upstream kernel's wants."""
+    """Rules for the calls in which the open runtime differs from the expectations of an upstream kernel."""
 
     known: Counter[str]
-    #: bytes of our buffer objects
+    #: Bytes of our buffer objects.
     sizes: dict[int, int] = field(default_factory=dict)
-    #: our buffer objects that stand for its empty ones
+    #: Our buffer objects that represent its empty ones.
     empty: set[int] = field(default_factory=set)
-    #: the last part that it moved of a buffer object
+    #: The last part that it transferred of a buffer object.
     parts: dict[int, int] = field(default_factory=dict)
 
     def in_the_kernels_meaning(self, a: Line, b: Line) -> Line:
-        """T1: its two fence flags are the other way round."""
+        """T1: its two fence flags are exchanged."""
         if b.name != "ATTACH_SLICE_BO":
             return b
         swapped = [_swapped(entry) for entry in _entries(b)]
@@ -192,7 +195,7 @@ class _OpenRuntime:
         return replace(b, fields={**b.fields, "entries": swapped}) if "entries" in b.fields else b
 
     def unknown(self, a: Line, b: Line, found: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
-        """Leave out what is known to differ."""
+        """Omit the known differences."""
         match a.name:
             case "CREATE_BO":
                 return self._created(a, b, found)
@@ -217,7 +220,7 @@ class _OpenRuntime:
             return found
         if handle is not None:
             self.empty.add(handle)
-        # An upstream kernel refuses one without bytes, so that the answers differ, too.
+        # An upstream kernel refuses a buffer object without bytes, so the replies also differ.
         self.known["T4"] += 1
         return []
 
@@ -234,7 +237,7 @@ class _OpenRuntime:
             moves_all = size is None or one.get("resize") == size
             if part is None or handle is None:
                 continue
-            # 0, which new kernels take for nothing at all, or what was left from an earlier call.
+            # 0, which new kernels interpret as nothing, or a value from an earlier call.
             if moves_all and (part == 0 or part == self.parts.get(handle)):
                 expected.add(f"entries[{index}].resize")
             if part:

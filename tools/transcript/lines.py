@@ -1,7 +1,7 @@
-"""Transcripts of system calls as they are in files, and the parts that belong to one run only.
+"""Transcripts of system calls in files, and the parts of them that belong to only one run.
 
-A transcript is written by ``QAIC_KMD_TRANSCRIPT``: one JSON object a line (the form is
-described in docs/reference/emulated-cards.md). It may also come from elsewhere, so nothing in it is trusted.
+``QAIC_KMD_TRANSCRIPT`` writes a transcript: one JSON object per line (docs/reference/emulated-cards.md
+describes the form). A transcript can also come from other sources, so its content is not trusted.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORM_VERSION: Final = 1
-#: a value that says something about one run only
+#: A value that describes only one run.
 VOLATILE: Final = "*"
 
 _BYTES: Final = ("raw", "data", "reply", "data_reply")
-#: a transaction's pairs of states are the innermost
+#: The pairs of states in a transaction are the innermost ones.
 _DEEPEST: Final = 12
-#: ids of processes, addresses and descriptors of the host, wherever they are
+#: Ids of processes, addresses and descriptors of the host, anywhere in a line.
 _VOLATILE_NAMES: Final = frozenset({"process_id", "data", "addr", "eventfd", "fd", "date", "desc"})
-#: places that the kernel chooses, and times
+#: Places that the kernel selects, and times.
 _VOLATILE_OF_CALL: Final = {
     "MMAP_BO": frozenset({"offset"}),
     "MAP": frozenset({"offset"}),
     "PERF_STATS_BO": frozenset({"submit_latency_us", "device_latency_us"}),
 }
-#: where the id of the process is in a command
+#: Place of the process id in a command.
 _PROCESS_ID_AT: Final = {1: 4, 3: 8, 9: 4, 15: 4, 16: 4, 28: 4, 32: 4}
 _PASSTHROUGH_FROM_USER, _DMA_FROM_USER, _ACTIVATE_FROM_USER = 1, 5, 7
 
@@ -46,7 +46,7 @@ class Line:
     fields: dict[str, Any] = field(default_factory=dict)
     answer: dict[str, Any] = field(default_factory=dict)
     errno: str | None = None
-    #: ``raw``, ``data``, ``reply``, ``data_reply``: the bytes, where there are any
+    #: ``raw``, ``data``, ``reply``, ``data_reply``: the bytes, if there are any.
     octets: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -62,7 +62,7 @@ def read(path: str) -> list[Line]:
     """
     file = Path(path)
     if file.exists() and not file.is_file():
-        # Reading a pipe would wait for its writer.
+        # Reading a pipe would block until its writer ends.
         raise InputError(f"{path} is no regular file; a transcript is expected", code="transcript.form")
     lines: list[Line] = []
     with file.open("rb") as opened:
@@ -92,7 +92,7 @@ def _why(error: Exception) -> str:
 
 def _line(value: object) -> Line:
     if not isinstance(value, dict):
-        raise ValueError("is not a JSON object")  # noqa: TRY004 (reported as a wrong line, like the others)
+        raise ValueError("is not a JSON object")  # noqa: TRY004 (an invalid line, like the others)
     if _is_deep(value, _DEEPEST):
         raise ValueError("is nested too deeply")
     octets = {}
@@ -131,7 +131,7 @@ def _optional(value: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def normalized(line: Line) -> Line:
-    """Return the line without the parts that belong to one run only."""
+    """Return the line without the parts that belong to only one run."""
     names = _VOLATILE_NAMES | _VOLATILE_OF_CALL.get(line.name, frozenset())
     octets = dict(line.octets)
     if line.name == "MANAGE" and "data" in octets:
@@ -158,7 +158,7 @@ def _without(value: Any, names: frozenset[str]) -> Any:
 
 
 def _transactions(message: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, begin and end of each whole transaction in a control message."""
+    """Yield the kind, begin and end of each whole transaction in a control message."""
     at = 0
     while at + 8 <= len(message):
         kind, length = _word(message, at), _word(message, at + 4)
@@ -169,7 +169,7 @@ def _transactions(message: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _masked(message: bytes) -> bytes:
-    """Return a control message with zeros where the bytes belong to one process only."""
+    """Return a control message with zeros in the bytes that belong to only one process."""
     masked = bytearray(message)
     for kind, at, end in _transactions(message):
         body = at + 8
@@ -185,7 +185,7 @@ def _masked(message: bytes) -> bytes:
 
 
 def without_dma_padding(message: bytes) -> bytes:
-    """Return a control message with zeros in the padding of its dma transactions."""
+    """Return a control message with zeros in the padding of its DMA transactions."""
     masked = bytearray(message)
     for kind, at, end in _transactions(message):
         if kind == _DMA_FROM_USER:

@@ -1,6 +1,6 @@
-"""Use an installed wheel as a first-time user does; any difference to onnxruntime ends with an error.
+"""Use an installed wheel as a new user does; any difference from onnxruntime is an error.
 
-python smoke_test.py    in an empty folder, with the environment's commands on the path
+python smoke_test.py in an empty folder, with the environment's commands on the path
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import qaic
 
 
 def write_model(path: Path) -> None:
-    """Write a layer with a bias and an activation, which is enough to reach compiler, engine and queues."""
+    """Write a layer with a bias and an activation, which needs the compiler, the engine and the queues."""
     random = np.random.default_rng(0)
     initializers = [
         onnx.numpy_helper.from_array(random.standard_normal((16, 8), np.float32), "w"),
@@ -33,12 +33,12 @@ def write_model(path: Path) -> None:
 
 
 def run(*command: str) -> str:
-    """Run a command of the package and return what it printed."""
+    """Run a command of the package and return its output."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main() -> None:
-    """Compile with the command and with Python, run on a virtual and on an emulated card, compare."""
+    """Compile with the command and with Python, run on a virtual and on an emulated card, and compare."""
     model = Path("model.onnx").absolute()
     write_model(model)
     x = np.linspace(-1, 1, 16, dtype=np.float32)[None]

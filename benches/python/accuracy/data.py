@@ -1,4 +1,4 @@
-"""Samples for the accuracy report: lines of text and files, the same wherever the packages are."""
+"""Samples for the accuracy report: lines of text and files, independent of the location of the packages."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor inc
 magna aliqua Price Total Invoice Order Date Street Number Account Balance Open Close Left Right North South
 """
 _WORDS = _TEXT.split()
-#: Height and width of a line of text as the recognizer takes it.
+#: Height and width of a line of text, as the recognizer requires.
 LINE = (48, 320)
 
 
 def text_lines(count: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Texts and noisy pictures of them, float32 of shape (1, 3, 48, 320) between -1 and 1."""
+    """Texts and noisy pictures of the texts: float32 of shape (1, 3, 48, 320), from -1 to 1."""
     from PIL import Image, ImageDraw, ImageFont
 
     random = np.random.default_rng(_SEED)
@@ -53,7 +53,7 @@ def text_lines(count: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 def contents(count: int) -> Iterator[tuple[str, bytes]]:
-    """Kind and content of files: the standard library's, and generated ones of many formats."""
+    """Kind and content of files: those of the standard library, and generated files of many formats."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     files = sorted(
         path

@@ -1,4 +1,4 @@
-"""NNCF's `quantize_with_accuracy_control` on the recognizer: what it reaches for the same target."""
+"""NNCF's `quantize_with_accuracy_control` on the recognizer: its result for the same target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: lines for its ranking: it runs them once for each operation that it could take back
+#: Lines for the ranking, in which NNCF runs them once for each operation that it could revert.
 _RANKED = 8
 
 
@@ -92,7 +92,7 @@ def _decisions(program: Any, array: NDArray[Any]) -> NDArray[np.int64]:
 def _compiled(model: Any) -> Any:
     import openvino as ov
 
-    # In float32 where there are no integers: it takes bfloat16 by itself, where the processor has it.
+    # float32 for nodes without integers: by default, OpenVINO uses bfloat16 if the processor has it.
     return ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
 

@@ -1,4 +1,4 @@
-"""Comparing node by node and searching nodes to keep: time, memory, and what is found."""
+"""Comparison node by node, and search for nodes in a higher precision: time, memory, and results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .search_tasks import task
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: task, precision, target, what the nodes compute in, samples
+#: Task, precision, target, precision of kept nodes, samples.
 SEARCHES = (
     ("magika", "fp16", "same>=99.5%", "fp32", 96),
     ("magika", "fp16", "sqnr>=40", "fp32", 96),
@@ -43,7 +43,7 @@ COMPARISONS = (
     ("transformer", "fp16"),
     ("transformer", "int8"),
 )
-#: rounds of a measurement; the first warms up
+#: Rounds of a measurement; the first one is a warm-up.
 _ROUNDS = 6
 
 TITLE = "## Nodes that stay in a higher precision"
@@ -107,7 +107,7 @@ def lines() -> Iterator[str]:
 
 
 def _told(row: list[str]) -> list[str]:
-    """Show a row at once: all of them take many minutes."""
+    """Show a row at once, because all rows take many minutes."""
     sys.stderr.write(" | ".join(row) + "\n")
     return row
 
@@ -180,7 +180,7 @@ def _comparison(name: str, to: str) -> list[str]:
 
 
 def _resident(name: str, to: str, what: str) -> float:
-    """Largest resident size of a process of its own."""
+    """Largest resident size of a separate process."""
     command = [sys.executable, "-m", "python.accuracy.precision_search", name, to, what]
     found = subprocess.run(
         command, check=True, capture_output=True, text=True, cwd=__file__.rsplit("/", 3)[0]
@@ -197,7 +197,7 @@ def _measure_resident(name: str, to: str, what: str) -> None:
         with qaic.Session(found.model, **options_of(to, options)) as session:
             for sample in found.samples:
                 session.run(sample)
-    # Not that of getrusage, which is at least what the process that started this one had.
+    # getrusage is not suitable: its value is at least that of the parent process.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     sys.stdout.write(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")) + "\n")
 

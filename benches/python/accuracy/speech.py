@@ -1,4 +1,4 @@
-"""Speech-like sound: voiced syllables of three resonances with pauses between them, and noise below."""
+"""Speech-like sound: voiced syllables with three resonances, pauses between them, and low noise."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RATE = 16_000
-#: resonances of five vowels in Hz
+#: Resonances of five vowels in Hz.
 _VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410))
 
 
 def recording(seconds: float, seed: int) -> NDArray[np.float32]:
-    """Make a recording at 16 kHz, within -1 to 1."""
+    """Create a recording at 16 kHz, from -1 to 1."""
     rng = np.random.default_rng(seed)
     count = int(seconds * RATE)
     sound = np.zeros(count)

@@ -1,4 +1,4 @@
-"""The two trained models of the accuracy report, their samples, and what their answers are worth."""
+"""The two trained models of the accuracy report, their samples, and a measure of their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A model with samples for calibration and, disjoint from them, for judgment."""
+    """A model, samples for calibration, and other samples for evaluation."""
 
     title: str
     path: Path
@@ -35,9 +35,9 @@ class Task:
     evaluation: list[Feeds]
     #: Class probabilities of an output: (decisions, classes).
     decisions: Callable[[NDArray[np.float32]], NDArray[np.float32]]
-    #: Share of the truth that was found, from the outputs; None where it is not known.
+    #: Share of the truth that was found, from the outputs; None if the truth is not known.
     truth: Callable[[Sequence[NDArray[np.float32]]], float] | None
-    #: Kinds with values beyond the range of fp16, and what they are.
+    #: Kinds with values beyond the range of float16, and the reason.
     beyond_fp16: tuple[tuple[str, ...], str] = ((), "")
 
     @property
@@ -101,7 +101,7 @@ def recognizer(calibration: int, evaluation: int) -> Task:
     properties = {
         entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props
     }
-    # The first class is "nothing"; a space follows the listed characters.
+    # The first class means no character; a space follows the listed characters.
     alphabet = ["", *properties["character"].splitlines(), " "]
     lines = list(accuracy_data.text_lines(calibration + evaluation))
     texts = [text for text, _ in lines[calibration:]]
@@ -138,7 +138,7 @@ def _packaged(package: str, file: str) -> Path:
 
 
 def _likeness(found: str, expected: str) -> float:
-    """1 minus the edit distance per character, spaces aside, at least 0."""
+    """1 minus the edit distance per character, without spaces, at least 0."""
     found, expected = found.replace(" ", ""), expected.replace(" ", "")
     row = list(range(len(expected) + 1))
     for i, a in enumerate(found, 1):

@@ -1,1 +1,1 @@
-"""Measurement: processes, turns, figures and their rows."""
+"""Measurement: processes, turns, figures, and rows of the report."""

@@ -1,4 +1,4 @@
-"""The Rust benchmarks: run them with cargo and read what criterion wrote down."""
+"""The Rust benchmarks: run them with cargo and read the files of criterion."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Figure:
 
 
 def run(benches: list[str], *, quick: bool) -> dict[str, list[Figure]]:
-    """Run benches of the crate `qaic-benches`; returns what they measured, by criterion's groups."""
+    """Run benches of the crate `qaic-benches`; return their measurements, by criterion's groups."""
     from qaic import _core
 
     command = ["cargo", "bench", "--quiet", "-p", "qaic-benches"]
@@ -48,7 +48,7 @@ def run(benches: list[str], *, quick: bool) -> dict[str, list[Figure]]:
     command += ["--", "--noplot", *(["--quick"] if quick else [])]
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     if done.returncode:
-        # Only then: criterion tells about every benchmark what is read from its files below.
+        # criterion prints the results of every benchmark; this function reads them from files below.
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     groups: dict[str, list[Figure]] = {}
     for path in sorted(_folder().glob("**/new/benchmark.json"), key=lambda path: path.stat().st_mtime_ns):

@@ -1,4 +1,4 @@
-"""Facts about the machine and the software, without which no figure means anything."""
+"""Facts about the machine and the software, without which figures have no meaning."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PACKAGES = ("numpy", "onnx", "onnxruntime", "magika", "openvino", "rapidocr-onn
 
 
 def facts() -> list[tuple[str, str]]:
-    """Return name and value of each fact."""
+    """Return the name and value of each fact."""
     from qaic import __version__
 
     cpu = _field("/proc/cpuinfo", "model name")
     family, model = _field("/proc/cpuinfo", "cpu family"), _field("/proc/cpuinfo", "model\t")
     memory_gib = int(_field("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)
     commit = _output("git", "rev-parse", "--short", "HEAD")
-    # The report itself is being rewritten.
+    # The report itself changes, so it is excluded.
     changed = _output("git", "status", "--porcelain", "--untracked-files=no", "--", ":!docs/performance.md")
     return [
         ("date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),

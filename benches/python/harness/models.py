@@ -1,4 +1,4 @@
-"""The models that are measured: one published and trained, the others made here from a fixed seed."""
+"""The models that are measured: one published and trained, and others from a fixed seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-#: In order of size; the first is for the cost of a call, the others for everything.
+#: In order of size; the first model is for the cost of a call, the others for everything.
 NAMES = ("tiny", "magika", "conv", "ffn")
 TITLES = {
     "tiny": "tiny (Add of two [1,16])",
@@ -30,7 +30,7 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Model:
-    """A model on disk, arrays to feed it and the options it needs."""
+    """A model on disk, arrays for its inputs, and the options that it needs."""
 
     path: Path
     feeds: dict[str, NDArray[Any]]
@@ -38,7 +38,7 @@ class Model:
 
 
 def load(name: str, folder: Path) -> Model:
-    """Return a model, made in `folder` if it is not there yet."""
+    """Return a model; create it in `folder` if it does not exist."""
     generator = np.random.default_rng(_SEED)
     if name == "magika":
         return _magika(generator)
@@ -62,7 +62,7 @@ def _magika(generator: np.random.Generator) -> Model:
 
 
 class _Graph:
-    """Nodes in order, each named by its only output."""
+    """Nodes in order; each has the name of its only output."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
@@ -86,7 +86,7 @@ class _Graph:
         return name
 
     def weight(self, *shape: int) -> str:
-        """Add random weights that keep the scale of what passes through them."""
+        """Add random weights that keep the scale of the values."""
         fan_in = int(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
         return self.constant(self._generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(fan_in)))
 
@@ -95,7 +95,7 @@ class _Graph:
         return self.constant(np.full(size, value, np.float32))
 
     def model(self, inputs: dict[str, list[int]], output: str, shape: list[int]) -> onnx.ModelProto:
-        """Finish."""
+        """Return the finished model."""
         from onnx import TensorProto, helper
 
         graph = helper.make_graph(
@@ -185,7 +185,7 @@ def _convolutions(generator: np.random.Generator) -> onnx.ModelProto:
 
 
 def _chain(generator: np.random.Generator) -> onnx.ModelProto:
-    """Many operators on few numbers, so that time goes by nodes; none is large enough to be mapped."""
+    """Many operators on few numbers, so nodes determine the time; no weight is large enough to be mapped."""
     graph = _Graph(generator)
     width, x = 8, "x"
     for _ in range(9_000 // 6):

@@ -1,4 +1,4 @@
-"""One line of the report, and the verdict on its budget."""
+"""One row of the report, and the verdict on its budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Return a word that states if the median meets the budget."""
+        """Return a word that states whether the median meets the budget."""
         return {None: "", True: "met", False: "**missed**"}[self.met]
 
     def cells(self) -> list[str]:

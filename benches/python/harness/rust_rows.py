@@ -1,4 +1,4 @@
-"""Rows from the Rust benchmarks: opening, running and converting without Python around them."""
+"""Rows from the Rust benchmarks: opening, running and converting without Python."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _SIZES = ("64 KiB", "1 MiB", "64 MiB")
 _MIB = 1 << 20
 #: Groups of the bench `quant`.
 _NUMBERS, _CALIBRATIONS = "numbers, per byte of f32", "calibrate 512 bins"
-#: GB/s at 1 MiB
+#: GB/s at 1 MiB.
 _RATE_LIMITS = {"float32 to float16": 30, "quantize int8": 80}
-#: Of a run with three bindings, above the bare call of the engine.
+#: Budget of a run with three bindings, in addition to the bare call of the engine.
 _OVER_BARE_S = 0.8e-6 + 3 * 0.08e-6
-#: Of an inference on a card, above the system calls, and of each of its bindings.
+#: Budgets of an inference on a card, in addition to the system calls, and of each of its bindings.
 _CARD_S, _PER_BINDING_S = 0.4e-6, 40e-9
 _SUBMIT_AND_COLLECT_S = 150e-9
 _OPEN_FIXED_S, _OPEN_PER_BINDING_S = 40e-6, 0.5e-6
 
 
 def open_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
-    """Opening by number of bindings."""
+    """Opening, by the number of bindings."""
     figures = groups["open"]
     named = {figure.function: figure.time for figure in figures}
     beside = {
@@ -97,7 +97,7 @@ def card_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
     for (function, inputs), ours in figures.items():
         if function == "inputs":
             bare = figures["bare calls", inputs]
-            # With the output.
+            # Including the output.
             yield _card_row(f"a run of {inputs} inputs", ours, bare, _CARD_S + (inputs + 1) * _PER_BINDING_S)
     flying = {figure.function: figure for figure in groups["run on kmd, in flight"]}
     ours, bare = flying["submit and collect"], flying["bare calls"]
@@ -118,7 +118,7 @@ def _card_row(what: str, ours: Spread, bare: Spread, limit: float) -> Row:
 
 
 def _quotient(ours: Spread, other: Spread) -> Spread:
-    """Divide medians; the ends are the most that the ranges allow, since the two were not run in turns."""
+    """Divide medians; the ends are the extremes of the ranges, because the two sides did not run in turns."""
     return Spread(ours.median / other.median, ours.low / other.high, ours.high / other.low, "x")
 
 
@@ -130,7 +130,7 @@ _PROFILE_S = 200e-9
 
 
 def queue_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
-    """The ring beside crossbeam's, and an inference submitted and collected."""
+    """The ring compared with crossbeam's, and an inference submitted and collected."""
     one = {figure.function: figure.time for figure in groups[_QUEUES_ONE]}
     two = {figure.function: figure.time for figure in groups[_QUEUES_TWO]}
     step = "push and pop"
@@ -207,7 +207,7 @@ def convert_rows(groups: dict[str, list[Figure]], numpy: dict[str, list[float]])
 
 
 def convert_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
-    """All conversions with the fastest family of each, by size."""
+    """All conversions with the fastest kernel family of each, by size."""
     rows = []
     for name, figures in groups.items():
         if not all(figure.bytes and figure.value in _SIZES for figure in figures):
@@ -230,7 +230,7 @@ def number_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
 
 
 def calibration_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
-    """Return the cost of the choice of a range for one tensor."""
+    """Return the cost of selecting a range for one tensor."""
     return ["range of a tensor, 512 bins", "time"], [
         [figure.function, str(figure.time)] for figure in groups[_CALIBRATIONS]
     ]
@@ -241,7 +241,7 @@ def _best(figures: list[Figure], size: str) -> Figure:
 
 
 def numpy_conversions(batches: int, seconds: float) -> dict[str, list[float]]:
-    """Convert 1 MiB of f32 with numpy into memory that is there (in a worker)."""
+    """Convert 1 MiB of float32 with numpy into existing memory (in a worker)."""
     from .timing import in_turns
 
     source = np.linspace(-6, 6, _MIB // 4, dtype=np.float32)
@@ -258,7 +258,7 @@ def numpy_conversions(batches: int, seconds: float) -> dict[str, list[float]]:
 
 
 def measure_numpy(effort: Effort) -> dict[str, list[float]]:
-    """Run :func:`numpy_conversions` in a process of its own."""
+    """Run :func:`numpy_conversions` in a separate process."""
     from .worker import measure
 
     measured: dict[str, list[float]] = measure(

@@ -1,4 +1,4 @@
-"""Sessions of both sides over the same model, and the check that they compute the same."""
+"""Sessions of both sides for the same model, and the check that their results are equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from .models import Model
 
-#: Of the largest output: both sides run the same kernels, on graphs that were optimized at different times.
+#: Tolerance, relative to the largest output: both sides run the same kernels, on graphs that were optimized
+#: at different times.
 _TOLERANCE = 1e-4
 
 
@@ -26,14 +27,14 @@ def ours(model: Model, **options: object) -> qaic.Session:
 
 
 def theirs(model: Model, threads: int) -> onnxruntime.InferenceSession:
-    """Return onnxruntime's session with `threads` threads per call; everything else as it comes."""
+    """Return onnxruntime's session with `threads` threads per call; all other settings are defaults."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
 
 
 def check_equal(session: qaic.Session, other: onnxruntime.InferenceSession, model: Model) -> None:
-    """Fail unless both give the same answer: a comparison of different work says nothing."""
+    """Fail unless both give the same results, because a comparison of different work has no meaning."""
     expected: list[NDArray[np.float32]] = other.run(None, model.feeds)
     for found, wanted in zip(session.run(model.feeds).values(), expected, strict=True):
         error = float(np.abs(found - wanted).max()) / max(1.0, float(np.abs(wanted).max()))

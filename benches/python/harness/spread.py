@@ -1,4 +1,4 @@
-"""Repeated measurements of one quantity, and how they are written: median with minimum and maximum."""
+"""Repeated measurements of one quantity, and their text: median with minimum and maximum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCALES = {
 
 @dataclass(frozen=True)
 class Spread:
-    """Values of one quantity in one unit of ``_SCALES``; the median may have been estimated elsewhere."""
+    """Values of one quantity in a unit of ``_SCALES``; the median can be an estimate from another source."""
 
     median: float
     low: float
@@ -29,19 +29,19 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float], unit: str) -> Spread:
-        """Summarize."""
+        """Compute median, minimum and maximum."""
         listed = sorted(values)
         return cls(statistics.median(listed), listed[0], listed[-1], unit)
 
     def inverted(self, amount: float, unit: str) -> Spread:
-        """Turn the time for an amount into a rate."""
+        """Convert the time for an amount to a rate."""
         return Spread(amount / self.median, amount / self.high, amount / self.low, unit)
 
     def __str__(self) -> str:
-        """Write three digits, all in the unit that suits the median."""
+        """Write three digits, all in the unit of the median."""
         scales = _SCALES[self.unit]
         scale, name = next((pair for pair in scales if abs(self.median) >= pair[0]), scales[-1])
-        # Budgets near 1 are in hundredths, so one more digit shows on which side of the budget a ratio is.
+        # Budgets near 1 are in hundredths; another digit shows whether a ratio meets its budget.
         is_fine = self.unit == "x" and self.median >= 0.1 and self.high < 2
         digits = (lambda value: f"{value:.3f}") if is_fine else digits3
         median, low, high = (digits(value / scale) for value in (self.median, self.low, self.high))
@@ -50,7 +50,7 @@ class Spread:
 
 
 def digits3(value: float) -> str:
-    """Write a number with about three digits; tiny ones with one, because only their size matters."""
+    """Write a number with about three digits; tiny numbers with one, because only their magnitude matters."""
     size = abs(value)
     if size >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
@@ -62,5 +62,5 @@ def digits3(value: float) -> str:
 
 
 def ratios(ours: Iterable[float], other: Iterable[float]) -> Spread:
-    """Compare batch with batch: neighbors in time saw the same machine."""
+    """Compare neighboring batches, which ran under the same conditions."""
     return Spread.of([a / b for a, b in zip(ours, other, strict=True)], "x")

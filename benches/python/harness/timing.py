@@ -1,4 +1,4 @@
-"""Timing of calls in this process: in turns, in batches, without the garbage collector."""
+"""Times of calls in this process: in turns, in batches, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Pause before each batch: helper threads of the last subject may spin for tens of milliseconds after its
+#: Pause before each batch: helper threads of the previous subject can spin for tens of milliseconds after its
 #: last call, and would take a core from the next subject.
 REST_S = 0.2
-#: Calls before each batch, untimed: caches are refilled.
+#: Calls before each batch, without timing, to fill caches.
 _SETTLE_S = 0.02
 
 
@@ -23,9 +23,9 @@ def in_turns(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Time the subjects batch by batch (A B A B ...); returns seconds per call, by subject and batch.
+    """Time the subjects batch by batch (A B A B ...); return seconds per call, by subject and batch.
 
-    With `time.process_time` as `clock`, what other processes do counts little.
+    With `time.process_time` as `clock`, other processes have little effect.
     """
     counts = {}
     for name, call in subjects.items():

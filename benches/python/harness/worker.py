@@ -1,4 +1,4 @@
-"""Measurements in a process of their own, so that nothing another one left behind counts."""
+"""Measurements in separate processes, so that the effects of earlier measurements do not count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPORT = Path(__file__).parents[2] / "report.py"
 
 
 def measure(name: str, /, **arguments: object) -> Any:
-    """Run the measurement `name` of `measurements` in a fresh process with an empty compile cache."""
+    """Run the measurement `name` of `measurements` in a new process with an empty compile cache."""
     with tempfile.TemporaryDirectory(prefix="openqaic-bench-cache-") as cache:
         process = subprocess.run(
             [sys.executable, str(REPORT), "--measure", name, json.dumps(arguments)],
@@ -38,7 +38,7 @@ def in_process(script: str, /, *, interpreter: str = sys.executable, **arguments
 
 
 def status_bytes(field: str) -> int:
-    """Return a field of ``/proc/self/status`` that is given in kB."""
+    """Return a field of ``/proc/self/status`` with a value in kB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

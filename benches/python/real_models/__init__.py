@@ -1,1 +1,1 @@
-"""Trained models of published packages: where they come from, and how each is judged."""
+"""Trained models of published packages: their sources and their evaluation."""

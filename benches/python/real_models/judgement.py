@@ -31,7 +31,7 @@ PRECISIONS: dict[str, dict[str, object]] = {
     },
 }
 SAMPLES = 4
-#: Seconds after which a process is ended: a safety net, no figure.
+#: Seconds after which a process is ended: a safety limit, not a measurement.
 LIMIT_S = 900
 
 
@@ -48,18 +48,18 @@ class Judgement:
     largest: float | None = None
     equal: float | None = None
     nonfinite: int = 0
-    #: largest difference that onnxruntime's own graph optimizations make, measured beside float32
+    #: Largest difference that onnxruntime's own graph optimizations cause, measured with float32.
     optimized: float | None = None
     message: str = ""
 
 
 def judged(model: RealModel, file: Path, precision: str) -> Judgement:
-    """Compile and run the model in a child process, which may die."""
+    """Compile and run the model in a child process, which can crash."""
     command = [sys.executable, "-m", "python.real_models.judgement", str(file), precision]
     specification = {"symbols": model.symbols, "inputs": model.inputs, "options": model.options}
     home = Path(__file__).parents[2]
     try:
-        # A cache may hold programs of the same version that other code compiled.
+        # A cache can contain programs of the same version that other code compiled.
         with tempfile.TemporaryDirectory() as cache:
             child = subprocess.run(
                 command,
@@ -89,7 +89,7 @@ def _judge(file: Path, precision: str, specification: dict[str, Any]) -> Judgeme
 
     levels = onnxruntime.GraphOptimizationLevel
     try:
-        # The engine's rewriting is not part of the reference.
+        # The reference excludes the optimizations of the engine.
         original = _engine_session(file, specification, levels.ORT_DISABLE_ALL)
         samples = _samples(original, file, specification)
         expected = [original.run(None, sample) for sample in samples]

@@ -1,4 +1,4 @@
-"""ONNX graphs written node by node; weights have shapes and no values."""
+"""ONNX graphs that are written node by node; weights have shapes but no values."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: file of all weights, which has a hole in place of their values
+#: File of all weights; their values are a hole in it.
 _WEIGHTS_FILE = "weights.bin"
-#: bytes that the loader aligns external data to
+#: Alignment in bytes of external data in the loader.
 _ALIGNMENT = 4096
 
 
@@ -75,7 +75,7 @@ class Graph:
         return names
 
     def save(self, folder: Path) -> Path:
-        """Write the model and its file of weights, which takes no room; returns the model's path."""
+        """Write the model and its file of weights, which uses no disk space; return the path of the model."""
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         with (folder / _WEIGHTS_FILE).open("wb") as file:

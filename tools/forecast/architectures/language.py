@@ -66,7 +66,7 @@ _TINY = Encoder(_ENGLISH, layers=2, hidden=128, heads=2, feed_forward=512)
 _ALBERT = Encoder(30000, embedding=128, activation="tanh", shares_layers=True)
 _MPNET = Encoder(30527, has_types=False, positions=514)
 
-#: name in the measured table -> sizes
+#: Name in the measured table -> sizes.
 ENCODERS = {
     "albert-base-v2": _ALBERT,
     "allenai/scibert_scivocab_uncased": Encoder(31090),
@@ -182,7 +182,7 @@ class _Writer:
         value = self._norm(value, width, "embeddings")
         if width != sizes.hidden:
             value = self._linear(value, width, sizes.hidden, "widen")
-        # The mask becomes an addend of all scores.
+        # The mask is added to all scores.
         wide = graph.add("Unsqueeze", graph.add("Cast", mask, to=TensorProto.FLOAT), graph.integers(1, 2))
         self._mask = graph.add("Mul", graph.add("Sub", graph.number(1.0), wide), graph.number(-65504.0))
         return value

@@ -16,7 +16,7 @@ _CLASSES = 1000
 
 @dataclass(frozen=True)
 class _Map:
-    """A feature map: its value and channels."""
+    """A feature map: its value and number of channels."""
 
     value: str
     channels: int
@@ -32,7 +32,7 @@ class _Writer:
         self, x: _Map, channels: int, kernel: int, stride: int = 1, *, groups: int = 1, act: str = "Relu",
         padding: int | None = None,
     ) -> _Map:  # fmt: skip
-        """Add a convolution with the batch normalization in its weights, and an activation."""
+        """Add a convolution whose weights contain the batch normalization, and an activation."""
         pad = kernel // 2 if padding is None else padding
         value = self.graph.add(
             "Conv", x.value, self.graph.weight(channels, x.channels // groups, kernel, kernel),
@@ -47,7 +47,7 @@ class _Writer:
         return _Map(self.graph.add(act, x.value), x.channels) if act else x
 
     def norm(self, x: _Map) -> _Map:
-        """Add a batch normalization that stands alone."""
+        """Add a separate batch normalization."""
         parts = [self.graph.weight(x.channels) for _ in range(4)]
         return _Map(self.graph.add("BatchNormalization", x.value, *parts), x.channels)
 
@@ -67,7 +67,7 @@ class _Writer:
         return _Map(value, sum(part.channels for part in parts))
 
     def squeeze(self, x: _Map, channels: int, act: str, gate: str) -> _Map:
-        """Scale the channels by what two small layers make of their means."""
+        """Scale the channels by the output of two small layers on their means."""
         mean = _Map(self.graph.add("GlobalAveragePool", x.value), x.channels)
         gates = self.conv(self.conv(mean, channels, 1, act=act), x.channels, 1, act=gate)
         return _Map(self.graph.add("Mul", x.value, gates.value), x.channels)
@@ -164,7 +164,7 @@ def _mnasnet(w: _Writer, alpha: float) -> _Map:
     return w.linear(w.means(w.conv(x, 1280, 1)), _CLASSES)
 
 
-#: kernel, inner channels, output channels, squeezes, activation, stride
+#: Kernel, inner channels, output channels, squeezes, activation, stride.
 _LARGE_V3 = (
     (3, 16, 16, 0, "Relu", 1), (3, 64, 24, 0, "Relu", 2), (3, 72, 24, 0, "Relu", 1),
     (5, 72, 40, 1, "Relu", 2),
@@ -190,7 +190,7 @@ def _mobilenet(w: _Writer, blocks: Sequence[tuple[int, int, int, int, str, int]]
     return w.linear(w.linear(w.means(x), last, "HardSwish"), _CLASSES)
 
 
-#: factor, kernel, stride, output channels, depth
+#: Factor, kernel, stride, output channels, depth.
 _EFFICIENT = (
     (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3),
     (6, 5, 2, 192, 4),
@@ -209,7 +209,7 @@ def _efficientnet(w: _Writer, width: float, depth: float) -> _Map:
     return w.linear(w.means(w.conv(x, 4 * x.channels, 1, act="Silu")), _CLASSES)
 
 
-#: fuses, factor, stride, output channels, depth
+#: Fuses, factor, stride, output channels, depth.
 _V2 = {
     "s": (
         (1, 1, 1, 24, 2), (1, 4, 2, 48, 4), (1, 4, 2, 64, 4), (0, 4, 2, 128, 6), (0, 6, 1, 160, 9),
@@ -243,7 +243,7 @@ def _efficientnet_v2(w: _Writer, size: str) -> _Map:
 
 
 def _shuffled(w: _Writer, *halves: _Map) -> _Map:
-    """Interleave the channels of two halves; the sizes of the map stay."""
+    """Interleave the channels of two halves; the sizes of the map do not change."""
     x = w.join(*halves)
     graph = w.graph
     wide = graph.add("Reshape", x.value, graph.integers(1, 2, x.channels // 2, -1))
@@ -329,7 +329,7 @@ def _vit(w: _Writer, layers: int, hidden: int, heads: int, patch: int, size: int
     return w.linear(_Map(first, hidden), _CLASSES)
 
 
-#: name in the measured table -> what writes it
+#: Name in the measured table -> function that writes the classifier.
 CLASSIFIERS: dict[str, Callable[[_Writer, int], _Map]] = {
     "densenet161": lambda w, _: _densenet(w, 48, 96, (6, 12, 36, 24)),
     "densenet169": lambda w, _: _densenet(w, 32, 64, (6, 12, 32, 32)),
