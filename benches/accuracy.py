@@ -133,7 +133,7 @@ class Part:
         yield from table(header, [_cells(name, score) for name, (score, _) in {**ours, **integers}.items()])
         if self._task.beyond_fp16[0]:
             yield from ("", self._task.beyond_fp16[1])
-        yield self._heading("openqaic, all that can be int8, by schema and calibration")
+        yield self._heading("openqaic, int8 for all kinds, by schema and calibration")
         yield "SQNR in dB / same decisions."
         yield ""
         rows = [
@@ -170,21 +170,21 @@ class Part:
 
     def _floats(self) -> dict[str, tuple[Score, dict[str, object]]]:
         named: dict[str, dict[str, object]] = {
-            "fp16 (`convert_to_fp16`)": {"convert_to_fp16": True},
+            "float16 (`convert_to_fp16`)": {"convert_to_fp16": True},
             "MXFP6 weights (`mxfp6_matmul`)": {"mxfp6_matmul": True},
-            "MXFP6 weights, fp16 for weighted kinds": {
+            "MXFP6 weights, float16 for weighted kinds": {
                 "mxfp6_matmul": True,
                 "convert_to_fp16": True,
                 "keep_original_precision_for_nodes": self._others,
             },
-            "fp16 for weighted kinds only": {
+            "float16 for weighted kinds only": {
                 "convert_to_fp16": True,
                 "keep_original_precision_for_nodes": self._others,
             },
         }
         kept, _ = self._task.beyond_fp16
         if kept:
-            named[f"fp16 but for {' and '.join(kept)}"] = {
+            named[f"float16 except for {' and '.join(kept)}"] = {
                 "convert_to_fp16": True,
                 "keep_original_precision_for_nodes": list(kept),
             }
@@ -203,7 +203,7 @@ class Part:
                 options = self._quantized(calibration, schema, settings.FINE_BINS, **keep)
                 named[f"int8 for weighted kinds, {schema}, {calibration} of 2048 bins"] = options
         coarse = {"enable_channelwise": False, "enable_rowwise": False}
-        named["one scale per tensor, int8 for these kinds, asymmetric, MSE"] = self._quantized(
+        named["int8 for weighted kinds, one scale per tensor, asymmetric, MSE"] = self._quantized(
             "MSE", "asymmetric", **keep, **coarse
         )
         named["all int8, one scale per tensor, asymmetric, MSE"] = self._quantized(
@@ -256,7 +256,7 @@ class Part:
             f"all int8, {schema}, {calibration}": (score, self._quantized(calibration, schema))
             for (schema, calibration), score in grid.items()
         }
-        yield self._heading("best of both")
+        yield self._heading("best settings")
         rows = []
         chosen: dict[str, tuple[dict[str, object], Path]] = {}
         for what, mine, other in (
@@ -304,7 +304,7 @@ class Part:
             ratios(times["int8"], times["float32"]),
             ratios(times["int8, theirs"], times["float32, theirs"]),
         )
-        yield [f"int8 over float32, {what}", str(faster[0]), str(faster[1]), ""]
+        yield [f"int8 / float32, {what}", str(faster[0]), str(faster[1]), ""]
         for session in (ours32, ours8):
             session.reset()
 
