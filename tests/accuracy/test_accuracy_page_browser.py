@@ -17,7 +17,7 @@ def show(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report():
-    """A transformer with two faults, whose names are as long as those of exporters."""
+    """A transformer with two faults; its names are as long as those of exporters."""
     model, samples, _, _ = models.planted_transformer(["overflow", "cancellation"])
     for node in model.graph.node:
         for names in (node.input, node.output):
@@ -30,7 +30,7 @@ def report():
 
 @pytest.mark.parametrize("width", [500, 1280])
 def test_it_fits_the_window(report, tmp_path, show, width):
-    """The widest element is measured in a frame of this width, which a window may not be as narrow as."""
+    """The widest element is measured in a frame of this width, because a window cannot be this narrow."""
     page = report.page(tmp_path / "page.html")
     drive = f"""
     document.body.style.width = "{width}px";
@@ -49,7 +49,7 @@ def test_tables_hold_the_numbers_of_the_rows(report, tmp_path, show):
     for number, item in enumerate(report.precisions):
         cells = [row for row in dom.cells[f"nodes-{number}", "nodes"] if row]
         assert [row[0][0] or row[0][1] for row in cells] == [str(name) for name in item.nodes["name"]]
-        # A column without any reason is left out.
+        # A column without reasons is omitted.
         if (item.nodes["reason"] != "none").any():
             reasons = ["N/A" if reason == "none" else reason for reason in item.nodes["reason"]]
             assert [row[1][1] for row in cells] == reasons

@@ -1,4 +1,4 @@
-"""Results of the instrumented graph: the program's exact outputs, and sums that numpy confirms."""
+"""Results of the instrumented graph: the exact outputs of the program, and sums that numpy verifies."""
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ MIXED = {
 
 
 def run_both(model, to, given, **options):
-    """Run the program as it is deployed, and the instrumented one."""
+    """Run the deployed program and the instrumented program."""
     wanted = compile_options_of(model, to, Samples(given), None, options)
     settings = options_of(to, options)
     if settings.get("convert_to_quantize"):
@@ -77,7 +77,7 @@ def power(values):
 
 
 def test_sums_of_a_chain_are_those_of_numpy():
-    """Products with a rounded matrix, a sum of two roundings and a Relu, computed by hand."""
+    """Products with a rounded matrix, a sum of two roundings, and a Relu, computed by hand."""
     rng = np.random.default_rng(11)
     w = rng.standard_normal((16, 16)).astype(np.float32)
     bias = rng.standard_normal(16).astype(np.float32)
@@ -143,7 +143,7 @@ def integers_of(params, values):
 
 
 def test_own_errors_of_integers_are_those_of_numpy():
-    """Convolution with Relu, whose weights are rounded, and a Sigmoid, on inputs of the reference."""
+    """A convolution with Relu, whose weights are rounded, and a Sigmoid, on inputs of the reference."""
     model, given = models.convolutional()
     report = accuracy.compare(model, to="int8", samples=given, enable_channelwise=True)["int8"]
     rows = {str(row["name"]): row for row in report.nodes}
@@ -174,7 +174,7 @@ def test_counts_are_those_of_numpy():
     x = np.array([[1e-6, -1e-5, 0.0, 1.0, 250.0, -300.0, np.float32(6.2e-5), 5.0]], np.float32)
     model = models.model_of([models.node("Mul", "x x", "y")], {"x": [1, 8]}, {"y": [1, 8]})
     (row,) = accuracy.compare(model, to="fp16", samples=[{"x": x}]).nodes
-    # 300 x 300 is beyond 65504; the squares of three numbers are small, and that of 0 is exact.
+    # 300 x 300 exceeds 65504; the squares of three numbers are small, and the square of 0 is exact.
     assert row["overflow"] * 8 == 1
     assert row["underflow"] * 8 == 3
     assert row["reason"] == "overflow"
@@ -192,7 +192,7 @@ def test_quantiles_and_channels_are_those_of_numpy_in_every_operator_set(opset, 
     model = models.model_of(nodes, {"x": shape}, {"y": shape}, {"b": bias}, opset=opset)
     report = accuracy.compare(model, to="fp16", samples=[{"x": x}])
     (row,), sizes = report.nodes, np.abs(x).reshape(-1)
-    # If there are more than 16,384 elements, every third one counts.
+    # Above 16,384 elements, every third element counts.
     chosen = np.sort(sizes[::3] if sizes.size > 1 << 14 else sizes)
     quantile = chosen[-max(1, -(-chosen.size // 1000))]
     assert row["quantile_999"] == pytest.approx(quantile, rel=1e-6)
@@ -213,7 +213,7 @@ def test_clipped_integers_are_counted(tmp_path):
 
 
 def test_state_of_the_reference_is_its_own():
-    """A running sum whose state loses in float16: the reference keeps the exact one."""
+    """A running sum whose state loses precision in float16; the reference keeps the exact state."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [

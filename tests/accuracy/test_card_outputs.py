@@ -1,4 +1,4 @@
-"""Outputs of a card: the unavoidable cost of rounding, and the additional cost of faults."""
+"""Outputs of a card: the cost of rounding, and the additional cost of faults."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_forms(card, tmp_path):
         np.savez(folder / f"{number}.npz", y=array)
     for against in (stacked, folder):
         assert first_sentence(card, against)[1].apart.is_equal
-    # Outputs of a program that hands out float16.
+    # Outputs of a program with float16 outputs.
     _, item, said = first_sentence(card, write(tmp_path / "half", outputs, np.float16))
     assert "loses no more than" in said
     assert item.apart.sqnr_db > 60

@@ -28,7 +28,7 @@ def longest_run(name, array):
 
 
 def rows_above(name, array):
-    """Use as many decisions as exist, a number that differs between the two sides."""
+    """Use all decisions; the two sides have different numbers of them."""
     return array[np.abs(array) > 1]
 
 
@@ -90,7 +90,7 @@ def test_what_is_no_function(chain, wrong, message):
 
 
 def test_command(chain, tmp_path, monkeypatch, capsys):
-    """Functions are found in the folder of the command."""
+    """Functions are imported from the current folder of the command."""
     model, samples = chain
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     np.savez(tmp_path / "samples.npz", x=np.stack([sample["x"] for sample in samples]))

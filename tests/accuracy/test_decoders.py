@@ -1,4 +1,4 @@
-"""Decoders: tokens that the reference chooses, errors of logits step by step, and of caches."""
+"""Decoders: tokens that the reference selects, errors of logits in each step, and errors of caches."""
 
 import json
 
@@ -31,7 +31,7 @@ def report():
 
 
 def chosen(oracle, prompt, count):
-    """Return the tokens that an oracle generates after a prompt."""
+    """Return the tokens that a reference generates after a prompt."""
     logits, tokens = oracle.step(prompt), []
     for _ in range(count):
         tokens.append(int(logits.argmax()))
@@ -75,11 +75,11 @@ def test_caches_without_an_error_are_said_to_be_equal():
 
 
 def planted(scale):
-    """A decoder whose logits are so close together that rounding chooses others."""
+    """A decoder with similar logits, so rounding selects other tokens."""
     model = decoder(ONE)
     (head,) = [tensor for tensor in model.graph.initializer if tensor.name == "lm_head"]
     values = np.frombuffer(head.raw_data, np.float32).reshape(head.dims)
-    # Columns in pairs that differ by less than float16 resolves.
+    # Columns in pairs whose difference is below the resolution of float16.
     values = np.repeat(values[:, ::2], 2, axis=1)[:, : head.dims[1]].copy()
     values[:, 1::2] *= np.float32(1 + scale)
     head.raw_data = values.tobytes()
@@ -117,7 +117,7 @@ def test_integers_are_calibrated_with_the_prompts():
 
 @pytest.mark.parametrize("to", ["fp16", "int8"])
 def test_a_cache_of_another_layout(to):
-    """Slots are the second of three dimensions; the oracle is onnxruntime on the whole sequence at once."""
+    """Slots are the second of three dimensions; the reference is onnxruntime on the whole sequence."""
     model = models.flat_decoder()
     options = {"retained_state": True, "network_specialization_config": specializations(prefill=4)}
     found = accuracy.compare(model, to=to, samples=prompts(), tokens=14, **options)[to]

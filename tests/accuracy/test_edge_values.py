@@ -1,4 +1,4 @@
-"""Values that are not finite, and invalid samples, cause clear errors or the right figure."""
+"""Infinite values, NaN and invalid samples cause clear errors or the right figures."""
 
 import math
 
@@ -20,7 +20,7 @@ def chain():
 
 
 def of_types(nodes, inputs, outputs):
-    """Make a model of nodes; inputs and outputs are name -> (type, shape)."""
+    """Build a model of nodes; inputs and outputs map a name to (type, shape)."""
     ends = [
         [helper.make_tensor_value_info(name, *spec) for name, spec in part.items()]
         for part in (inputs, outputs)
@@ -30,7 +30,7 @@ def of_types(nodes, inputs, outputs):
 
 
 def every_form(report, folder):
-    """Write a report in all its forms; returns the sentences."""
+    """Write a report in all its forms; return the sentences."""
     report.page(folder / "page.html")
     report.write_json(folder / "report.json")
     report.write_overlay(folder / "overlay.json")
@@ -83,7 +83,7 @@ def test_one_sample(chain, tmp_path):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_reference_that_is_not_finite_says_nothing(chain, value, tmp_path):
-    """One row of four is spoilt in one sample of two; the others are compared as if it were not there."""
+    """One of four rows is invalid in one of two samples; the other rows are compared without it."""
     model, samples = chain
     spoilt = samples[0]["x"].copy()
     spoilt[1, 2] = value
@@ -149,7 +149,7 @@ def test_tensors_without_elements(to, tmp_path):
 
 
 def test_integers_and_booleans_that_are_outputs(tmp_path):
-    """Their decisions: which of two numbers is larger, and the position of the largest."""
+    """The decisions are the larger of two numbers, and the position of the largest."""
     nodes = [
         ("Mul", ["x", "x"], ["a"]),
         ("ArgMax", ["a"], ["where"]),
@@ -157,7 +157,7 @@ def test_integers_and_booleans_that_are_outputs(tmp_path):
     ]
     ends = {"where": (INT64, [1, 4]), "is_larger": (BOOL, [2, 4])}
     model = of_types(nodes, {"x": (FLOAT, [2, 4])}, ends)
-    # One and one and a rounding of float16 have the same square there.
+    # 1 and 1 plus a float16 step have the same square in float16.
     close = np.array([[1, 2, 3, 4], [1 + 2.0**-13, 1, 1, 1]], np.float32)
     report = accuracy.compare(model, to="fp16", samples=[{"x": close}])
     where, is_larger = report["fp16"].outputs

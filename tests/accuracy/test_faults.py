@@ -1,6 +1,6 @@
 """A fault in the rounding of one node of a random graph is attributed to that node.
 
-`make accuracy-faults` tries 1,000 graphs, a test run some.
+`make accuracy-faults` tests 1,000 graphs; a normal test run tests some of them.
 """
 
 import os
@@ -22,7 +22,7 @@ BINARY = ("Add", "Sub", "Mul", "Max")
 
 
 def random_model(rng):
-    """Make a graph of six to fourteen operators on matrices of one size, with a weight here and there."""
+    """Build a graph of six to fourteen operators on matrices of one size, some with a weight."""
     nodes, constants, values = [], {}, ["x"]
     for at in range(int(rng.integers(6, 15))):
         name, kind = f"v{at}", rng.random()
@@ -34,7 +34,7 @@ def random_model(rng):
                 read = f"{name}_size"
             nodes.append(models.node(operator, read, name))
         elif kind < 0.7:
-            # The difference of a value and itself has nothing that a fault could change.
+            # The difference of a value and itself is zero, so a fault could not change it.
             others = [value for value in values if value != read] or ["x"]
             operator = str(rng.choice(BINARY)) if len(values) > 1 else "Add"
             nodes.append(models.node(operator, f"{read} {rng.choice(others)}", name))
@@ -47,13 +47,13 @@ def random_model(rng):
 
 
 def spoil(model, rng):
-    """Make the rounding of one value of a deployed graph wrong by one part in twenty; returns the value."""
+    """Change the rounding of one value of a deployed graph by one part in twenty; return the value."""
     graph = model.proto.graph
     makers = {name: (at, node) for at, node in enumerate(graph.node) for name in node.output}
     pairs = [
         (str(node.output[0]), *makers[node.input[0]])
         for node in graph.node
-        # The second cast of a pair has the name that the value has in the model.
+        # The second cast of a pair has the name of the value in the model.
         if node.op_type == "Cast" and node.output[0].startswith("v") and "/" not in node.output[0]
     ]
     name, at, narrowing = pairs[int(rng.integers(len(pairs)))]
@@ -68,7 +68,7 @@ def spoil(model, rng):
 
 
 def blamed(seed, monkeypatch):
-    """Spoil one node of a random graph; returns it, and the one that adds most."""
+    """Add a fault to one node of a random graph; return this node, and the node with the largest error."""
     rng = np.random.default_rng(seed)
     model, samples = random_model(rng)
     observe, planted = Observe.run, []

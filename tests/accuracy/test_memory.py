@@ -44,15 +44,16 @@ def peak_kib(what):
 
 
 def test_values_of_a_graph_are_let_go_of_one_after_the_other():
-    """Eighty values of 2 MiB in two graphs would be 320 MiB, and their differences as much again.
+    """A comparison keeps only some values in memory at a time.
 
-    Only some of them are alive at once, so that a comparison takes far less than half of that beside a run.
+    Eighty values of 2 MiB in two graphs would take 320 MiB, and their differences the same again. The
+    additional memory of a comparison must be far below half of that.
     """
     assert peak_kib("compare") - peak_kib("run") < 160 * 1024
 
 
 def test_programs_of_a_comparison_are_not_in_the_temporary_folder(monkeypatch):
-    """The temporary folder may be in memory, so programs are in the compile cache, also while unfinished."""
+    """The temporary folder can be in memory, so programs, even unfinished ones, are in the compile cache."""
     model, given = models.overflowing()[:2]
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", "/nonexistent")

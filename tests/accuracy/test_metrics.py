@@ -1,4 +1,4 @@
-"""Errors of outputs against formulas written down once more, on whole arrays."""
+"""Errors of outputs, compared with the formulas on whole arrays."""
 
 import math
 from types import SimpleNamespace
@@ -149,7 +149,7 @@ def test_an_output_that_lost_everything_is_dead():
     assert result_of((reference, np.zeros_like(reference))).is_dead
     assert result_of((reference, np.full_like(reference, 0.5))).is_dead
     assert not result_of((reference, reference)).is_dead
-    # Nothing varied, so nothing is lost; and two constants are no constant.
+    # A constant reference loses nothing; two different constants are not one constant.
     assert not result_of((np.zeros_like(reference), np.ones_like(reference))).is_dead
     assert not result_of((reference, np.zeros_like(reference)), (reference, np.ones_like(reference))).is_dead
 
@@ -183,7 +183,7 @@ def test_channels_of_no_weight_or_of_single_elements_are_not_judged():
 
 @pytest.mark.parametrize("shape", [(1, 7), (7,), (1, 1, 7), (1, 7, 1)])
 def test_columns_of_one_element_are_judged_over_the_samples(shape):
-    # A head of a detector or regressor: boxes in pixels and scores in one row for each sample.
+    # The head of a detector or regressor: boxes in pixels and scores, in one row for each sample.
     rng = np.random.default_rng(5)
     rows = rng.random((6, 7)) * np.float64([1280, 1280, 1280, 1280, 0.3, 0.3, 0.3])
     lost = rows * np.float64([1, 1, 1, 1, 1, 0, 1])

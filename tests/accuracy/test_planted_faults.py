@@ -31,7 +31,7 @@ def test_reasons_are_those_that_were_planted(kinds):
 def test_the_set_is_what_was_planted(kinds):
     model, samples, planted = models.mixed_faults(kinds)
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
-    # A root in float16 would read infinity again.
+    # In float16, a root would read infinity again.
     roots = {name.replace("square", "size") for name in planted}
     assert set(plan.nodes) == set(planted) | roots
 
@@ -44,7 +44,7 @@ FAULTS = st.lists(st.sampled_from(["calm", "overflow", "cancellation", "underflo
 @example(["overflow", "cancellation", "underflow", "calm"])
 @given(FAULTS)
 def test_transformers(faults):
-    """The reasons and the set of nodes are the planted ones; a calm model keeps no node."""
+    """The reasons and the set of nodes are the planted ones; for a model without faults, the set is empty."""
     model, samples, planted, kept = models.planted_transformer(faults)
     assert reasons(accuracy.compare(model, to="fp16", samples=samples)) == planted
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=45")
@@ -56,7 +56,7 @@ def test_transformers(faults):
 @example(["calm", "calm"])
 @given(st.lists(st.sampled_from(["calm", "outlier channel"]), min_size=1, max_size=3))
 def test_outlier_channels_of_transformers(faults):
-    """The first offender has the planted channel; nodes that pass it on or read it also lose precision."""
+    """The planted channel is in the first offender; nodes that pass it on or read it also lose precision."""
     model, samples, _, _ = models.planted_transformer(faults)
     options = {"enable_channelwise": True, "enable_rowwise": True}
     report = accuracy.compare(model, to="int8", samples=samples, **options)
@@ -92,7 +92,7 @@ def test_a_calm_decoder_has_no_outlier_channel():
 
 @pytest.mark.parametrize("place", [0, 15])
 def test_an_outlier_channel_of_a_decoder(place, caplog):
-    """The values are the first offender, also if sizes differ between the sets of shapes."""
+    """The values are the first offender, even if the sets of shapes have different sizes."""
     model = models.flat_decoder(place)
     report = accuracy.compare(model, **OF_DECODERS)
     passed_on = ("value", "past_value_RetainedState", "mixed")

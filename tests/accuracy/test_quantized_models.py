@@ -1,4 +1,4 @@
-"""Models that come quantized, as exporters of QDQ and QLinear graphs write them; a fault ends the process."""
+"""Models that are already quantized, as QDQ and QLinear graphs of exporters; a defect ends the process."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from compiler_oracle import info, model_of, node
 from qaic import accuracy
 
 RNG = np.random.default_rng(16)
-#: more elements than are counted without an If, whose branches capture values
+#: More elements than are compared without an If, whose branches capture values.
 X = RNG.normal(1, 1, (30, 4, 6, 6)).astype(np.float32)
 CONSTANTS = {
     "s": np.float32(0.05),
@@ -26,7 +26,7 @@ CONSTANTS = {
 
 
 def quantized(name, scale="s"):
-    """A value rounded to integers and back, as ``name_d``."""
+    """A value that is rounded to integers and back, as ``name_d``."""
     return [
         node("QuantizeLinear", [name, scale, "z"], [f"{name}_q"]),
         node("DequantizeLinear", [f"{name}_q", scale, "z"], [f"{name}_d"]),
@@ -34,7 +34,7 @@ def quantized(name, scale="s"):
 
 
 def around(*inner, last, scale="cs"):
-    """Nodes on the rounded input, and their rounded result as the output."""
+    """Nodes that read the rounded input; their rounded result is the output."""
     return [*quantized("x"), *inner, *quantized(last, scale), node("Identity", [f"{last}_d"], ["y"])]
 
 
@@ -109,13 +109,13 @@ def test_a_quantized_model_is_compared(pattern, to):
     report = accuracy.compare(model, to=to, samples=[{"x": X}])
     (output,) = report.outputs[to]
     assert output.name == "y"
-    # Values that are already quantized lose only what float16 rounds.
+    # Values that are already quantized lose only the rounding to float16.
     assert output.sqnr_db > 20
 
 
 @pytest.mark.parametrize("to", ["int8", "int16"])
 def test_integers_with_several_readers_are_compared(to):
-    # Operator set 17 has no QuantizeLinear for int16; the engine's own domain does.
+    # QuantizeLinear for int16 is not in operator set 17, but in the engine's own domain.
     rng = np.random.default_rng(1)
     value = rng.standard_normal((1, 4, 6)).astype(np.float32)
     nodes = [
@@ -133,7 +133,7 @@ def test_integers_with_several_readers_are_compared(to):
 
 @pytest.mark.parametrize("opset", [7, 9, 10, 11, 12])
 def test_models_of_old_operator_sets_are_compared(opset):
-    # Quantizing raises the operator set to 12; Clip, Pad and Upsample have another form there.
+    # Quantization raises the operator set to 12, in which Clip, Pad and Upsample have another form.
     rng = np.random.default_rng(opset)
     value = rng.standard_normal((1, 4, 6, 6)).astype(np.float32)
     clip = (

@@ -1,4 +1,4 @@
-"""Planted faults are named at their nodes, and no other node is named."""
+"""The report names planted faults at their nodes, and no other node."""
 
 import re
 
@@ -46,7 +46,7 @@ def test_underflow():
 def test_outlier_channel():
     model, samples = models.convolutional(outlier=1000.0)
     report = accuracy.compare(model, to="int8", samples=samples, enable_channelwise=True)
-    # The weights that read the channel are as much smaller, and one scale is for all channels that are read.
+    # The weights that read the channel are smaller by the same factor, and all channels share one scale.
     assert reasons(report) == {"r1": "outlier channel", "c2": "weight rounding"}
     assert report.first_offender.name == "r1"
     calm, samples = models.convolutional()

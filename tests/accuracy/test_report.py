@@ -1,4 +1,4 @@
-"""Reports: formats, files, and errors about wrong arguments."""
+"""Reports: formats, files, and errors about invalid arguments."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def test_page(report, tmp_path):
         in page
     )
     assert "http://" not in page.replace("http://www.w3.org", "")
-    # Two courses, and the values of the ten nodes that lose most; nothing is rounded by MXFP6 here.
+    # Two curves, and the values of the ten nodes with the largest loss; MXFP6 rounds nothing in this model.
     assert page.count("<svg") == 2 + 10
     assert "<section" in report._repr_html_() or "verdict" in report._repr_html_()
     with pytest.raises(InputError, match=r"ends in \.html"):
@@ -135,7 +135,7 @@ def test_forms_of_samples(tmp_path):
         assert found.samples == len(samples)
         assert found.outputs == expected.outputs
     assert accuracy.compare(model, to="fp16", samples=samples[:1])["fp16"].samples == 1
-    # One reading for all precisions: integers are calibrated with the same samples.
+    # All precisions read the same samples, which also calibrate integers.
     integers = accuracy.compare(model, to="int8", samples=samples)["int8"]
     for given in (stacked, folder):
         assert accuracy.compare(model, to="int8", samples=given)["int8"].outputs == integers.outputs
@@ -143,7 +143,7 @@ def test_forms_of_samples(tmp_path):
 
 
 def test_options_of_integers_are_meant_for_integers(caplog):
-    """Options of integers have no effect without integers among the precisions, and the user is told."""
+    """Without integers among the precisions, a warning reports that options for integers have no effect."""
     model, samples = models.convolutional()
     fine = {"enable_channelwise": True, "quantization_calibration": "MSE", "calibration_data": samples}
     report = accuracy.compare(model, to="fp16,int8,mxfp6+fp16", samples=samples, **fine)
@@ -211,14 +211,14 @@ IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
             ],
         ),
         ("fp16", IN_FLOAT32, [f"next: compile --convert-to-fp16 {'='.join(IN_FLOAT32)}"]),
-        # Arrays calibrate, which a command line cannot repeat.
+        # Arrays calibrate the program, and a command line cannot contain arrays.
         (
             "int16",
             IN_FLOAT32,
             [f"next: accuracy {'='.join(IN_FLOAT32)} --to int16 --samples samples.npz -o page.html"],
         ),
         ("int16", [*IN_FLOAT32, "-o", "page.html"], []),
-        # Options for integers are only for integers.
+        # Options for integers apply only to integers.
         (
             "fp16,int8",
             ["--quantization-calibration", "MSE"],
@@ -232,7 +232,7 @@ IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
     ],
 )
 def test_the_next_step_fits_the_outcome(files, capsys, monkeypatch, to, options, steps):
-    """A good precision leads to a compile command, and another to a fix, with the options of the user."""
+    """A good precision leads to a compile command, another one to a fix, with the options of the user."""
     monkeypatch.chdir(files)
     arguments = ["accuracy", "model.onnx", "--to", to, "--samples", "samples.npz", *options]
     assert console.run(openqaic.tool, arguments) == 0
@@ -269,7 +269,7 @@ def test_command_searches(files, capsys, monkeypatch):
 
 
 def test_command_takes_compile_options_as_other_commands_do(files, capsys):
-    """Nodes that overflow do not in float32, which a file or an option for their kind selects."""
+    """Nodes that overflow do not overflow in float32, which a file or an option for their kind selects."""
     lists = files / "lists.yaml"
     lists.write_text("FP32NodeInstanceNames: [square1, sum1, mean1, deviation1]\n")
     settings = files / "options.yaml"

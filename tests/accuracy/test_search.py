@@ -1,4 +1,4 @@
-"""The set that is found is the one that was planted, no node of it can go, and our compiler takes it."""
+"""The search finds the planted set, every node of it is needed, and the compiler accepts it."""
 
 import numpy as np
 import pytest
@@ -30,8 +30,7 @@ def sqnr_of(model, samples, **options):
 def test_the_planted_set_is_found(places, tmp_path):
     model, samples, planted = models.overflowing(places)
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
-    # A value computed from an overflowing mean does not overflow itself, but reads infinity if it stays in
-    # float16.
+    # A value that is computed from an overflowing mean does not overflow, but reads infinity in float16.
     roots = {f"deviation{at}" for at in places}
     assert set(plan.nodes) == set(planted) | roots
     assert plan.before < 40 <= plan.after
@@ -50,7 +49,7 @@ def test_the_planted_set_is_found(places, tmp_path):
 def test_operands_that_cancel_are_found():
     model, samples, planted = models.cancelling()
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=60")
-    # A product and what is added to it round once, and are kept together.
+    # A product and its addend round once, and are kept together.
     assert plan.units == 2
     assert set(plan.nodes) == {"plain", *planted}
 
@@ -99,7 +98,7 @@ def test_what_is_found_holds_in_a_program_that_is_compiled_with_it():
     assert sqnr_of(model, samples[:4], **options, node_precision_info_file=lists) == pytest.approx(
         plan.after, abs=1e-4
     )
-    # The search measures only what the set requires; the last sample was held out.
+    # The search measures only the samples that the set needs; the last sample was held out.
     assert sqnr_of(model, samples[4:], **options, node_precision_info_file=lists) == pytest.approx(
         plan.held_out, abs=1e-4
     )
@@ -123,7 +122,7 @@ def test_the_margin_is_that_of_the_samples():
     target = parse("same>=85%")
     score = target.score(found, reference)
     assert score.value == 0.9
-    # Ten groups of four samples, of which some have one that differs.
+    # Ten groups of four samples; in some groups, one sample differs.
     by_group = [np.mean([1 - (at % 10 == 0) for at in range(40) if at % 10 != left]) for left in range(10)]
     assert score.standard_error == pytest.approx(np.sqrt(9 * np.var(by_group)))
     assert target.holds(score, safely=False)

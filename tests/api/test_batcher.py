@@ -1,4 +1,4 @@
-"""Requests that share inferences get what they would get alone, in every order and number."""
+"""Requests that share inferences get the same results as separate requests, in every order and number."""
 
 import threading
 from concurrent.futures import CancelledError
@@ -21,7 +21,7 @@ BATCH = 8
 
 
 def two_lengths():
-    """A model of batches of 1 and 8 rows of 2, and of 4 rows of 6."""
+    """A model for batches of 1 and 8 rows of 2, and of 4 rows of 6."""
     weight = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
     return session_models.model(
         [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"])],
@@ -35,7 +35,7 @@ LENGTHS = [{"b": 1, "n": 2}, {"b": 8, "n": 2}, {"b": 4, "n": 6}]
 
 
 def gather():
-    """Rows of a table by index; an index beyond it fails in the engine."""
+    """Selects rows of a table by index; an index outside the table fails in the engine."""
     return session_models.model(
         [helper.make_node("Gather", ["table", "i"], ["y"])],
         [("i", "int64", [4, 1])],
@@ -47,7 +47,7 @@ def gather():
 @pytest.fixture(scope="module")
 def affine():
     with qaic.Session(session_models.affine(WIDTH, BATCH), set_size=4) as session:
-        # Loaded here: what is on a card after a test was there before it.
+        # The program is loaded here, so that the state of a card after a test equals that before it.
         session.setup()
         yield session, BatchShapes(session)
 
@@ -55,7 +55,7 @@ def affine():
 @pytest.fixture(scope="module")
 def lengths():
     with qaic.Session(two_lengths(), network_specialization_config=LENGTHS, set_size=2) as session:
-        # Loaded here: what is on a card after a test was there before it.
+        # The program is loaded here, so that the state of a card after a test equals that before it.
         session.setup()
         yield session, BatchShapes(session)
 
@@ -193,7 +193,7 @@ def test_a_delay_lets_requests_come_together(affine):
     last = batcher.submit({"x": rows(1, 0)})
     assert not last.done()
     assert batcher.waiting == 1
-    # Closing waits for nothing but the device.
+    # Closing waits only for the device.
     assert batcher.close(SOON)
     assert last.result(0)["y"].shape == (1, WIDTH)
 
@@ -263,7 +263,7 @@ def test_a_request_that_fails_fails_alone():
 
 @pytest.mark.virtual_card("inferences on an emulated card are slow")
 def test_an_inference_that_is_longer_than_those_before_it():
-    """Short ones run on the thread that submits; a long one is taken from there."""
+    """Short inferences run on the submitting thread; long inferences move to another thread."""
     with qaic.Session(session_models.endless()) as session:
         reports = []
         batcher = Batcher(session, BatchShapes(session), on_batch=reports.append)
@@ -329,7 +329,7 @@ def test_a_batch_that_cannot_be_counted_is_answered_once(affine):
         raise ValueError
 
     batcher = Batcher(session, shapes, on_batch=count)
-    # The first inferences run on threads of the session, the rest on the threads that submit them.
+    # The first inferences run on threads of the session, later ones on the threads that submit them.
     for number in range(1, 17):
         x = rows(1, number)
         assert batcher.submit({"x": x}).result(30)["y"].tobytes() == alone(session, x).tobytes()

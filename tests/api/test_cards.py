@@ -1,4 +1,4 @@
-"""Virtual cards: programs on several of them, cores shared by name, and the figures that follow."""
+"""Virtual cards: programs on several cards, cores that are shared by name, and the resulting figures."""
 
 import shutil
 import threading
@@ -27,7 +27,7 @@ IMAGE = np.arange(192, dtype=np.float32).reshape(1, 3, 8, 8)
 
 @pytest.fixture
 def cards(monkeypatch):
-    """Four virtual cards; the free cores of each."""
+    """Four virtual cards; returns the free cores of each."""
     monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
     return lambda: [card["nsp_free"] for card in _core.Context().devices()]
 
@@ -38,7 +38,7 @@ def path(tmp_path):
 
 
 def partitions(tmp_path, count):
-    """Write a partition file for this many cards."""
+    """Write a partition file for this number of cards."""
     devices = [{"deviceId": number, "numCores": 4} for number in range(count)]
     config = tmp_path / "partitions.json"
     connections = [{"devices": list(range(count)), "type": "p2p"}]
@@ -112,7 +112,7 @@ def test_sessions_of_one_name_share_cores(cards, path):
 
 @pytest.fixture
 def noop(monkeypatch, tmp_path):
-    """Choose the noop device; the path of a container that it runs, compiled for a card."""
+    """Select the noop device; return the path of a container for a card, which this device runs."""
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     path = tmp_path / "programqpc.bin"
     shutil.copy(CONTAINER, path)
@@ -154,7 +154,7 @@ def test_faults_reach_the_caller_as_what_they_are(noop):
     )
     session = qaic.Session(noop, set_size=1)
     for error in (DeviceMemoryError, DeviceBusyError, DeviceMemoryError, DeviceMemoryError):
-        # A call that finds the device busy is repeated if an object was torn down meanwhile.
+        # The call is repeated if it finds a busy device and an object was released since.
         assert _core.await_teardown(WATCHDOG_S)
         with pytest.raises(error):
             session.setup()

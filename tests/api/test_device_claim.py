@@ -1,4 +1,4 @@
-"""``qaic.claim_devices``: each process that claims devices has them exclusively until it ends."""
+"""``qaic.claim_devices``: a process has its claimed devices exclusively until it ends."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from child_process import started
 
 CARDS = 3
 
-#: claims the devices in each line, and prints the ids or the code of the error
+#: Claims the devices that each line names, and prints the ids or the code of the error.
 CLIENT = """
 import os, sys
 import qaic
@@ -57,7 +57,7 @@ class Client:
 
 @contextlib.contextmanager
 def client_of(folder, **variables):
-    """Start a process that claims in a folder."""
+    """Start a process that claims devices in a folder."""
     environment = {
         **os.environ,
         "QAIC_CPU_DEVICES": str(CARDS),
@@ -73,7 +73,7 @@ def client_of(folder, **variables):
 
 @pytest.fixture
 def client(tmp_path):
-    """Make processes that meet in one folder."""
+    """Create processes that claim devices in one folder."""
     with contextlib.ExitStack() as stack:
         yield lambda **variables: stack.enter_context(client_of(tmp_path / "claims", **variables))
 
@@ -141,5 +141,5 @@ def test_no_card_is_given_out_more_than_once(tmp_path_factory, shares):
             if isinstance(answer, tuple):
                 given_out[answer[0]] += share
         assert max(given_out.values()) <= 1 + 1e-9
-        # A process of another folder meets none of them.
+        # A process with another folder has separate claims.
         assert other.claim(1) == (0,)

@@ -1,6 +1,6 @@
-"""Measurements of the CPU device: times of the host, operations of the engine, nothing it cannot know.
+"""Measurements of the CPU device: times of the host and operations of the engine, without unknown values.
 
-Every buffer is validated by the decoder, against the program that it is of.
+The decoder validates every buffer against its program.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ ACTIVATION = 1
 
 @pytest.fixture(autouse=True)
 def profiles(tmp_path, monkeypatch):
-    """The folder in which the engine writes; nothing may stay there."""
+    """The folder in which the engine writes files; no file may remain."""
     folder = tmp_path / "profiles"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -49,7 +49,7 @@ def left_in(folder):
 
 @pytest.fixture
 def opened(tmp_path):
-    """Make a session of a program that is compiled for a stats level."""
+    """Create a session of a program that is compiled for a stats level."""
     sessions = []
 
     def opened(net, level=70, runtime=None, **options):
@@ -68,7 +68,7 @@ def opened(tmp_path):
 
 
 class Measured:
-    """Inferences while this is entered are measured."""
+    """Measures the inferences that run inside the block."""
 
     def __init__(self, session, **options):
         self.qpc = session.program_file
@@ -82,7 +82,7 @@ class Measured:
         self.profiler.stop()
 
     def buffers(self):
-        """Open and check what was measured."""
+        """Open and check the measurements."""
         samples = self.profiler.drain()
         found = [qaic.stats.open(samples.stats(index), qpc=self.qpc) for index in range(len(samples))]
         for buffer, times in zip(found, samples.times(), strict=True):
@@ -91,7 +91,7 @@ class Measured:
 
 
 def measured(session, *feeds):
-    """Run an inference for each of the inputs; their buffers."""
+    """Run an inference for each of the inputs; return their buffers."""
     with Measured(session) as probe:
         for feed in feeds:
             session.run(feed)
@@ -114,7 +114,7 @@ def check(buffer, times):
     assert core["pcycles"] == 0
     assert thread["flags"] == ACTIVATION
     assert thread["act_start_u"] <= thread["act_end_u"] <= thread["start_u"] <= thread["end_u"]
-    # On the clock of the host's stages, which are in nanoseconds.
+    # The clock is that of the host's stages, in nanoseconds.
     ticks = {name: int(times[name]) * 192 // 10_000 for name in times.dtype.names if name.endswith("_ns")}
     assert ticks["inputs_ready_ns"] <= thread["start_u"]
     assert thread["end_u"] <= ticks["executed_ns"] + 1
@@ -154,7 +154,7 @@ def check_ops(ops, thread):
 
 
 def graph_of(session, tmp_path):
-    """Nodes that the engine runs for the program, as it saves them."""
+    """Nodes that the engine runs for the program, as the engine saves them."""
     folder = tmp_path / "engine"
     folder.mkdir(exist_ok=True)
     path = _core.save_optimized_graph(session.program_file, folder)
@@ -280,7 +280,7 @@ def test_more_operations_than_room_are_cut_and_said(opened):
     assert buffer.run.ops_truncated
     assert not buffer.run.complete
     assert 0 < len(buffer.ops) < 300_000
-    # The next inference is normal, and nothing of the long one is left.
+    # The next inference is normal, and contains nothing of the long one.
     (after,) = measured(session, feed)
     assert len(after.ops) == len(short.ops)
 
@@ -363,7 +363,7 @@ def test_two_sessions_in_two_threads(opened):
         assert sizes == {2 * width * 4}
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.run_profiles
@@ -376,7 +376,7 @@ def test_a_time_limit_during_a_measured_inference_leaves_no_file(opened, profile
         emulated_cards.end_stuck_inference(session)
         assert left_in(profiles) == []
         if emulated_cards.are_meant():
-            return  # The probe was of what is gone.
+            return  # The probe belonged to the deleted session.
         session.run(one)
     (buffer,) = probe.buffers()
     assert buffer.run.complete

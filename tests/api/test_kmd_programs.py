@@ -1,4 +1,4 @@
-"""Programs for the host on emulated cards: shapes, state, precision, statistics, and what is refused."""
+"""Programs for the host on emulated cards: shapes, state, precision, statistics, and refusals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sets_of_shapes_in_any_order(tmp_path, combined, level):
 
 @pytest.mark.parametrize("combined", [True, False])
 def test_late_transfers_of_inferences_in_flight(tmp_path, combined):
-    """The cores read no old inputs, and overwrite no outputs that are on their way."""
+    """The cores read no old inputs, and do not overwrite outputs during their transfer."""
     program = compiled(
         tmp_path,
         scores(),
@@ -82,7 +82,7 @@ def test_late_transfers_of_inferences_in_flight(tmp_path, combined):
 
 
 def test_fences_of_one_direction_hold_late_transfers(tmp_path):
-    """Each fence waits for transfers of its direction; without it, data is old or overwritten."""
+    """Each fence waits for transfers in its direction; without it, data is old or overwritten."""
     program = card_programs.one_place_for_two()
     assert not program.is_refused()
     path = tmp_path / "programqpc.bin"
@@ -230,7 +230,7 @@ def test_program_without_measurement_measures_nothing(tmp_path):
         assert len(profiler.drain()) == 1
 
 
-# --- echo, and what is refused ------------------------------------------------------------------------------
+# --- echo, and refusals -------------------------------------------------------------------------------------
 
 
 def test_an_echo_of_a_program_for_the_host(tmp_path):

@@ -1,4 +1,4 @@
-"""Messages contain the fix: the similar name, all missing parts, the expected kind of file."""
+"""Messages contain the fix: the similar name, all missing parts, or the expected kind of file."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""Cards and virtual cards side by side: ids, environment, sessions, forks."""
+"""Cards and virtual cards in one process: ids, environment, sessions, forks."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ def test_cards_come_first(environment, values, expected):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        # Bytes that are not text reach the environment in this form.
+        # Bytes that are not text have this form in the environment.
         ({"KMD": "em\udcff"}, ["QAIC_KMD", "em\N{REPLACEMENT CHARACTER}"]),
         ({"KMD": "emulator"}, ["QAIC_KMD", "emulator", "sys or emu"]),
         ({"KMD": "sys:"}, ["QAIC_KMD", "sys or emu"]),
@@ -133,7 +133,7 @@ def test_programs_of_several_devices_are_placed_on_virtual_cards(environment, pa
         assert session.run(X)["y"].any()
         held = [device["nsp_total"] - device["nsp_free"] for device in _core.Context().devices()]
         assert [cores > 0 for cores in held] == [number in (4, 5) for number in range(8)]
-    # A given id is used, even if it is the default id.
+    # The given id is used, even if it is the default id.
     for given in ({"dev_id": 0}, {"dev_id": 4}):
         with pytest.raises(QaicError, match="device"):
             qaic.Session(partitioned, **given).setup()

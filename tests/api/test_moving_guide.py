@@ -1,4 +1,4 @@
-"""Every name in the tables of the SDK's names has the state that its row gives."""
+"""Every name in the tables of the SDK's names has the state that its row states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("guide/moving.md", "reference/sdk-names.md"))
 STATES = {"same", "differs", "not there"}
 MODULES = {"qaic", "qaicrt", "QAicApi_pb2"}
-#: modules and tools of the SDK that are not in this package
+#: Modules and tools of the SDK that this package does not contain.
 OTHERS = {"qaiccc", "torch_qaic", "aic-manager", "model_configurator"}
 
 SPECS = [
@@ -60,7 +60,7 @@ ROWS = list(rows())
 
 @cache
 def scripts():
-    """Module of each tool: what is installed, and what is only laid at the vendor's paths."""
+    """Module of each tool, both installed tools and shims."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     places = {tool: target.partition(":")[2] for tool, target in project["scripts"].items()}
     installed = {tool: getattr(entry, function).args[0] for tool, function in places.items()}
@@ -122,7 +122,7 @@ def test_what_is_to_be_used_is_there(name, note):
 
 
 def test_the_tables_are_read():
-    """A change of their form would leave the test above without work."""
+    """If the form of the tables changed, the test above would check nothing."""
     assert len(ROWS) > 120
     assert {state for _, _, state, _ in ROWS} == STATES
     sections = {section for section, *_ in ROWS}
@@ -164,7 +164,7 @@ def test_every_class_of_the_low_level_interface_is_in_a_guide():
         assert name in guides
 
 
-# --- what the guide says of behavior -----------------------------------------------------------------------
+# --- statements of the guide about behavior ----------------------------------------------------------------
 
 
 @pytest.fixture

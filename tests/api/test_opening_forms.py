@@ -1,4 +1,4 @@
-"""Every way to open a program and to give it inputs, and the description of a session."""
+"""All ways to open a program and to pass inputs, and the description of a session."""
 
 import asyncio
 import copy
@@ -109,11 +109,11 @@ def test_compile_still_refuses_what_is_compiled(container):
         assert caught.value.code == "option.model_compiled"
 
 
-# --- inputs by any form ---------------------------------------------------------------------------
+# --- forms of inputs ------------------------------------------------------------------------------
 
 
 class Foreign:
-    """An array of another library: nothing but DLPack."""
+    """An array of another library that supports only DLPack."""
 
     def __init__(self, array, device=1):
         self.array = array
@@ -244,7 +244,7 @@ def test_async_with_gives_the_device_back(path):
             during = qaic.devices()[0].nsp_free
         return outputs["y"].shape, during
 
-    gc.collect()  # objects of earlier tests in reference cycles release their cores now, not during the run
+    gc.collect()  # objects in reference cycles release their cores now, not during the run
     assert qaic._core.await_teardown(WATCHDOG_S)
     before = qaic.devices()[0].nsp_free
     shape, during = asyncio.run(work())
@@ -252,7 +252,7 @@ def test_async_with_gives_the_device_back(path):
     assert during < before == qaic.devices()[0].nsp_free
 
 
-# --- what it says of itself -----------------------------------------------------------------------
+# --- descriptions ---------------------------------------------------------------------------------
 
 
 def test_paths_and_options(path, container):

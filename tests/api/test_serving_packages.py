@@ -1,4 +1,4 @@
-"""Packages for serving are required only by serving."""
+"""Only the server needs the packages of the extra `serve`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Cores counted across processes with ``QAIC_CPU_SHARED``: the count is exact, whichever process dies."""
+"""Cores that are counted across processes with ``QAIC_CPU_SHARED``: exact, whichever process ends."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from qaic.errors import DeviceBusyError, OptionError
 
 CONTAINER = Path(__file__).parents[1] / "data" / "qpc" / "s01_simple_f32_file.qpc"
 
-#: Obeys commands on its standard input, one answer each.
+#: Executes commands from its standard input, and answers each.
 CLIENT = """
 import os, sys
 import qaic
@@ -40,7 +40,7 @@ def obey(verb, *arguments):
             os._exit(0)
         return child
     elif verb == "child":
-        # What a child sees: its parent's cores are taken, and dropping the sessions gives none of them back.
+        # In a child, the parent's cores are allocated, and dropping the sessions does not release them.
         reading, writing = os.pipe()
         if os.fork() == 0:
             before = _core.Context().resources(0)["nsp_free"]
@@ -139,7 +139,7 @@ def test_a_child_that_outlives_its_killed_parent_keeps_no_cores(client, tmp_path
     assert parent.ask("take 1") == other.ask("free")
     parent.kill()
     assert other.ask("free") == "16"
-    os.kill(child, 0)  # it is still there
+    os.kill(child, 0)  # it still exists
     gate.open("w").close()
 
 

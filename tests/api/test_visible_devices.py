@@ -1,4 +1,4 @@
-"""``QAIC_VISIBLE_DEVICES``: the devices that are visible to a process, under their own ids."""
+"""``QAIC_VISIBLE_DEVICES``: the devices that are visible to a process, with their own ids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def container(path, tmp_path):
 
 
 def ids_everywhere():
-    """Ids of the devices as each of the interfaces shows them."""
+    """Ids of the devices in each of the interfaces."""
     status, of_util = qaicrt.Util().getDeviceIds()
     assert status == QStatus.QS_SUCCESS
     found = {tuple(of_util), tuple(_core.Context().ids())}
@@ -84,7 +84,7 @@ def test_hidden_devices_do_not_exist_for_qaicrt(four, container):
 
 
 def test_a_queue_of_a_hidden_device_serves_programs_whose_device_was_chosen(four, container, capfd):
-    """Clients that name no device create a queue of device 0."""
+    """Clients that name no device create a queue for device 0."""
     four("2")
     context, qpc = qaicrt.Context(), qaicrt.Qpc(container)
     queue = qaicrt.Queue(context, 0)

@@ -1,4 +1,4 @@
-"""``qaic.compile``: every form of model and options, one container."""
+"""``qaic.compile``: all forms of models and options, and the resulting container."""
 
 import json
 import logging
@@ -254,7 +254,7 @@ def test_a_float_model_without_a_word_about_fp16_gives_one_hint(path, caplog):
     assert hint not in caplog.text
 
 
-# --- where it goes ------------------------------------------------------------------------------------------
+# --- output folder ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["net", "net.bin", "net_backend.bin"])

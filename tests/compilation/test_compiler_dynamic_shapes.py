@@ -21,7 +21,7 @@ def projection(output=("n", "seq", 5)):
 
 
 def pooled():
-    """A model whose output shape onnx cannot name: half of a symbol."""
+    """A model with an output shape that onnx cannot express: half of a symbol."""
     return model_of(
         [node("MaxPool", ["x"], ["y"], kernel_shape=[2], strides=[2], ceil_mode=1)],
         [info("x", [1, 1, "width"])],
@@ -57,7 +57,7 @@ def test_shapes_that_have_no_name_are_inferred_for_every_size():
 
 
 def test_named_shapes_are_those_that_inference_finds():
-    # Few sizes are inferred one by one, many by the names of their dims.
+    # Few sets of sizes are inferred one by one, many by the names of their dims.
     few = lowered(projection(), dynamic_shape_input=("x",), onnx_define_symbol={"n": 2, "seq": 8})
     many = lowered(projection(), dynamic_shape_input=("x",), onnx_define_symbol={"n": 2, "seq": 40})
     assert (len(few.specializations), len(many.specializations)) == (16, 80)

@@ -1,4 +1,4 @@
-"""Results of inner operators as further outputs: by name, by graph and name, or all."""
+"""Results of inner operators as additional outputs: by name, by graph and name, or all."""
 
 import numpy as np
 import onnx
@@ -128,7 +128,7 @@ def test_every_tensor_that_a_buffer_can_hold():
         [("y", "float32", [2, 4])],
     )
     outputs = run(model, {"x": X}, all_intermediate_outputs=True)
-    # A bool, an element type without buffers, and a shape that depends on data are not outputs.
+    # A bool, an element type without buffers, and a shape that depends on data cannot be outputs.
     assert list(outputs) == ["y", "n", "shape", "whole"]
     np.testing.assert_array_equal(outputs["n"], -X)
     np.testing.assert_array_equal(outputs["whole"], (-X).astype(np.int32))

@@ -1,4 +1,4 @@
-"""Models of old operator sets that compute their shapes, as exporters of that time wrote them."""
+"""Models of old operator sets that compute their shapes, in the form of exporters of that time."""
 
 import numpy as np
 import onnx

@@ -90,7 +90,7 @@ def test_a_container_loads_only_the_allowed_library_of_its_compilation(
     if content == "same":
         assert done.stdout.strip() == "-1.0"
     else:
-        # The firmware of an emulated card only refuses; why is in the log.
+        # The firmware of an emulated card only refuses; the log contains the reason.
         text = done.stderr if emulated_cards.are_meant() else done.stdout
         assert "needs the custom operator library `libplus_one.so`" in text
         assert "QAIC_CUSTOM_OP_LIBRARIES" in text

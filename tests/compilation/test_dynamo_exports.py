@@ -1,6 +1,6 @@
-"""Exports of torch's dynamo exporter compute what torch computes.
+"""Exports of torch's dynamo exporter compute the same as torch.
 
-The files are written by ``tools/export_dynamo_models.py``, together with inputs and what torch makes of them.
+``tools/export_dynamo_models.py`` writes the files, with inputs and the outputs of torch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FOLDER = Path(__file__).parents[1] / "data" / "dynamo"
 EXPORTS = json.loads((FOLDER / "exports.json").read_text())
 DECODERS = [name for name in EXPORTS if name.startswith("decoder")]
 
-#: decoders whose functions for the card are expanded: padding is written to the last row of a cache
+#: Decoders whose functions for the card are expanded: padding is written to the last row of a cache.
 EXPANDED = {"decoder-inlined", "decoder-optimized"}
 
-#: operators that are younger than the oldest engine
+#: Operators that are newer than the oldest engine.
 YOUNG = {"Attention": (1, 23), "RMSNormalization": (1, 23)}
 
 
@@ -48,7 +48,7 @@ def arrays(name, case, kind):
 
 
 def sets_of_sizes(name):
-    """Sizes of the symbols in the cases, each set once."""
+    """Sizes of the symbols in the cases, each set of sizes once."""
     sets = {json.dumps(sizes): sizes for sizes in EXPORTS[name]["cases"].values()}
     return [sizes for sizes in sets.values() if sizes]
 
@@ -72,13 +72,13 @@ def options_of(name):
 
 
 def compiled_by_tool(name, folder, *flags):
-    """Compile with ``qaic-compile``; returns the container."""
+    """Compile with ``qaic-compile``; return the container."""
     words = [f"-m={FOLDER / name}.onnx", f"-aic-binary-dir={folder / 'binaries'}", *flags]
     sets = sets_of_sizes(name)
     if len(sets) == 1:
         words += [f"-onnx-define-symbol={symbol},{size}" for symbol, size in sets[0].items()]
     elif sets:
-        # The format of exporters' files: flat, sizes as text.
+        # The format of exporters' files: flat, with sizes as text.
         entries = [{symbol: str(size) for symbol, size in sizes.items()} for sizes in sets]
         path = folder / "specializations.json"
         path.write_text(json.dumps({"specializations": entries}))
@@ -94,18 +94,18 @@ def assert_near(found, expected, precision):
         return
     expected = expected.astype(np.float64)
     scale = max(1.0, np.abs(expected).max())
-    # Results of a few layers: a handful of the last bits of their type.
+    # Results of a few layers: a few units in the last place of their type.
     bound = scale * {"float32": 2e-6, "float16": 5e-3, "bfloat16": 1e-2}[precision]
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=bound)
 
 
 def written_rows(name, output, array):
-    """The rows of a cache that torch and the export agree about."""
+    """The rows of a cache on which torch and the export agree."""
     return array[:, :, :-1] if name in EXPANDED and output.endswith("_RetainedState") else array
 
 
 def precision_of(name, precision):
-    """The coarser of two types: the one of the model, and the one it is compiled for."""
+    """The type with fewer bits: that of the model, or that for which it is compiled."""
     return name.rpartition("-")[2] if name.endswith("float16") else precision
 
 
@@ -152,7 +152,7 @@ def test_exports_compute_what_torch_computes(name, way, precision, container):
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders_keep_their_caches_on_the_device(name, precision):
-    """A prompt with padding, then tokens one by one; the shapes of the tokens choose the specialization."""
+    """A prompt with padding, then tokens one by one; the shapes of the tokens select the specialization."""
     options = {**options_of(name), "convert_to_fp16": precision == "float16", "retained_state": True}
     with qaic.Session(FOLDER / f"{name}.onnx", **options) as session:
         for case in EXPORTS[name]["cases"]:
@@ -169,7 +169,7 @@ def test_decoders_keep_their_caches_on_the_device(name, precision):
 
 
 def test_padding_writes_nothing_where_the_functions_are_there():
-    """The prompt is shorter than its chunk; the exports whose functions are expanded write the last row."""
+    """The prompt is shorter than its chunk; exports whose functions are expanded write the last row."""
     for name in set(DECODERS) - {"decoder-slots", "decoder-slots-functions", "decoder-float16"}:
         with qaic.Session(FOLDER / f"{name}.onnx", **options_of(name)) as session:
             found = session.run(arrays(name, "step0", "inputs"))
@@ -210,7 +210,7 @@ def test_containers_hold_no_trace_of_the_exporter(name, container):
         assert trace not in content
 
 
-# --- what the exports are -----------------------------------------------------------------------------------
+# --- forms of the exports -----------------------------------------------------------------------------------
 
 
 def test_the_files_are_small():
@@ -232,7 +232,7 @@ def symbols_of(name):
 
 
 def test_the_exports_are_what_they_are_for():
-    """The exports have the expected forms; otherwise the tests above would silently test less."""
+    """The exports have the expected forms; otherwise, the tests above would test less without notice."""
     assert {model_of(name).opset_import[0].version for name in EXPORTS if not model_of(name).functions} >= {
         18, 20, 21, 23,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The graph that the engine runs for a program, saved for the compiler's list of operations."""
+"""The graph that the engine runs for a program, which it saves for the compiler's list of operations."""
 
 import numpy as np
 import onnx

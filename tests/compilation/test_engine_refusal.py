@@ -1,4 +1,4 @@
-"""Refusals of the engine at load and run name the node, and no positions in the engine's sources."""
+"""Errors of the engine during loading and running name the node, not positions in the engine's sources."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A real encoder with constants outside of the model, including constants of nodes."""
+"""A real encoder with external constants, including constants of nodes."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Calls of functions as ONNX allows them, in every precision, against the formula of the function."""
+"""Calls of functions in all forms that ONNX allows, in every precision, compared with the formula."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OPTIONS = {
     "expanded": ({"always_expand_onnx_functions": True}, 1e-5),
     "float16": ({"convert_to_fp16": True}, 1e-2),
 }
-#: functions whose attributes, results or operator sets a call or the model leaves out
+#: Functions for which a call or the model omits attributes, results or operator sets.
 FUNCTIONS = """
 <domain: "local", opset_import: ["" : 18, "local" : 1]>
 inner <alpha: float = 0.5> (x) => (y) { y = LeakyRelu <alpha: float = @alpha> (x) }
@@ -161,7 +161,9 @@ def test_a_function_of_the_model_goes_before_an_operator_of_the_engine(name, pre
 
 
 def test_functions_that_nothing_calls_are_not_copied():
-    """Each function calls the next with all attributes, and with all but one: 2^12 copies if all are made."""
+    """Each function calls the next with all attributes, and with all but one: 2^12 copies if each is
+    expanded.
+    """
     names = [f"a{number}" for number in range(12)]
     every = ", ".join(f"{name}: float = @{name}" for name in names)
     bodies = []

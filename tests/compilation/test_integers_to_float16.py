@@ -1,4 +1,4 @@
-"""Integers beyond float16 in float16 programs survive until they are scaled, or a warning names them."""
+"""Integers beyond float16 in float16 programs stay exact until they are scaled, or a warning names them."""
 
 import logging
 
@@ -41,7 +41,7 @@ LOOPED = helper.make_graph(
         helper.make_tensor_value_info("l", TensorProto.INT64, [2, 3]),
     ],
 )
-#: nodes that compute the integers "s" of the input "i", and whether they may be beyond float16
+#: Nodes that compute the integers "s" from the input "i" -> True if the integers can exceed float16.
 SOURCES = {
     "given": ([node("Identity", ["i"], ["s"])], None),
     "sum": ([node("Add", ["i", "i"], ["s"])], True),
@@ -114,7 +114,7 @@ SOURCES = {
     ),
     "small position": ([node("ArgMax", ["i"], ["s"], axis=1)], False),
 }
-#: nodes that scale the float "f" to the output "y"
+#: Nodes that scale the float "f" to the output "y".
 SCALES = {
     "factor": [node("Mul", ["f", "small"], ["y"])],
     "factor in front": [node("Mul", ["small", "f"], ["y"])],
@@ -172,7 +172,7 @@ def feeds_of(divisor=1):
 
 
 def compared(model, feeds, **options):
-    """Run a model in float16 and in onnxruntime; return the largest error as a share of the largest value."""
+    """Run a model in float16 and in onnxruntime; return the largest error relative to the largest value."""
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     assert np.isfinite(expected).all()
     assert expected.any()
@@ -262,7 +262,7 @@ def test_the_fix_of_the_warning_keeps_the_numbers(nodes, readers, kept, caplog, 
 @pytest.mark.parametrize("size", [8, 300])
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_sizes_divide_in_float32_and_are_named_elsewhere(size, reader, is_stored, caplog):
-    # The mean of an image: 300 x 300 is beyond float16.
+    # The mean of an image: 300 x 300 exceeds float16.
     nodes = [
         node("Identity", ["count"], ["n"]) if is_stored else node("Size", ["x"], ["n"]),
         node("Cast", ["n"], ["f"], to=1),

@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 import qaic
 
-#: from one element to 1 MiB; constants of 1 KiB or more are outside of the graph
+#: From one element to 1 MiB; constants of 1 KiB or more are outside the graph.
 SIZES = [1, 64, 255, 256, 300, 4096, 1 << 18]
 
 RNG = np.random.default_rng(31)
@@ -28,7 +28,7 @@ def sandwich(perm, middle):
 
 
 def differs(nodes, x, constants, output="y"):
-    """Run a model here and in onnxruntime without optimization; returns the largest relative difference."""
+    """Run a model with openqaic and in unoptimized onnxruntime; return the largest relative difference."""
     graph = helper.make_graph(
         nodes,
         "g",

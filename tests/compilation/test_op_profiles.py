@@ -1,4 +1,4 @@
-"""Times belong to the operations that they are reported for, regardless of the process that compiled."""
+"""Times belong to the operations for which they are reported, for any process that compiled."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def conv_graph(build):
 
 
 def shuffled(node, conv):
-    """Every convolution ends in operators that need the common layout."""
+    """Every convolution is followed by operators that need the usual layout."""
     value = conv("x", 3, 32)
     for _ in range(12):
         value = node("Tanh", node("Transpose", conv(value, 32, 32, group=2), perm=[0, 1, 3, 2]))
@@ -61,14 +61,14 @@ def shuffled(node, conv):
 
 
 def branched(node, conv):
-    """Equal branches from one value, of which one half is laid out for several readers."""
+    """Equal branches from one value, half of which is laid out for several readers."""
     stem = node("Relu", conv("x", 3, 32))
     branches = [node("Sigmoid", conv(node("Relu", conv(stem, 32, 32)), 32, 32)) for _ in range(6)]
     return [node("Concat", *branches, axis=1)]
 
 
 def returned(node, conv):
-    """Each convolution is an output of the model and read by the next."""
+    """Each convolution is an output of the model, and the next convolution reads it."""
     value, outputs = "x", []
     for place in range(8):
         value = node("Relu", conv(value, 32 if place else 3, 32))
@@ -77,7 +77,7 @@ def returned(node, conv):
 
 
 def narrow(node, conv):
-    """Depths that no layout fits, between some that do."""
+    """Depths that fit no layout, between depths that fit one."""
     value, depth = "x", 3
     for next_depth in (32, 20, 32, 7, 64, 32, 20, 32):
         value = node("Relu", conv(value, depth, next_depth))

@@ -1,7 +1,8 @@
-"""Every option of the compiler that changes what is computed, kept or accepted does so on the CPU device.
+"""All options of the compiler that change results, state or accepted models have this effect on the CPU
+device.
 
-An option here makes another program from one model: other bindings, constants, nodes or buffers, beyond the
-record of the option itself. What it has to be is shown by the tests of each feature.
+An option here creates another program from one model: other bindings, constants, nodes or buffers, in
+addition to the record of the option. Tests of each feature check the values.
 """
 
 from __future__ import annotations
@@ -95,8 +96,7 @@ ELSEWHERE = {
 }
 
 
-# Options that a graph of two operators satisfies unchanged, and options that act when a program runs or
-# loads.
+# Options that do not change a graph of two operators, and options that act when a program is loaded or run.
 SATISFIED = {
     "always_expand_onnx_functions",
     "combine_inputs",
@@ -112,10 +112,10 @@ OTHER_VALUES = {"graph_names": ["a"], "io_crc_stride": 64}
 
 
 def is_changed(plain, other):
-    """Return True if a program is another one, beyond the record of its options."""
+    """Return True if a program differs, apart from the record of its options."""
     found = differences(plain, other)
     segments = found["segments"]
-    # The plan holds the options themselves, and so the file of the program differs in any case.
+    # The plan contains the options, so the file of the program differs in any case.
     return (
         any(found["bindings"].values())
         or any(found[part] for part in ("shapes", "constants", "graph"))
@@ -139,7 +139,7 @@ def test_an_option_that_changes_nothing_is_named(name, caplog):
 
 @pytest.fixture(scope="module")
 def model():
-    """Two products with biases: one constant is beyond fp16, and the channels have different ranges."""
+    """Two products with biases: one constant exceeds float16, and the channels have different ranges."""
     first = (RNG.standard_normal((32, 64)) * np.geomspace(0.1, 4, 64)).astype(np.float32)
     second = (RNG.standard_normal((64, 32)) * np.geomspace(0.1, 4, 32)).astype(np.float32)
     bias = RNG.standard_normal(32).astype(np.float32)

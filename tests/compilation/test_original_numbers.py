@@ -73,12 +73,12 @@ def test_operator_means_what_its_set_says(opset):
     assert not wrong
 
 
-#: first set whose form ONNX's evaluator computes by the formula, as onnxruntime does
+#: First set whose form ONNX's evaluator computes by the formula, like onnxruntime.
 EVALUATED_FROM = {
     # The evaluator uses the epsilon of another version, and divides alpha by another size.
     "BatchNormalization": 14,
     "LRN": 99,
-    # The evaluator has no linear mode and no separate scales, and does not flatten to two dimensions.
+    # The evaluator supports no linear mode and no separate scales, and does not flatten to two dimensions.
     "Resize": 11,
     "Softmax": 13,
     "LogSoftmax": 13,
@@ -88,7 +88,7 @@ EVALUATED_FROM = {
 @pytest.mark.skipif(not engine_version.is_newest(), reason="older onnx evaluates some operators wrongly")
 @pytest.mark.parametrize("opset", OPERATOR_SETS)
 def test_operator_means_what_onnx_evaluates(opset):
-    # A fault of onnxruntime would be in the other test on both sides.
+    # In the other test, a fault of onnxruntime would be on both sides.
     wrong = []
     for name, (since, _) in OPERATORS.items():
         if opset < since or not is_new_form(name, opset) or opset < EVALUATED_FROM.get(name, 0):
@@ -143,7 +143,7 @@ def test_int8_keeps_the_coordinates_of_old_sets(mode, op, opset, scales):
 
 
 def reads(op, name, attribute, kind, value="a", result="c"):
-    """Make a node of a function's body whose attribute is the function's."""
+    """Build a node of a function's body whose attribute is that of the function."""
     node = helper.make_node(op, [value] if value else [], [result], domain="local" if op == "G" else "")
     node.attribute.append(onnx.AttributeProto(name=name, ref_attr_name=attribute, type=kind))
     return node
@@ -396,7 +396,7 @@ def test_float16_names_the_constant_that_becomes_zero(model, caplog):
         record.getMessage() for record in caplog.records if "too small for float16" in record.getMessage()
     ]
     assert "1e-12" in said
-    # A cast picks values, so it reads the constant rounded already.
+    # A cast selects values, so it reads the rounded constant.
     assert re.search(r"read by '[nf]'|'n\.min'", said)
 
 
@@ -441,7 +441,7 @@ def test_float16_is_silent_about_constants_that_keep_a_value(caplog):
 
 
 def detector(*tail):
-    """Make boxes in pixels and scores below one, joined to ``c`` along the channels."""
+    """Build boxes in pixels and scores below one, concatenated to ``c`` along the channels."""
     rng = np.random.default_rng(2)
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["b0"]),

@@ -1,4 +1,4 @@
-"""No way to compile replaces a container or a file that openqaic did not write."""
+"""No kind of compilation replaces a container or a file that openqaic did not write."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_what_openqaic_did_not_compile_stays(path, tmp_path, way, found):
 def test_what_openqaic_compiled_is_replaced(path, tmp_path, way):
     folder = tmp_path / "out"
     qaic.compile(path, output_dir=folder, aic_num_cores=2)
-    # Simulates the remains of a killed process.
+    # Simulates the files of a killed process.
     (folder / ".openqaic-0.tmp").mkdir()
     (folder / "programqpc.bin").chmod(0o600)
     assert WAYS[way](path, folder, tmp_path / "o.yaml") == 0

@@ -1,4 +1,4 @@
-"""Options without any effect on results: of hardware, threads, buffers, and conversions at the edge."""
+"""Options without effect on results: hardware, threads, buffers, and conversions at the interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qaic.options.table import SPECS
 from session_models import affine, save
 from session_models import model as model_of
 
-#: placeholder for a file in the test, whose digest is recorded
+#: Placeholder for a file of the test, whose digest is recorded.
 FILE = object()
 TEXT = b"settings of the splitting\n"
 

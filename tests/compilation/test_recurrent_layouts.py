@@ -1,4 +1,4 @@
-"""Recurrent operators with the batch in front: options, errors and forms that stay as they are."""
+"""Recurrent operators with the batch first: options, errors, and forms that do not change."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 
 
 def network(operator, layout, *, is_shared=False):
-    """Multiply the input of a recurrent operator and its result; `layout` decides about their dims."""
+    """Multiply the input and the result of a recurrent operator; `layout` determines their dims."""
     rng = np.random.default_rng(3)
 
     def normal(*shape):
@@ -42,7 +42,7 @@ def network(operator, layout, *, is_shared=False):
     return (as_call(model) if is_shared else model), feeds
 
 
-#: options about single nodes or operators
+#: Options that name nodes or operators.
 OPTIONS = {
     "none": {"convert_to_fp16": True},
     "float32 by name": {
@@ -95,7 +95,7 @@ def test_options_mean_the_same_in_both_layouts(name, operator, is_shared, monkey
 
 
 def single(attributes, *, opset=17, **dims):
-    """Make a model of one LSTM; `dims` are the dims of its inputs."""
+    """Build a model of one LSTM; `dims` are the dims of its inputs."""
     weights = [
         ("w", np.ones((1, 4 * HIDDEN, WIDTH), np.float32)),
         ("r", np.ones((1, 4 * HIDDEN, HIDDEN), "f")),
@@ -174,7 +174,7 @@ def test_calls_of_a_function_decide_about_the_layout():
 
 
 def test_constants_that_a_recurrent_operator_computes_are_folded():
-    """A quantized model folds operands of quantized nodes with the engine."""
+    """In a quantized model, the engine folds operands of quantized nodes."""
     rng = np.random.default_rng(5)
     constants = {
         "c": rng.standard_normal((BATCH, STEPS, WIDTH)).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Rows that the analysis proves independent have the same bits, regardless of the other rows."""
+"""Rows that the analysis proves independent have the same bits with any other rows."""
 
 import numpy as np
 import onnx
@@ -27,7 +27,7 @@ def chain(*nodes, constants=None, shape=(BATCH, WIDTH), result=(BATCH, WIDTH)):
 
 
 def verdict(session):
-    """Return the findings in the graph of a container."""
+    """Return the analysis of the graph of a container."""
     (shape,) = [spec.shape for spec in session.inputs]
     return why_dependent(
         onnx.ModelProto.FromString(session.qpc.graph.tobytes()), [{"x": shape}], session.qpc.initializers
@@ -268,7 +268,7 @@ UNARY = st.sampled_from(
     ["Relu", "Exp", "Tanh", "Sigmoid", "Erf", "Neg", "Sqrt", "Reciprocal", "Softplus", "Floor"]
 )
 AXIS = st.sampled_from([0, 1])
-#: each adds nodes that compute another value from a value of BATCH x WIDTH
+#: Each adds nodes that compute another value from a value of BATCH x WIDTH.
 STEPS = st.one_of(
     UNARY.map(lambda op: lambda a, b, n: [node(op, a, n)]),
     st.sampled_from(["Add", "Mul", "Sub", "Div", "Max", "Min"]).map(

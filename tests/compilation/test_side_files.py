@@ -1,4 +1,4 @@
-"""Files that a compilation writes beside its container, at the interface of the session."""
+"""Files that a compilation writes next to its container, through the session."""
 
 import json
 import zipfile

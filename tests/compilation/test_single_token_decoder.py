@@ -1,4 +1,4 @@
-"""Decoders with one set of shapes, for a single token: all sizes are constants."""
+"""Decoders with one set of shapes for a single token: all sizes are constants."""
 
 import numpy as np
 import pytest

@@ -49,7 +49,7 @@ def network(qpc):
 
 
 def stats_of(qpc):
-    """Field number -> value of the message, packed fields as lists; None without it."""
+    """Field number -> value of the message, packed fields as lists; None without the field."""
     messages = network(qpc).get(12)
     if messages is None:
         return None
@@ -123,7 +123,7 @@ PMU = {"PMU_EVENTS": 1, "PMU": 1}
         ({"aic_pmu_events": "3F,70,200"}, {3: 40, 10: [0x3F, 0x70, 0x200]}, ALWAYS | PMU),
         (
             {"aic_pmu_events": "FFFFFFFF", "stats_level": 50},
-            # Ten bytes on the wire, as every negative number of the format.
+            # A negative number takes ten bytes in this format.
             {3: 50, 10: [2**64 - 1]},
             PORTS | PMU,
         ),
@@ -157,7 +157,7 @@ def test_what_is_asked_for_has_a_binding(model, tmp_path, options, message, coun
 def test_operations_are_in_the_message_and_in_their_segment(model, tmp_path, level, pmu_level):
     qpc = program(model, tmp_path / "out", stats_level=level, aic_pmu_events="70")
     segment = bytes(qpc.segments["opstatsdesc.open"].data)
-    # The ELF, which is loaded on a card, also has the descriptor; the plan has its fingerprint.
+    # The ELF, which is loaded on a card, also contains the descriptor; the plan contains its fingerprint.
     container = _core.Qpc(str(tmp_path / "out" / "programqpc.bin"))
     assert bytes(container.elf_section("openqaic_ops")) == segment
     assert qpc.plan["stats"]["fingerprint"] == hashlib.sha256(segment).hexdigest()[:32]
@@ -223,7 +223,7 @@ def test_operations_are_in_the_message_and_in_their_segment(model, tmp_path, lev
             assert values.get(number, [b""])[0].decode() == op.get({"type": "types"}.get(key, key), "")
         assert values.get(7, [0])[0] == op["output_bytes"]
         assert [text.decode() for text in values.get(9, [])] == op.get("operands", [])
-    # The nodes of the program, the last operation for others, and some room.
+    # The nodes of the program, the last operation for all others, and free space.
     assert qpc.plan["stats"]["capacity"] == PORTS | PMU | {"OP": 3 + 16}
     assert not qpc.validate()
 

@@ -1,4 +1,6 @@
-"""Mixtures of experts that read chosen matrices in the container, compared with the plain way and float64."""
+"""Mixtures of experts that read selected matrices in the container, compared with unstored weights and
+float64.
+"""
 
 import json
 
@@ -13,7 +15,7 @@ from quant_oracle import mx_round
 from session_models import save
 
 EXPERTS, HIGH, WIDE = 5, 320, 288
-#: more than each expert once, in no order, and one from the end
+#: More entries than experts, in no order, with one index from the end.
 CHOSEN = (3, 0, 3, -1, 3, 1, 0)
 ENTRIES = len(CHOSEN)
 
@@ -28,7 +30,7 @@ def drawn(shape, seed):
 
 
 def experts(nodes=None, count=ENTRIES, rows=1, shape=(EXPERTS, HIGH, WIDE), index_type=7, entries=None):
-    """Multiply entries with the gathered matrices of their experts, as exporters write it."""
+    """Multiply entries by the gathered matrices of their experts, as exporters write it."""
     nodes = nodes or [node("Gather", ["w", "chosen"], ["copies"]), node("MatMul", ["x", "copies"], ["y"])]
     inputs = [info("x", [entries or count, rows, HIGH]), info("chosen", [count], index_type)]
     wide = shape[1] if shape[2] == HIGH else shape[2]
@@ -47,7 +49,7 @@ def answer(path, feeds):
         return session.run(feeds)["y"].astype(np.float32)
 
 
-#: the matrices are the left operand, as in exports of Mixtral
+#: The matrices are the left operand, as in exports of Mixtral.
 LEFT = [node("Gather", ["w", "chosen"], ["copies"]), node("MatMul", ["copies", "x"], ["y"])]
 BLOCKS = {"convert_to_fp16": True, "mxfp6_matmul": True}
 TURNED = [
@@ -194,7 +196,7 @@ def test_expert_that_does_not_exist_is_an_error(tmp_path, index):
 @pytest.mark.parametrize(
     ("nodes", "shape"),
     [
-        # Rows of an expert that fill no tiles.
+        # Rows of an expert that do not fill tiles.
         (None, (EXPERTS, HIGH, WIDE + 1)),
         # Another reader of the copies, or of the weight.
         ([*TURNED, node("Relu", ["copies"], ["z"])], (EXPERTS, WIDE, HIGH)),

@@ -1,4 +1,4 @@
-"""Programs whose weights stay in the container, compared with the plain way and with float64."""
+"""Programs whose weights stay in the container, compared with unstored weights and with float64."""
 
 import json
 
@@ -247,7 +247,7 @@ print(anonymous() - before)
     "options", [{}, {"convert_to_fp16": True}, {"convert_to_fp16": True, "mxfp6_matmul": True}]
 )
 def test_loading_makes_no_private_copy_of_weights(tmp_path, options):
-    """A tenth of a byte a weight at most; the plain way takes four bytes and more."""
+    """Stored weights take at most a tenth of a byte per weight; unstored weights take four bytes or more."""
     width = 2048
     paths = []
     for name, count in (("small", 1), ("large", 4)):
@@ -263,7 +263,7 @@ def test_loading_makes_no_private_copy_of_weights(tmp_path, options):
 
 
 def changed(source, target, change):
-    """Write a container whose plan is another of the same length."""
+    """Write a container with another plan of the same length."""
     data = bytearray(source.read_bytes())
     start = data.index(b'{"batch"')
     plan, end = json.JSONDecoder().raw_decode(data[start:].decode("latin-1"))
@@ -300,7 +300,7 @@ def test_plan_that_lies_about_weights_is_refused_when_it_is_loaded(tmp_path, cha
     def apply(plan):
         entry = next(one for one in plan["initializers"] if "layout" in one)
         entry.update(change)
-        # The segment has no room for more.
+        # The segment has no free space.
         plan |= {"producer": "", "effective": {}}
 
     lying = changed(path.path, tmp_path / "lying.bin", apply)
